@@ -53,8 +53,9 @@ fn block() {
 #[test]
 fn syn() {
     run("syn", sos_fuzz::syn);
-    let reads =
-        |bytes: &[u8]| sos_agent::nflog::packets(bytes).any(|p| sos_agent::syn::Syn::parse(p).is_ok());
+    let reads = |bytes: &[u8]| {
+        sos_agent::netns::nflog::packets(bytes).any(|p| sos_agent::syn_hold::syn::Syn::parse(p).is_ok())
+    };
     assert!(corpus("syn").iter().any(|(_, bytes)| reads(bytes)), "some of the corpus is the copy of a SYN");
 }
 

@@ -5,9 +5,9 @@ use std::io::{self, BufRead, Write};
 use std::panic::catch_unwind;
 use std::sync::Arc;
 
-use sos_agent::arming::{Coverage, Unreachable};
 use sos_agent::config::AgentConfig;
-use sos_agent::{netplan, nft};
+use sos_agent::netns::{nft, plan};
+use sos_agent::policy::arming::{Coverage, Unreachable};
 
 fn main() -> io::Result<()> {
     let mut out = io::stdout().lock();
@@ -24,11 +24,11 @@ fn main() -> io::Result<()> {
 
 fn take(document: &[u8]) -> Result<(), String> {
     let config = Arc::new(AgentConfig::parse(document).map_err(|error| error.to_string())?);
-    let commands = netplan::inner(&config, netplan::Present::default());
+    let commands = plan::inner(&config, plan::Present::default());
     if commands.iter().any(|command| command.arguments.iter().any(String::is_empty)) {
         return Err("a command for the namespace has an empty argument".to_owned());
     }
-    let _ = netplan::sysctls(&config);
+    let _ = plan::sysctls(&config);
     let agents = config.peers.iter().flat_map(|peer| &peer.agents).map(|agent| agent.id).collect();
     let armed = Coverage::default().armed(&config, &agents, &Unreachable::default());
     if nft::arm(&armed, None).is_empty() {

@@ -1,6 +1,6 @@
-//! Panics: each is logged and counted, and ends what it was about, never the agent (docs/adr/0048).
+//! Panics: each is logged and counted, and ends only what it was about, never the agent (docs/adr/0048).
 //!
-//! A session's own task ends its session with it. What one task does for many, such as taking clients or orders, stands in a [`fence`].
+//! A panic in a session's own task ends that session. Tasks that serve many, such as accepting clients or orders, use a [`fence`].
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::LazyLock;
@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use prometheus_client::metrics::counter::Counter;
 use tracing::error;
 
-/// Of the process, as panics are.
+/// Count of the process, as panics are its own.
 static BUGS: LazyLock<Counter> = LazyLock::new(Counter::default);
 
 /// Count of panics, for the registry of metrics.
@@ -17,7 +17,7 @@ pub fn counter() -> Counter {
     BUGS.clone()
 }
 
-/// Has panics logged and counted, in whatever task or thread they happen.
+/// Logs and counts panics, in whatever task or thread they happen.
 pub fn count_panics() {
     panic::set_hook(Box::new(|panic| {
         BUGS.inc();
@@ -26,7 +26,7 @@ pub fn count_panics() {
     }));
 }
 
-/// The value of `act`; `None` after a panic. Whatever is shared must be whole at each step of `act`, as behind locks that are poisoned.
+/// Returns the value of `act`; `None` after a panic. Shared state must be consistent at each step of `act`, as behind poisoned locks.
 pub fn fence<T>(act: impl FnOnce() -> T) -> Option<T> {
     panic::catch_unwind(AssertUnwindSafe(act)).ok()
 }
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_is_counted_and_what_follows_goes_on() {
+    fn a_panic_is_counted_and_the_task_continues() {
         count_panics();
         let before = counter().get();
         assert_eq!(fence(|| 7), Some(7));

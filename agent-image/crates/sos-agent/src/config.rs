@@ -1,8 +1,11 @@
-//! agent-config: what one agent needs to know (spec/node-config.md, section 3).
+//! agent-config: the configuration of one agent (spec/node-config.md, section 3).
 //!
-//! Parsing is strict: an unknown field, a missing field or a value out of bounds is an error that names the JSON path, so
-//! that whoever wrote the document can find it. What comes out is checked as a whole; inside the agent nothing is
-//! validated again.
+//! Parsing is strict: an unknown field, a missing field or a value out of bounds is an error that names the JSON path, so that the author
+//! of the document can find it. The result is checked as a whole; inside the agent nothing is validated again.
+
+pub mod canonical;
+pub mod keys;
+pub mod source;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU16;
@@ -11,8 +14,6 @@ use std::str::FromStr;
 use ipnet::Ipv4Net;
 use serde::{Deserialize, Deserializer};
 use sos_wire::{AgentId, MacAddress, SiteId};
-
-use crate::canonical;
 
 mod check;
 
@@ -29,13 +30,13 @@ pub const MAX_AGENTS_PER_PEER: usize = 1_024;
 /// Path labels are 0 to 7 (node-config.md clause 9).
 pub const MAX_STREAM_PORTS: u16 = 8;
 
-/// A configuration error: where, and what is wrong there.
+/// A configuration error: its place and its kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {message}")]
 pub struct ConfigError {
     /// JSON path of the field, `.` for the document itself.
     pub path: String,
-    /// What is wrong.
+    /// The error.
     pub message: String,
 }
 
@@ -59,16 +60,16 @@ pub struct AgentConfig {
     pub node: String,
     /// Name of the agent pool.
     pub pool: String,
-    /// This agent's id (spec/README.md clause 6).
+    /// Id of this agent (spec/README.md clause 6).
     #[serde(deserialize_with = "from_text")]
     pub agent_id: AgentId,
     /// The site this agent serves.
     pub site: Site,
     /// The one interface the data plane uses.
     pub interface: Interface,
-    /// Where beacons and orders go.
+    /// Destination of beacons and orders.
     pub discovery: Discovery,
-    /// Ports that peers' streams arrive on.
+    /// Ports of the peers' streams.
     pub stream_ports: StreamPorts,
     /// Peer sites.
     pub peers: Vec<Peer>,
@@ -78,7 +79,7 @@ pub struct AgentConfig {
     pub limits: Limits,
     /// Address and port of `/metrics`, `/healthz` and `/readyz`.
     pub metrics_address: SocketAddr,
-    /// How long running sessions may go on after SIGTERM, in seconds.
+    /// Longest drain after SIGTERM, in seconds.
     pub drain_seconds: u32,
 }
 
@@ -93,11 +94,11 @@ pub struct Site {
     pub id: SiteId,
     /// Prefixes of the site's hosts.
     pub prefixes: Vec<Ipv4Net>,
-    /// How clients are brought to the agent, and in whose name it goes to servers.
+    /// Rewriting of addresses and ports at the site.
     pub rewrite: Rewrite,
 }
 
-/// What the site's switches do to a flow's packets.
+/// Actions of the site's switches on a flow's packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub enum Rewrite {
     /// They change MAC addresses only: the agent has the hosts' addresses.
@@ -131,7 +132,7 @@ pub struct Interface {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Discovery {
-    /// An address where nobody lives.
+    /// An address without a host.
     pub address: Ipv4Addr,
     /// Its MAC address.
     #[serde(deserialize_with = "from_text")]
@@ -140,7 +141,7 @@ pub struct Discovery {
     pub beacon_port: u16,
     /// UDP port of orders.
     pub order_port: u16,
-    /// TCP port to which clients are brought where the site rewrites.
+    /// TCP port for clients where the site rewrites.
     pub redirect_port: u16,
 }
 
@@ -155,7 +156,7 @@ pub struct StreamPorts {
 }
 
 impl StreamPorts {
-    /// Whether a port is one of them.
+    /// True if a port is one of them.
     #[must_use]
     pub fn contains(&self, port: u16) -> bool {
         port >= self.first && port - self.first < self.count
@@ -186,13 +187,13 @@ pub struct PeerAgent {
     pub id: AgentId,
     /// Its node's name.
     pub node: String,
-    /// Address its streams come from and go to.
+    /// Address of its streams, both ways.
     pub address: Ipv4Addr,
     /// Port of label 0.
     pub first_stream_port: u16,
 }
 
-/// On which side of a service this site is.
+/// Side of a service at this site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub enum Role {
     /// The clients are here.
@@ -201,16 +202,16 @@ pub enum Role {
     Egress,
 }
 
-/// How flows of a service are set up.
+/// Set-up of a service's flows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub enum Setup {
-    /// The controller sees every first SYN.
+    /// Reactive: the controller sees every first SYN.
     Reactive,
-    /// Wildcard entries; the controller sees nothing.
+    /// Proactive: wildcard entries; the controller sees nothing.
     Proactive,
 }
 
-/// When a client of a proactive service is accepted.
+/// Time at which a client of a proactive service is accepted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 pub enum Accept {
     /// At once.
@@ -232,10 +233,10 @@ pub struct Service {
     pub role: Role,
     /// Name of the peer site.
     pub peer: String,
-    /// How it is set up.
+    /// Its set-up.
     pub setup: Setup,
-    /// When a client is accepted that arrives without an order. Written only where it is not early: documents for agents that know nothing of
-    /// it stay as they were.
+    /// Acceptance of clients that arrive without an order. Written only where it is not Early: documents for older agents stay as they
+    /// were.
     #[serde(default)]
     pub accept: Accept,
     /// Client prefixes.
@@ -249,18 +250,18 @@ pub struct Service {
     /// Sessions use encrypted streams only, and close plain ones that still stand. Written only where set.
     #[serde(default, rename = "encryptedOnly")]
     pub encrypted_only: bool,
-    /// How many path labels its sessions may use, counting from label 0.
+    /// Number of path labels that its sessions may use, counting from label 0.
     pub labels: u16,
 }
 
 impl Service {
-    /// Hold its SYNs until the server has accepted.
+    /// True if its SYNs are held until the server has accepted.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.setup == Setup::Proactive && self.accept != Accept::Early
     }
 
-    /// The path labels its sessions may use, as a mask: bit L = label L.
+    /// Path labels that its sessions may use, as a mask: bit L = label L.
     #[must_use]
     pub fn label_mask(&self) -> u32 {
         (1 << self.labels.min(MAX_STREAM_PORTS)) - 1
@@ -277,7 +278,7 @@ pub struct PortRange {
     pub last: u16,
 }
 
-/// Transport settings; 0 means that the agent decides.
+/// Transport settings; 0: the agent decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Transport {
@@ -289,25 +290,25 @@ pub struct Transport {
     pub queue_bytes: u32,
     /// Congestion control of the streams.
     pub congestion_control: CongestionControl,
-    /// Whether the streams are encrypted. Written only where they are: documents for agents that know nothing of it stay as they were.
+    /// Encryption of the streams. Written only where they are encrypted: documents for older agents stay as they were.
     #[serde(default)]
     pub encryption: Encryption,
-    /// Whether data is compressed. Written only where it may be, for the same reason.
+    /// Compression of data. Written only where it is allowed, for the same reason.
     #[serde(default)]
     pub compression: Compression,
-    /// What the streams are made of. Written only where they are over QUIC, like `encryption`.
+    /// Transport of the streams. Written only where it is QUIC, like `encryption`.
     #[serde(default)]
     pub protocol: Protocol,
 }
 
-/// What streams are made of.
+/// Transport of streams.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 pub enum Protocol {
     /// TCP.
     #[default]
     #[serde(rename = "TCP")]
     Tcp,
-    /// QUIC, and TCP where that does not come about (frame.md section 5).
+    /// QUIC, with TCP as fallback (frame.md section 5).
     #[serde(rename = "QUIC")]
     Quic,
 }
@@ -315,7 +316,7 @@ pub enum Protocol {
 /// Encryption of streams.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 pub enum Encryption {
-    /// They are authenticated when they open, and readable on the way.
+    /// Authenticated when they open, and readable on the wire.
     #[default]
     None,
     /// TLS 1.3 (frame.md section 3).
@@ -323,13 +324,13 @@ pub enum Encryption {
     Tls,
 }
 
-/// Compression of data on its way between agents.
+/// Compression of data between agents.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 pub enum Compression {
-    /// It travels as it is.
+    /// None.
     #[default]
     None,
-    /// While that makes a session faster, as its agents measure it (frame.md section 4).
+    /// While that makes a session faster, as its agents measure (frame.md section 4).
     Adaptive,
 }
 
@@ -364,7 +365,7 @@ impl CongestionControl {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Limits {
-    /// Sessions at a time.
+    /// Concurrent sessions.
     pub sessions: u32,
     /// Memory of all sessions together, MiB.
     #[serde(rename = "memoryMiB")]
@@ -378,7 +379,7 @@ impl AgentConfig {
     /// Parses and checks a document.
     ///
     /// # Errors
-    /// The first thing wrong with it, with its JSON path.
+    /// The first error, with its JSON path.
     pub fn parse(text: &[u8]) -> Result<Self, ConfigError> {
         if text.len() > MAX_DOCUMENT_BYTES {
             return Err(ConfigError::new(".", format!("larger than {MAX_DOCUMENT_BYTES} bytes")));
@@ -395,8 +396,7 @@ impl AgentConfig {
         Ok(config)
     }
 
-    /// Says in what a new document differs that a running agent cannot take over: identity, interface and listeners are
-    /// made once at start.
+    /// Names the fields of a new document that a running agent cannot change: identity, interface and listeners are set up once at start.
     #[must_use]
     pub fn restart_reason(&self, next: &Self) -> Option<&'static str> {
         let changes = [

@@ -1,54 +1,44 @@
 //! The relay agent: sockets, orders and beacons around the tunnel between agents.
 //!
-//! | modules | what they decide or do |
-//! |---|---|
-//! | [`config`], [`canonical`], [`keys`], [`source`] | what the agent has been told, and when it may change |
-//! | [`permit`], [`region`], [`arming`] | which flows it may take, and whether it takes any now |
-//! | [`nft`], [`netplan`] | what its network namespace must look like |
-//! | [`orders`], [`preparations`], [`ends`] | what controllers and agent tell each other |
-//! | [`load`], [`pool`] | the figures of a beacon; the streams to keep |
-//! | [`netns`], [`socket`] | edge: the kernel's network |
-//! | [`ingress`], [`egress`], [`streams`], [`duties`], [`http`] | edge: the tasks, which share [`shared::Shared`] |
-//! | [`run`] | edge: start, drain, stop |
+//! Who calls what, in which order:
 //!
-//! A client's connection: nft hands its SYN to [`ingress`], which finds the order or the service it belongs to and opens a
-//! session of the tunnel towards the peer. There [`egress`] checks it against that agent's own configuration and connects
-//! to the server in the client's name. Everything between the two sockets is the business of `sos-tunnel`.
+//! 1. [`run`] reads the configuration ([`config`]), prepares the network namespace ([`netns`]), makes the [`context::AgentContext`] and the
+//!    tunnel of `sos-tunnel`, and starts the [`tasks`].
+//! 2. A client's SYN: nft hands it to [`tasks::ingress`], by way of [`tasks::held_syns`] where its server has to accept first. Ingress finds the
+//!    order ([`orders`]) or the service ([`policy::flow_policy`]) of the flow and opens a session of the tunnel towards the peer.
+//! 3. At the peer, [`tasks::egress`] checks the session against that agent's own configuration and connects to the server in the client's name
+//!    (`server_dial`), or takes the connection that `connect_ahead` has made. `sos-tunnel` relays between the two sockets.
+//! 4. Orders of controllers arrive in [`tasks`], are decided by [`orders::OrderProtocol`], and answered; its `poll` lapses preparations and
+//!    retransmits reports.
+//! 5. Streams between agents are made in [`tasks::streams`]; `stream_monitor` polls each one for path control (`sos-pathctl`).
+//!
+//! | modules | part |
+//! |---|---|
+//! | [`config`] (`canonical`, `check`, `keys`, `source`) | the configuration document, its hash, its file, and the key folder |
+//! | [`policy::flow_policy`], [`policy::flow_key`], [`policy::classifier`] | flows that the configuration covers |
+//! | [`policy::arming`] | whether new connections are taken, and of which flows |
+//! | [`policy::stream_pool`] | the streams to keep to each peer |
+//! | [`policy::load`], [`policy::service_meters`], [`policy::plain_traffic`] | figures for beacons and reports |
+//! | [`orders`] (`prepare`, `reports`) | the order protocol between controllers and this agent |
+//! | [`orders::preparations`], [`orders::active_sessions`], [`orders::pending_end_reports`] | its tables |
+//! | [`syn_hold`] (`syn`, `known_servers`, `injector`) | SYNs held until their server accepts, and the raw sockets that write them back |
+//! | [`netns`] (`plan`, `nft`, `nflog`, `sockets`) | edge: the kernel's network; `plan` and `nft` only render |
+//! | [`tasks`] | edge: arming, beacons, orders, reports, reloads, for ever |
+//! | [`tasks::ingress`], [`tasks::egress`], [`tasks::held_syns`], [`tasks::server_legs`] | edge: sessions; `connect_ahead` and `server_dial` connect to servers |
+//! | [`tasks::streams`] (`stream_monitor`), [`tasks::http`] | edge: streams between agents; metrics and probes |
+//! | [`context`] | state that all tasks share |
+//! | [`metrics`], [`bugs`], [`cli`] | metrics page, panics, command line |
+//! | [`run`] | edge: start, drain, stop |
 #![forbid(unsafe_code)]
 
-pub mod arming;
 pub mod bugs;
-pub mod canonical;
-pub mod classifier;
 pub mod cli;
 pub mod config;
-pub mod duties;
-pub mod egress;
-pub mod ends;
-pub mod hold;
-pub mod http;
-pub mod ingress;
-pub mod keys;
-pub mod known_servers;
-pub mod load;
-pub mod meters;
+pub mod context;
 pub mod metrics;
 pub mod netns;
-pub mod netplan;
-pub mod nflog;
-pub mod nft;
 pub mod orders;
-pub mod permit;
-pub mod plain;
-pub mod pool;
-pub mod preparations;
+pub mod policy;
 pub mod run;
-pub mod running;
-mod server_legs;
-pub mod shared;
-pub mod socket;
-pub mod source;
-mod stream_monitor;
-pub mod streams;
-pub mod syn;
 pub mod syn_hold;
+pub mod tasks;

@@ -1,4 +1,4 @@
-//! What `/metrics` shows. Names are `sos_agent_<noun>_<unit>`.
+//! The page of `/metrics`. Names are `sos_agent_<noun>_<unit>`.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -19,12 +19,12 @@ pub struct Reason {
     pub reason: &'static str,
 }
 
-/// Which side of a session, and how it ended.
+/// Side and result of a session.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct End {
     /// `ingress` or `egress`.
     pub role: &'static str,
-    /// Why it ended.
+    /// Reason.
     pub reason: &'static str,
 }
 
@@ -41,7 +41,7 @@ struct ResentFor {
     cause: &'static str,
 }
 
-/// One word for why bytes were sent again.
+/// Label of a retransmission's cause.
 fn word(cause: Cause) -> &'static str {
     match cause {
         Cause::Died => "died",
@@ -51,7 +51,7 @@ fn word(cause: Cause) -> &'static str {
     }
 }
 
-/// What the agent itself counts.
+/// Counters of the agent itself.
 #[derive(Debug, Default)]
 pub struct Metrics {
     /// Clients accepted.
@@ -60,9 +60,9 @@ pub struct Metrics {
     pub rejected: Family<Reason, Counter>,
     /// Sessions over.
     pub ended: Family<End, Counter>,
-    /// Connections to servers that did not come about.
+    /// Failed connections to servers.
     pub connect_failures: Family<Reason, Counter>,
-    /// Orders taken.
+    /// Orders accepted.
     pub orders: Counter,
     /// Orders dropped.
     pub orders_dropped: Family<Reason, Counter>,
@@ -70,13 +70,13 @@ pub struct Metrics {
     pub beacons: Counter,
     /// nft transactions that failed.
     pub nft_failures: Counter,
-    /// Documents refused.
+    /// Documents rejected.
     pub config_refused: Counter,
-    /// Connections to stream ports from addresses that are no peer's.
+    /// Connections to stream ports from addresses that are not a peer's.
     pub strangers: Counter,
     /// Generation in force.
     pub generation: Gauge,
-    /// 1 while new sessions are taken.
+    /// 1 while new sessions are accepted.
     pub willing: Gauge,
     /// 1 while draining.
     pub draining: Gauge,
@@ -84,19 +84,19 @@ pub struct Metrics {
     pub armed: Gauge,
     /// Services or boxes that did not fit.
     pub left_out: Gauge,
-    /// Servers left to plain TCP for now.
+    /// Servers left to plain TCP for a while.
     pub unreachable: Gauge,
-    /// Connections that a service covers and that went plain here.
+    /// Covered connections that went plain here.
     pub plain: Family<Reason, Counter>,
     /// SYNs held, and connections made ahead whose clients have not completed their handshakes.
     pub held: Gauge,
-    /// Preparations standing.
+    /// Preparations in force.
     pub preparations: Gauge,
     /// Controllers known.
     pub controllers: Gauge,
 }
 
-/// One word for why a session ended.
+/// Label of a session's end reason.
 #[must_use]
 pub fn reason(reason: EndReason) -> &'static str {
     match reason {
@@ -112,7 +112,7 @@ pub fn reason(reason: EndReason) -> &'static str {
 }
 
 impl Metrics {
-    /// Registers everything under its name.
+    /// Registers all metrics.
     pub fn register(&self, registry: &mut Registry) {
         let r = registry.sub_registry_with_prefix("sos_agent");
         r.register("accepted", "Clients accepted by the transparent listener", self.accepted.clone());
@@ -155,7 +155,7 @@ impl Metrics {
     }
 }
 
-/// What other parts count, read when the page is asked for.
+/// Counters of other parts, read when the page is requested.
 pub struct Snapshot<F> {
     stats: F,
     syns: SynCounters,
@@ -168,17 +168,17 @@ impl<F> std::fmt::Debug for Snapshot<F> {
 }
 
 impl<F: Fn() -> Stats + Send + Sync + 'static> Snapshot<F> {
-    /// `stats` reads the tunnel's numbers.
+    /// `stats` reads the tunnel's statistics.
     pub fn new(stats: F) -> Self {
         Self { stats, syns: SynCounters::default() }
     }
 }
 
-/// The nft table's counters, read at most once a second: reading starts a process.
+/// Counters of the nft table, read at most once a second: reading starts a process.
 #[derive(Default)]
 struct SynCounters(Mutex<Option<(Instant, Packets)>>);
 
-/// Packets by the name of the counter.
+/// Packets by counter name.
 type Packets = Vec<(&'static str, u64)>;
 
 impl SynCounters {
@@ -278,7 +278,7 @@ fn counters(stats: &Stats) -> [CounterLine; 13] {
 
 #[cfg(test)]
 mod tests {
-    use sos_tunnel::Resent;
+    use sos_tunnel::Retransmitted;
 
     use super::*;
 
@@ -288,7 +288,7 @@ mod tests {
         metrics.rejected.get_or_create(&Reason { reason: "not_permitted" }).inc();
         let mut registry = Registry::default();
         metrics.register(&mut registry);
-        let mut resent = Resent::default();
+        let mut resent = Retransmitted::default();
         resent[Cause::Late] = 5;
         let stats = move || Stats {
             sessions: 3,
@@ -315,7 +315,7 @@ mod tests {
 
     /// Dashboards, alerts and the page for users are checked against this table: a change of a name shows here first.
     #[test]
-    fn the_table_in_spec_is_what_the_agent_shows() {
+    fn the_metrics_match_the_table_in_spec() {
         let metrics = Metrics::default();
         metrics.rejected.get_or_create(&Reason { reason: "r" }).inc();
         metrics.orders_dropped.get_or_create(&Reason { reason: "r" }).inc();

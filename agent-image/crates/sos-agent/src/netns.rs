@@ -1,4 +1,9 @@
-//! Carries out what [`crate::netplan`] and [`crate::nft`] say: the only module that changes the system's network.
+//! Applies [`crate::netns::plan`] and [`crate::netns::nft`]: the only module that changes the system's network.
+
+pub mod nflog;
+pub mod nft;
+pub mod plan;
+pub mod sockets;
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -13,19 +18,18 @@ use tracing::{debug, info};
 
 use crate::cli::Attach;
 use crate::config::AgentConfig;
-use crate::netplan::{self, Ip, Present, Sysctl};
-use crate::plain::{self, Seen};
-use crate::socket;
+use crate::netns::plan::{Ip, Present, Sysctl};
+use crate::policy::plain_traffic::{self, Seen};
 
-/// Why the network could not be set up.
+/// Reason for a failed set-up of the network.
 #[derive(Debug, thiserror::Error)]
 pub enum NetError {
     /// A command could not be started.
     #[error("cannot run {program}: {error} (are nftables and iproute2 installed?)")]
     Start {
-        /// Which program.
+        /// Program.
         program: &'static str,
-        /// Why.
+        /// Error.
         error: std::io::Error,
     },
     /// A command failed.
@@ -33,15 +37,15 @@ pub enum NetError {
     Failed {
         /// The whole command.
         command: String,
-        /// What it said.
+        /// Its output.
         message: String,
     },
     /// A system call failed.
     #[error("{what}: {error}")]
     System {
-        /// What was tried.
+        /// Operation.
         what: &'static str,
-        /// Why it failed.
+        /// Error.
         error: std::io::Error,
     },
     /// The configured interface does not exist.
@@ -52,12 +56,12 @@ pub enum NetError {
         /// Its name.
         name: String,
     },
-    /// The name of the outer end belongs to something the agent has not made.
+    /// The name of the outer end belongs to a device that the agent has not made.
     #[error("interface.hostName {name} is taken by {kind}")]
     NameTaken {
-        /// The name.
+        /// Name.
         name: String,
-        /// What has it.
+        /// Its owner.
         kind: String,
     },
     /// A needed kernel setting cannot be made.
@@ -69,7 +73,7 @@ pub enum NetError {
         found: String,
         /// Value needed.
         wanted: String,
-        /// Why it cannot be set.
+        /// Reason.
         error: std::io::Error,
     },
 }
@@ -83,18 +87,18 @@ pub fn bind_metrics(address: SocketAddr, attach: Attach) -> Result<std::net::Tcp
     let failed = |error| NetError::System { what: "cannot listen on metricsAddress", error };
     let listener = match attach {
         Attach::Host => std::net::TcpListener::bind(address),
-        Attach::None => socket::shared_listener(address),
+        Attach::None => sockets::shared_listener(address),
     };
     let listener = listener.map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     Ok(listener)
 }
 
-/// Moves this thread, and every thread started from it later, into a new network namespace that is joined to the present
-/// one by a veth pair. The namespace, and with it both ends, is gone when the last of these threads is.
+/// Moves this thread, and every thread started from it later, into a new network namespace that is connected to the present one by a veth
+/// pair. The namespace, and with it both ends, disappears with the last of these threads.
 ///
 /// # Errors
-/// Missing capabilities (`NET_ADMIN`, `SYS_ADMIN`) or an outer name in use by something that is no veth.
+/// Missing capabilities (`NET_ADMIN`, `SYS_ADMIN`) or an outer name in use by a device that is not a veth.
 pub fn attach_host(config: &AgentConfig) -> Result<(), NetError> {
     let system = |what| move |error: std::io::Error| NetError::System { what, error };
     let host =
@@ -103,9 +107,9 @@ pub fn attach_host(config: &AgentConfig) -> Result<(), NetError> {
     unshare(CloneFlags::CLONE_NEWNET)
         .map_err(|e| system("cannot make a network namespace (SYS_ADMIN needed)")(e.into()))?;
     let path = format!("/proc/{}/fd/{}", std::process::id(), host.as_raw_fd());
-    run(&netplan::veth_pair(config, &path))?;
-    // Only threads started from this one live in the new namespace, so the outer end is reached from one that goes back.
-    let up = netplan::outer_end_up(config);
+    run(&plan::veth_pair(config, &path))?;
+    // Only threads started from this one live in the new namespace, so the outer end is configured from one that returns.
+    let up = plan::outer_end_up(config);
     std::thread::scope(|scope| {
         let back = || -> Result<(), NetError> {
             setns(&host, CloneFlags::CLONE_NEWNET)
@@ -117,14 +121,14 @@ pub fn attach_host(config: &AgentConfig) -> Result<(), NetError> {
     configure(config, Present::default())
 }
 
-/// Removes the outer end that an agent which was killed has left: its namespace may take a moment to die.
+/// Removes the outer end that a killed agent has left: its namespace may take a moment to die.
 fn free_outer_end(config: &AgentConfig) -> Result<(), NetError> {
     let name = &config.interface.host_name;
     let shown = Command::new("ip").args(["-json", "-details", "link", "show", "dev", name]).output();
     let shown = shown.map_err(|error| NetError::Start { program: "ip", error })?;
     match link_kind(&shown.stdout).as_deref() {
         None if !shown.status.success() => Ok(()),
-        Some("veth") => run(&netplan::free_outer_end(config)),
+        Some("veth") => run(&plan::free_outer_end(config)),
         kind => Err(NetError::NameTaken { name: name.clone(), kind: kind.unwrap_or("a device").to_owned() }),
     }
 }
@@ -135,10 +139,10 @@ fn link_kind(json: &[u8]) -> Option<String> {
     document[0]["linkinfo"]["info_kind"].as_str().map(str::to_owned)
 }
 
-/// Configures an interface that is there already, as far as it is not yet.
+/// Configures an existing interface, as far as it is not configured yet.
 ///
 /// # Errors
-/// The interface does not exist, or something cannot be set.
+/// The interface does not exist, or a setting fails.
 pub fn attach_none(config: &AgentConfig) -> Result<(), NetError> {
     let name = &config.interface.name;
     let shown = output(Command::new("ip").args(["-json", "address", "show", "dev", name]), "ip");
@@ -154,19 +158,19 @@ pub fn attach_none(config: &AgentConfig) -> Result<(), NetError> {
 /// # Errors
 /// A route cannot be set.
 pub fn update_routes(config: &AgentConfig) -> Result<(), NetError> {
-    netplan::routes(config).iter().try_for_each(run)
+    plan::routes(config).iter().try_for_each(run)
 }
 
 fn configure(config: &AgentConfig, present: Present) -> Result<(), NetError> {
-    netplan::inner(config, present).iter().try_for_each(run)?;
-    if let Some(arguments) = netplan::without_offload(config) {
+    plan::inner(config, present).iter().try_for_each(run)?;
+    if let Some(arguments) = plan::without_offload(config) {
         output(Command::new("ethtool").args(arguments), "ethtool")?;
     }
-    // Kernels that leave nothing of datagrams to a card have nothing to switch off.
-    if let Err(error) = output(Command::new("ethtool").args(netplan::datagrams_cut(config)), "ethtool") {
+    // Kernels that leave no datagram offload to a card have nothing to switch off.
+    if let Err(error) = output(Command::new("ethtool").args(plan::datagrams_cut(config)), "ethtool") {
         debug!(%error, "segmentation of datagrams is as it was");
     }
-    netplan::sysctls(config).iter().try_for_each(set)
+    plan::sysctls(config).iter().try_for_each(set)
 }
 
 /// Reads `ip -json address show dev NAME`.
@@ -204,8 +208,8 @@ fn output(command: &mut Command, program: &'static str) -> Result<Vec<u8>, NetEr
     Err(NetError::Failed { command: format!("{program} {}", arguments.join(" ")), message })
 }
 
-/// Sets what is not as it should be. In a container `/proc/sys` is often mounted read-only although the namespace is the
-/// container's own; then it is mounted writable for this process alone, which needs `SYS_ADMIN`.
+/// Corrects settings. In a container `/proc/sys` is often mounted read-only although the namespace is the container's own; then it is
+/// mounted writable for this process alone, which needs `SYS_ADMIN`.
 fn set(setting: &Sysctl) -> Result<(), NetError> {
     let path = format!("/proc/sys/{}", setting.path);
     let found = std::fs::read_to_string(&path).unwrap_or_default();
@@ -237,13 +241,13 @@ fn mount_writable() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Takes away what redirects packets to this process, on a clean exit from a namespace that lives on. Address, forwarding
-/// and routes stay: what the switches still send here is to be forwarded plainly.
+/// Removes the redirection of packets to this process, on a clean exit from a namespace that lives on. Address, forwarding and routes stay:
+/// packets that the switches still send here have to be forwarded plainly.
 pub fn detach() {
     if let Err(error) = nft("table inet sos {\n}\ndelete table inet sos\n") {
         info!(%error, "the nft table stays");
     }
-    for command in netplan::delivery_undone() {
+    for command in plan::delivery_undone() {
         if let Err(error) = run(&command) {
             info!(%error, "a rule or route stays");
         }
@@ -264,7 +268,7 @@ pub fn nft(script: &str) -> Result<(), NetError> {
         .stderr(Stdio::piped())
         .spawn()
         .map_err(start)?;
-    // A child that dies early is judged by its exit status and its words, not by our broken pipe.
+    // A child that dies early is judged by its exit status and its output, not by our broken pipe.
     let _ = child.stdin.take().expect("stdin is piped").write_all(script.as_bytes());
     let output = child.wait_with_output().map_err(start)?;
     if output.status.success() {
@@ -280,16 +284,16 @@ pub fn nft(script: &str) -> Result<(), NetError> {
 /// nft is missing or the table is.
 pub fn nft_counters() -> Result<Vec<(&'static str, u64)>, NetError> {
     let arguments = ["--json", "list", "counters", "table", "inet", "sos"];
-    output(Command::new("nft").args(arguments), "nft").map(|json| crate::nft::parse_counters(&json))
+    output(Command::new("nft").args(arguments), "nft").map(|json| crate::netns::nft::parse_counters(&json))
 }
 
-/// Connections that went plain lately.
+/// Recent plain connections.
 ///
 /// # Errors
 /// nft is missing or the table is.
 pub fn nft_plain_seen() -> Result<BTreeSet<Seen>, NetError> {
     let arguments = ["--json", "list", "set", "inet", "sos", "plain_seen"];
-    output(Command::new("nft").args(arguments), "nft").map(|json| plain::parse_seen(&json))
+    output(Command::new("nft").args(arguments), "nft").map(|json| plain_traffic::parse_seen(&json))
 }
 
 #[cfg(test)]
@@ -298,7 +302,7 @@ mod tests {
     use crate::config::tests::config;
 
     #[test]
-    fn sees_what_an_interface_has() {
+    fn observes_an_interface() {
         let config = config();
         let shown = br#"[{"ifname": "net0", "address": "02:53:00:5f:0c:12", "addr_info": [
             {"family": "inet", "local": "10.0.0.126", "prefixlen": 24},

@@ -1,7 +1,11 @@
-//! What controllers and this agent tell each other (spec/order.md), without a socket or a clock.
+//! Order protocol between controllers and this agent (spec/order.md), without a socket or a clock.
 //!
-//! A datagram goes in, datagrams to send come out. [`OrderDesk::poll`] does what time brings: preparations lapse, ends are
-//! told again until they are acknowledged, sessions are reported.
+//! A datagram goes in, datagrams to send come out. [`OrderProtocol::poll`] handles deadlines: preparations expire, ends are retransmitted
+//! until they are acknowledged, sessions are reported.
+
+pub mod active_sessions;
+pub mod pending_end_reports;
+pub mod preparations;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -12,21 +16,22 @@ use sos_wire::{
     ReplayGuard, ReportedFlow, Role, SessionUuid, UnverifiedOrder, WireError,
 };
 
-use crate::arming::{self, Health, Unreachable};
 use crate::config::AgentConfig;
-use crate::ends::PendingEnds;
-use crate::keys::AgentKeys;
-use crate::permit::{self, FlowKey};
-use crate::preparations::{Preparation, Preparations};
-use crate::running::{Party, Running};
+use crate::config::keys::AgentKeys;
+use crate::orders::active_sessions::{ActiveSessions, Party};
+use crate::orders::pending_end_reports::PendingEnds;
+use crate::orders::preparations::{Preparation, Preparations};
+use crate::policy::arming::{self, Health, Unreachable};
+use crate::policy::flow_key::FlowKey;
+use crate::policy::flow_policy;
 
 /// Most controllers remembered (order.md clause 10).
 pub const MAX_CONTROLLERS: usize = 16;
-/// Time between session reports (order.md clause 7).
+/// Interval of session reports (order.md clause 7).
 pub const REPORT_INTERVAL: Duration = Duration::from_secs(5);
-/// How long after a Watch sessions without an order are reported (order.md clause 11).
+/// Time after a Watch in which sessions without an order are reported (order.md clause 11).
 pub const WATCHED_FOR: Duration = Duration::from_secs(20);
-/// Why an order was dropped.
+/// Reason for dropping an order.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OrderError {
     /// Malformed, wrongly signed or replayed.
@@ -44,7 +49,7 @@ pub enum OrderError {
 }
 
 impl OrderError {
-    /// One word for the metrics.
+    /// Label for the metrics.
     #[must_use]
     pub fn label(&self) -> &'static str {
         match self {
@@ -59,7 +64,7 @@ impl OrderError {
     }
 }
 
-/// What the desk needs to know of the world at one moment.
+/// Environment of the protocol at one moment.
 #[derive(Debug, Clone, Copy)]
 pub struct Env<'a> {
     /// Configuration in force.
@@ -68,11 +73,11 @@ pub struct Env<'a> {
     pub keys: &'a AgentKeys,
     /// Load and willingness.
     pub health: Health,
-    /// Agents to which a stream stands and that take new sessions.
+    /// Agents with an established stream that are willing.
     pub live: &'a BTreeSet<AgentId>,
     /// Servers that stay plain for now.
     pub unreachable: &'a Unreachable,
-    /// Whether a connection can leave in a client's name (the agent's own address where the site rewrites).
+    /// True if a connection can be made in a client's name (at the agent's own address where the site rewrites).
     pub can_bind: fn(SocketAddrV4, Option<Ipv4Addr>) -> bool,
     /// Monotonic time.
     pub now: Instant,
@@ -80,28 +85,27 @@ pub struct Env<'a> {
     pub unix_ms: u64,
 }
 
-/// What an order led to.
+/// Result of an order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Handled {
     /// Datagrams for the controller.
     pub answers: Vec<Vec<u8>>,
-    /// The preparation that has been taken just now. Where it asks for [`Accept::Confirmed`], the answer waits for the server, which is to be
-    /// connected to.
+    /// The preparation just accepted. Where it asks for [`Accept::Confirmed`], the answer waits for the server; connect to it.
     pub prepared: Option<Prepare>,
-    /// A session near its client that is to be reset.
+    /// An ingress session to reset.
     pub aborted: Option<SessionUuid>,
 }
 
-/// How a session went, for its controller.
+/// Result of a session, for its controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
-    /// Why it ended.
+    /// Reason.
     pub reason: EndReason,
     /// Bytes from client to server.
     pub bytes_up: u64,
     /// Bytes from server to client.
     pub bytes_down: u64,
-    /// How long it lasted.
+    /// Duration.
     pub duration: Duration,
 }
 
@@ -110,7 +114,7 @@ struct Controller {
     replay: ReplayGuard,
     last_heard: Instant,
     next_report: Instant,
-    /// Until when it wants to know of sessions without an order.
+    /// End of its interest in sessions without an order.
     watches_until: Option<Instant>,
 }
 
@@ -122,19 +126,19 @@ impl Controller {
 
 /// The agent's side of the order protocol.
 #[derive(Debug)]
-pub struct OrderDesk {
+pub struct OrderProtocol {
     agent: AgentId,
     boot: BootId,
     sequence: u64,
     reports: u32,
     controllers: BTreeMap<ControllerId, Controller>,
     preparations: Preparations,
-    running: Running,
+    running: ActiveSessions,
     ends: PendingEnds,
 }
 
-impl OrderDesk {
-    /// An empty desk of one life of an agent.
+impl OrderProtocol {
+    /// Initial state of one boot of an agent.
     #[must_use]
     pub fn new(agent: AgentId, boot: BootId) -> Self {
         Self {
@@ -144,15 +148,15 @@ impl OrderDesk {
             reports: 0,
             controllers: BTreeMap::new(),
             preparations: Preparations::default(),
-            running: Running::default(),
+            running: ActiveSessions::default(),
             ends: PendingEnds::default(),
         }
     }
 
-    /// Takes a datagram.
+    /// Handles a datagram.
     ///
     /// # Errors
-    /// Why it was dropped; nothing has changed then, but for the replay window.
+    /// The reason for dropping it; nothing has changed then except the replay window.
     pub fn handle(&mut self, datagram: &[u8], env: &Env<'_>) -> Result<Handled, OrderError> {
         let unverified = UnverifiedOrder::parse(datagram)?;
         if unverified.agent != self.agent {
@@ -175,31 +179,31 @@ impl OrderDesk {
                 let ours = self.running.accepts(session, header.controller);
                 return Ok(Handled { aborted: ours.then_some(session), ..Handled::default() });
             }
-            // `is_to_agent` has let only the five above through.
+            // `is_to_agent` has let only the five above pass.
             _ => return Err(OrderError::WrongDirection),
         }
         Ok(Handled::default())
     }
 
-    /// The preparation for a client that has just been accepted; from now on its session runs.
+    /// Takes the preparation for a client that has just been accepted; from now on its session runs.
     pub fn begin_arriving(&mut self, flow: FlowKey, now: Instant) -> Option<Preparation> {
         let preparation = self.preparations.take_arriving(flow, now)?;
         self.running.begin(&preparation.prepare, preparation.controller);
         Some(preparation)
     }
 
-    /// The same for a client that the switch has brought to the agent's own address, so that only its own end is known.
+    /// The same for a client that the switch has brought to the agent's own address, so that only the client's end is known.
     pub fn begin_rewritten(&mut self, client: SocketAddrV4, now: Instant) -> Option<Preparation> {
         let preparation = self.preparations.take_arriving_from(client, now)?;
         self.running.begin(&preparation.prepare, preparation.controller);
         Some(preparation)
     }
 
-    /// The preparation for a session that a peer has opened here, if there is one for exactly this flow and peer; from now on the
-    /// session runs. `Err` when there is one for another, or a session of that UUID runs already: it must not go on.
+    /// Takes the preparation for a session that a peer has opened here, if there is one for exactly this flow and peer; from now on the
+    /// session runs.
     ///
     /// # Errors
-    /// The flow or the peer is not the prepared one, or the UUID is taken.
+    /// The preparation is for another flow or peer, or a session of that UUID runs already: this one must not go on.
     pub fn begin_opened(
         &mut self,
         session: SessionUuid,
@@ -220,18 +224,19 @@ impl OrderDesk {
         Ok(Some(preparation))
     }
 
-    /// Peers that sessions have been prepared with, and until when those may begin.
+    /// Peers that sessions have been prepared with, and the time until which those may begin.
     #[must_use]
     pub fn prepared_peers(&self) -> BTreeMap<AgentId, Instant> {
         self.preparations.peers()
     }
 
-    /// A session runs that no controller has ordered.
+    /// Registers a session that no controller has ordered.
     pub fn begin_unordered(&mut self, flow: ReportedFlow) {
         self.running.begin_unordered(flow);
     }
 
-    /// A session with this party is over: tells its controller, if it has one. One with another party goes on, whatever its UUID.
+    /// Ends a session with this party, and reports it to its controller, if it has one. A session of the same UUID with another party goes
+    /// on.
     pub fn finish(
         &mut self,
         (session, party): (SessionUuid, Party),
@@ -242,7 +247,7 @@ impl OrderDesk {
         owner.and_then(|owner| self.tell_end(owner, session, outcome, env)).into_iter().collect()
     }
 
-    /// Does what is due.
+    /// Handles deadlines.
     pub fn poll(&mut self, env: &Env<'_>) -> Vec<Vec<u8>> {
         let mut out = Vec::new();
         while let Some(lapsed) = self.preparations.take_lapsed(env.now) {
@@ -263,20 +268,20 @@ impl OrderDesk {
         out
     }
 
-    /// Whether a controller wants to be told more than it orders.
+    /// True if some controller watches, beyond its own orders.
     #[must_use]
     pub fn is_watched(&self, now: Instant) -> bool {
         self.controllers.values().any(|known| known.watched(now))
     }
 
-    /// When [`Self::poll`] has something to do next.
+    /// Next deadline of [`Self::poll`].
     #[must_use]
     pub fn next_timeout(&self) -> Option<Instant> {
         let reports = self.controllers.values().map(|controller| controller.next_report);
         reports.chain(self.ends.next()).chain(self.preparations.next_expiry()).min()
     }
 
-    /// Preparations standing, and controllers known.
+    /// Numbers of preparations in force and of known controllers.
     #[must_use]
     pub fn counts(&self) -> (usize, usize) {
         (self.preparations.len(), self.controllers.len())
@@ -302,7 +307,7 @@ impl OrderDesk {
         Ok(())
     }
 
-    /// Forgets the controller heard of least lately that has neither session nor preparation here.
+    /// Forgets the least recently heard controller that has neither session nor preparation here.
     fn forget_idle_controller(&mut self) -> bool {
         let idle = |id: &ControllerId| {
             self.running.of(*id).next().is_none() && self.preparations.of(*id).next().is_none()
@@ -313,7 +318,7 @@ impl OrderDesk {
         self.controllers.remove(&oldest).is_some()
     }
 
-    /// The name of the peer's site, or why the session is refused (order.md clauses 4 and 9).
+    /// Name of the peer's site, or the reason for refusing the session (order.md clauses 4 and 9).
     fn judge(&self, prepare: &Prepare, env: &Env<'_>) -> Result<String, RefuseReason> {
         let config = env.config;
         let peer = config.peers.iter().find(|peer| {
@@ -326,23 +331,23 @@ impl OrderDesk {
         let peer = peer.ok_or(RefuseReason::UnknownPeer)?;
         let flow = FlowKey { client: prepare.client, server: prepare.server };
         let permitted = match prepare.role {
-            Role::Ingress => permit::ingress_service_towards(config, flow, &peer.site).is_some(),
-            Role::Egress => permit::egress_service(config, flow, &peer.site).is_some(),
+            Role::Ingress => flow_policy::ingress_service_towards(config, flow, &peer.site).is_some(),
+            Role::Egress => flow_policy::egress_service(config, flow, &peer.site).is_some(),
         };
         if !permitted {
             return Err(RefuseReason::NotPermitted);
         }
         let can_bind =
-            prepare.role == Role::Ingress || (env.can_bind)(prepare.client, permit::own_address(config));
-        if !permit::can_have_port(config, prepare) || !can_bind {
+            prepare.role == Role::Ingress || (env.can_bind)(prepare.client, flow_policy::own_address(config));
+        if !flow_policy::can_have_port(config, prepare) || !can_bind {
             return Err(RefuseReason::PortTaken);
         }
-        // Not armed for it: its client would be reset, or pass this agent by and leave a session that nobody has. The far agent learns of a
+        // Not armed for it: its client would be reset, or bypass this agent and leave a session without one. The far agent learns of a
         // stream a moment later than the near one.
         if prepare.role == Role::Ingress && !env.live.contains(&prepare.peer) {
             return Err(RefuseReason::UnknownPeer);
         }
-        // Not armed either, so its SYN would pass this agent by and leave a session that nobody has.
+        // Not armed either, so its SYN would bypass this agent and leave a session without a client.
         if prepare.role == Role::Ingress && env.unreachable.contains(prepare.server) {
             return Err(RefuseReason::ServerUnreachable);
         }
@@ -395,7 +400,7 @@ impl OrderDesk {
         self.sign(controller, 0, OrderBody::Ended(ended), env)
     }
 
-    /// `None` without a site key: then nobody could check it.
+    /// `None` without a site key: nobody could verify the order.
     fn sign(&mut self, to: ControllerId, reply_to: u64, body: OrderBody, env: &Env<'_>) -> Option<Vec<u8>> {
         let (key_id, key) = env.keys.order_to_controller(self.agent)?;
         self.sequence += 1;
@@ -419,21 +424,18 @@ impl OrderDesk {
     fn assert_invariants(&self) {
         self.preparations.assert_invariants();
         assert!(self.controllers.len() <= MAX_CONTROLLERS);
-        assert!(self.ends.len() <= crate::ends::MAX_PENDING_ENDS);
+        assert!(self.ends.len() <= crate::orders::pending_end_reports::MAX_PENDING_ENDS);
     }
 }
 
-/// A session was opened for another flow, or by another agent, than the one prepared under its UUID, or under that of one that runs.
+/// A session was opened for another flow, or by another agent, than the one prepared under its UUID, or its UUID belongs to a running one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("flow and peer are not those prepared for this session, or its UUID is taken")]
 pub struct FlowMismatch;
 
-#[path = "orders_prepare.rs"]
 mod prepare;
 pub use prepare::confirms;
-#[path = "orders_reports.rs"]
 mod reports;
 
 #[cfg(test)]
-#[path = "orders_tests.rs"]
 mod tests;

@@ -1,4 +1,4 @@
-//! One life of the agent, from the command line to the exit code.
+//! One run of the agent, from the command line to the exit code.
 
 use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -17,28 +17,34 @@ use tracing::{info, warn};
 
 use crate::bugs;
 use crate::cli::{Attach, Cli};
+use crate::config::keys::{AgentKeys, KeysError};
+use crate::config::source::{Source, SourceError, document_path, load};
 use crate::config::{AgentConfig, Rewrite};
-use crate::egress::Servers;
-use crate::hold::{self, Hold};
-use crate::ingress::Arrival;
-use crate::keys::{AgentKeys, KeysError};
+use crate::context::{AgentContext, boot_id};
+use crate::netns;
 use crate::netns::NetError;
-use crate::shared::{Shared, boot_id};
-use crate::source::{Source, SourceError, document_path, load};
-use crate::streams::{PairKeys, StreamSockets, accept_streams};
-use crate::{duties, http, ingress, netns, nft, socket};
+use crate::netns::nft;
+use crate::netns::sockets;
+use crate::syn_hold::injector::{self, Hold};
+use crate::tasks;
+use crate::tasks::egress::Servers;
+use crate::tasks::held_syns;
+use crate::tasks::http;
+use crate::tasks::ingress;
+use crate::tasks::ingress::Arrival;
+use crate::tasks::streams::{PairKeys, StreamSockets, accept_streams};
 
-/// How often a draining agent looks whether its sessions are over.
+/// Interval at which a draining agent checks whether its sessions are over.
 const DRAIN_POLL: Duration = Duration::from_millis(50);
-/// How long new sessions are still taken after the peers have been told: a long round trip and a moment.
+/// Time in which new sessions are still accepted after the peers have been notified: a long round trip and a moment.
 const DRAIN_NOTICE: Duration = Duration::from_millis(500);
-/// How long a draining agent still takes the sessions it has said Ready to: a controller gives up after a second.
+/// Time in which a draining agent still accepts the sessions it has answered Ready to: a controller gives up after a second.
 const DRAIN_GRACE: Duration = Duration::from_secs(1);
-/// Most streams one peer may have open here over one path: the most that a service may ask for and one for those who say little, and as many
-/// that take their place when they are to be of another kind.
-const STREAMS_PER_PATH: usize = 2 * (128 + PeerConfig::LIGHT_STREAMS);
+/// Most streams of one peer over one path: the most that a service may ask for and the reserved one, and as many again that replace them
+/// when their kind changes.
+const STREAMS_PER_PATH: usize = 2 * (128 + PeerConfig::RESERVED_STREAMS);
 
-/// Why the agent does not run, or no longer.
+/// Reason for the end of the agent.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// No usable configuration.
@@ -53,9 +59,9 @@ pub enum RunError {
     /// A socket could not be made.
     #[error("{what}: {error}")]
     Socket {
-        /// Which.
+        /// Name.
         what: String,
-        /// Why.
+        /// Error.
         error: std::io::Error,
     },
     /// A task that never ends has ended.
@@ -68,10 +74,10 @@ fn socket_error(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> RunEr
     move |error| RunError::Socket { what, error }
 }
 
-/// `--check`: parses the configuration and says what it is.
+/// `--check`: parses the configuration and summarises it.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The error in it.
 pub fn check(path: &Path, node: &str) -> Result<String, SourceError> {
     let file = document_path(path, node);
     let config = load(&file, node)?;
@@ -83,11 +89,10 @@ pub fn check(path: &Path, node: &str) -> Result<String, SourceError> {
     ))
 }
 
-/// Runs until a signal. Called on the only thread of the process, so that every later one is started inside the agent's
-/// network namespace.
+/// Runs until a signal. Called on the only thread of the process, so that every later one is started inside the agent's network namespace.
 ///
 /// # Errors
-/// Why it could not start or go on.
+/// The reason why it could not start or continue.
 pub fn run(cli: &Cli) -> Result<(), RunError> {
     let (keys_folder, state) = (cli.keys.clone().unwrap_or_default(), cli.state.clone().unwrap_or_default());
     bugs::count_panics();
@@ -104,7 +109,7 @@ pub fn run(cli: &Cli) -> Result<(), RunError> {
     let runtime = runtime.map_err(socket_error("cannot start the runtime"))?;
     let agent = Agent { config, keys, boot, source, keys_folder, metrics };
     let ended = runtime.block_on(agent.run());
-    // Sockets of sessions still open are reset by being closed; tasks that block are not waited for.
+    // Closing resets the sockets of sessions that are still open; blocking tasks are not waited for.
     runtime.shutdown_timeout(Duration::from_secs(1));
     if cli.attach == Attach::None {
         netns::detach();
@@ -121,7 +126,7 @@ struct Agent {
     metrics: std::net::TcpListener,
 }
 
-/// Sockets that are bound before anything is armed.
+/// Sockets that are bound before arming.
 struct Listeners {
     clients: TcpListener,
     /// Where the site rewrites.
@@ -143,50 +148,51 @@ impl Agent {
         let address = self.config.interface.address.addr();
         let (node, generation, boot) = (self.config.node.clone(), self.config.generation, self.boot.0);
         info!(node, generation, boot, %address, "agent starts");
-        let (writers, copies) = hold::open(&self.config.interface.name).unzip();
+        let (writers, copies) = injector::open(&self.config.interface.name).unzip();
         let hold = Hold::new(writers);
-        let shared = Arc::new(Shared::new(self.config, self.keys, self.boot, orders, (hold, segment_marks)));
-        let tunnel = start_tunnel(&shared, address);
-        shared.set_tunnel(tunnel.clone());
+        let context =
+            Arc::new(AgentContext::new(self.config, self.keys, self.boot, orders, (hold, segment_marks)));
+        let tunnel = start_tunnel(&context, address);
+        context.set_tunnel(tunnel.clone());
         let metrics = TcpListener::from_std(self.metrics).map_err(socket_error("metricsAddress"))?;
 
-        let mut duties = Duties::default();
-        duties.add("clients", ingress::accept_clients(Arc::clone(&shared), clients, Arrival::Transparent));
+        let mut tasks = Tasks::default();
+        tasks.add("clients", ingress::accept_clients(Arc::clone(&context), clients, Arrival::Transparent));
         if let Some(listener) = redirected {
-            duties.add(
+            tasks.add(
                 "redirected",
-                ingress::accept_clients(Arc::clone(&shared), listener, Arrival::Rewritten),
+                ingress::accept_clients(Arc::clone(&context), listener, Arrival::Rewritten),
             );
         }
         for (socket, label) in datagrams.into_iter().zip(0..) {
             tunnel.open_datagrams(socket, label).map_err(socket_error("stream port for datagrams"))?;
         }
         for (listener, label) in streams.into_iter().zip(0..) {
-            duties.add("streams", accept_streams(Arc::clone(&shared), listener, label));
+            tasks.add("streams", accept_streams(Arc::clone(&context), listener, label));
         }
-        duties.add("orders", duties::orders(Arc::clone(&shared)));
+        tasks.add("orders", tasks::orders(Arc::clone(&context)));
         if let Some(copies) = copies {
-            duties.add("hold", hold::hold_syns(Arc::clone(&shared), copies));
+            tasks.add("hold", held_syns::hold_syns(Arc::clone(&context), copies));
         }
-        duties.add("beacon", duties::beacon(Arc::clone(&shared), beacons));
-        duties.add("reload", duties::reload(Arc::clone(&shared), self.source, self.keys_folder));
-        duties.add("measure", duties::measure(Arc::clone(&shared)));
-        duties.add("arm", duties::arm(Arc::clone(&shared), tunnel.willing_peers()));
-        let serving = http::serve(metrics, Arc::clone(&shared));
-        duties.add("http", async move {
+        tasks.add("beacon", tasks::beacon(Arc::clone(&context), beacons));
+        tasks.add("reload", tasks::reload(Arc::clone(&context), self.source, self.keys_folder));
+        tasks.add("measure", tasks::measure(Arc::clone(&context)));
+        tasks.add("arm", tasks::arm(Arc::clone(&context), tunnel.willing_peers()));
+        let serving = http::serve(metrics, Arc::clone(&context));
+        tasks.add("http", async move {
             if let Err(error) = serving.await {
                 warn!(%error, "metrics listener");
             }
         });
-        duties.until_told_to_stop(&shared).await
+        tasks.run_until_signal(&context).await
     }
 }
 
 /// Tasks that never end by themselves.
 #[derive(Default)]
-struct Duties(JoinSet<&'static str>);
+struct Tasks(JoinSet<&'static str>);
 
-impl Duties {
+impl Tasks {
     fn add(&mut self, name: &'static str, duty: impl Future<Output = ()> + Send + 'static) {
         self.0.spawn(async move {
             duty.await;
@@ -194,9 +200,9 @@ impl Duties {
         });
     }
 
-    /// Waits for a signal, then drains; a second signal ends the draining. A task that ends, ends the process: it is better
-    /// started anew than limping.
-    async fn until_told_to_stop(mut self, shared: &Shared) -> Result<(), RunError> {
+    /// Waits for a signal, then drains; a second signal ends the drain. A task that ends, ends the process: a restart is better than
+    /// limping.
+    async fn run_until_signal(mut self, context: &AgentContext) -> Result<(), RunError> {
         let mut term = signal(SignalKind::terminate()).map_err(socket_error("signals"))?;
         let mut int = signal(SignalKind::interrupt()).map_err(socket_error("signals"))?;
         tokio::select! {
@@ -204,33 +210,33 @@ impl Duties {
             _ = term.recv() => {}
             _ = int.recv() => {}
         }
-        drain(shared, &mut term, &mut int).await;
+        drain(context, &mut term, &mut int).await;
         Ok(())
     }
 }
 
-async fn drain(shared: &Shared, term: &mut Signal, int: &mut Signal) {
-    let config = shared.config();
-    let sessions = || shared.tunnel().stats().sessions;
+async fn drain(context: &AgentContext, term: &mut Signal, int: &mut Signal) {
+    let config = context.config();
+    let sessions = || context.tunnel().stats().sessions;
     info!(sessions = sessions(), seconds = config.drain_seconds, "draining");
-    shared.refuse_more();
+    context.refuse_more();
     let deadline = Instant::now() + Duration::from_secs(config.drain_seconds.into());
-    // Nft needs a moment to be told, peers a round trip: what has begun meanwhile still comes.
+    // nft needs a moment to disarm, peers a round trip: sessions that have begun meanwhile still arrive.
     sleep(DRAIN_NOTICE).await;
-    let ahead = || shared.with_server_legs(|legs| legs.asked()) > 0;
-    let expected = || ahead() || shared.at_desk(|desk, _| desk.counts().0) > 0;
+    let ahead = || context.with_server_legs(|legs| legs.asked()) > 0;
+    let expected = || ahead() || context.with_order_protocol(|protocol, _| protocol.counts().0) > 0;
     let told = wait_while(expected, deadline.min(Instant::now() + DRAIN_GRACE), term, int).await;
-    shared.tunnel().drain();
+    context.tunnel().drain();
     if !told {
         wait_while(|| sessions() > 0, deadline, term, int).await;
     }
     info!(sessions = sessions(), "leaving");
-    shared.tunnel().close().await;
-    // The last orders leave from tasks that have to run once more.
+    context.tunnel().close().await;
+    // The last orders are sent by tasks that have to run once more.
     sleep(DRAIN_POLL).await;
 }
 
-/// Waits while something is so, until a deadline or another signal; true after a signal.
+/// Waits while a condition holds, until a deadline or another signal; true after a signal.
 async fn wait_while(busy: impl Fn() -> bool, deadline: Instant, term: &mut Signal, int: &mut Signal) -> bool {
     while busy() && Instant::now() < deadline {
         tokio::select! {
@@ -242,7 +248,7 @@ async fn wait_while(busy: impl Fn() -> bool, deadline: Instant, term: &mut Signa
     false
 }
 
-/// Without them the agent works: sessions keep the marks that they begin with.
+/// Without them the agent works: sessions keep their initial marks.
 fn segment_marks() -> Option<Arc<SegmentMarks>> {
     let filters = SegmentMarks::new();
     if let Err(error) = &filters {
@@ -257,32 +263,32 @@ fn listen(config: &AgentConfig, segment_marks: Option<&SegmentMarks>) -> Result<
         listener.and_then(TcpListener::from_std).map_err(socket_error(what))
     };
     let udp = |what: &str, port| {
-        let socket = socket::datagrams(own(port)).and_then(UdpSocket::from_std);
+        let socket = sockets::datagrams(own(port)).and_then(UdpSocket::from_std);
         socket.map_err(socket_error(format!("{what} port {}", own(port))))
     };
     let stream = |label| {
         let address = own(config.stream_ports.first + label);
-        tcp(format!("stream port {address}"), socket::stream_listener(address, CongestionControl::Cubic))
+        tcp(format!("stream port {address}"), sockets::stream_listener(address, CongestionControl::Cubic))
     };
     let datagrams = |label| {
         let address = own(config.stream_ports.first + label);
-        socket::stream_datagrams(address)
+        sockets::stream_datagrams(address)
             .map_err(socket_error(format!("stream port {address} for datagrams")))
     };
-    // Connections have it from their listener, so that no segment is missed before they are accepted.
+    // Connections inherit it from their listener, so that no segment is missed before they are accepted.
     let watched = |listener: std::io::Result<std::net::TcpListener>| {
         let watch = |listener: &std::net::TcpListener| segment_marks.map_or(Ok(()), |f| f.watch(listener));
         listener.and_then(|listener| watch(&listener).map(|()| listener))
     };
     let redirected = (config.site.rewrite == Rewrite::OpenFlow).then(|| {
         let address = own(config.discovery.redirect_port);
-        tcp(format!("redirect port {address}"), watched(socket::redirect_listener(address)))
+        tcp(format!("redirect port {address}"), watched(sockets::redirect_listener(address)))
     });
     Ok(Listeners {
         redirected: redirected.transpose()?,
         clients: tcp(
             "transparent listener (NET_ADMIN needed)".to_owned(),
-            watched(socket::transparent_listener()),
+            watched(sockets::transparent_listener()),
         )?,
         streams: (0..config.stream_ports.count).map(stream).collect::<Result<_, _>>()?,
         datagrams: (0..config.stream_ports.count).map(datagrams).collect::<Result<_, _>>()?,
@@ -298,12 +304,12 @@ fn set_up_nft(interface: &str, port: u16) -> Result<(), NetError> {
     })
 }
 
-fn start_tunnel(shared: &Arc<Shared>, address: Ipv4Addr) -> Tunnel {
-    let config = shared.config();
+fn start_tunnel(context: &Arc<AgentContext>, address: Ipv4Addr) -> Tunnel {
+    let config = context.config();
     let mebibytes = |count: u32| usize::try_from(count).unwrap_or(usize::MAX >> 20) << 20;
     Tunnel::start(TunnelConfig {
         agent: config.agent_id,
-        boot: shared.boot,
+        boot: context.boot,
         site: config.site.id,
         limits: Limits {
             sessions: usize::try_from(config.limits.sessions).unwrap_or(usize::MAX),
@@ -312,9 +318,9 @@ fn start_tunnel(shared: &Arc<Shared>, address: Ipv4Addr) -> Tunnel {
             streams_per_path: STREAMS_PER_PATH,
         },
         timing: Timing::default(),
-        keys: Arc::new(PairKeys(Arc::clone(shared))),
-        sockets: Arc::new(StreamSockets::new(Arc::clone(shared), address)),
-        egress: Arc::new(Servers(Arc::clone(shared))),
-        segment_marks: shared.segment_marks.clone(),
+        keys: Arc::new(PairKeys(Arc::clone(context))),
+        sockets: Arc::new(StreamSockets::new(Arc::clone(context), address)),
+        egress: Arc::new(Servers(Arc::clone(context))),
+        segment_marks: context.segment_marks.clone(),
     })
 }

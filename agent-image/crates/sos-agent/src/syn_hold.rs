@@ -1,7 +1,11 @@
-//! SYNs that are held until the far agent says whether their server accepts (docs/adr/0053). Pure: what happens to packets is returned.
+//! SYNs held until the far agent tells whether their server accepts (docs/adr/0053). Pure: returns what happens to packets.
 //!
-//! An *ask* is a connection that the far agent was asked for. With `accept: Learned` the clients that come for a server meanwhile wait for
-//! the one ask: once it has been accepted the server is known, and they need no connection made ahead. With `Confirmed` each has its own.
+//! An *ask* is a connection that the far agent was asked for. With `accept: Learned` all clients of a server wait for the one ask: once the
+//! server has accepted it is known, and its clients need no connection made ahead. With `Confirmed` each client has its own ask.
+
+pub mod injector;
+pub mod known_servers;
+pub mod syn;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
@@ -10,11 +14,11 @@ use std::time::{Duration, Instant};
 use sos_wire::{AgentId, Marks, PlainReason, RefuseReason, SessionUuid};
 
 use crate::config::Accept;
-use crate::known_servers::KnownServers;
-use crate::permit::FlowKey;
-use crate::syn::Syn;
+use crate::policy::flow_key::FlowKey;
+use crate::syn_hold::known_servers::KnownServers;
+use crate::syn_hold::syn::Syn;
 
-/// Most SYNs held, and connections made ahead whose clients have not completed their handshakes, together. More go plain.
+/// Most SYNs held, and connections made ahead whose clients have not completed their handshakes, together. Further ones go plain.
 pub const MAX_HELD: usize = 1_024;
 /// Most of them for one server's address and port, so that a flood of SYNs to one server leaves room for the others.
 pub const MAX_OF_SERVER: usize = MAX_HELD / 4;
@@ -31,11 +35,11 @@ pub struct Covered {
     pub accept: Accept,
     /// The far agent.
     pub peer: AgentId,
-    /// A name for its session.
+    /// UUID of its session.
     pub session: SessionUuid,
 }
 
-/// A step for the edge to take.
+/// Action for the edge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Write the SYN back for this agent's listener.
@@ -48,7 +52,7 @@ pub enum Step {
     Release(AgentId, SessionUuid),
 }
 
-/// The question to the far agent.
+/// Request to the far agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ask {
     /// The session that may begin.
@@ -91,7 +95,7 @@ pub struct SynHold {
 }
 
 impl SynHold {
-    /// SYNs held, and connections made ahead that wait for their client.
+    /// Number of SYNs held, and of connections made ahead that wait for their client.
     #[must_use]
     pub fn len(&self) -> usize {
         self.held.len() + self.claims.len()
@@ -103,11 +107,11 @@ impl SynHold {
         self.len() == 0
     }
 
-    /// A client's SYN has arrived, for the first time or again.
+    /// Handles a client's SYN, or its retransmission.
     pub fn arrive(&mut self, syn: Syn, covered: Covered, now: Instant) -> Option<Step> {
         let server = syn.flow.server;
         let known = covered.accept == Accept::Learned && self.known.contains(server, now);
-        // A repeat whose connection stands at the far agent: this agent's SYN-ACK was lost.
+        // A retransmission although the far agent has the connection: this agent's SYN-ACK was lost.
         if covered.accept == Accept::Early || self.claims.contains_key(&syn.flow) {
             return Some(Step::Take(syn.packet));
         }
@@ -124,7 +128,7 @@ impl SynHold {
         self.hold(syn, covered, now).map(Step::Ask)
     }
 
-    /// The question, or its answer, may have been lost with a stream.
+    /// The request, or its answer, may have been lost with a stream.
     fn repeat(&mut self, session: SessionUuid, syn: Syn) -> Option<Step> {
         let asked = self.asked.get_mut(&session)?;
         let again = asked.ask.flow == syn.flow;
@@ -152,7 +156,7 @@ impl SynHold {
         Some(ask)
     }
 
-    /// The far agent has answered: `None` = the server has accepted.
+    /// Handles the far agent's answer: `None`: the server has accepted.
     pub fn answer(
         &mut self,
         peer: AgentId,
@@ -165,7 +169,7 @@ impl SynHold {
             Some(reason) if of_peer => self.refuse(session, reason),
             Some(_) => Vec::new(),
             None if of_peer => self.accept(session, now),
-            // Too late: its client is plain. An answer that is repeated is of a connection that waits.
+            // Too late: the client is plain. A repeated answer is about a connection that waits.
             None if self.claims.values().all(|claim| claim.session != session) => {
                 vec![Step::Release(peer, session)]
             }
@@ -190,14 +194,14 @@ impl SynHold {
         waiting.into_values().map(|packet| Step::Leave(packet, plain_reason(reason))).collect()
     }
 
-    /// The far agent could not be asked.
+    /// Handles a failure to ask the far agent.
     pub fn fail(&mut self, session: SessionUuid) -> Vec<Step> {
         let asked = self.settle(session);
         let waiting = asked.into_iter().flat_map(|asked| asked.waiting.into_values());
         waiting.map(|packet| Step::Leave(packet, PlainReason::NO_AGENT)).collect()
     }
 
-    /// Does what is due: what is held for too long goes plain.
+    /// Handles deadlines: a SYN held for too long goes plain.
     pub fn expire(&mut self, now: Instant) -> Vec<Step> {
         let late: Vec<_> = self.asked.values().filter(|a| a.until <= now).map(|a| a.ask.session).collect();
         let mut steps = Vec::new();
@@ -213,20 +217,20 @@ impl SynHold {
         steps
     }
 
-    /// When [`Self::expire`] has something to do next.
+    /// Next deadline of [`Self::expire`].
     #[must_use]
     pub fn next_timeout(&self) -> Option<Instant> {
         self.asked.values().map(|a| a.until).chain(self.claims.values().map(|c| c.until)).min()
     }
 
-    /// The connection that was made ahead for a client that has completed its handshake: its session and the far agent.
+    /// Takes the connection made ahead for a client that has completed its handshake: its session and the far agent.
     pub fn claim(&mut self, flow: FlowKey) -> Option<(SessionUuid, AgentId)> {
         let claim = self.claims.remove(&flow)?;
         self.leave(flow.server);
         Some((claim.session, claim.peer))
     }
 
-    /// Takes an ask and its SYNs off the books.
+    /// Removes an ask and its SYNs.
     fn settle(&mut self, session: SessionUuid) -> Option<Asked> {
         let asked = self.asked.remove(&session)?;
         let server = (asked.ask.flow.server, asked.ask.peer);
@@ -250,7 +254,7 @@ impl SynHold {
     }
 }
 
-/// True where the server, or a device before it, does not accept.
+/// True if the server, or a device before it, does not accept.
 #[must_use]
 pub fn is_servers(reason: RefuseReason) -> bool {
     matches!(reason, RefuseReason::ServerRefused | RefuseReason::ServerRejected | RefuseReason::ServerSilent)
@@ -271,5 +275,4 @@ fn plain_reason(reason: RefuseReason) -> PlainReason {
 }
 
 #[cfg(test)]
-#[path = "syn_hold_tests.rs"]
 mod tests;

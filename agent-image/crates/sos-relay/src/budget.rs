@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A bound on what all sessions together may promise to hold.
+/// Limit on the memory that all sessions together may reserve.
 ///
 /// A session that grows gets more only up to half of what is still free (the dynamic threshold of shared-memory switches, Choudhury and
 /// Hahne 1998): a few sessions get large windows, many get fair small ones, and something is always left for the next one.
@@ -19,7 +19,7 @@ impl Budget {
         Arc::new(Self { limit, used: AtomicUsize::new(0) })
     }
 
-    /// All there are.
+    /// Size in bytes.
     pub fn limit(&self) -> usize {
         self.limit
     }
@@ -29,12 +29,12 @@ impl Budget {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Takes a first share, or `None` if it is not free.
+    /// Reserves a first share, or `None` if it is not free.
     pub fn reserve(self: &Arc<Self>, bytes: usize) -> Option<Reservation> {
         self.take(bytes, |free| bytes <= free).then(|| self.share(bytes))
     }
 
-    /// Takes a first share if all shares together stay within the `part`-th part of the budget then.
+    /// Reserves a first share if all shares together then stay within the `part`-th part of the budget.
     pub fn reserve_within(self: &Arc<Self>, bytes: usize, part: usize) -> Option<Reservation> {
         let plenty = self.limit / part;
         let generous = self.take(bytes, |free| bytes <= plenty.saturating_sub(self.limit - free));
@@ -47,12 +47,12 @@ impl Budget {
 
     fn take(&self, bytes: usize, allowed: impl Fn(usize) -> bool) -> bool {
         let take = |used: usize| allowed(self.limit.saturating_sub(used)).then(|| used + bytes);
-        // The counter is the only thing shared, so no ordering with other memory is needed.
+        // Only the counter is shared, so no ordering with other memory is needed.
         self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
     }
 }
 
-/// A share of a [`Budget`]; given back when dropped.
+/// A share of a [`Budget`]; released when dropped.
 #[derive(Debug)]
 pub struct Reservation {
     budget: Arc<Budget>,
@@ -65,7 +65,7 @@ impl Reservation {
         self.bytes
     }
 
-    /// Grows to `total` bytes if that is at most half of what is free. Says whether it did; a smaller `total` changes nothing.
+    /// Grows to `total` bytes if that is at most half of what is free. Returns whether it did; a smaller `total` changes nothing.
     pub fn grow_to(&mut self, total: usize) -> bool {
         let more = total.saturating_sub(self.bytes);
         let grown = self.budget.take(more, |free| more <= free && total <= free / 2);
@@ -75,7 +75,7 @@ impl Reservation {
         grown
     }
 
-    /// Gives everything back.
+    /// Releases everything.
     pub fn release(&mut self) {
         self.budget.used.fetch_sub(std::mem::take(&mut self.bytes), Ordering::Relaxed);
     }
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_begin_large_while_there_is_much() {
+    fn first_windows_are_large_while_the_budget_is_free() {
         let budget = Budget::new(1600);
         let shares: Vec<_> = std::iter::from_fn(|| budget.reserve_within(40, 16)).collect();
         assert_eq!(shares.len(), 2);
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_leaves_room_for_others_and_everything_is_given_back() {
+    fn growth_leaves_room_for_others_and_everything_is_released() {
         let budget = Budget::new(1000);
         let mut first = budget.reserve(100).unwrap();
         assert!(first.grow_to(400), "900 free");

@@ -1,6 +1,6 @@
-//! One block compressed, or one expanded: zstd (RFC 8878), each block by itself, as blocks go over several streams and arrive in any order.
+//! Compresses or expands one block with zstd (RFC 8878), each block by itself, as blocks use several streams and arrive in any order.
 //!
-//! What zstd needs to work is kept by each thread, not by each session: about half a MiB for a thread that compresses.
+//! Working memory belongs to each thread, not to each session: about half a MiB for a thread that compresses.
 
 use std::cell::RefCell;
 
@@ -10,9 +10,9 @@ use zstd_safe::{CCtx, CParameter, DCtx};
 
 /// The fastest of zstd's ordinary levels.
 const LEVEL: i32 = 1;
-/// What does not become shorter by this part of itself is sent as it is.
+/// Least saving, as a part of the block; with less it is sent uncompressed.
 const LEAST_GAIN: usize = 16;
-/// Blocks below this are not compressed: what can be saved is less than what a packet's headers take.
+/// Smaller blocks are not compressed: they save less than a packet's headers cost.
 pub(crate) const MIN_BLOCK: usize = 512;
 
 thread_local! {
@@ -22,7 +22,7 @@ thread_local! {
 
 struct Compressor {
     context: CCtx<'static>,
-    /// As long as the longest result: of how many bytes it is shows only at the end, and a queue must not hold more than them.
+    /// As long as the longest result: its length is known only at the end, and a queue must not hold more than that.
     out: Box<[u8]>,
 }
 
@@ -31,7 +31,7 @@ impl Compressor {
         let mut context = CCtx::try_create()?;
         context.set_parameter(CParameter::CompressionLevel(LEVEL)).ok()?;
         let mut out: Box<[u8]> = vec![0; MAX_PAYLOAD].into();
-        // What it works with it takes at the first block.
+        // Working memory is allocated at the first block.
         context.compress2(&mut *out, &[0; MAX_PAYLOAD]).ok()?;
         Some(Self { context, out })
     }
@@ -43,7 +43,7 @@ impl Compressor {
     }
 }
 
-/// Makes what this thread needs to compress, so that its first block takes no longer than others.
+/// Allocates this thread's working memory, so that its first block takes no longer than others.
 pub(crate) fn prepare() {
     COMPRESSOR.with_borrow_mut(|kept| {
         if kept.is_none() {
@@ -52,8 +52,8 @@ pub(crate) fn prepare() {
     });
 }
 
-/// The block as a zstd frame; `None` if that is not at least a sixteenth shorter, or the block has less than [`MIN_BLOCK`] bytes or more than
-/// fit a frame.
+/// Compresses a block into a zstd frame; `None` if that is not at least a sixteenth shorter, or the block has less than [`MIN_BLOCK`] bytes
+/// or more than fit a frame.
 pub fn compress(block: &[u8]) -> Option<Bytes> {
     if !(MIN_BLOCK..=MAX_PAYLOAD).contains(&block.len()) {
         return None;
@@ -62,8 +62,8 @@ pub fn compress(block: &[u8]) -> Option<Bytes> {
     COMPRESSOR.with_borrow_mut(|kept| kept.as_mut()?.compress(block))
 }
 
-/// The block of `length` bytes that `payload` stands for; `None` if it does not stand for exactly so many. It never takes more memory than
-/// that, whatever the payload says of itself.
+/// Expands `payload` to a block of `length` bytes; `None` if it does not contain exactly that many. It never uses more memory than that,
+/// whatever the payload claims.
 pub fn expand(payload: &[u8], length: u32) -> Option<Bytes> {
     let length = usize::try_from(length).ok().filter(|length| *length <= MAX_PAYLOAD)?;
     let mut block = Vec::with_capacity(length);
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bomb_bursts_in_no_more_than_was_declared() {
+    fn a_compression_bomb_expands_to_the_declared_length_at_most() {
         let zeros = vec![0; MAX_PAYLOAD];
         let small = compress(&zeros).unwrap();
         assert!(small.len() < 100);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_shrink_or_is_small_stays_as_it_is() {
+    fn small_and_incompressible_blocks_are_sent_uncompressed() {
         let mut seed = 1u64;
         let random = std::iter::repeat_with(|| {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -121,7 +121,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_is_expanded_has_the_length_or_is_refused(bytes in prop::collection::vec(any::<u8>(), 0..300), length in 0u32..300_000) {
+        fn an_expanded_block_has_the_declared_length_or_is_rejected(bytes in prop::collection::vec(any::<u8>(), 0..300), length in 0u32..300_000) {
             let mut framed = vec![0x28, 0xb5, 0x2f, 0xfd];
             framed.extend(&bytes);
             for payload in [&bytes, &framed] {

@@ -1,10 +1,10 @@
-//! Whether a session's bytes are compressed: while that makes it faster, as measured.
+//! Adaptive compression: compresses a session's bytes while that makes it faster, as measured.
 //!
-//! Compressing pays where a session has more to send than its streams take, its blocks become shorter, and the processor is quicker at making
-//! them so than the streams are at sending them. All three are measured as bytes go by, and may change at any time.
+//! Compression pays where a session has more to send than its streams carry, its blocks become shorter, and the CPU compresses faster than
+//! the streams send. All three are measured continuously, and may change at any time.
 //!
-//! While a session does not compress it tries one block now and then, once it has had to wait for its streams; if that is in vain, the pause
-//! until the next grows. While it compresses, every block is a measurement. To begin takes a clearer case than to go on.
+//! Without compression a session tries one block now and then, once it has had to wait for its streams; after a failed trial the pause
+//! grows. With compression, every block is a measurement. Starting takes a clearer case than continuing.
 
 use std::time::{Duration, Instant};
 
@@ -12,21 +12,21 @@ use sos_wire::Body;
 
 use crate::codec::{self, MIN_BLOCK};
 
-/// A smaller block is not tried: it may be the odd end of something, and says little of how long larger ones take.
+/// Smaller blocks are not tried: one may be the odd end of a message, and does not show how long larger ones take.
 const LEAST_TRIED: usize = 16 << 10;
-/// Rates are measured over this time.
+/// Time over which rates are measured.
 const WINDOW: Duration = Duration::from_millis(50);
-/// Share of what is left of a block, below which compressing begins, and above which it ends.
+/// Remaining share of a block below which compression starts, and above which it stops.
 const BEGIN_SHARE: f64 = 0.875;
 const END_SHARE: f64 = 0.94;
-/// How many times faster than the streams the processor has to be at compressing: to begin, and to go on.
+/// Factor by which the CPU has to be faster than the streams: to start, and to continue.
 const BEGIN_SPEED: f64 = 2.0;
 const GO_ON_SPEED: f64 = 1.25;
-/// The streams would be enough without compressing: less than this share of what they take is sent for so many windows.
+/// Compression stops when the streams would suffice without it: less than this share of their rate is sent for this many windows.
 const CALM_SHARE: f64 = 0.9;
 const CALM_WINDOWS: u32 = 4;
-/// How much is sent, or how much time passes, until the next block is tried in vain; doubles up to the bound. A block of 256 KiB in 32 MiB is
-/// less than a hundredth of the work, and so is one each two seconds.
+/// Bytes sent, or time, until the next trial; doubles after each failed one, up to the bound. A block of 256 KiB in 32 MiB is less than a
+/// hundredth of the work, and so is one each two seconds.
 const FIRST_PAUSE: Pause = Pause { bytes: 32 << 20, time: Duration::from_secs(2) };
 const MAX_DOUBLINGS: u32 = 4;
 /// Weight of the newest measurement.
@@ -46,7 +46,7 @@ impl Pause {
 
 #[derive(Debug, Clone, Copy)]
 enum Mode {
-    /// Until so many bytes have been sent or this time has come, and the session waits for its streams.
+    /// Until that many bytes have been sent or this time has come, and the session waits for its streams.
     Off {
         bytes: u64,
         until: Option<Instant>,
@@ -54,24 +54,24 @@ enum Mode {
     On,
 }
 
-/// What became of a block that was to be compressed.
+/// Result of compressing a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
-    /// Its bytes.
+    /// Original bytes.
     pub original: usize,
-    /// Its bytes on the wire: as many, if it did not become shorter.
+    /// Bytes on the wire: as many, if it did not become shorter.
     pub wire: usize,
-    /// What that took of the processor.
+    /// CPU time.
     pub cpu: Duration,
 }
 
-/// What has been sent since a point in time.
+/// Traffic since a point in time.
 #[derive(Debug, Clone, Copy)]
 struct Window {
     since: Instant,
     original: u64,
     wire: u64,
-    /// There was more to send than the streams took.
+    /// There was a backlog.
     waited: bool,
 }
 
@@ -81,25 +81,25 @@ impl Window {
     }
 }
 
-/// Decides for one direction of a session.
+/// Decides on compression for one direction of a session.
 #[derive(Debug)]
 pub struct Adaptive {
     mode: Mode,
     window: Window,
-    /// Bytes a second that the streams took when they were what the session waited for; `None` until that was so.
+    /// Bytes a second that the streams carried while there was a backlog; `None` until then.
     capacity: Option<f64>,
-    /// They were in the last window.
+    /// There was a backlog in the last window.
     waited: bool,
     calm: u32,
-    /// What is left of a block, as a share of it.
+    /// Remaining share of a block.
     share: f64,
-    /// Bytes a second of the processor.
+    /// Bytes a second that the CPU compresses.
     speed: f64,
     failures: u32,
 }
 
 impl Adaptive {
-    /// Begins without compressing.
+    /// Starts without compression.
     pub fn new(now: Instant) -> Self {
         Self {
             mode: Mode::Off { bytes: 0, until: None },
@@ -113,8 +113,8 @@ impl Adaptive {
         }
     }
 
-    /// Whether a block of `len` bytes that is about to be sent should be compressed, be it to try. If so, [`Self::handle_outcome`] is next,
-    /// else [`Self::handle_plain`].
+    /// True if the next block, of `len` bytes, should be compressed, perhaps as a trial. Then call [`Self::handle_outcome`], else
+    /// [`Self::handle_plain`].
     pub fn wants(&mut self, len: usize, now: Instant) -> bool {
         self.close_window(now);
         if len < MIN_BLOCK {
@@ -129,12 +129,12 @@ impl Adaptive {
         }
     }
 
-    /// A block was sent as it is.
+    /// Notes a block sent uncompressed.
     pub fn handle_plain(&mut self, len: usize) {
         self.count(len, len);
     }
 
-    /// A block was compressed, or could not be.
+    /// Notes the result of compressing a block.
     pub fn handle_outcome(&mut self, outcome: Outcome, now: Instant) {
         self.count(outcome.original, outcome.wire);
         let share = outcome.wire as f64 / outcome.original.max(1) as f64;
@@ -155,12 +155,12 @@ impl Adaptive {
         }
     }
 
-    /// There is something to send and no stream for it now: none has room, or none that it would not rather wait for.
+    /// Notes that the session waits for its streams: none has room, or none worth using now.
     pub fn handle_waiting(&mut self) {
         self.window.waited = true;
     }
 
-    /// Whether blocks are being compressed.
+    /// True while blocks are compressed.
     pub fn is_on(&self) -> bool {
         matches!(self.mode, Mode::On)
     }
@@ -187,7 +187,7 @@ impl Adaptive {
         let enough = self.capacity.is_none_or(|capacity| original as f64 / seconds < CALM_SHARE * capacity);
         self.calm = if enough && !waited { self.calm + 1 } else { 0 };
         if self.is_on() && self.calm >= CALM_WINDOWS {
-            // It was not in vain: the next wait is reason enough to begin again.
+            // The trial was a success: the next wait is reason enough to start again.
             self.mode = Mode::Off { bytes: 0, until: None };
         } else if self.is_on() && !self.is_quick(GO_ON_SPEED) {
             self.pause(now);
@@ -210,18 +210,18 @@ impl Adaptive {
     }
 }
 
-/// What compressing has brought and cost.
+/// Gain and cost of compression.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Compressed {
-    /// Bytes of the host in blocks that were sent compressed.
+    /// The host's bytes in blocks that were sent compressed.
     pub original: u64,
-    /// The bytes they were sent as.
+    /// Their bytes on the wire.
     pub wire: u64,
-    /// Time of the processor, blocks that did not become shorter included.
+    /// CPU time, including blocks that did not become shorter.
     pub cpu: Duration,
 }
 
-/// Compresses what a session sends where that pays.
+/// Compresses a session's blocks where that pays.
 #[derive(Debug)]
 pub struct Compression {
     adaptive: Adaptive,
@@ -234,8 +234,8 @@ impl Compression {
         Self { adaptive: Adaptive::new(now), done: Compressed::default() }
     }
 
-    /// What to send in place of `body`: a Data frame may become a Compressed one if the other end of the stream takes that (`taken`). `cpu`
-    /// is the clock of the processor's time, since any beginning.
+    /// Returns the frame to send in place of `body`: a Data frame may become a Compressed one if the peer accepts those (`taken`). `cpu` is
+    /// a clock of CPU time, from any start.
     pub fn pack(&mut self, body: Body, taken: bool, now: Instant, cpu: impl Fn() -> Duration) -> Body {
         let Body::Data { offset, payload } = body else { return body };
         let len = payload.len();
@@ -266,12 +266,12 @@ impl Compression {
         self.adaptive.is_on()
     }
 
-    /// There is something to send and no stream for it now.
+    /// Notes that the session waits for its streams.
     pub fn handle_waiting(&mut self) {
         self.adaptive.handle_waiting();
     }
 
-    /// What it has done since the last time this was asked.
+    /// Gain and cost since the last call.
     pub fn take_done(&mut self) -> Compressed {
         std::mem::take(&mut self.done)
     }

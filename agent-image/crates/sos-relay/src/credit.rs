@@ -1,16 +1,16 @@
-//! How far the peer may send (frame.md clause 9).
+//! Credit: flow control of the peer (frame.md clause 9).
 //!
 //! Credit is an absolute limit: the offset up to which the peer may send. It is what the host has taken plus the window, so a host that
 //! stops reading stops the peer after one window and no earlier, and the receiver never holds more than it granted.
 //!
 //! The window has to cover the path: rate times round trip, and about as much again for blocks that wait behind a lost one. It starts at
-//! what the protocol allows before anything was heard and grows when the host takes half of it within about one round trip: then the
-//! sender would soon have been stopped by the window and not by the path. Growing by four up to 4 MiB lets the window run ahead of the
-//! slow start of the streams, which doubles each round trip; above that it doubles.
+//! what the protocol allows before anything was heard and grows when the host takes half of it within about one round trip: then the sender
+//! would soon have been stopped by the window and not by the path. Growing by four up to 4 MiB lets the window run ahead of the slow start
+//! of the streams, which doubles each round trip; above that it doubles.
 //!
 //! While little of the budget is used it begins with that already, and one that is nearly alone with what a long fast path needs: each
 //! growth takes a round trip, and streams that other sessions have used are fast at once (1 Gbit/s, 164 ms: 918 instead of 850 Mbit/s in
-//! the first seconds). The side that opens says so in Open, so a download runs at the speed of its streams from its first byte.
+//! the first seconds). The opener announces it in Open, so a download runs at the speed of its streams from its first byte.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,34 +19,34 @@ use sos_wire::frame::INITIAL_CREDIT;
 
 use crate::budget::{Budget, Reservation};
 
-/// Below this window a single growth multiplies by four, above by two.
+/// Window below which growth multiplies by four, above by two.
 const EAGER_BELOW: u64 = 4 << 20;
-/// A window that is nearly alone begins with this part of the budget: of one gibibyte 32 MiB.
+/// Initial window of a session that is nearly alone, as a part of the budget: of one gibibyte 32 MiB.
 const ALONE: usize = 32;
-/// Others begin with this as long as all that is reserved stays within this part: they would soon be there anyway.
+/// Initial window of others while all reservations stay within this part: they would soon reach it anyway.
 const FIRST: usize = EAGER_BELOW as usize;
 const PLENTY: usize = 16;
-/// No more is granted than what comes at this rate, in bytes a second, in two round trips and a little more for the turns of the ends: on a short
-/// path a host that is slower than the path would only have a long queue in front of it, out of the processor's cache before it is read.
+/// Largest grant: two round trips at this rate, in bytes a second, and a little more for the scheduling delay of the ends. On a short path
+/// a host that is slower than the path would only have a long queue in front of it, out of the processor's cache before it is read.
 const FASTEST: f64 = 5e9;
 const TURNS: Duration = Duration::from_millis(2);
-/// Added to the round trip when growth is judged: on short paths the host's own turns take longer than the path.
+/// Added to the round trip when growth is judged: on short paths the host's scheduling delay exceeds the path's.
 const SLACK: Duration = Duration::from_millis(10);
 
-/// The window of one direction at its receiver.
+/// Receive window of one direction.
 #[derive(Debug)]
 pub struct Window {
     size: u64,
     max: u64,
     limit: u64,
     rtt: Duration,
-    /// Without what waits on the way: a queue must not make itself longer.
+    /// Without queueing delay: a queue must not lengthen itself.
     lowest: Duration,
     epoch: Option<Epoch>,
     reservation: Reservation,
 }
 
-/// What the host has taken since a point in time.
+/// Bytes that the host has taken since a point in time.
 #[derive(Debug, Clone, Copy)]
 struct Epoch {
     since: Instant,
@@ -54,10 +54,10 @@ struct Epoch {
 }
 
 impl Window {
-    /// A window that may grow to `max` bytes, or `None` if the budget has not even what the protocol lets the peer send unasked.
+    /// A window that may grow to `max` bytes, or `None` if the budget has not even the initial credit of the protocol.
     pub fn new(max: usize, rtt: Duration, budget: &Arc<Budget>) -> Option<Self> {
         let max = max.max(INITIAL_CREDIT as usize);
-        // Of a small budget that part is less than what anybody begins with: then that is what is tried next.
+        // Of a small budget that part is less than the usual initial window: then the latter is tried.
         let most = usize::try_from(of_path(rtt)).unwrap_or(usize::MAX).min(max);
         let (alone, first) = (most.min(budget.limit() / ALONE), most.min(FIRST));
         let reservation = budget
@@ -68,22 +68,22 @@ impl Window {
         Some(Self { size, max: max as u64, limit: size, rtt, lowest: rtt, epoch: None, reservation })
     }
 
-    /// The limit granted so far.
+    /// Current credit limit.
     pub fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// The current size.
+    /// Current window.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// The round trip time of the streams, as measured last, and the lowest that their path is known to have.
+    /// Sets the round trip of the streams, as measured last, and the lowest of their path.
     pub fn set_rtt(&mut self, rtt: Duration, lowest: Duration) {
         (self.rtt, self.lowest) = (rtt, lowest);
     }
 
-    /// The host has taken `n` more bytes, `delivered` in all.
+    /// Notes `n` more bytes taken by the host, `delivered` in all.
     pub fn handle_delivered(&mut self, n: u64, delivered: u64, now: Instant) {
         let horizon = self.rtt * 2 + SLACK;
         let mut epoch = self.epoch.take().filter(|e| now.saturating_duration_since(e.since) <= horizon);
@@ -105,12 +105,12 @@ impl Window {
         }
     }
 
-    /// Gives its share of the budget back. Of no use after this.
+    /// Releases its share of the budget. Not usable after this.
     pub fn release(&mut self) {
         self.reservation.release();
     }
 
-    /// Checks what the comments promise. For tests.
+    /// Checks the invariants. For tests.
     pub fn assert_invariants(&self, delivered: u64) {
         assert!(self.size <= self.max, "the window stays below its maximum");
         assert!(self.limit <= delivered + self.size, "no more than one window is granted ahead");
@@ -118,7 +118,7 @@ impl Window {
     }
 }
 
-/// The largest window that a path of this round trip has a use for.
+/// Largest useful window on a path of this round trip.
 fn of_path(rtt: Duration) -> u64 {
     (FASTEST * (rtt * 2 + TURNS).as_secs_f64()) as u64
 }
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
-    /// A budget that has no plenty.
+    /// A budget without plenty.
     const SMALL: usize = 2 << 20;
 
     fn window(budget: usize) -> Window {
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_host_that_keeps_up_gets_a_window_that_covers_the_path() {
-        // 62.5 MB/s over 100 ms: 6.25 MB are under way, delivered in steps of 1 ms.
+        // 62.5 MB/s over 100 ms: 6.25 MB in flight, delivered in steps of 1 ms.
         let (mut window, mut now, mut delivered) = (window(1 << 30), Instant::now(), 0);
         for _ in 0..1000 {
             delivered += 62_500;
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_begins_small_grows_by_four() {
+    fn a_small_initial_window_grows_by_four() {
         let (mut window, now, mut delivered) = (window(32 << 20), Instant::now(), 0);
         let mut sizes = vec![window.size()];
         while *sizes.last().unwrap() < 8 << 20 {
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn it_begins_large_where_there_is_plenty_and_never_above_its_maximum() {
+    fn a_free_budget_gives_a_large_initial_window_below_the_maximum() {
         let budget = Budget::new(1 << 30);
         let windows = [1 << 30, 1 << 30, 1 << 20, 0].map(|max| Window::new(max, 100 * MS, &budget).unwrap());
         let sizes = windows.map(|w| (w.size(), w.limit()));
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_path_has_no_use_for_a_large_window_until_it_is_a_long_one() {
+    fn a_short_path_keeps_a_small_window_until_it_becomes_long() {
         let (mut now, us) = (Instant::now(), Duration::from_micros);
         let mut window = Window::new(1 << 30, us(100), &Budget::new(1 << 30)).unwrap();
         assert_eq!(window.size(), 11_000_000);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_budget_stops_growth_and_nothing_else() {
+    fn an_exhausted_budget_only_stops_growth() {
         let (mut window, now) = (window(INITIAL_CREDIT as usize + 100), Instant::now());
         window.handle_delivered(INITIAL_CREDIT, INITIAL_CREDIT, now);
         assert_eq!((window.size(), window.limit()), (INITIAL_CREDIT, 2 * INITIAL_CREDIT));

@@ -1,7 +1,7 @@
 //! The session core of the relay: one direction of bytes each way over any number of streams that may die.
 //!
-//! No sockets, no clock, no runtime, no threads. Somebody else (`sos-tunnel`, or a test in virtual time) owns those, and tells a
-//! [`Session`] what happened; the session says what to do about it:
+//! No sockets, no clock, no runtime, no threads. The driver (`sos-tunnel`, or a test in virtual time) owns those and reports events to a
+//! [`Session`]; the session answers with frames and actions:
 //!
 //! ```text
 //!   host socket                                 Session                                     streams
@@ -13,33 +13,45 @@
 //!   shut, reset <- poll_event                 |
 //! ```
 //!
-//! Call any `handle_*` when its thing happens, then `deliverable`, `poll_event` and `poll_transmit` until they yield nothing, then sleep
-//! until something happens or `poll_timeout` is reached. Every call takes the current time, and the same calls with the same times give
-//! the same answers.
+//! Call a `handle_*` when its event happens, then `deliverable`, `poll_event` and `poll_transmit` until they yield nothing, then sleep until
+//! the next event or `poll_timeout`. Every call takes the current time, and the same calls with the same times give the same answers.
 //!
-//! **Sending.** Bytes of the host are cut into blocks when a stream is about to take them, so that the choice of stream is made late
-//! ([`Scheduler`]). Blocks are kept until the cumulative acknowledgement has passed them; those that were on a stream that died, or stalled
-//! while others move, are sent again on another, oldest first. When there is nothing else to send, for want of credit or at the end, blocks at
-//! the gap are sent again where they arrive well before they would on their slow stream.
+//! **Sending.** Bytes of the host are cut into blocks when a stream is about to take them, so that the stream is chosen late
+//! ([`Scheduler`]). Blocks are kept until the cumulative acknowledgement has passed them; blocks on a stream that died, or stalled while
+//! others move, are retransmitted on another, oldest first. When there is nothing else to send, for lack of credit or at the end, blocks at
+//! the gap are retransmitted if they arrive well before they would on their slow stream.
 //!
-//! **Receiving.** The [`ReorderBuffer`] puts blocks in order. What it may have to hold is bounded by the credit that the receiver has
-//! granted, an absolute limit that moves with what the host has taken ([`credit`]). Windows grow while the host keeps up, as far as a
-//! [`Budget`] that all sessions share allows.
+//! **Receiving.** The [`ReorderBuffer`] puts blocks in order. Its size is bounded by the credit that the receiver has granted, an absolute
+//! limit that moves with the bytes the host has taken ([`credit`]). Windows grow while the host keeps up, as far as a [`Budget`] that all
+//! sessions share allows.
 //!
-//! **Compressing.** A session sends Data and takes Compressed as well. Whoever drives it may compress what it sends on the way
-//! ([`Compression`]): everything is kept, counted and granted as it is without.
+//! **Compression.** A session sends Data and accepts Compressed as well. Its driver may compress what it sends on the way ([`Compression`]):
+//! blocks are kept, counted and granted as without.
 //!
-//! **Ends.** Each direction ends by itself (Fin), both at once by Reset. An end that has finished says farewell ([`Session::farewell`]); the other
-//! one needs neither it nor the streams any more, however long its host takes. Nothing here is fatal to more than the one session.
+//! **Closing.** Each direction ends by itself (Fin), both at once by Reset. An end that has finished sends a closing Ack
+//! ([`Session::closing_ack`]); the other one then needs neither it nor the streams any more, however long its host takes. Errors end one
+//! session only.
+//!
+//! | modules | part |
+//! |---|---|
+//! | `session` (`interface`, `transmit`, `marks`, `close`) | the session: frames in, frames and events out |
+//! | `sender` (`retransmit`), `read_ahead`, `redundancy` | the sending half: blocks, retransmission, read-ahead limit, allowance for sending twice |
+//! | `receiver`, [`reorder`], [`credit`] | the receiving half: order, flow control |
+//! | `marks` | DSCP and TTL of the hosts' packets, both directions |
+//! | [`scheduler`] | the stream of the next frame |
+//! | [`compress`], [`codec`] | adaptive compression, and zstd |
+//! | [`budget`] | memory of all sessions |
+//! | [`closed_sessions`] | answers to late frames |
+//! | `stats` | counters of a session |
 #![forbid(unsafe_code)]
 
-mod ahead;
 pub mod budget;
+pub mod closed_sessions;
 pub mod codec;
 pub mod compress;
 pub mod credit;
-pub mod ended;
 mod marks;
+mod read_ahead;
 mod receiver;
 mod redundancy;
 pub mod reorder;
@@ -49,18 +61,18 @@ mod session;
 mod stats;
 
 pub use budget::{Budget, Reservation};
+pub use closed_sessions::ClosedSessions;
 pub use compress::{Adaptive, Compressed, Compression, Outcome};
-pub use ended::EndedSessions;
 pub use reorder::ReorderBuffer;
 pub use scheduler::{Demand, EarliestArrival, Scheduler, StreamId, StreamView, usable};
 pub use session::{Event, Session, SessionConfig, Transmit};
-pub use stats::{Cause, Resent, SessionStats};
+pub use stats::{Cause, Retransmitted, SessionStats};
 
-/// A session that waits for a better stream than those with room looks at them again after this time: what is known of their paths changes.
+/// Interval at which a session that waits for a better stream than those with room examines them again: their paths change.
 pub const ASK_AGAIN: std::time::Duration = std::time::Duration::from_millis(5);
-/// Block size unless something else is asked for. Measured best while a path's rate is still growing; 8 KiB costs 70 % more CPU.
+/// Default block size. Measured best while a path's rate is still growing; 8 KiB costs 70 % more CPU.
 pub const DEFAULT_BLOCK: usize = 64 << 10;
 /// Largest block: one frame's payload.
 pub const MAX_BLOCK: usize = sos_wire::frame::MAX_PAYLOAD;
-/// Smallest block that may be asked for.
+/// Smallest block size that may be requested.
 pub const MIN_BLOCK: usize = 4 << 10;

@@ -1,4 +1,4 @@
-//! DSCP and TTL of the hosts' packets (frame.md section 8): when the peer is told of a change, and from which byte on it holds.
+//! DSCP and TTL of the hosts' packets (frame.md section 8): announces changes to the peer, each with the byte from which it holds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,29 +6,29 @@ use sos_wire::{Body, Marks};
 
 use crate::scheduler::StreamId;
 
-/// Changes kept for bytes that the host has not been given yet. A host that changes its marks more often than it is read gets the later ones
+/// Changes kept for bytes that the host has not received yet. A host that changes its marks more often than it is read gets the later ones
 /// for the bytes between.
 const MAX_PENDING: usize = 64;
 
-/// Marks of the local host, on their way to the peer.
+/// Marks of the local host, announced to the peer.
 #[derive(Debug, Default)]
 pub(crate) struct Announced {
-    /// As the peer knows them, or is about to.
+    /// As announced to the peer.
     marks: Marks,
     offset: u64,
     change: u64,
-    /// Streams on which the last change stands in front of what follows it.
+    /// Streams on which the last change precedes its data.
     sent_on: BTreeSet<StreamId>,
     due: bool,
 }
 
 impl Announced {
-    /// The peer knows these already: Open has told them.
+    /// The peer knows these already, from Open.
     pub(crate) fn begin(&mut self, marks: Marks) {
         self.marks = marks;
     }
 
-    /// The host's packets have these marks, and with them the bytes from `offset` on.
+    /// Notes the marks of the host's packets, and of the bytes from `offset` on.
     pub(crate) fn change(&mut self, marks: Marks, offset: u64) {
         if marks == self.marks {
             return;
@@ -39,12 +39,12 @@ impl Announced {
         self.due = true;
     }
 
-    /// True if the last change is to be told though no data follows it.
+    /// True if the last change has to be announced even without data behind it.
     pub(crate) fn is_due(&self) -> bool {
         self.due
     }
 
-    /// The frame that has to be in front of data on this stream.
+    /// Frame that has to precede data on this stream.
     pub(crate) fn before(&mut self, stream: StreamId) -> Option<Body> {
         (self.change > 0 && self.sent_on.insert(stream)).then(|| {
             self.due = false;
@@ -52,7 +52,7 @@ impl Announced {
         })
     }
 
-    /// Frames on a stream may never arrive.
+    /// Frames on a stream may be lost with it.
     pub(crate) fn handle_stream_lost(&mut self, stream: StreamId) {
         self.due |= self.sent_on.remove(&stream);
     }
@@ -61,14 +61,14 @@ impl Announced {
 /// Marks of the far host, for the local one's connection.
 #[derive(Debug, Default)]
 pub(crate) struct Received {
-    /// The number of the change that holds for what is delivered next.
+    /// Number of the change that holds for the next bytes.
     applied: u64,
-    /// Later ones: from which byte on they hold.
+    /// Later changes, by the offset from which they hold.
     pending: BTreeMap<u64, (u64, Marks)>,
 }
 
 impl Received {
-    /// The peer tells of a change. Frames overtake each other on other streams: one that a later change has taken the place of is ignored.
+    /// Handles an announced change. Frames on different streams overtake each other: one that a later change has replaced is ignored.
     pub(crate) fn handle(&mut self, change: u64, offset: u64, marks: Marks) {
         if change > self.applied {
             self.pending.insert(change, (offset, marks));
@@ -78,7 +78,7 @@ impl Received {
         }
     }
 
-    /// The marks that hold from now on, all bytes before `delivered` having been given to the host.
+    /// Marks that hold from now on, once the host has received all bytes before `delivered`.
     pub(crate) fn poll(&mut self, delivered: u64) -> Option<Marks> {
         let reached = self.pending.iter().rev().find(|(_, (offset, _))| *offset <= delivered);
         let (change, marks) = reached.map(|(change, (_, marks))| (*change, *marks))?;
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_hold_from_their_byte_on_in_the_order_of_changes() {
+    fn marks_apply_from_their_byte_in_order() {
         let mut received = Received::default();
         received.handle(3, 200, marks(3));
         received.handle(1, 0, marks(1));
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_that_wait_are_bounded_and_the_last_is_kept() {
+    fn pending_changes_are_bounded_and_the_last_is_kept() {
         let mut received = Received::default();
         for change in 1..=10 * MAX_PENDING as u64 {
             received.handle(change, change, marks(u8::try_from(change % 64).unwrap()));

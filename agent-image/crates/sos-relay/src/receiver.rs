@@ -1,4 +1,4 @@
-//! The receiving half of a session: bytes of the peer on their way to the local host.
+//! Receiving half of a session: the peer's bytes on their way to the local host.
 
 use std::time::{Duration, Instant};
 
@@ -8,17 +8,17 @@ use crate::codec;
 use crate::credit::Window;
 use crate::reorder::ReorderBuffer;
 
-/// How long an acknowledgement waits for more to acknowledge. It delays nothing that the hosts see: only what the sender keeps.
+/// Delay of an acknowledgement, for more to acknowledge. The hosts do not see it: the sender only keeps its blocks longer.
 const ACK_DELAY: Duration = Duration::from_millis(20);
-/// An acknowledgement is due at once after this share of the window, inside these bounds: often enough that the sender is never stopped
-/// for want of news, rarely enough to cost nothing.
+/// Share of the window after which an acknowledgement is due at once, inside these bounds: often enough that the sender is never stopped
+/// for lack of credit, rarely enough to cost nothing.
 const ACK_SHARE: u64 = 8;
 const ACK_MIN: u64 = 32 << 10;
 const ACK_MAX: u64 = 256 << 10;
-/// That the host has acknowledged so much is worth an acknowledgement by itself; less is told with the next.
+/// Bytes acknowledged by the host that are worth an acknowledgement of their own; fewer are reported with the next.
 const NEWS: u64 = 64 << 10;
 
-/// The peer broke the protocol.
+/// The peer violated the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Violation;
 
@@ -28,13 +28,13 @@ pub(crate) struct Receiver {
     window: Window,
     /// Length of the direction, once known.
     end: Option<u64>,
-    /// The host has been told of the end.
+    /// The host has received the FIN.
     ended: bool,
-    /// What the last acknowledgement said.
+    /// Content of the last acknowledgement.
     acked: u64,
     advertised: u64,
     told_taken: u64,
-    /// What the host has acknowledged, as far as it is known.
+    /// Acknowledged by the host, as far as it is known.
     taken: u64,
     ack_at: Option<Instant>,
     ack_now: bool,
@@ -69,7 +69,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// The same of `length` bytes that are compressed. What has arrived already is not expanded again.
+    /// Handles a compressed block of `length` bytes. Bytes that have arrived already are not expanded again.
     pub(crate) fn handle_compressed(
         &mut self,
         offset: u64,
@@ -86,7 +86,7 @@ impl Receiver {
         self.handle_data(offset, &block.into(), now)
     }
 
-    /// Bytes before `end` were granted, and the direction is not over before it.
+    /// Checks that bytes before `end` were granted, and that the direction is not over before it.
     fn check_end(&self, end: u64) -> Result<(), Violation> {
         let fits = end <= self.window.limit() && self.end.is_none_or(|fin| end <= fin);
         if fits { Ok(()) } else { Err(Violation) }
@@ -119,25 +119,25 @@ impl Receiver {
         self.schedule_ack(now);
     }
 
-    /// The host has acknowledged all but so many of the bytes it was given.
+    /// Notes the bytes that the host has not acknowledged yet.
     pub(crate) fn handle_unacknowledged(&mut self, bytes: u64, now: Instant) {
         self.taken = self.taken.max(self.reorder.delivered().saturating_sub(bytes));
         self.schedule_ack(now);
     }
 
-    /// The host takes no more for now.
+    /// The host accepts no more for now.
     pub(crate) fn handle_full(&mut self) {
         self.reorder.settle();
     }
 
-    /// Says once that the host has been given everything.
+    /// Returns true once, when the host has received everything.
     pub(crate) fn poll_end(&mut self) -> bool {
         let at_end = !self.ended && self.end == Some(self.reorder.delivered());
         self.ended |= at_end;
         at_end
     }
 
-    /// What has been acknowledged may have been lost.
+    /// The last acknowledgement may have been lost.
     pub(crate) fn repeat_ack(&mut self) {
         self.ack_now = true;
     }
@@ -146,7 +146,7 @@ impl Receiver {
         self.window.set_rtt(rtt, lowest);
     }
 
-    /// An acknowledgement that has waited long enough becomes due, and its deadline is over: it may have to wait for a stream.
+    /// Makes an acknowledgement due once its delay is over, and clears the deadline: it may have to wait for a stream.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         self.ack_now |= self.ack_at.take_if(|at| *at <= now).is_some();
     }
@@ -159,7 +159,7 @@ impl Receiver {
         self.ack_at
     }
 
-    /// The acknowledgement as of now.
+    /// The current acknowledgement.
     pub(crate) fn next_ack(&mut self) -> Body {
         (self.acked, self.advertised, self.told_taken) = (self.arrived(), self.window.limit(), self.taken);
         (self.ack_at, self.ack_now) = (None, false);
@@ -167,7 +167,7 @@ impl Receiver {
         Body::Ack { offset: self.acked, credit: self.advertised, backlog }
     }
 
-    /// The limit granted so far, for Open and Opened.
+    /// Current credit limit, for Open and Opened.
     pub(crate) fn limit(&self) -> u64 {
         self.window.limit()
     }
@@ -184,17 +184,17 @@ impl Receiver {
         self.reorder.pending_bytes()
     }
 
-    /// Everything is here, the end included.
+    /// Everything has arrived, the FIN included.
     pub(crate) fn has_all(&self) -> bool {
         self.end == Some(self.reorder.arrived())
     }
 
-    /// The host has been given everything.
+    /// The host has received everything.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// The host has been given everything and the peer has been told.
+    /// The host has received everything, and that has been acknowledged to the peer.
     pub(crate) fn is_finished(&self) -> bool {
         self.ended && self.end.is_some_and(|end| self.acked == end + 1) && !self.ack_now
     }
@@ -204,12 +204,12 @@ impl Receiver {
         (self.ack_at, self.ack_now) = (None, false);
     }
 
-    /// Gives its share of the budget back: nothing comes any more.
+    /// Releases its share of the budget: no more data arrives.
     pub(crate) fn release(&mut self) {
         self.window.release();
     }
 
-    /// What an acknowledgement says now: the end counts as one more byte (frame.md clause 8).
+    /// Offset of an acknowledgement: the FIN counts as one more byte (frame.md clause 8).
     fn arrived(&self) -> u64 {
         self.reorder.arrived() + u64::from(self.has_all())
     }

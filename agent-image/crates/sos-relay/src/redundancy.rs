@@ -1,20 +1,20 @@
-//! How much of a session may be sent twice.
+//! Redundancy: limits of what a session may send twice.
 //!
-//! A lost segment is noticed by those behind it. Of the last ones of a request or an answer nobody notices for a long time: the transport
-//! waits for two round trips and 200 ms more before it sends them again. Where segments are lost that is what the slowest of a hundred short
-//! exchanges wait for, so their last bytes go by a second stream at once: that both are lost is rare. It must not add up where a host
-//! that pauses often sends much, so it comes out of an allowance.
+//! A lost segment is detected by those behind it. Behind the last ones of a request or an answer there are none, so the transport takes two
+//! round trips and 200 ms more to retransmit them. On a lossy path that is the latency of the slowest of a hundred short exchanges, so
+//! their last bytes are sent over a second stream as well: losing both is rare. This must not add up for a host that pauses often and sends
+//! much, so it is charged to an allowance.
 
 use std::time::Instant;
 
-/// The last bytes that nobody notices the loss of: ten segments, which is what a stream that was idle may send at once.
+/// The tail, whose loss goes undetected: ten segments, the initial window of an idle stream.
 pub(crate) const TAIL: u64 = 14_480;
-/// What may be sent twice at once: short exchanges one after the other.
+/// Burst of the allowance: short exchanges one after the other.
 const BURST: f64 = 65_536.0;
-/// And in the long run, bytes a second: more than people type or sensors say, an eighth of a megabit.
+/// Rate of the allowance in bytes a second: more than people type or sensors report, an eighth of a megabit.
 const RATE: f64 = 16_384.0;
 
-/// What a session may still send twice.
+/// Allowance for sending twice.
 #[derive(Debug)]
 pub(crate) struct Allowance {
     bytes: f64,
@@ -28,7 +28,7 @@ impl Default for Allowance {
 }
 
 impl Allowance {
-    /// Takes so many bytes if they are there.
+    /// Takes that many bytes if they are available.
     pub(crate) fn take(&mut self, bytes: u64, now: Instant) -> bool {
         let passed = self.at.map_or(0.0, |at| now.saturating_duration_since(at).as_secs_f64());
         self.bytes = (self.bytes + passed * RATE).min(BURST);
@@ -41,22 +41,22 @@ impl Allowance {
     }
 }
 
-/// What a session has copied to another path because it would be there sooner, although only its host was waited for.
+/// Bytes copied to another path because they would arrive there sooner, although only the host was waited for.
 ///
-/// A host that speaks in bursts fills the quick path in each and leaves it idle after: without a bound all that went by the slow one would go
-/// twice. So it is a mebibyte and a sixteenth of what is sent.
+/// A bursty host fills the quick path in each burst and leaves it idle after: without a limit everything on the slow one would be sent
+/// twice. So the limit is a mebibyte and a sixteenth of what is sent.
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
     bytes: u64,
 }
 
 impl Copies {
-    /// Bytes that may be copied of so many sent.
+    /// Limit of copied bytes after `sent` bytes.
     pub(crate) fn most(sent: u64) -> u64 {
         (1 << 20) + sent / 16
     }
 
-    /// Takes so many bytes if they are within that.
+    /// Takes that many bytes if the limit allows.
     pub(crate) fn take(&mut self, bytes: u64, sent: u64) -> bool {
         let there = self.bytes + bytes <= Self::most(sent);
         if there {
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_allowance_is_used_up_and_comes_back() {
+    fn an_allowance_is_exhausted_and_refills() {
         let (mut allowance, now) = (Allowance::default(), Instant::now());
         assert!(allowance.take(65_536, now));
         assert!(!allowance.take(1, now), "used up");

@@ -1,4 +1,4 @@
-//! Putting blocks in order (thesis 3.6).
+//! Reorder buffer: puts blocks in order (thesis 3.6).
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,10 +11,10 @@ use thiserror::Error;
 pub const MAX_PIECES: usize = 65_536;
 /// Neighbours behind a gap are joined up to this size, so that a chatty host does not use up [`MAX_PIECES`].
 const JOIN_LIMIT: usize = 8 << 10;
-/// And so are those in order, once there are more than this for a host that does not take them: a piece of one byte costs a hundred.
+/// Pieces in order from which neighbours are joined for a host that does not take them: a piece of one byte costs a hundred.
 const FEW_PIECES: usize = 16;
-/// What has to wait and is shorter than this gets memory of its own: it may be a small part of a buffer that was read at once, with pieces of
-/// many sessions, and would keep all of it, of which no budget knows. Of what is longer half a buffer is all that can be beside it.
+/// Waiting pieces shorter than this get memory of their own: one may be a small part of a buffer that was read at once, with pieces of many
+/// sessions, and would keep all of it, unaccounted in any budget. Beside a longer piece there is at most half a buffer.
 const COPY_BELOW: usize = 128 << 10;
 
 /// More than [`MAX_PIECES`] pieces behind a gap.
@@ -22,16 +22,16 @@ const COPY_BELOW: usize = 128 << 10;
 #[error("too many pieces behind a gap")]
 pub struct TooManyPieces;
 
-/// Holds what arrives until everything before it has.
+/// Holds blocks until everything before them has arrived.
 ///
-/// It is bounded in bytes by the caller, who refuses blocks beyond the credit it has granted, and in pieces by [`MAX_PIECES`] and by joining
-/// what is small.
+/// Its bytes are bounded by the caller, who refuses blocks beyond the credit granted, and its pieces by [`MAX_PIECES`] and by joining small
+/// ones.
 #[derive(Debug, Default)]
 pub struct ReorderBuffer {
     /// In order, waiting for the host.
     ready: VecDeque<Payload>,
     ready_bytes: u64,
-    /// So many of them, from the front, have memory of their own.
+    /// Number of them, from the front, with memory of their own.
     settled: usize,
     /// First offset the host has not taken.
     delivered: u64,
@@ -41,10 +41,10 @@ pub struct ReorderBuffer {
 }
 
 impl ReorderBuffer {
-    /// Takes a block. What is there already is dropped from it.
+    /// Inserts a block, without the bytes that are there already.
     ///
     /// # Errors
-    /// [`TooManyPieces`]; the block has then not been taken whole.
+    /// [`TooManyPieces`]; the block has then not been inserted completely.
     pub fn insert(&mut self, offset: u64, block: &Payload) -> Result<(), TooManyPieces> {
         let end = offset + block.len() as u64;
         let mut start = offset.max(self.arrived());
@@ -64,12 +64,12 @@ impl ReorderBuffer {
         Ok(())
     }
 
-    /// What the host may be given, in order.
+    /// Bytes for the host, in order.
     pub fn ready(&self) -> impl Iterator<Item = &Payload> {
         self.ready.iter()
     }
 
-    /// Cuts the piece in order that holds bytes on both sides of an offset.
+    /// Splits the piece that holds bytes on both sides of an offset.
     pub fn split_ready(&mut self, at: u64) {
         let mut start = self.delivered;
         for i in 0..self.ready.len() {
@@ -84,7 +84,7 @@ impl ReorderBuffer {
         }
     }
 
-    /// The host has taken `n` bytes of [`Self::ready`].
+    /// Removes `n` bytes of [`Self::ready`] that the host has taken.
     ///
     /// # Panics
     /// If there were not so many.
@@ -104,7 +104,7 @@ impl ReorderBuffer {
         }
     }
 
-    /// The host takes no more for now: what waits for it keeps no more memory than it is long, or half a buffer more.
+    /// The host accepts no more for now: waiting bytes then keep no more memory than their length, or half a buffer more.
     pub fn settle(&mut self) {
         self.ready.iter_mut().skip(self.settled).for_each(own);
         self.settled = self.ready.len();
@@ -135,12 +135,12 @@ impl ReorderBuffer {
         self.ready_bytes + self.pending_bytes
     }
 
-    /// Forgets what it holds.
+    /// Drops all content.
     pub fn clear(&mut self) {
         *self = Self { delivered: self.delivered, ..Self::default() };
     }
 
-    /// Puts a piece that overlaps nothing where it belongs.
+    /// Inserts a piece that overlaps nothing.
     fn place(&mut self, at: u64, mut piece: Payload) -> Result<(), TooManyPieces> {
         let len = piece.len() as u64;
         if at == self.arrived() {
@@ -180,7 +180,7 @@ impl ReorderBuffer {
         self.settled = self.settled.min(self.ready.len());
     }
 
-    /// Moves what is not behind a gap any more.
+    /// Moves pieces that are no longer behind a gap.
     fn join_ready(&mut self) {
         while let Some(first) = self.pending.first_entry() {
             if *first.key() != self.delivered + self.ready_bytes {
@@ -193,7 +193,7 @@ impl ReorderBuffer {
         }
     }
 
-    /// Checks what the comments promise. For tests.
+    /// Checks the invariants. For tests.
     pub fn assert_invariants(&self) {
         assert_eq!(
             self.ready.iter().map(|b| b.len() as u64).sum::<u64>(),
@@ -215,7 +215,7 @@ impl ReorderBuffer {
     }
 }
 
-/// Two pieces in one, if they are small and in memory.
+/// Joins two pieces, if they are small and in memory.
 fn join(one: &Payload, other: &Payload) -> Option<Payload> {
     let (one, other) = (one.bytes()?, other.bytes()?);
     (one.len() + other.len() <= JOIN_LIMIT).then(|| {
@@ -226,7 +226,7 @@ fn join(one: &Payload, other: &Payload) -> Option<Payload> {
     })
 }
 
-/// Gives a piece memory of its own, if it is short.
+/// Gives a short piece memory of its own.
 fn own(piece: &mut Payload) {
     if let Some(bytes) = piece.bytes().filter(|bytes| bytes.len() < COPY_BELOW) {
         *piece = Bytes::copy_from_slice(bytes).into();
@@ -248,7 +248,7 @@ mod tests {
 
     use super::*;
 
-    /// What is kept, in memory after all.
+    /// The content of a piece, in memory.
     #[derive(Debug)]
     struct Memory(Vec<u8>);
 
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn small_pieces_for_a_host_that_takes_none_are_joined() {
+    fn small_pieces_for_a_stopped_host_are_joined() {
         let mut buffer = ReorderBuffer::default();
         for at in 0..100_000u64 {
             buffer.insert(at, &vec![at as u8].into()).unwrap();
@@ -293,7 +293,7 @@ mod tests {
         buffer.assert_invariants();
     }
 
-    /// Buffers of 256 KiB, of each of which 10 kB are for this session.
+    /// Buffers of 256 KiB, each with 10 kB of this session.
     fn parts() -> (Vec<BytesMut>, Vec<Payload>) {
         let buffer = |_| {
             let mut buffer = BytesMut::zeroed(256 << 10);
@@ -303,7 +303,7 @@ mod tests {
         (0..64).map(buffer).unzip()
     }
 
-    /// How many of them cannot be used again.
+    /// Buffers that cannot be reused.
     fn kept_alive(buffers: Vec<BytesMut>) -> usize {
         let is_kept = |mut buffer: BytesMut| {
             buffer.clear();
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_keeps_no_buffer_that_it_is_a_part_of() {
+    fn waiting_pieces_do_not_pin_shared_buffers() {
         for gap in [0, 1] {
             let ((buffers, parts), mut buffer) = (parts(), ReorderBuffer::default());
             for (at, part) in parts.iter().enumerate() {
@@ -339,8 +339,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against the plain text: whatever the order, overlaps and repeats, what comes out is a prefix, and all of it in the end,
-        /// wherever it was meanwhile.
+        /// Against a plain model: whatever the order, overlaps and repeats, the output is a prefix, and everything in the end, whatever
+        /// memory it was in.
         #[test]
         fn delivers_prefixes(
             len in 1usize..4000,

@@ -1,6 +1,6 @@
-//! The sending half of a session: bytes of the local host on their way to the peer.
+//! Sending half of a session: the local host's bytes on their way to the peer.
 
-mod again;
+mod retransmit;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -8,23 +8,23 @@ use std::time::{Duration, Instant};
 use sos_wire::frame::INITIAL_CREDIT;
 use sos_wire::{Backlog, Body, Payload};
 
-use crate::ahead::Ahead;
 use crate::budget::Reservation;
+use crate::read_ahead::ReadAhead;
 use crate::redundancy::{Allowance, Copies};
 use crate::scheduler::StreamId;
-use crate::stats::{Cause, Resent};
+use crate::stats::{Cause, Retransmitted};
 use crate::{DEFAULT_BLOCK, MAX_BLOCK};
 
-/// Bytes a sender may hold without having reserved them, so that a session moves even when the budget is used up.
+/// Bytes that a sender may hold without a reservation, so that a session makes progress even when the budget is exhausted.
 pub(crate) const FLOOR: usize = 64 << 10;
-/// Unless a block size was asked for, blocks grow to this share of what the peer lets be under way: large windows belong to fast paths,
-/// where each block's own cost counts and its delay does not.
+/// Share of the credit to which blocks grow by default: large windows belong to fast paths, where each block's own cost counts and its
+/// delay does not.
 const BLOCK_SHARE: u64 = 32;
-/// And no larger than what a stream sends in this time, in seconds: what other sessions put behind a block waits for all of it.
+/// Upper bound of a block, as sending time of a stream in seconds: blocks of other sessions wait behind all of it.
 const BLOCK_TIME: f64 = 0.005;
 /// Blocks that wait uncut: one being cut and one behind it, so that a stream with room never waits for the host's next turn.
 const UNSENT_BLOCKS: usize = 4;
-/// A block is not cut below this just because credit ends there, as long as an acknowledgement is on its way (silly window, RFC 9293 3.8.6.2).
+/// Least size to which credit may shorten a block while an acknowledgement is on its way (silly window, RFC 9293 3.8.6.2).
 const MIN_CUT: u64 = 16 << 10;
 
 /// A block that was sent and is kept until acknowledged.
@@ -33,17 +33,17 @@ struct Block {
     offset: u64,
     payload: Payload,
     place: Place,
-    /// Sent again on suspicion: once is enough.
+    /// Copied on suspicion: once is enough.
     copied: bool,
 }
 
-/// Where a block was put.
+/// Placement of a block.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
     pub(crate) stream: StreamId,
-    /// When it should have arrived.
+    /// Expected time of arrival.
     pub(crate) due: Instant,
-    /// Bytes queued on the stream by then, this block included, in the words of [`crate::scheduler::StreamView::has_passed`].
+    /// Bytes queued on the stream by then, this block included, as for [`crate::scheduler::StreamView::has_passed`].
     pub(crate) until: u64,
 }
 
@@ -53,7 +53,7 @@ impl Block {
     }
 }
 
-/// The end of the direction.
+/// State of the FIN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fin {
     /// The host may send more.
@@ -85,21 +85,21 @@ pub(crate) struct Sender {
     block: usize,
     /// The block size was not asked for.
     auto_block: bool,
-    /// Bytes a second of the fastest stream; no bound until a stream was seen.
+    /// Bytes a second of the fastest stream; unlimited until a stream was seen.
     rate: f64,
     fin: Fin,
-    /// Fin was sent once, be it on a stream that died since: the peer may have it.
+    /// The FIN was sent once, perhaps on a stream that has died since: the peer may have it.
     fin_told: bool,
     stalled: bool,
     hold: usize,
     max_hold: usize,
-    ahead: Ahead,
+    ahead: ReadAhead,
     reservation: Reservation,
-    /// Bytes before this offset are not sent twice any more, nor is the end if it is beyond it.
+    /// Bytes before this offset are not sent twice any more, nor is the FIN if it is beyond it.
     doubled: u64,
     allowance: Allowance,
     copies: Copies,
-    pub(crate) resent: Resent,
+    pub(crate) retransmitted: Retransmitted,
     pub(crate) credit_stalls: u64,
 }
 
@@ -122,28 +122,28 @@ impl Sender {
             stalled: false,
             hold: FLOOR,
             max_hold,
-            ahead: Ahead::new(max_hold as u64),
+            ahead: ReadAhead::new(max_hold as u64),
             reservation,
             doubled: 0,
             allowance: Allowance::default(),
             copies: Copies::default(),
-            resent: Resent::default(),
+            retransmitted: Retransmitted::default(),
             credit_stalls: 0,
         }
     }
 
-    /// Bytes of a block as it is cut now.
+    /// Current size of a block.
     pub(crate) fn block(&self) -> usize {
         self.block
     }
 
-    /// How many bytes of the host it takes now. Grows its share of the budget when that is what limits it.
+    /// Bytes of the host that are accepted now. Grows its share of the budget when that is the limit.
     pub(crate) fn room(&mut self) -> usize {
         let uncut = (UNSENT_BLOCKS * self.block).saturating_sub(self.unsent_bytes);
         if self.fin != Fin::Open || uncut < self.block {
             return 0;
         }
-        // A host that says little keeps what needs no reservation: most sessions of many are idle.
+        // A host that says little keeps what needs no reservation: most of many sessions are idle.
         if self.held() > self.hold / 2 {
             let total = (self.hold * 2).min(self.max_hold);
             if total > self.hold && self.reservation.grow_to(total) {
@@ -154,7 +154,7 @@ impl Sender {
         uncut.min(self.hold.saturating_sub(self.held())).min(ahead)
     }
 
-    /// Begins with the delivery rate that others have had.
+    /// Starts with the delivery rate of other sessions.
     pub(crate) fn set_rate_known(&mut self, rate: f64) {
         self.ahead.set_rate(rate);
     }
@@ -163,7 +163,7 @@ impl Sender {
         self.ahead.set_rtt(rtt);
     }
 
-    /// Windows and round trips of the streams.
+    /// Sets windows and round trips of the streams.
     pub(crate) fn set_streams(&mut self, streams: impl Iterator<Item = (u64, Duration)>) {
         self.ahead.set_streams(streams);
     }
@@ -176,7 +176,7 @@ impl Sender {
         self.ahead.rate()
     }
 
-    /// Of what has arrived before `offset` the peer's host has acknowledged all but the backlog.
+    /// The peer's host has acknowledged everything before `offset` but the backlog.
     pub(crate) fn handle_backlog(&mut self, offset: u64, backlog: Backlog, now: Instant) {
         self.ahead.handle_taken(offset.min(self.sent).saturating_sub(backlog.bytes()), now);
     }
@@ -206,7 +206,7 @@ impl Sender {
         self.stalled &= self.sent >= self.credit;
     }
 
-    /// How fast the fastest stream is now.
+    /// Sets the rate of the fastest stream.
     pub(crate) fn set_rate(&mut self, bytes_per_second: f64) {
         self.rate = bytes_per_second;
         self.fit_block();
@@ -236,7 +236,7 @@ impl Sender {
         Ok(())
     }
 
-    /// What was on this stream and is not acknowledged has to be sent again: it died, or stalled while others move.
+    /// Marks the unacknowledged blocks of this stream for retransmission: it died, or stalled while others move.
     pub(crate) fn handle_stream_lost(&mut self, stream: StreamId, cause: Cause) {
         self.lost.extend(self.blocks.iter().filter(|b| b.place.stream == stream).map(|b| (b.offset, cause)));
         if self.fin == Fin::Sent(stream) {
@@ -244,7 +244,7 @@ impl Sender {
         }
     }
 
-    /// Bytes of the next frame, or `None` if there is nothing to send or no credit. A Fin has none.
+    /// Bytes of the next frame, or `None` if there is nothing to send or no credit. A FIN has none.
     pub(crate) fn next_len(&self) -> Option<usize> {
         if let Some((offset, _)) = self.lost.first_key_value() {
             return self.find(*offset).map(|i| self.blocks[i].payload.len());
@@ -269,12 +269,12 @@ impl Sender {
         (!endless).then_some(self.unsent_bytes)
     }
 
-    /// Bytes that may be under way.
+    /// Bytes that may be in flight.
     pub(crate) fn window(&self) -> u64 {
         self.credit.saturating_sub(self.acknowledged)
     }
 
-    /// The frame that [`Self::next_len`] spoke of, to be put there.
+    /// The frame announced by [`Self::next_len`], with its placement.
     pub(crate) fn next(&mut self, place: Place) -> Option<Body> {
         if let Some((offset, cause)) = self.lost.pop_first() {
             return self.find(offset).and_then(|found| self.resend(found, place, cause));
@@ -307,7 +307,7 @@ impl Sender {
         let offset = block.offset;
         let skip = acknowledged.saturating_sub(block.offset);
         let payload = block.payload.slice(usize::try_from(skip).ok()?..block.payload.len());
-        self.resent[cause] += payload.len() as u64;
+        self.retransmitted[cause] += payload.len() as u64;
         Some(Body::Data { offset: offset + skip, payload })
     }
 
@@ -319,12 +319,12 @@ impl Sender {
         cut(available, self.block, self.credit - self.sent, self.sent > self.acknowledged)
     }
 
-    /// The peer has everything, the end included.
+    /// The peer has everything, the FIN included.
     pub(crate) fn is_finished(&self) -> bool {
         self.fin == Fin::Acknowledged
     }
 
-    /// Something was sent that the peer has not acknowledged.
+    /// Some bytes are in flight.
     pub(crate) fn awaits_ack(&self) -> bool {
         !self.blocks.is_empty() || matches!(self.fin, Fin::Sent(_))
     }
@@ -337,13 +337,13 @@ impl Sender {
         self.acknowledged
     }
 
-    /// Bytes held: sent and not acknowledged, and not sent yet.
+    /// Bytes held: unacknowledged or unsent.
     pub(crate) fn held(&self) -> usize {
         let first = self.blocks.front().map_or(self.sent, |b| b.offset);
         self.unsent_bytes + usize::try_from(self.sent - first).expect("held in memory")
     }
 
-    /// Forgets what it holds: the session is over.
+    /// Drops all blocks: the session is over.
     pub(crate) fn clear(&mut self) {
         self.blocks.clear();
         self.lost.clear();
@@ -351,7 +351,7 @@ impl Sender {
         self.unsent_bytes = 0;
     }
 
-    /// Gives its share of the budget back: nothing is held any more, nor will be.
+    /// Releases its share of the budget: nothing is held any more.
     pub(crate) fn release(&mut self) {
         self.reservation.release();
     }
@@ -373,7 +373,7 @@ impl Sender {
     }
 }
 
-/// How much of a chunk goes into one block, or `None` to wait for credit.
+/// Length of a chunk's part in one block, or `None` to wait for credit.
 fn cut(available: usize, block: usize, credit: u64, in_flight: bool) -> Option<usize> {
     let wanted = available.min(block);
     let len = usize::try_from(credit).unwrap_or(usize::MAX).min(wanted);
@@ -388,7 +388,7 @@ mod tests {
     use crate::budget::Budget;
 
     #[test]
-    fn an_idle_host_reserves_nothing_and_one_with_much_to_say_does() {
+    fn an_idle_host_reserves_nothing_and_a_busy_one_does() {
         let budget = Budget::new(64 << 20);
         let mut sender = Sender::new(None, 32 << 20, budget.reserve(0).unwrap());
         assert_eq!((sender.room(), budget.used()), (FLOOR, 0));

@@ -1,8 +1,8 @@
-//! A session at one agent: both halves, the streams, the ends.
+//! A session at one agent: both halves, the streams, the end.
 
+mod close;
 mod interface;
 mod marks;
-mod parting;
 mod transmit;
 
 pub use interface::{Event, SessionConfig, Transmit};
@@ -22,15 +22,15 @@ use crate::sender::Sender;
 use crate::stats::{Cause, SessionStats};
 use crate::{ASK_AGAIN, MAX_BLOCK, MIN_BLOCK};
 
-/// A sender that has waited this long for an acknowledgement repeats its own: the peer's may have died with a stream of whose death the
-/// peer did not know, and the peer's session may be over (frame.md clause 10). An opener that knows of no session of the peer's repeats its
-/// Open. Less than half of what ended sessions are remembered, with the 5 s that it takes to notice a dead stream.
+/// Interval at which a sender that waits for an acknowledgement repeats its own: the peer's may have been lost with a stream of whose death
+/// the peer did not know, and the peer's session may be over (frame.md clause 10). An opener without a sign of the peer's session repeats
+/// its Open. Less than half of the time that closed sessions are remembered, with the 5 s that it takes to detect a dead stream.
 const PROBE_AFTER: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 enum State {
     Running,
-    /// The peer is being told, on every stream there is: a Reset that dies with its stream would leave the peer waiting.
+    /// The Reset is being sent on every stream: if it were lost with its only stream, the peer would wait for ever.
     Resetting {
         reason: EndReason,
         told: BTreeSet<StreamId>,
@@ -38,10 +38,10 @@ enum State {
     Closed,
 }
 
-/// What this side has to do about opening.
+/// This side's part of opening.
 #[derive(Debug)]
 enum Opening {
-    /// The opener repeats Open on every stream it uses until it has seen Opened, and (`again`) once more where nothing has been heard.
+    /// The opener repeats Open on every stream it uses until it has seen Opened, and (`again`) once more after silence.
     Repeat {
         open: Open,
         sent_on: BTreeSet<StreamId>,
@@ -54,7 +54,7 @@ enum Opening {
     Done,
 }
 
-/// One end of a session. See the [crate] page for who calls what.
+/// One end of a session. The [crate] page shows who calls what.
 pub struct Session {
     number: SessionNumber,
     state: State,
@@ -67,26 +67,26 @@ pub struct Session {
     streams: BTreeSet<StreamId>,
     alone_since: Option<Instant>,
     stream_wait: Duration,
-    /// Something of the peer's end of this session has arrived, so it knows of the session.
+    /// A frame of the peer's session has arrived, so the peer knows of the session.
     heard: bool,
-    /// The peer's end of this session is over: its host has been given everything.
+    /// The peer's session is over: its host has received everything.
     peer_through: bool,
     probe_at: Option<Instant>,
     /// Streams that stalled while others moved.
     stalled: BTreeSet<StreamId>,
-    /// The streams are looked at again then: of those with room none was good enough, or what was sent first may be late.
+    /// Next look at the streams: none with room was good enough, or the first block may be late.
     ask_at: Option<Instant>,
     scheduler: Box<dyn Scheduler>,
     events: VecDeque<Event>,
 }
 
 impl Session {
-    /// The opener's end: near the client. `None` if the budget has no room for another session.
+    /// The opener's end, at the ingress agent. `None` if the budget has no room for another session.
     pub fn open(config: &SessionConfig, open: Open, budget: &Arc<Budget>, now: Instant) -> Option<Self> {
         Self::new(config, Opening::Repeat { open, sent_on: BTreeSet::new(), again: false }, budget, now)
     }
 
-    /// The acceptor's end, on the first Open of a number: near the server. `None` if the budget has no room for another session.
+    /// The acceptor's end, on the first Open of a number, at the egress agent. `None` if the budget has no room for another session.
     pub fn accept(config: &SessionConfig, budget: &Arc<Budget>, now: Instant) -> Option<Self> {
         Self::new(config, Opening::Connecting, budget, now)
     }
@@ -128,7 +128,7 @@ impl Session {
         self.scheduler = scheduler;
     }
 
-    /// The round trip time of the streams, as measured last, and the lowest that their path is known to have.
+    /// Sets the round trip of the streams, as measured last, and the lowest of their path.
     pub fn set_rtt(&mut self, rtt: Duration, lowest: Duration) {
         self.receiver.set_rtt(rtt, lowest);
         self.sender.set_rtt(lowest);
@@ -136,32 +136,32 @@ impl Session {
 
     // --- the local host ---
 
-    /// How many bytes of the host may be handed in now. 0 = stop reading, which stops the host.
+    /// Bytes of the host that are accepted now. 0 = stop reading, which stops the host.
     pub fn local_room(&mut self) -> usize {
         if matches!(self.state, State::Running) { self.sender.room() } else { 0 }
     }
 
-    /// Bytes that go on as they were handed in, if they are no more: what is not in memory is best handed in like that.
+    /// Most bytes that are sent on in one piece: bytes outside memory should be handed in like that.
     pub fn block(&self) -> usize {
         self.sender.block()
     }
 
-    /// Bytes of the host, at most [`Self::local_room`].
+    /// Takes bytes of the host, at most [`Self::local_room`].
     pub fn handle_local_data(&mut self, payload: impl Into<Payload>) {
         if matches!(self.state, State::Running) {
             self.sender.handle_data(payload.into());
         }
     }
 
-    /// The host will send no more.
+    /// Takes the host's FIN.
     pub fn handle_local_eof(&mut self) {
         self.sender.handle_eof();
     }
 
-    /// The host is gone, or this agent gives the session up. The peer is told; the caller resets the host itself.
+    /// The host has reset its connection, or this agent aborts the session. The peer is notified; the caller resets the host itself.
     pub fn handle_local_reset(&mut self, reason: EndReason) {
         if matches!(self.state, State::Running) {
-            if self.is_left_alone() {
+            if self.needs_no_peer() {
                 return self.close(reason);
             }
             self.clear();
@@ -177,7 +177,7 @@ impl Session {
         }
     }
 
-    /// Whether the far host is known to be connected.
+    /// True if the far host is known to be connected.
     pub fn is_opened(&self) -> bool {
         matches!(self.opening, Opening::Announce | Opening::Done)
     }
@@ -190,37 +190,37 @@ impl Session {
         }
     }
 
-    /// Of what the host has been given it has not acknowledged so many bytes.
+    /// Notes the bytes sent to the host and not acknowledged by it.
     pub fn handle_unacknowledged(&mut self, bytes: u64, now: Instant) {
         if matches!(self.state, State::Running) {
             self.receiver.handle_unacknowledged(bytes, now);
         }
     }
 
-    /// How much of the local host's bytes may be ahead of what the far host has acknowledged.
+    /// Most bytes of the local host ahead of what the far host has acknowledged.
     pub fn ahead_limit(&self) -> u64 {
         self.sender.ahead_limit()
     }
 
-    /// Bytes a second that the far host takes, as far as it is known: what [`SessionConfig::rate`] of the next session may be.
+    /// Rate of the far host in bytes a second, as far as it is known: [`SessionConfig::rate`] of the next session.
     pub fn rate(&self) -> f64 {
         self.sender.delivery_rate()
     }
 
-    /// The host takes no more of [`Self::deliverable`] for now, or is not there yet.
+    /// The host accepts no more of [`Self::deliverable`] for now, or is not connected yet.
     pub fn handle_host_full(&mut self) {
         self.receiver.handle_full();
     }
 
     // --- the streams ---
 
-    /// A stream to the peer may be used.
+    /// Adds a stream to the peer.
     pub fn handle_stream_up(&mut self, stream: StreamId) {
         self.streams.insert(stream);
         self.alone_since = None;
     }
 
-    /// A stream is gone with everything on it.
+    /// Removes a stream with everything on it.
     pub fn handle_stream_closed(&mut self, stream: StreamId, now: Instant) {
         if !self.streams.remove(&stream) {
             return;
@@ -233,12 +233,12 @@ impl Session {
             told.remove(&stream);
             return;
         }
-        if !self.is_left_alone() {
+        if !self.needs_no_peer() {
             self.handle_stream_lost(stream, Cause::Died);
         }
     }
 
-    /// What was on a stream may never arrive.
+    /// Frames on a stream may be lost with it.
     fn handle_stream_lost(&mut self, stream: StreamId, cause: Cause) {
         self.sender.handle_stream_lost(stream, cause);
         self.announced.handle_stream_lost(stream);
@@ -255,9 +255,9 @@ impl Session {
         }
     }
 
-    /// A frame of this session.
+    /// Takes a frame of this session.
     pub fn handle_frame(&mut self, body: Body, now: Instant) {
-        if !matches!(self.state, State::Running) || self.is_left_alone() {
+        if !matches!(self.state, State::Running) || self.needs_no_peer() {
             return;
         }
         self.heard = true;
@@ -295,7 +295,7 @@ impl Session {
             | Body::Connect { .. }
             | Body::Connected { .. }
             | Body::Release { .. } => Err(Violation),
-            // They are about the hosts, and whoever drives this session answers them.
+            // They concern the hosts; the driver answers them.
             Body::Probe { .. } | Body::HostState { .. } => Ok(()),
         };
         if result.is_err() {
@@ -305,11 +305,11 @@ impl Session {
         self.settle();
     }
 
-    /// The next frame, on one of the streams that have room, or `None` if there is nothing to send on them now; only Reset goes on any.
-    /// `streams` are all that are up.
+    /// The next frame, on one of the streams with room, or `None` if there is nothing to send on them now; only Reset uses any. `streams`
+    /// are all established ones.
     pub fn poll_transmit(&mut self, now: Instant, streams: &[StreamView]) -> Option<Transmit> {
         let transmit = match self.state {
-            State::Running if self.is_left_alone() => None,
+            State::Running if self.needs_no_peer() => None,
             State::Running => {
                 let transmit = self.transmit_running(now, streams);
                 self.ask_at = if transmit.is_none() { self.ask_again(now, streams) } else { None };
@@ -323,7 +323,7 @@ impl Session {
         transmit.map(|(stream, body)| Transmit { stream, frame: Frame { session: self.number, body } })
     }
 
-    /// When to look again, nothing having been sent, though no stream gets room nor anything to send.
+    /// Next time to call [`Self::poll_transmit`] although no stream gets room and nothing arrives.
     fn ask_again(&self, now: Instant, streams: &[StreamView]) -> Option<Instant> {
         let soon = now + ASK_AGAIN;
         if self.has_transmit() {
@@ -334,10 +334,10 @@ impl Session {
         self.sender.late_at(now).filter(|_| paths).map(|at| at.max(soon))
     }
 
-    /// Whether [`Self::poll_transmit`] would send something if every stream had room.
+    /// True if [`Self::poll_transmit`] would return a frame if every stream had room.
     pub fn has_transmit(&self) -> bool {
         match &self.state {
-            State::Running if self.is_left_alone() => false,
+            State::Running if self.needs_no_peer() => false,
             State::Running => {
                 let opening = match &self.opening {
                     Opening::Repeat { sent_on, again, .. } => sent_on.is_empty() || *again,
@@ -356,11 +356,11 @@ impl Session {
 
     // --- time and ends ---
 
-    /// When [`Self::handle_timeout`] is to be called.
+    /// Deadline for [`Self::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
         let alone = self.alone_since.map(|since| since + self.stream_wait);
         match &self.state {
-            State::Running if self.is_left_alone() => None,
+            State::Running if self.needs_no_peer() => None,
             State::Running => {
                 let times = [self.receiver.ack_deadline(), self.probe_at, self.ask_at, alone];
                 times.into_iter().flatten().min()
@@ -370,7 +370,7 @@ impl Session {
         }
     }
 
-    /// Time has passed. An acknowledgement that has become due shows in [`Self::has_transmit`].
+    /// Handles deadlines. An acknowledgement that has become due shows in [`Self::has_transmit`].
     pub fn handle_timeout(&mut self, now: Instant) {
         self.receiver.handle_timeout(now);
         self.ask_at = self.ask_at.filter(|at| *at > now);
@@ -380,13 +380,13 @@ impl Session {
         }
         let waited = self.alone_since.is_some_and(|since| since + self.stream_wait <= now);
         match self.state {
-            State::Running if waited && !self.is_left_alone() => self.end_by_reset(EndReason::PeerLost),
+            State::Running if waited && !self.needs_no_peer() => self.end_by_reset(EndReason::PeerLost),
             State::Resetting { reason, .. } if waited => self.close(reason),
             _ => {}
         }
     }
 
-    /// Whether something is awaited of the peer: its answer, or what follows it.
+    /// True while the peer owes an answer, or what follows it.
     fn waits(&self) -> bool {
         let Opening::Repeat { sent_on, .. } = &self.opening else {
             return self.heard && (self.sender.awaits_ack() || self.has_all());
@@ -394,7 +394,7 @@ impl Session {
         !sent_on.is_empty()
     }
 
-    /// Asks whether the peer still has the session. One that may never have heard of it is told again, and does not answer while it connects.
+    /// Asks whether the peer still has the session. A peer that may not know it gets Open again, and does not answer while it connects.
     fn probe(&mut self) {
         match &mut self.opening {
             Opening::Repeat { again, .. } if !self.heard => *again = true,
@@ -402,24 +402,24 @@ impl Session {
         }
     }
 
-    /// What to do for the host.
+    /// Next event for the host.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
     /// The peer is gone for good: its process has restarted.
     pub fn handle_peer_lost(&mut self) {
-        if !matches!(self.state, State::Closed) && !self.is_left_alone() {
+        if !matches!(self.state, State::Closed) && !self.needs_no_peer() {
             self.end_by_reset(EndReason::PeerLost);
         }
     }
 
-    /// Whether the session is over.
+    /// True once the session is over.
     pub fn is_closed(&self) -> bool {
         matches!(self.state, State::Closed)
     }
 
-    /// Its number.
+    /// Session number.
     pub fn number(&self) -> SessionNumber {
         self.number
     }
@@ -431,14 +431,14 @@ impl Session {
             acknowledged: self.sender.acknowledged(),
             held: self.sender.held() as u64,
             delivered: self.receiver.delivered(),
-            resent: self.sender.resent,
+            retransmitted: self.sender.retransmitted,
             credit_stalls: self.sender.credit_stalls,
             reorder_bytes: self.receiver.reorder_bytes(),
             window: self.receiver.window_size(),
         }
     }
 
-    /// Checks what the comments promise. For tests.
+    /// Checks the invariants. For tests.
     pub fn assert_invariants(&self) {
         assert_eq!(
             self.streams.is_empty(),
@@ -453,15 +453,15 @@ impl Session {
         }
     }
 
-    /// Notices ends that have been reached.
+    /// Detects the end of the session.
     fn settle(&mut self) {
         match &self.state {
             State::Running => {
-                // A server that is not there yet cannot be told of the end: a client may end at once, without a word.
+                // A server that is not connected yet cannot get the FIN: a client may finish at once, without a byte.
                 if !matches!(self.opening, Opening::Connecting) && self.receiver.poll_end() {
                     self.events.push_back(Event::Finished);
                 }
-                let told = self.receiver.is_finished() || self.is_left_alone();
+                let told = self.receiver.is_finished() || self.needs_no_peer();
                 if self.sender.is_finished() && self.receiver.has_ended() && told {
                     self.close(EndReason::Finished);
                 }
@@ -483,7 +483,7 @@ impl Session {
         self.close(reason);
     }
 
-    /// The host may still take its time over what it was given; nothing of that is held here.
+    /// The host may still take its time over what it has received; nothing of that is held here.
     fn close(&mut self, reason: EndReason) {
         self.clear();
         self.sender.release();

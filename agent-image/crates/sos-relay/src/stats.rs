@@ -2,29 +2,29 @@
 
 use std::ops::{Index, IndexMut};
 
-/// Why bytes were sent a second time, over another stream.
+/// Cause of a retransmission over another stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
     /// Their stream died.
     Died,
-    /// Their stream came to a stand while others moved.
+    /// Their stream stalled while others moved.
     Stalled,
     /// They were expected sooner by another path.
     Late,
-    /// They were the last of what the host had to say, on a path that loses segments.
+    /// They were the tail of the host's data, on a lossy path.
     Tail,
 }
 
 impl Cause {
-    /// All there are.
+    /// All causes.
     pub const ALL: [Self; 4] = [Self::Died, Self::Stalled, Self::Late, Self::Tail];
 }
 
-/// Bytes of the local host sent a second time, by cause.
+/// The local host's retransmitted bytes, by cause.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Resent([u64; Cause::ALL.len()]);
+pub struct Retransmitted([u64; Cause::ALL.len()]);
 
-impl Index<Cause> for Resent {
+impl Index<Cause> for Retransmitted {
     type Output = u64;
 
     fn index(&self, cause: Cause) -> &u64 {
@@ -32,25 +32,25 @@ impl Index<Cause> for Resent {
     }
 }
 
-impl IndexMut<Cause> for Resent {
+impl IndexMut<Cause> for Retransmitted {
     fn index_mut(&mut self, cause: Cause) -> &mut u64 {
         &mut self.0[cause as usize]
     }
 }
 
-/// What a session has done and holds. Rendered elsewhere.
+/// Statistics of a session.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SessionStats {
     /// Bytes of the local host sent at least once.
     pub sent: u64,
     /// Bytes of the local host that the peer has acknowledged.
     pub acknowledged: u64,
-    /// Bytes of the local host that it keeps: sent and not acknowledged, and not sent yet.
+    /// Bytes of the local host that are kept: unacknowledged or unsent.
     pub held: u64,
     /// Bytes of the peer that the local host has taken.
     pub delivered: u64,
-    /// Bytes of the local host sent a second time.
-    pub resent: Resent,
+    /// The local host's retransmitted bytes.
+    pub retransmitted: Retransmitted,
     /// Times there were bytes and a stream but no credit.
     pub credit_stalls: u64,
     /// Bytes that wait behind a gap.

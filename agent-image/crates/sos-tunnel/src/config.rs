@@ -1,4 +1,4 @@
-//! What the tunnel is told, and what it tells.
+//! Configuration of the tunnel and its peers, requests, statistics.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,32 +6,33 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sos_relay::Resent;
-use sos_wire::{AgentId, BootId, EndReason, Marks, SessionUuid, SiteId};
+use sos_relay::Retransmitted;
+use sos_wire::{AgentId, BootId, Marks, SessionUuid, SiteId};
 
-use crate::hooks::{EgressHandler, Keys, Sockets};
-use crate::segment_marks::SegmentMarks;
+use crate::callbacks::{EgressHandler, Keys, Sockets};
+use crate::transport::segment_marks::SegmentMarks;
+use crate::types::Labels;
 
-/// Everything [`crate::Tunnel::start`] needs.
+/// Configuration of [`crate::Tunnel::start`].
 #[derive(Clone)]
 pub struct TunnelConfig {
     /// This agent.
     pub agent: AgentId,
-    /// The life of this process.
+    /// Boot id of this process.
     pub boot: BootId,
     /// This agent's site.
     pub site: SiteId,
     /// Bounds of this process.
     pub limits: Limits,
-    /// How long things may take.
+    /// Timeouts and intervals.
     pub timing: Timing,
     /// Pair keys.
     pub keys: Arc<dyn Keys>,
-    /// How stream sockets are made.
+    /// Maker of stream sockets.
     pub sockets: Arc<dyn Sockets>,
-    /// Far legs.
+    /// Egress legs.
     pub egress: Arc<dyn EgressHandler>,
-    /// Filters that see DSCP and TTL of the hosts' segments; without them sessions keep those that they began with.
+    /// Socket filters that read DSCP and TTL of the hosts' segments; without them sessions keep the initial values.
     pub segment_marks: Option<Arc<SegmentMarks>>,
 }
 
@@ -47,14 +48,14 @@ impl fmt::Debug for TunnelConfig {
 /// Bounds of one process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Sessions open at once. At the bound new ones are refused with [`sos_wire::RefuseReason::SessionLimit`].
+    /// Concurrent sessions. Above the limit new ones are refused with [`sos_wire::RefuseReason::SessionLimit`].
     pub sessions: usize,
-    /// Bytes that all sessions together may promise to hold. A session reserves its first window when it begins (refused with
-    /// [`sos_wire::RefuseReason::MemoryLimit`] if it cannot) and more as it grows; near the bound windows stop growing.
+    /// Bytes that all sessions together may reserve. A session reserves its first window when it begins (refused with
+    /// [`sos_wire::RefuseReason::MemoryLimit`] if it cannot) and more as the window grows; near the limit windows stop growing.
     pub memory: usize,
-    /// Bytes a session may promise to hold in each direction.
+    /// Bytes that a session may reserve in each direction.
     pub session_memory: usize,
-    /// Streams a peer may have open towards this agent with one path label, those included that are about to take the place of others.
+    /// Streams that a peer may have open towards this agent with one path label, including those about to replace others.
     pub streams_per_path: usize,
 }
 
@@ -64,26 +65,25 @@ impl Default for Limits {
     }
 }
 
-/// How long things may take (frame.md clauses 3, 11 and 12).
+/// Timeouts and intervals (frame.md clauses 3, 11 and 12).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
-    /// Connecting and the exchange at the start of a stream, each.
+    /// Timeout of connecting, and of the handshake at the start of a stream, each.
     pub handshake: Duration,
-    /// How long a session waits while there is no stream to its peer.
+    /// Longest time that a session survives without a stream to its peer.
     pub stream_wait: Duration,
-    /// How often streams are pinged.
+    /// Interval of pings on a stream.
     pub ping: Duration,
-    /// After how much silence a stream is dead.
+    /// Silence after which a stream is dead.
     pub silence: Duration,
     /// First pause before dialing again; doubles up to `backoff_max`, each time shortened at random by up to half.
     pub backoff_min: Duration,
     /// Longest pause before dialing again.
     pub backoff_max: Duration,
-    /// How long a stream may take to come about over QUIC before it is one over TCP. QUIC is not tried again for as long, and twice as long
-    /// each time in a row.
+    /// Timeout of a QUIC stream before TCP is used instead. QUIC is not retried for as long, doubled for each failure in a row.
     pub quic: Duration,
-    /// How long a plain stream may stand once its peer's streams are to be encrypted: until then the dialer has time to replace it. And the longest that
-    /// QUIC is not tried again where it does not come about.
+    /// Longest life of a plain stream once its peer's streams have to be encrypted: the dialer has that long to replace it. Also the
+    /// longest pause between attempts with QUIC.
     pub switch: Duration,
 }
 
@@ -102,47 +102,46 @@ impl Default for Timing {
     }
 }
 
-/// What streams are made of.
+/// Transport of streams.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Protocol {
     /// TCP.
     #[default]
     Tcp,
-    /// QUIC over UDP, and TCP where that does not come about.
+    /// QUIC over UDP, with TCP as fallback.
     Quic,
 }
 
-/// An agent that streams are opened to and accepted from.
+/// An agent with which streams are exchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerConfig {
     /// The agent.
     pub agent: AgentId,
     /// Its site.
     pub site: SiteId,
-    /// Where its streams come from and go to.
+    /// Address of its streams, both ways.
     pub address: Ipv4Addr,
     /// Its TCP and UDP port of path label 0.
     pub first_stream_port: u16,
-    /// How many streams to keep open on each path label.
+    /// Number of streams to keep open, by path label.
     pub streams: BTreeMap<u8, usize>,
-    /// Its streams are encrypted: plain ones are neither dialed nor taken.
+    /// Encrypts its streams: plain ones are neither dialed nor accepted.
     pub encrypted: bool,
-    /// Not even those that stand already are used: sessions wait for encrypted ones, or end.
+    /// Excludes established plain streams as well: sessions wait for encrypted ones, or end.
     pub encrypted_only: bool,
-    /// What its streams are made of, if this agent dials them.
+    /// Transport of its streams, where this agent dials.
     pub protocol: Protocol,
 }
 
 impl PeerConfig {
-    /// Streams on label 0 that are opened when nothing says otherwise. Four fill a path of
-    /// 1 Gbit/s and take no more of it beside others than four connections would.
+    /// Default number of streams on label 0. Four fill a path of 1 Gbit/s, and beside other traffic take no more than four connections
+    /// would.
     pub const DEFAULT_STREAMS: usize = 4;
-    /// Streams of each label besides them: one, which bulk sessions leave to the others.
-    pub const LIGHT_STREAMS: usize = 1;
-    /// Of streams whose congestion control models the path a session that is bulk uses so many over each path: each takes the best rate it has
-    /// seen for its own, and the sum of such maxima is more than the path (20 ms, 1 % loss, 200 Mbit/s: eight reach 0.89 of the wire and send
-    /// 17 % again, two reach 0.92).
-    pub const MODELLED_STREAMS: usize = 2;
+    /// Streams of each label beyond those: one, reserved for interactive sessions.
+    pub const RESERVED_STREAMS: usize = 1;
+    /// Most streams of each path for a bulk session under bbr: each stream takes the best rate it has seen for its own, and the sum of such
+    /// maxima exceeds the path (20 ms, 1 % loss, 200 Mbit/s: eight reach 0.89 of the wire and retransmit 17 %, two reach 0.92).
+    pub const BBR_STREAMS: usize = 2;
 
     /// A peer with the default number of plain streams on label 0.
     pub fn new(agent: AgentId, site: SiteId, address: Ipv4Addr, first_stream_port: u16) -> Self {
@@ -159,28 +158,12 @@ impl PeerConfig {
     }
 }
 
-/// A set of path labels: bit L = label L.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Labels(pub u32);
-
-impl Labels {
-    /// How many labels there can be.
-    pub const COUNT: usize = u32::BITS as usize;
-    /// Every label.
-    pub const ALL: Self = Self(u32::MAX);
-
-    /// Whether a label is in the set.
-    pub const fn contains(self, label: u8) -> bool {
-        (label as usize) < Self::COUNT && self.0 >> label & 1 == 1
-    }
-}
-
-/// A session to open from this agent, which is near the client.
+/// A session to open from this agent, the ingress agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenRequest {
-    /// Names the session.
+    /// Session id.
     pub session: SessionUuid,
-    /// The agent near the server.
+    /// The egress agent.
     pub peer: AgentId,
     /// The client's address and port.
     pub client: SocketAddrV4,
@@ -192,45 +175,32 @@ pub struct OpenRequest {
     pub routers: u8,
     /// Block size in bytes, 0 = the default.
     pub block_bytes: u32,
-    /// Most bytes that each agent holds of each direction, 0 = the default.
+    /// Most bytes that each agent holds in each direction, 0 = the default.
     pub queue_bytes: u32,
     /// Path labels that may be used.
     pub labels: Labels,
-    /// Whether data towards the peer is compressed where that pays.
+    /// Compress data towards the peer where that pays.
     pub compress: bool,
-    /// Streams of each label that are used at most; `None`: as many as if no service named a number.
+    /// Most streams of each label; `None`: the default, as no service names a number.
     pub streams: Option<usize>,
 }
 
-/// How a session ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SessionEnd {
-    /// Why; [`EndReason::Finished`] if both directions ended.
-    pub reason: EndReason,
-    /// Bytes from client to server that this agent has relayed.
-    pub bytes_up: u64,
-    /// Bytes from server to client that this agent has relayed.
-    pub bytes_down: u64,
-    /// From its beginning at this agent to its end there.
-    pub duration: Duration,
-}
-
-/// What is known of one path: the streams of a label towards a peer.
+/// Statistics of one path: the streams of a label towards a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PathStats {
     /// The peer.
     pub peer: AgentId,
     /// The path label.
     pub label: u8,
-    /// Streams that stand, at least one.
+    /// Established streams, at least one.
     pub streams: usize,
-    /// The lowest round trip that one of them has shown since paths were last asked for, zero = unknown.
+    /// Lowest round trip of any of them since paths were last read, zero = unknown.
     pub rtt: Duration,
-    /// The lowest the kernel has seen lately, zero = unknown.
+    /// Lowest round trip that the kernel has seen recently, zero = unknown.
     pub min_rtt: Duration,
     /// Hosts' bytes handed to streams of the label since this agent knows the peer.
     pub sent: u64,
-    /// Hosts' bytes that came in over them.
+    /// Hosts' bytes received over them.
     pub received: u64,
 }
 
@@ -241,7 +211,7 @@ pub struct Stats {
     pub sessions: u64,
     /// Sessions begun.
     pub sessions_total: u64,
-    /// Sessions that ended otherwise than by both directions ending.
+    /// Sessions that did not end by both directions finishing.
     pub sessions_reset_total: u64,
     /// Sessions refused at a limit.
     pub sessions_refused_total: u64,
@@ -251,31 +221,31 @@ pub struct Stats {
     pub streams_encrypted: u64,
     /// Of them, those over QUIC.
     pub streams_quic: u64,
-    /// Times QUIC was to be and did not come about, so that streams of a path label are over TCP for a while.
+    /// Times QUIC failed on a path label, so that its streams used TCP for a while.
     pub quic_fallbacks_total: u64,
-    /// Streams opened or accepted whose exchange succeeded.
+    /// Streams dialed or accepted whose handshake succeeded.
     pub streams_total: u64,
     /// Streams that died.
     pub streams_lost_total: u64,
-    /// Exchanges that failed: wrong key, garbage, time out, not permitted.
+    /// Handshakes that failed: wrong key, garbage, timeout, not permitted.
     pub handshakes_failed_total: u64,
-    /// Of them, plain streams refused because the peer's are to be encrypted.
+    /// Of them, plain streams refused because the peer's streams have to be encrypted.
     pub plain_refused_total: u64,
     /// Bytes of hosts sent to peers, each once.
     pub bytes_sent_total: u64,
     /// Bytes of peers delivered to hosts.
     pub bytes_received_total: u64,
-    /// Bytes of hosts that were sent compressed.
+    /// Hosts' bytes sent compressed.
     pub compressed_bytes_total: u64,
-    /// What they were sent as, in bytes.
+    /// Their compressed size in bytes.
     pub compressed_wire_bytes_total: u64,
-    /// Time of the processor spent on compressing, also what did not become shorter.
+    /// CPU time of compression, including blocks that did not become shorter.
     pub compress_time_total: Duration,
-    /// Bytes of hosts sent a second time over another stream, by cause.
-    pub bytes_resent_total: Resent,
+    /// Hosts' bytes retransmitted over another stream, by cause.
+    pub bytes_resent_total: Retransmitted,
     /// Times a sender had bytes and a stream but no credit.
     pub credit_stalls_total: u64,
-    /// Frames for sessions nobody knows.
+    /// Frames of unknown sessions.
     pub frames_unknown_total: u64,
     /// Bytes reserved of [`Limits::memory`].
     pub memory_reserved: u64,

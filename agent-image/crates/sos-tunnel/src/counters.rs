@@ -4,13 +4,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use sos_relay::{Cause, Resent};
+use sos_relay::{Cause, Retransmitted};
 
 use crate::config::Stats;
 use crate::lock;
-use crate::loss::Loss;
+use crate::stream::path_loss::PathLoss;
 
-/// A number that only goes up, or a gauge; statistics need no ordering.
+/// Counter or gauge; statistics need no memory ordering.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
@@ -30,25 +30,26 @@ impl Counter {
     }
 }
 
-/// What the streams of one label did, whichever streams those were.
+/// Traffic of a label's streams, past ones included.
 #[derive(Debug)]
 pub(crate) struct Meter {
     /// Hosts' bytes.
     pub(crate) sent: Counter,
     pub(crate) received: Counter,
-    loss: Mutex<Loss>,
+    loss: Mutex<PathLoss>,
 }
 
 impl Meter {
     pub(crate) fn new(now: Instant) -> Self {
-        Self { sent: Counter::default(), received: Counter::default(), loss: Mutex::new(Loss::new(now)) }
+        Self { sent: Counter::default(), received: Counter::default(), loss: Mutex::new(PathLoss::new(now)) }
     }
 
-    /// A stream has sent so many segments since it was asked last, of them so many again; says whether the path is lossy.
-    pub(crate) fn note_segments(&self, (segments, resent): (u32, u32), now: Instant) -> bool {
+    /// Adds segments that a stream has sent since it was last polled, and how many of them were retransmissions; returns whether the path
+    /// is lossy.
+    pub(crate) fn note_segments(&self, (segments, retransmitted): (u32, u32), now: Instant) -> bool {
         let mut loss = lock(&self.loss);
-        if segments > 0 || resent > 0 {
-            loss.note(segments, resent, now);
+        if segments > 0 || retransmitted > 0 {
+            loss.note(segments, retransmitted, now);
         }
         loss.is_lossy()
     }
@@ -100,7 +101,7 @@ impl Counters {
             compressed_bytes_total: self.compressed_bytes.value(),
             compressed_wire_bytes_total: self.compressed_wire_bytes.value(),
             compress_time_total: Duration::from_nanos(self.compress_nanos.value()),
-            bytes_resent_total: self.resent(),
+            bytes_resent_total: self.retransmitted(),
             credit_stalls_total: self.credit_stalls.value(),
             frames_unknown_total: self.frames_unknown.value(),
             memory_reserved: memory_reserved as u64,
@@ -108,11 +109,11 @@ impl Counters {
         }
     }
 
-    fn resent(&self) -> Resent {
-        let mut resent = Resent::default();
+    fn retransmitted(&self) -> Retransmitted {
+        let mut retransmitted = Retransmitted::default();
         for cause in Cause::ALL {
-            resent[cause] = self.bytes_resent[cause as usize].value();
+            retransmitted[cause] = self.bytes_resent[cause as usize].value();
         }
-        resent
+        retransmitted
     }
 }

@@ -1,8 +1,8 @@
 //! Streams between agents, and the tasks that drive sessions over them.
 //!
-//! This is the Tokio edge of the relay. It owns sockets and timers and decides nothing about the protocol: what a session sends next is
-//! `sos-relay`'s business, what bytes mean `sos-wire`'s, which flows are accepted and where they go that of the process around it,
-//! which talks to this crate through [`Tunnel`] and is asked through the traits [`Keys`], [`Sockets`] and [`EgressHandler`].
+//! This is the Tokio edge of the relay. It owns sockets and timers and decides nothing about the protocol: `sos-relay` decides what a session
+//! sends next, `sos-wire` defines the bytes, and the process around this crate decides which flows are accepted and where they go. It calls
+//! [`Tunnel`], and implements the callbacks [`Keys`], [`Sockets`] and [`EgressHandler`].
 //!
 //! ```text
 //! Tunnel::start(TunnelConfig) -> Tunnel                      inside a Tokio runtime; Tunnel is Clone
@@ -13,64 +13,69 @@
 //!     -> Result<SessionHandle, RefuseReason>                 a refused or failed host socket is reset
 //! SessionHandle: Future<Output = SessionEnd>                 dropping it does not end the session
 //! session.abort(EndReason), session.progress() -> (up, down)
-//! tunnel.peer_alive(AgentId) -> bool                         a stream stands and the peer is not leaving
-//! tunnel.willing_peers() -> watch::Receiver<BTreeSet<AgentId>>  those of them that have room
-//! tunnel.set_willing(bool)                                   whether this agent has, for now
-//! tunnel.drain()                                             refuse new sessions, tell the peers
+//! tunnel.peer_alive(AgentId) -> bool                         a stream is established and the peer is not leaving
+//! tunnel.willing_peers() -> watch::Receiver<BTreeSet<AgentId>>  the alive peers that accept new sessions
+//! tunnel.set_willing(bool)                                   whether this agent does, for now
+//! tunnel.drain()                                             refuse new sessions, notify the peers
 //! tunnel.stats() -> Stats, tunnel.paths() -> Vec<PathStats>
 //! tunnel.close()                                             reset every session, close every stream
 //! ```
 //!
 //! Of two agents the one with the lower id dials (frame.md clause 1); the other waits in [`Tunnel::accept_stream`].
+//!
+//! Who calls what, in which order:
+//!
+//! 1. `tunnel::pool` keeps a task for each configured stream: `dial` connects and makes the `stream::handshake`, `registration` adds the stream to
+//!    its `peer`, `stream_task` runs it. On the other side `accept` (over QUIC after `datagrams`) does the same once.
+//! 2. `stream_task` reads (`stream::reader`), writes (`stream::outgoing`), pings, hands the transport to [`Sockets::tend`] for path control, and
+//!    delivers frames to the sessions' mailboxes by way of the `peer`. `migration` replaces a stream of the wrong kind.
+//! 3. `tunnel::open_session` begins a session, for a host or for a peer's Open, and spawns its `session::driver`.
+//! 4. The driver's `poll` takes mail, connects, reads the `session::host`, asks the core for frames (`stream_reservation` first marks streams that
+//!    are left to others), writes to the host, and handles events. `host_liveness` polls all hosts in one task.
+//!
+//! | modules | part |
+//! |---|---|
+//! | `config`, `types`, `callbacks`, `counters` | interface to the process |
+//! | `tunnel` | the handle, and `context`, the state that all tasks share |
+//! | `tunnel::{pool, dial, accept, datagrams, slots}` | streams come up |
+//! | `tunnel::{registration, stream_task, migration}` | streams run, and are replaced |
+//! | `tunnel::{peer, open_session}` | peers, and sessions that begin |
+//! | `session::{driver, handle, mailbox}` | one session's task |
+//! | `session::{host, host_liveness, stream_reservation}` | its host leg, keepalives of both hosts, streams that it leaves to others |
+//! | `stream::{handshake, outgoing, reader, path, path_loss}` | one stream: handshake, both directions, path statistics |
+//! | `transport::{channel, tls, quic}` | the connection under a stream |
+//! | `transport::{handle, path_info}` | its control: statistics, congestion control, pacing |
+//! | `transport::{batched_read, buffers, splice, write_queue_iovecs}` | cheap reads and writes |
+//! | `transport::{sockopt, bpf, segment_marks}` | the kernel: socket options and filters |
 #![deny(unsafe_code)]
 
-mod bpf;
-mod buffers;
-mod channel;
+mod callbacks;
 mod config;
 mod counters;
-mod driver;
-mod exchange;
-mod hooks;
-mod host;
-mod line;
-mod liveness;
-mod loss;
-mod mailbox;
-mod outgoing;
-mod pace;
-mod path;
-mod peer;
-mod pieces;
-mod pipes;
-mod pool;
-mod quic;
-mod reader;
-mod replace;
-mod segment_marks;
-mod sockopt;
-mod spare;
+mod session;
 mod stream;
-mod tls;
+mod transport;
 mod tunnel;
+mod types;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 #[cfg(feature = "fuzzing")]
-pub use tls::fuzzing::records as fuzz_records;
+pub use transport::tls::fuzzing::records as fuzz_records;
 
-pub use config::{
-    Labels, Limits, OpenRequest, PathStats, PeerConfig, Protocol, SessionEnd, Stats, Timing, TunnelConfig,
-};
-pub use hooks::{BoxFuture, Egress, EgressHandler, Keys, OpenInfo, PlainSockets, Sockets};
-pub use host::{KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES};
-pub use line::{Line, Pacing};
-pub use segment_marks::{SegmentMarks, first_marks, keep_first_marks, set_marks};
-pub use sockopt::{PathInfo, set_first_window, set_retransmit_max};
-pub use sos_relay::{Cause, Resent};
-pub use tunnel::{Aborter, Relayed, SessionHandle, Tunnel};
+pub use callbacks::{BoxFuture, Egress, EgressHandler, Keys, OpenInfo, PlainSockets, Sockets};
+pub use config::{Limits, OpenRequest, PathStats, PeerConfig, Protocol, Stats, Timing, TunnelConfig};
+pub use session::handle::{Aborter, Relayed, SessionHandle};
+pub use session::host::{KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES};
+pub use sos_relay::{Cause, Retransmitted};
+pub use transport::handle::TransportHandle;
+pub use transport::path_info::{Pacing, PathInfo};
+pub use transport::segment_marks::{SegmentMarks, first_marks, keep_first_marks, set_marks};
+pub use transport::sockopt::{set_first_window, set_retransmit_max};
+pub use tunnel::Tunnel;
+pub use types::{Labels, SessionEnd};
 
-/// Locks a mutex whose holder may have panicked: every critical section here leaves its data whole at each step.
+/// Locks a mutex even if its holder panicked: every critical section here leaves its data consistent at each step.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

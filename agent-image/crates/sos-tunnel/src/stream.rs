@@ -1,4 +1,10 @@
-//! One stream: its path as the scheduler sees it, what was last heard on it, and the task that reads it.
+//! One stream: its path as the scheduler sees it, its liveness, and the tasks that read and write it.
+
+pub(crate) mod handshake;
+pub(crate) mod outgoing;
+pub(crate) mod path;
+pub(crate) mod path_loss;
+pub(crate) mod reader;
 
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -11,22 +17,22 @@ use thiserror::Error;
 use tokio::sync::Notify;
 use tokio::time::MissedTickBehavior;
 
-use crate::channel::{Kind, WriteHalf};
 use crate::config::{PeerConfig, Timing};
 use crate::counters::Meter;
-use crate::exchange::Established;
-use crate::line::Line;
 use crate::lock;
-use crate::outgoing::Outgoing;
-use crate::path::Path;
-use crate::reader::{Brought, Reader};
+use crate::stream::handshake::Established;
+use crate::stream::outgoing::Outgoing;
+use crate::stream::path::Path;
+use crate::stream::reader::{ReadOutcome, Reader};
+use crate::transport::channel::{Kind, WriteHalf};
+use crate::transport::handle::TransportHandle;
 
-/// Bytes that may be queued on a stream before it counts as full: one block, and the next is put behind what is left of it, so that the
-/// choice of stream is made late.
+/// Queued bytes from which a stream is full: one block, behind which the rest of the one before may be queued, so that the stream is chosen
+/// late.
 pub(crate) const ROOM: usize = 64 << 10;
-/// What the kernel says as long as it has seen no round trip (`tcp_min_rtt`: all bits set).
+/// The kernel's value before the first round trip (`tcp_min_rtt`: all bits set).
 const UNKNOWN_RTT: Duration = Duration::from_micros(u32::MAX as u64);
-/// Why a stream ended.
+/// Reason for the end of a stream.
 #[derive(Debug, Error)]
 pub(crate) enum StreamEnd {
     #[error("closed by the peer")]
@@ -49,28 +55,28 @@ pub(crate) struct Stream {
     pub(crate) id: StreamId,
     pub(crate) label: u8,
     pub(crate) kind: Kind,
-    /// The other end takes Compressed frames.
+    /// The peer accepts Compressed frames.
     pub(crate) takes_compressed: bool,
-    /// The other end takes Probe and HostState frames.
+    /// The peer accepts Probe and HostState frames.
     pub(crate) takes_liveness: bool,
-    /// The other end takes Marks frames.
+    /// The peer accepts Marks frames.
     pub(crate) takes_marks: bool,
-    /// The other end takes Connect frames and those that belong to them.
+    /// The peer accepts Connect, Connected and Release frames.
     pub(crate) takes_connect: bool,
-    /// The other end takes Willing frames.
+    /// The peer accepts Willing frames.
     takes_willing: bool,
     outgoing: Outgoing,
     rtt_us: AtomicU64,
-    /// The lowest round trip since [`Self::round_trips`] was last asked; all bits set = none.
+    /// Lowest round trip since the last call of [`Self::round_trips`]; all bits set = none.
     lowest_us: AtomicU64,
-    /// Milliseconds after `born` when something was last read.
+    /// Time of the last read, in milliseconds after `born`.
     heard_ms: AtomicU64,
     born: Instant,
     path: Mutex<Path>,
-    /// To ask about the path; gone once the stream is closed, or the connection would stay open.
-    line: Mutex<Option<Line>>,
-    /// How many streams over its path bulk sessions use at most, as far as whoever looks after it says.
-    carriers: Arc<AtomicUsize>,
+    /// Dropped once the stream is closed: the handle keeps the connection open.
+    handle: Mutex<Option<TransportHandle>>,
+    /// Most streams of its path that carry bulk, as path control has set it.
+    parallelism: Arc<AtomicUsize>,
     closing: Notify,
     meter: Arc<Meter>,
 }
@@ -80,7 +86,7 @@ impl Stream {
         (id, kind): (StreamId, Kind),
         (label, meter): (u8, Arc<Meter>),
         established: Established,
-        line: Option<Line>,
+        handle: Option<TransportHandle>,
         now: Instant,
     ) -> Self {
         let Established { rtt, capabilities, .. } = established;
@@ -100,13 +106,13 @@ impl Stream {
             heard_ms: AtomicU64::new(0),
             born: now,
             path: Mutex::new(Path::new(rtt, now)),
-            line: Mutex::new(line),
-            carriers: Arc::new(AtomicUsize::new(usize::MAX)),
+            handle: Mutex::new(handle),
+            parallelism: Arc::new(AtomicUsize::new(usize::MAX)),
             closing: Notify::new(),
         }
     }
 
-    /// Tells the other end whether sessions are welcome here, if it can be told.
+    /// Tells the peer whether this agent accepts new sessions, if the peer knows the frame.
     pub(crate) fn say_willing(&self, changes: Willingness) {
         if self.takes_willing {
             self.push(of_stream(Body::Willing { changes }));
@@ -118,38 +124,38 @@ impl Stream {
         self.outgoing.queued()
     }
 
-    /// Where it is said how many streams over its path bulk sessions use.
-    pub(crate) fn carriers(&self) -> &Arc<AtomicUsize> {
-        &self.carriers
+    /// The number that path control sets: most streams of its path that carry bulk.
+    pub(crate) fn parallelism(&self) -> &Arc<AtomicUsize> {
+        &self.parallelism
     }
 
-    /// The stream as the scheduler sees it; doubtful as far as it can tell for itself, and spare as long as nobody says so.
+    /// The stream as the scheduler sees it; suspect by its own evidence alone, and not reserved yet.
     pub(crate) fn view(&self, now: Instant) -> StreamView {
         let mut path = lock(&self.path);
-        if let Some(line) = &*lock(&self.line) {
-            path.ask(line, now);
+        if let Some(handle) = &*lock(&self.handle) {
+            path.refresh(handle, now);
         }
         let lossy = self.meter.note_segments(path.take_segments(), now);
-        let modelled = if path.is_modelled() { PeerConfig::MODELLED_STREAMS } else { usize::MAX };
+        let bbr_limit = if path.uses_bbr() { PeerConfig::BBR_STREAMS } else { usize::MAX };
         let info = path.info();
         self.note_rtt(micros(info.rtt));
-        // Asked before the queue, which may become shorter meanwhile and not longer: what has passed is never overrated.
-        let given = self.outgoing.given();
+        // Read before the queue, which may become shorter meanwhile but not longer: the acknowledged bytes are never overestimated.
+        let queued_total = self.outgoing.queued_total();
         let queued = self.queued();
         StreamView {
             id: self.id,
             label: self.label,
             has_room: queued < ROOM,
             queued: queued + usize::try_from(path.unsent()).unwrap_or(usize::MAX),
-            given,
-            passed: given.saturating_sub(queued as u64 + path.under_way()),
+            queued_total,
+            acked: queued_total.saturating_sub(queued as u64 + path.unacknowledged()),
             rtt: info.rtt,
             window: info.window,
-            grows: info.grows,
+            slow_start: info.slow_start,
             stalled: path.is_stalled(now),
-            doubtful: path.is_unproved(now),
-            carriers: modelled.min(self.carriers.load(Ordering::Relaxed)),
-            spare: false,
+            suspect: path.is_suspect(now),
+            parallelism: bbr_limit.min(self.parallelism.load(Ordering::Relaxed)),
+            reserved: false,
             lossy,
         }
     }
@@ -162,19 +168,18 @@ impl Stream {
         Duration::from_micros(self.rtt_us.load(Ordering::Relaxed))
     }
 
-    /// The lowest round trip that the transport knows of; the last one measured here if it knows none.
+    /// Lowest round trip of the transport, or else the last one measured by a ping.
     pub(crate) fn lowest_rtt(&self) -> Duration {
         let lowest = lock(&self.path).info().min_rtt;
         if lowest.is_zero() || lowest >= UNKNOWN_RTT { self.rtt() } else { lowest }
     }
 
-    /// The lowest round trip since the last time this was asked, and the lowest the kernel knows of; zero = unknown. Of the two ways to
-    /// know one each errs upwards only: a ping waits for the tasks at both ends, the kernel's mean includes acknowledgements that were
-    /// delayed. So the lowest is nearest.
+    /// Lowest round trip since the last call, and the lowest that the kernel knows; zero = unknown. Both sources err upwards only: a ping
+    /// waits for the tasks at both ends, the kernel's mean includes delayed acknowledgements. So the lower one is nearer.
     pub(crate) fn round_trips(&self, now: Instant) -> (Duration, Duration) {
         let mut path = lock(&self.path);
-        if let Some(line) = &*lock(&self.line) {
-            path.ask(line, now);
+        if let Some(handle) = &*lock(&self.handle) {
+            path.refresh(handle, now);
         }
         let info = path.info();
         self.note_rtt(micros(info.rtt));
@@ -189,17 +194,17 @@ impl Stream {
         }
     }
 
-    /// Queues a frame. On a closed stream it is dropped; the sessions are about to hear that the stream is gone.
+    /// Queues a frame. A closed stream drops it; its sessions are about to be notified.
     pub(crate) fn push(&self, frame: Frame) {
         self.count(self.outgoing.push(frame));
     }
 
-    /// Queues a frame that may as well be dropped.
+    /// Queues a frame that may be dropped.
     pub(crate) fn push_if_room(&self, frame: Frame) {
         self.try_push(frame);
     }
 
-    /// The same; says whether there was room.
+    /// Queues a frame if there is room; returns whether there was.
     pub(crate) fn try_push(&self, frame: Frame) -> bool {
         let room = self.outgoing.takes_control();
         if room {
@@ -208,7 +213,7 @@ impl Stream {
         room
     }
 
-    /// Sends a frame: at once if it is large, nobody else writes and the socket takes it.
+    /// Sends a frame: immediately if it is large, no other task is writing and the socket accepts it.
     pub(crate) fn send(&self, frame: Frame, on_room: impl Fn()) {
         self.count(self.outgoing.send(frame, &|n| lock(&self.path).handle_written(n), &on_room));
     }
@@ -217,20 +222,20 @@ impl Stream {
         self.meter.sent.add(data as u64);
     }
 
-    /// Writes what sessions queue, until the stream is closed or fails. `on_room` is called when the queue has become short.
+    /// Writes queued frames until the stream is closed or fails. `on_room` is called when the queue has become short.
     pub(crate) async fn write(&self, socket: WriteHalf, on_room: impl Fn()) -> StreamEnd {
         let end = self.outgoing.write(socket, &|n| lock(&self.path).handle_written(n), &on_room).await;
         end.map_or(StreamEnd::Closed, StreamEnd::Io)
     }
 
-    /// Ends the stream; its tasks come to an end by themselves.
+    /// Closes the stream; its tasks end by themselves.
     pub(crate) fn close(&self) {
         self.outgoing.close();
-        *lock(&self.line) = None;
+        *lock(&self.handle) = None;
         self.closing.notify_one();
     }
 
-    /// Reads frames and hands them over in batches, until the stream ends.
+    /// Reads frames and delivers them in batches, until the stream ends.
     pub(crate) async fn read(
         &self,
         mut reader: Reader<'_>,
@@ -243,9 +248,9 @@ impl Stream {
                 () = self.closing.notified() => return StreamEnd::Closed,
             };
             let first = match read {
-                Ok(Brought::Buffered) => None,
-                Ok(Brought::Elsewhere(payload)) => decoder.take_elsewhere(payload),
-                Ok(Brought::End) => return StreamEnd::Eof,
+                Ok(ReadOutcome::Buffered) => None,
+                Ok(ReadOutcome::Elsewhere(payload)) => decoder.take_elsewhere(payload),
+                Ok(ReadOutcome::End) => return StreamEnd::Eof,
                 Err(error) => return error.into(),
             };
             self.heard_ms.store(millis(self.born.elapsed()), Ordering::Relaxed);
@@ -283,7 +288,7 @@ impl Stream {
         }
     }
 
-    /// Pings, and comes to an end when nothing has been heard for too long.
+    /// Pings, and returns after too long a silence.
     pub(crate) async fn watch(&self, timing: &Timing) -> StreamEnd {
         let mut ticks = tokio::time::interval(timing.ping);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -298,7 +303,7 @@ impl Stream {
     }
 }
 
-/// A frame of the stream itself.
+/// A frame of the stream itself, of no session.
 pub(crate) fn of_stream(body: Body) -> Frame {
     Frame { session: SessionNumber::NONE, body }
 }

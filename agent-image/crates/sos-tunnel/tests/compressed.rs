@@ -1,4 +1,4 @@
-//! Data that travels compressed over streams that are slower than the hosts, and data that does not.
+//! Compressed data over streams that are slower than the hosts, and data that is not compressed.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;
@@ -29,7 +29,7 @@ fn noise(len: usize) -> Vec<u8> {
     std::iter::repeat_with(rand::random::<u64>).flat_map(u64::to_be_bytes).take(len).collect()
 }
 
-/// Sends the bytes up, with `midway` after the first half; says whether they all arrived.
+/// Sends the bytes up, with `midway` after the first half; returns whether they all arrived.
 async fn upload(net: &Net, data: &[u8], midway: impl Fn()) -> bool {
     let (mut client, mut server, session) = net.pair().await;
     let (first, second) = data.split_at(data.len() / 2);
@@ -49,7 +49,7 @@ async fn upload(net: &Net, data: &[u8], midway: impl Fn()) -> bool {
     received == data
 }
 
-/// Bytes that were sent compressed, as what, and all.
+/// Bytes that were sent compressed, their compressed size, and all.
 fn compressed(stats: &Stats) -> (usize, usize, usize) {
     let count = |n| usize::try_from(n).unwrap();
     (
@@ -60,7 +60,7 @@ fn compressed(stats: &Stats) -> (usize, usize, usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_shrinks_takes_less_than_its_bytes() {
+async fn compressible_data_takes_fewer_bytes_on_the_wire() {
     let net = Net::new(compressing()).await;
     assert!(upload(&net, &pattern(BULK), || ()).await);
     let stats = net.near.stats();
@@ -85,7 +85,7 @@ async fn compressed_data_survives_the_death_of_streams() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_compressed_may_be_encrypted_as_well() {
+async fn compressed_data_may_be_encrypted_as_well() {
     let net = Net::new(Setup { encrypted: (true, true), ..compressing() }).await;
     assert!(upload(&net, &pattern(BULK / 2), || ()).await);
     let stats = net.near.stats();
@@ -93,7 +93,7 @@ async fn what_is_compressed_may_be_encrypted_as_well() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_end_compresses_whatever_the_other_is_told() {
+async fn each_end_compresses_by_its_own_configuration() {
     let net = Net::new(Setup { compress: (true, false), ..compressing() }).await;
     assert!(upload(&net, &pattern(BULK / 2), || ()).await);
     assert!(net.near.stats().compressed_bytes_total > 0);
@@ -103,14 +103,14 @@ async fn one_end_compresses_whatever_the_other_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn noise_is_left_alone() {
+async fn incompressible_data_is_not_compressed() {
     let net = Net::new(compressing()).await;
     assert!(upload(&net, &noise(BULK / 2), || ()).await);
     let stats = net.near.stats();
     assert_eq!(stats.compressed_bytes_total, 0, "{stats:?}");
 }
 
-/// A stream as an agent of before opens it, with no capabilities.
+/// A stream of an older agent, with no capabilities.
 async fn old_stream(net: &Net) -> TcpStream {
     let (key_id, key) = (KeyId::new(1).unwrap(), Key::new([7; 32]));
     let capabilities = Capabilities::default();
@@ -162,7 +162,7 @@ async fn hear(stream: &mut TcpStream, buffer: &mut BytesMut, decoder: &mut Decod
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_of_before_is_sent_what_it_knows() {
+async fn an_older_agent_gets_only_frames_it_knows() {
     let net = Net::unconnected(Setup { near_key: [8; 32], ..compressing() }).await;
     net.far.set_willing(false);
     let mut stream = old_stream(&net).await;
@@ -189,7 +189,7 @@ async fn an_agent_of_before_is_sent_what_it_knows() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_expanded_resets_the_session_and_not_the_stream() {
+async fn an_invalid_compressed_block_resets_the_session_and_not_the_stream() {
     let net = Net::unconnected(Setup { near_key: [8; 32], ..compressing() }).await;
     let mut stream = old_stream(&net).await;
     let _server = open(&mut stream).await;

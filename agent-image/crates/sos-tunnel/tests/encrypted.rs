@@ -1,4 +1,4 @@
-//! Streams that are encrypted, that become so or plain again, and connections that pretend to be.
+//! Streams that are encrypted, that become so or plain again, and connections that imitate them.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;
@@ -20,13 +20,13 @@ fn encrypted() -> Setup {
     Setup { encrypted: BOTH, ..Setup::default() }
 }
 
-/// Quick to see and to act on what has changed.
+/// Short intervals to notice and handle changes.
 fn quick() -> Timing {
     let timing = Setup::default().timing;
     Timing { ping: Duration::from_millis(50), switch: Duration::from_millis(300), ..timing }
 }
 
-/// Sends [`BULK`] bytes each way, with `between` after each part; says whether all arrived.
+/// Sends [`BULK`] bytes each way, with `between` after each part; returns whether all arrived.
 async fn transfer(net: &Net, parts: usize, between: impl Fn(usize)) -> bool {
     let (client, server, session) = net.pair().await;
     let data = pattern(BULK);
@@ -68,7 +68,7 @@ fn none_encrypted(net: &Net, n: u64) -> bool {
     })
 }
 
-/// Puts into one end's configuration whether the pair is encrypted.
+/// Sets encryption in one end's configuration.
 type Says = fn(&Net, bool);
 
 fn near_says(net: &Net, encrypted: bool) {
@@ -99,7 +99,7 @@ async fn encrypted_streams_may_die_in_the_middle() {
 }
 
 #[tokio::test]
-async fn small_messages_go_at_once() {
+async fn small_messages_are_sent_at_once() {
     let net = Net::new(encrypted()).await;
     let (mut client, mut server, _session) = net.pair().await;
     for _ in 0..50 {
@@ -121,7 +121,7 @@ async fn a_wrong_key_makes_no_encrypted_stream() {
 }
 
 #[tokio::test]
-async fn the_dialer_says_which_key_it_uses() {
+async fn the_dialer_names_the_key_it_uses() {
     let net = Net::new(Setup { key_id: 2, ..encrypted() }).await;
     assert!(all_encrypted(&net, 4));
     let net = Net::unconnected(Setup { key_id: 3, ..encrypted() }).await;
@@ -140,7 +140,7 @@ async fn either_end_alone_makes_streams_encrypted() {
 }
 
 #[tokio::test]
-async fn a_plain_stream_is_told_that_it_must_be_encrypted_and_does_not_stand() {
+async fn a_plain_stream_is_refused_where_encryption_is_required() {
     let net = Net::new(encrypted()).await;
     let hello = Hello {
         key_id: KeyId::new(1).unwrap(),
@@ -193,7 +193,7 @@ async fn garbage_like_tls_is_closed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn encryption_comes_and_goes_under_a_running_session() {
+async fn encryption_is_switched_on_and_off_under_a_running_session() {
     let net = Net::new(Setup { timing: quick(), ..Setup::default() }).await;
     let (mut client, mut server, session) = net.pair().await;
     let mut talk = async |net: &Net, what: &str| {
@@ -226,7 +226,7 @@ async fn encryption_comes_and_goes_under_a_running_session() {
 }
 
 #[tokio::test]
-async fn a_single_stream_is_replaced_and_the_peer_lives_on_meanwhile() {
+async fn a_single_stream_is_replaced_without_losing_the_peer() {
     let net = Net::new(Setup { streams: 1, timing: quick(), ..Setup::default() }).await;
     let mut live = [net.near.willing_peers(), net.far.willing_peers()];
     live.iter_mut().for_each(|live| _ = live.borrow_and_update());
@@ -237,7 +237,7 @@ async fn a_single_stream_is_replaced_and_the_peer_lives_on_meanwhile() {
 }
 
 #[tokio::test]
-async fn where_the_dialer_cannot_plain_streams_end_all_the_same() {
+async fn plain_streams_end_although_the_dialer_cannot_replace_them() {
     let net = Net::new(Setup { timing: quick(), near_key: [7; 32], ..Setup::default() }).await;
     net.cuttable.refuses.store(true, std::sync::atomic::Ordering::SeqCst);
     far_says(&net, true);
@@ -247,7 +247,7 @@ async fn where_the_dialer_cannot_plain_streams_end_all_the_same() {
 
 #[tokio::test]
 async fn plain_streams_are_closed_at_once_where_sessions_must_be_encrypted() {
-    // Encrypted ones do not come about for seconds: until then there are no streams, and no session is taken.
+    // Encrypted ones fail for seconds: until then there are no streams, and no session is accepted.
     let net = Net::new(Setup { near_key: [7; 32], ..Setup::default() }).await;
     net.cuttable.refuses.store(true, std::sync::atomic::Ordering::SeqCst);
     let (_client, mut server, session) = net.pair().await;
@@ -261,7 +261,7 @@ async fn plain_streams_are_closed_at_once_where_sessions_must_be_encrypted() {
 }
 
 #[tokio::test]
-async fn sessions_go_on_over_encrypted_streams_that_come_at_once() {
+async fn sessions_continue_over_encrypted_streams_established_at_once() {
     let net = Net::new(Setup { timing: quick(), ..Setup::default() }).await;
     let (mut client, mut server, session) = net.pair().await;
     let port = net.stream_address.port();
@@ -275,9 +275,9 @@ async fn sessions_go_on_over_encrypted_streams_that_come_at_once() {
     let _ = soon(session).await;
 }
 
-/// What was kept for plain streams when they were replaced by encrypted ones goes on in memory.
+/// Bytes kept for plain streams when encrypted ones replaced those continue in memory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn encryption_may_begin_under_what_is_kept() {
+async fn encryption_may_begin_while_bytes_are_kept_in_pipes() {
     let net = Net::new(Setup { pacing: Some(20_000_000), ..Setup::default() }).await;
     let (mut client, mut server, session) = net.pair().await;
     let data = pattern(24 << 20);

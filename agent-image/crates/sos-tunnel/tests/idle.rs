@@ -1,4 +1,4 @@
-//! A connection to the stream port that says nothing. Alone in its process, because it measures the process's CPU.
+//! A silent connection to the stream port. Alone in its process, because it measures the process's CPU.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;

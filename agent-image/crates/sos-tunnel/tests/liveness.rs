@@ -1,4 +1,4 @@
-//! Keepalive and user timeouts of one host measure the other one, not the agent beside it; and a host is hardly further ahead of the other one
+//! Keepalive and user timeouts of one host measure the other one, not its own agent; and a host is hardly further ahead of the other one
 //! than over plain TCP.
 #![allow(clippy::unwrap_used, missing_docs)]
 
@@ -14,7 +14,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// KEEPIDLE, KEEPINTVL and KEEPCNT of the hosts here: over plain TCP a dead host is noticed this long after the last probe that was answered.
+/// KEEPIDLE, KEEPINTVL and KEEPCNT of the hosts here: over plain TCP a dead host is detected this long after the last probe that was
+/// answered.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(2), SECOND, 3);
 const NOTICED: Duration = Duration::from_secs(2 + 3);
 
@@ -34,7 +35,7 @@ fn keep_alive(host: &TcpStream) {
     SockRef::from(host).set_tcp_keepalive(&keepalive).unwrap();
 }
 
-/// How long it takes a host to notice that nothing comes any more.
+/// Time until a host detects the silence.
 async fn notices(host: &mut TcpStream) -> Duration {
     let since = Instant::now();
     let error = soon(host.read(&mut [0])).await.unwrap_err();
@@ -42,9 +43,9 @@ async fn notices(host: &mut TcpStream) -> Duration {
     since.elapsed()
 }
 
-/// The side that keeps alive and the one that dies, by turns.
+/// The side with keepalives and the one that dies, alternating.
 #[tokio::test]
-async fn keepalive_notices_a_dead_far_host_and_no_other() {
+async fn keepalives_detect_a_dead_far_host_and_no_other() {
     let net = Net::new(Setup::default()).await;
     for client_dies in [false, true] {
         let (client, server, _session) = net.pair().await;
@@ -58,16 +59,16 @@ async fn keepalive_notices_a_dead_far_host_and_no_other() {
     }
 }
 
-/// The agent of the dead host asks for the one that keeps alive shortly before common idle times, two of which are in the time that the
-/// probes take: their answers must not let probes through that are to be left unanswered.
+/// The agent of the dead host asks for the other one shortly before common idle times, two of which are in the time that the probes take:
+/// their answers must not let probes through that have to stay unanswered.
 #[tokio::test]
-async fn a_probing_host_that_is_asked_for_meanwhile_is_still_left_unanswered() {
+async fn a_probing_host_stays_unanswered_while_the_far_agent_asks_for_it() {
     let (idle, interval, probes) = (3 * SECOND, SECOND, 3);
     let net = Net::new(Setup::default()).await;
     let (mut client, mut server, _session) = net.pair().await;
     let keepalive = TcpKeepalive::new().with_time(idle).with_interval(interval).with_retries(probes);
     SockRef::from(&client).set_tcp_keepalive(&keepalive).unwrap();
-    // The agents learn the interval from a server that is there.
+    // The agents learn the interval from a live server.
     let early = tokio::time::timeout(2 * idle + SECOND, client.read(&mut [0])).await;
     assert!(early.is_err(), "{early:?} though the other host is there");
     client.write_all(b"x").await.unwrap();
@@ -81,7 +82,7 @@ async fn a_probing_host_that_is_asked_for_meanwhile_is_still_left_unanswered() {
 }
 
 #[tokio::test]
-async fn a_host_that_comes_back_in_time_is_answered_for_again() {
+async fn a_host_that_recovers_in_time_is_answered_for_again() {
     let net = Net::new(Setup::default()).await;
     let (mut client, mut server, _session) = net.pair().await;
     keep_alive(&client);
@@ -120,7 +121,7 @@ async fn a_user_timeout_measures_the_far_host() {
 }
 
 #[tokio::test]
-async fn a_host_that_only_keeps_its_window_closed_is_there() {
+async fn a_host_with_a_closed_window_is_alive() {
     let net = Net::new(Setup::default()).await;
     let (mut client, mut server, _session) = net.pair().await;
     SockRef::from(&client).set_tcp_user_timeout(Some(Duration::from_secs(600))).unwrap();
@@ -131,7 +132,7 @@ async fn a_host_that_only_keeps_its_window_closed_is_there() {
     soon(server.read_exact(&mut all)).await.unwrap();
 }
 
-/// Says as much as is taken; how much that was.
+/// Sends as much as is accepted; returns the number.
 async fn fill(host: &mut TcpStream) -> usize {
     let (piece, mut all) = (vec![7; 64 << 10], 0);
     while let Ok(said) = tokio::time::timeout(SECOND, host.write(&piece)).await {
@@ -141,7 +142,7 @@ async fn fill(host: &mut TcpStream) -> usize {
 }
 
 #[tokio::test]
-async fn what_a_host_may_say_to_one_that_does_not_read_is_not_much_more_than_over_plain_tcp() {
+async fn a_host_that_does_not_read_stops_the_sender_almost_as_early_as_plain_tcp() {
     let net = Net::new(Setup::default()).await;
     let (mut client, _server, _session) = net.pair().await;
     let through_agents = fill(&mut client).await;
@@ -153,7 +154,7 @@ async fn what_a_host_may_say_to_one_that_does_not_read_is_not_much_more_than_ove
 }
 
 #[tokio::test]
-async fn a_queue_that_was_asked_for_bounds_what_is_held() {
+async fn a_requested_queue_size_bounds_the_bytes_held() {
     let net = Net::new(Setup::default()).await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (mut client, host) = client().await;

@@ -1,4 +1,4 @@
-//! A panic ends the session or stream that it was about: the others go on, and a stream is opened again.
+//! A panic ends only its session or stream: the others continue, and a stream is dialed again.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;
@@ -34,7 +34,7 @@ async fn a_panic_of_one_session_ends_that_session() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn streams_that_end_by_a_panic_are_opened_again() {
+async fn streams_that_panic_are_dialed_again() {
     let net = Net::unconnected(Setup::default()).await;
     // Of both agents' ends of four streams.
     net.cuttable.panics.store(6, Ordering::SeqCst);

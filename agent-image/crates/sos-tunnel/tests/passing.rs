@@ -1,5 +1,5 @@
-//! Bytes that pass through without being copied arrive as those do that are: whatever the sizes in which hosts say and take them, whichever
-//! streams die on the way, whichever side ends first. `SOS_CHAOS_SEED` repeats one run.
+//! Spliced bytes arrive like copied ones: whatever the sizes in which hosts write and read them, whichever streams die on the way,
+//! whichever side ends first. `SOS_CHAOS_SEED` repeats one run.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;
@@ -23,7 +23,7 @@ fn pipes() -> usize {
     links.flatten().filter(|link| link.to_string_lossy().starts_with("pipe:")).count()
 }
 
-/// Says everything in pieces of any size, with pauses now and then, cuts streams, and ends.
+/// Sends everything in pieces of any size, with pauses now and then, cuts streams, and ends.
 async fn say(mut host: OwnedWriteHalf, data: Vec<u8>, mut random: StdRng, net: &Net) {
     let mut at = 0;
     while at < data.len() {
@@ -41,7 +41,7 @@ async fn say(mut host: OwnedWriteHalf, data: Vec<u8>, mut random: StdRng, net: &
     host.shutdown().await.unwrap();
 }
 
-/// Takes everything in pieces of any size, with pauses; more of them at first, so that much waits.
+/// Reads everything in pieces of any size, with pauses; more of them at first, so that a backlog builds up.
 async fn hear(mut host: OwnedReadHalf, mut random: StdRng) -> Vec<u8> {
     let (mut heard, mut piece) = (Vec::new(), vec![0; 1 << 20]);
     tokio::time::sleep(Duration::from_millis(random.random_range(0..200))).await;
@@ -58,7 +58,7 @@ async fn hear(mut host: OwnedReadHalf, mut random: StdRng) -> Vec<u8> {
     }
 }
 
-/// A conversation as the seed says; gives back what each side heard, and what it should have.
+/// A conversation by the seed; returns the bytes received by each side, and the expected ones.
 async fn converse(net: &Net, seed: u64) -> [(Vec<u8>, Vec<u8>); 2] {
     let mut random = StdRng::seed_from_u64(seed);
     let [a, b, c, d] = [(); 4].map(|()| StdRng::seed_from_u64(random.random()));
@@ -99,12 +99,13 @@ async fn arrives(setup: Setup) {
     }
 }
 
-/// Over plain streams bytes pass, and nothing else does. Pipes are counted for the whole process, so no other test may be in this one.
+/// Over plain streams bytes are spliced, and over others they are not. Pipes are counted for the whole process, so no other test may be in
+/// this one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_passes_is_what_is_copied_is_what_was_said() {
+async fn spliced_and_copied_bytes_are_the_hosts_bytes() {
     let none = pipes();
     arrives(Setup { compress: (true, true), encrypted: (true, true), ..Setup::default() }).await;
-    // Each agent has one for what it cannot do without.
+    // Each agent has a scratch pipe.
     assert!(pipes() - none <= 4 * RUNS as usize, "what is compressed or encrypted is in memory");
     let before = pipes();
     let net = Net::new(Setup::default()).await;

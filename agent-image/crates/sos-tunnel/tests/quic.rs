@@ -1,4 +1,4 @@
-//! Streams over QUIC that do not come about, that come about later, and datagrams that pretend to be some.
+//! Streams over QUIC that fail, that recover later, and datagrams that imitate some.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;
@@ -11,7 +11,7 @@ use sos_tunnel::{Limits, PeerConfig, Protocol, Timing};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UdpSocket;
 
-/// Quick to see that datagrams do not arrive, and to try again.
+/// Short intervals to notice lost datagrams, and to retry.
 fn quick() -> Setup {
     let timing = Setup::default().timing;
     let (ping, quic, switch) =
@@ -38,7 +38,7 @@ async fn talk(net: &Net) {
 }
 
 #[tokio::test]
-async fn where_datagrams_do_not_arrive_streams_are_over_tcp_until_they_do() {
+async fn streams_fall_back_to_tcp_while_datagrams_are_lost() {
     let setup = quick();
     let net = Net::unconnected(setup).await;
     net.cuttable.deaf.store(true, Ordering::SeqCst);
@@ -57,7 +57,7 @@ async fn where_datagrams_do_not_arrive_streams_are_over_tcp_until_they_do() {
 }
 
 #[tokio::test]
-async fn what_is_over_tcp_instead_is_encrypted_where_that_is_asked_for() {
+async fn the_tcp_fallback_is_encrypted_where_configured() {
     let net = Net::unconnected(Setup { encrypted: (true, true), ..quick() }).await;
     net.cuttable.deaf.store(true, Ordering::SeqCst);
     until(|| over_quic(&net, 4, 0)).await;
@@ -65,7 +65,7 @@ async fn what_is_over_tcp_instead_is_encrypted_where_that_is_asked_for() {
 }
 
 #[tokio::test]
-async fn quic_comes_and_goes_under_a_running_session() {
+async fn quic_is_switched_on_and_off_under_a_running_session() {
     let setup = Setup { protocol: Protocol::Tcp, ..quick() };
     let net = Net::new(setup).await;
     let (mut client, mut server, _session) = net.pair().await;
@@ -80,7 +80,7 @@ async fn quic_comes_and_goes_under_a_running_session() {
 }
 
 #[tokio::test]
-async fn streams_over_quic_are_encrypted_enough_for_a_pair_that_is() {
+async fn quic_streams_satisfy_required_encryption() {
     let net = Net::new(Setup { encrypted: (false, true), ..quick() }).await;
     assert!(over_quic(&net, 4, 4));
     tokio::time::sleep(quick().timing.switch * 2).await;
@@ -88,7 +88,7 @@ async fn streams_over_quic_are_encrypted_enough_for_a_pair_that_is() {
 }
 
 #[tokio::test]
-async fn windows_that_do_not_fit_the_memory_are_not_promised() {
+async fn windows_beyond_the_budget_are_not_granted() {
     let limits = Limits { memory: 40 << 20, ..Limits::default() };
     let net = Net::new(Setup { limits, ..quick() }).await;
     until(|| net.near.stats().quic_fallbacks_total > 0).await;
@@ -104,7 +104,7 @@ async fn a_wrong_key_makes_no_stream_over_quic() {
 }
 
 #[tokio::test]
-async fn garbage_in_datagrams_touches_nothing() {
+async fn garbage_datagrams_are_ignored() {
     let net = Net::new(quick()).await;
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     for (first, len) in [(0xc0, 1200), (0xff, 1200), (0x40, 40), (0, 1), (0xc3, 21)] {

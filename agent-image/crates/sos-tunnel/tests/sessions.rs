@@ -93,8 +93,8 @@ async fn bulk_arrives_whole_in_both_directions_at_once(setup: Setup) {
 }
 
 async fn bulk_goes_by_one_stream_where_its_path_is_said_to_be_for_one(setup: Setup) {
-    for (carriers, most_of_it) in [(usize::MAX, false), (1, true)] {
-        let net = Net::new(Setup { carriers, pacing: Some(2_000_000), ..setup }).await;
+    for (parallelism, most_of_it) in [(usize::MAX, false), (1, true)] {
+        let net = Net::new(Setup { parallelism, pacing: Some(2_000_000), ..setup }).await;
         let (mut client, mut server, _session) = net.pair().await;
         let data = pattern(6 << 20);
         let write = async {
@@ -103,7 +103,7 @@ async fn bulk_goes_by_one_stream_where_its_path_is_said_to_be_for_one(setup: Set
         };
         assert!(tokio::join!(write, read_all(&mut server)).1 == data);
         let parts = net.cuttable.parts();
-        // Two carry half each otherwise. What goes before much waits may take any, and a stream that seems to stall has another in its place.
+        // Otherwise two carry half each. Bytes before the session is busy may use any, and a stream that seems to stall is replaced.
         assert_eq!(parts[0] > 0.75, most_of_it, "{parts:?}");
     }
 }
@@ -126,7 +126,7 @@ async fn streams_used(setup: Setup, most: (Option<usize>, Option<usize>), from_c
     parts.iter().filter(|part| **part >= 1.0 / 16.0).count()
 }
 
-/// Each end is bound by its own service. Two streams carry all of it here where more may.
+/// Each end is limited by its own service. Two streams carry all of it here where more are allowed.
 async fn a_session_uses_as_many_streams_as_its_service_says(setup: Setup) {
     assert_eq!(streams_used(setup, (Some(1), None), true).await, 1);
     assert_eq!(streams_used(setup, (None, Some(1)), false).await, 1);
@@ -274,7 +274,7 @@ async fn a_server_that_refuses_resets_the_client(setup: Setup) {
     net.nothing_left().await;
 }
 
-/// Waits until something has been counted and nothing more is.
+/// Waits until a counter is positive and no longer changes.
 async fn stands_still(count: impl Fn() -> u64) {
     soon(async {
         let mut before = 0;
@@ -293,7 +293,7 @@ async fn a_slow_reader_stops_only_itself(setup: Setup) {
         let block = vec![1; 1 << 20];
         while slow_client.write_all(&block).await.is_ok() {}
     });
-    // It is stopped by how far its host may be ahead, whatever the kernel's buffers take.
+    // Its read-ahead limit stops it, whatever the kernel's buffers take.
     stands_still(|| net.near.stats().bytes_sent_total).await;
     let (mut client, mut server, session) = net.pair().await;
     let data = pattern(8 << 20);
@@ -365,7 +365,7 @@ async fn a_peer_that_would_rather_not_is_known_and_takes_what_comes(setup: Setup
     until(|| !listed()).await;
     assert!(net.near.peer_alive(FAR) && !net.near.peer_willing(FAR));
     let (_client, _server, _session) = net.pair().await;
-    // Nobody can be told: the streams that come next say it.
+    // No stream is there to tell: the next ones do.
     net.cuttable.refuses.store(true, Ordering::SeqCst);
     net.cuttable.cut(setup.streams);
     until(|| net.near.stats().streams == 0 && net.far.stats().streams == 0).await;
@@ -399,10 +399,10 @@ async fn paths_tell_what_has_passed_and_how_long_it_takes(setup: Setup) {
     server.write_all(&[7; 999]).await.unwrap();
     soon(client.read_exact(&mut [0; 999])).await.unwrap();
     until(|| relayed.bytes() == (UP as u64, 999)).await;
-    // Counted by another thread once it has been sent.
+    // Counted by another thread after it has been sent.
     until(|| net.far.paths()[0].sent >= 999).await;
     let (near, far) = (net.near.paths()[0], net.far.paths()[0]);
-    // What goes twice, because a stream was slow, counts twice.
+    // Bytes sent twice, because a stream was slow, count twice.
     assert!(near.sent >= UP as u64 && far.received >= UP as u64, "{near:?} {far:?}");
     assert!([near.received, far.sent].iter().all(|n| (999..UP as u64).contains(n)), "{near:?} {far:?}");
     for rtt in [near.rtt, near.min_rtt, far.rtt, far.min_rtt] {

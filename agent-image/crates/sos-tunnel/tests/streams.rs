@@ -1,4 +1,4 @@
-//! Streams that die, and connections to the stream port that are none.
+//! Streams that die, and connections to the stream port that are not streams.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;
@@ -18,7 +18,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 const BULK: usize = 24 << 20;
-/// Bytes taken for a host that reads none of them: less than an agent reads ahead of what the far host has acknowledged.
+/// Bytes accepted for a host that reads none of them: less than an agent reads ahead of what the far host has acknowledged.
 const UNREAD: usize = 384 << 10;
 
 over_both! {
@@ -39,7 +39,7 @@ over_both! {
     ]
 }
 
-/// Sends [`BULK`] bytes and cuts streams on the way; gives back what arrived.
+/// Sends [`BULK`] bytes and cuts streams on the way; returns the bytes that arrived.
 async fn transfer_with_cuts(net: &Net, streams_cut: usize, times: usize) -> bool {
     let (mut client, mut server, session) = net.pair().await;
     let data = pattern(BULK);
@@ -114,7 +114,7 @@ async fn without_streams_sessions_end_with_a_reset_after_the_wait(setup: Setup) 
     net.nothing_left().await;
 }
 
-/// The far agent in a later life, at another port.
+/// The far agent in a later boot, at another port.
 async fn later_life(net: &Net, setup: &Setup) -> Tunnel {
     let far = tunnel(setup, FAR, 2, &net.cuttable, &net.servers);
     far.set_peers(vec![peer(NEAR, 1, 4)]);
@@ -134,7 +134,7 @@ async fn a_peer_that_restarts_ends_the_sessions_of_its_earlier_life(setup: Setup
     until(|| far.stats().streams == 4).await;
 }
 
-/// The server speaks first: the opener has nothing to send but that it opens.
+/// The server speaks first: the opener has nothing to send but its Open.
 async fn greets(net: &Net) {
     let (mut client, mut server, session) = net.pair().await;
     server.write_all(b"welcome").await.unwrap();
@@ -146,7 +146,7 @@ async fn greets(net: &Net) {
     assert_eq!(soon(session).await.reason, EndReason::Finished);
 }
 
-/// A later life of the near agent in place of the one there is.
+/// A later boot of the near agent in place of the present one.
 async fn replace_near(net: &mut Net, setup: &Setup) {
     let near = tunnel(setup, NEAR, 2, &net.cuttable, &net.servers);
     near.open_datagrams(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap(), 0).unwrap();
@@ -255,7 +255,7 @@ async fn a_peer_taken_off_the_list_finishes_what_runs(setup: Setup) {
 }
 
 async fn a_wrong_key_makes_no_stream(setup: Setup) {
-    // What was dialed is kept open by the means to cut it: the far side sees no end, only its patience.
+    // The connection is kept open by the handle to cut it: the far side sees no end, only its timeout.
     let timing = Timing { handshake: Duration::from_millis(300), ..setup.timing };
     let net = Net::unconnected(Setup { near_key: [8; 32], timing, ..setup }).await;
     until(|| net.near.stats().handshakes_failed_total >= 4 && net.far.stats().handshakes_failed_total >= 4)
@@ -279,13 +279,13 @@ fn hello(agent: sos_wire::AgentId) -> Hello {
 
 async fn is_closed(socket: &mut TcpStream) -> Vec<u8> {
     let mut rest = Vec::new();
-    // An end or a reset, but no stream.
+    // An end or a reset, but not a stream.
     let _ = soon(socket.read_to_end(&mut rest)).await;
     rest
 }
 
 #[tokio::test]
-async fn a_recorded_exchange_is_worth_nothing() {
+async fn a_recorded_handshake_is_rejected() {
     let net = Net::unconnected(Setup { near_key: [8; 32], ..Setup::default() }).await;
     let (hello, key) = (hello(NEAR).encode(), Key::new([7; 32]));
     let mut socket = TcpStream::connect(net.stream_address).await.unwrap();
@@ -317,7 +317,7 @@ async fn strangers_and_garbage_get_no_answer() {
 }
 
 #[tokio::test]
-async fn garbage_behind_a_right_exchange_ends_the_stream_and_nothing_else() {
+async fn garbage_after_a_valid_handshake_ends_the_stream_only() {
     let net = Net::new(Setup::default()).await;
     let (hello, key) = (hello(NEAR).encode(), Key::new([7; 32]));
     let mut socket = TcpStream::connect(net.stream_address).await.unwrap();

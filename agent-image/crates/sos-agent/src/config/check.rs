@@ -1,4 +1,4 @@
-//! What a well-formed document may still get wrong: bounds, and references from one part to another.
+//! Checks of a well-formed document: bounds, and references between its parts.
 
 use std::net::Ipv4Addr;
 
@@ -7,7 +7,7 @@ use super::{
     MAX_STREAM_PORTS, PortRange,
 };
 
-/// Longest interface name the kernel takes (IFNAMSIZ - 1).
+/// Longest interface name of the kernel (IFNAMSIZ - 1).
 const MAX_INTERFACE_NAME: usize = 15;
 
 impl AgentConfig {

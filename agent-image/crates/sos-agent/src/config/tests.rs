@@ -26,7 +26,7 @@ pub(crate) fn document() -> Value {
     })
 }
 
-/// Puts the right hash into a document.
+/// Sets the correct hash in a document.
 pub(crate) fn sealed(mut document: Value) -> Vec<u8> {
     let hash = canonical::document_hash(document.to_string().as_bytes()).unwrap();
     document["hash"] = json!(hash);
@@ -54,7 +54,7 @@ fn reads_the_document_of_the_spec() {
 }
 
 #[test]
-fn encryption_is_none_unless_said_otherwise() {
+fn encryption_is_off_by_default() {
     assert_eq!(config().services[0].transport.encryption, Encryption::None);
     for (said, meant) in [("None", Encryption::None), ("TLS", Encryption::Tls)] {
         let mut document = document();
@@ -65,7 +65,7 @@ fn encryption_is_none_unless_said_otherwise() {
 }
 
 #[test]
-fn compression_is_none_unless_said_otherwise() {
+fn compression_is_off_by_default() {
     assert_eq!(config().services[0].transport.compression, Compression::None);
     for (said, meant) in [("None", Compression::None), ("Adaptive", Compression::Adaptive)] {
         let mut document = document();
@@ -155,7 +155,7 @@ fn a_changed_document_with_the_old_hash_is_refused() {
 }
 
 #[test]
-fn only_what_is_made_at_start_needs_a_restart() {
+fn only_settings_made_at_start_need_a_restart() {
     let running = config();
     let mut next = running.clone();
     next.services.clear();

@@ -1,17 +1,17 @@
-//! What nft decides about a client's first packet.
+//! Decisions of nft about a client's first packet.
 
 use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use sos_agent::nft::UNARMED_MAC;
+use sos_agent::netns::nft::UNARMED_MAC;
 
 use crate::lab::{CLIENT, FAR, Lab, NEAR, PATIENCE, SERVER, SERVICE_PORT, eventually, sh};
 use crate::wire::{digest, fetch, fetch_from, serve};
 
 #[test]
-fn a_syn_that_went_plain_stays_plain_when_it_is_repeated() {
+fn a_retransmitted_syn_stays_plain() {
     let lab = Lab::new();
     let near = lab.agent_until_ready(NEAR);
     // Without its agent the far namespace forwards all the same, once one has run there.
@@ -19,7 +19,7 @@ fn a_syn_that_went_plain_stays_plain_when_it_is_repeated() {
     let seen = serve(&lab, b"reply".to_vec());
     // Were its address not known, the near namespace would answer the client that it cannot be reached.
     lab.ip("near", &format!("neigh replace {SERVER} lladdr 02:53:00:00:00:22 dev net0 nud permanent"));
-    // The server does not hear the first SYN; the client will repeat it after a second and more.
+    // The server does not see the first SYN; the client will retransmit it after a second and more.
     lab.ip("sw", "link set p-server down");
     let client = lab.start("client", || fetch(b"request"));
     near.wait_metric("sos_agent_syns_total{decision=\"plain\"}", |syns| syns >= 1);
@@ -38,7 +38,7 @@ const SYN: u8 = 0x02;
 const RST_ACK: u8 = 0x14;
 const ACK: u8 = 0x10;
 
-/// A bare SYN with options, sent as it is. nft decides before anybody looks at the checksum.
+/// A bare SYN with options, sent as it is. nft decides before any check of the checksum.
 fn send_syn(port: u16, options: &[u8]) {
     send_segment(port, SYN, options);
 }
@@ -100,7 +100,7 @@ fn a_syn_marked_as_not_armed_goes_plain_and_stays_so() {
 }
 
 #[test]
-fn the_repeated_syn_of_a_connection_that_stands_without_the_agent_stays_plain() {
+fn the_retransmitted_syn_of_an_established_plain_connection_stays_plain() {
     let lab = Lab::new();
     let (near, _far) = lab.agents();
     lab.at("client", || {

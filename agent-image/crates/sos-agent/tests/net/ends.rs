@@ -1,4 +1,4 @@
-//! How things end: refusals, killed agents, draining.
+//! Ends of sessions: refusals, killed agents, draining.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -20,7 +20,7 @@ fn a_server_that_refuses_resets_the_client() {
     near.wait_metric("sos_agent_sessions_ended_total{role=\"ingress\",reason=\"server_refused\"}", |n| {
         n == 1
     });
-    // Refusing is an answer: the service stays armed.
+    // A refusal is an answer: the service stays armed.
     let reply = content(2, 1_000);
     let seen = serve(&lab, reply.clone());
     assert_works(&lab, &seen, &reply);
@@ -28,7 +28,7 @@ fn a_server_that_refuses_resets_the_client() {
 }
 
 #[test]
-fn a_server_that_is_not_there_resets_the_client_and_is_plain_for_a_while() {
+fn an_unreachable_server_resets_the_client_and_is_plain_for_a_while() {
     let lab = Lab::new();
     let (near, _far) = lab.agents();
     // The far agent is as patient as its kernel: 127 s, which this makes three.
@@ -95,7 +95,7 @@ fn assert_reset(mut end: TcpStream, whose: &str) {
 }
 
 #[test]
-fn killing_the_near_agent_resets_both_ends_and_new_connections_are_plain() {
+fn killing_the_ingress_agent_resets_both_ends_and_new_connections_are_plain() {
     let lab = Lab::new();
     let (mut near, far) = lab.agents();
     let (client, server) = busy_connection(&lab);
@@ -110,7 +110,7 @@ fn killing_the_near_agent_resets_both_ends_and_new_connections_are_plain() {
 }
 
 #[test]
-fn killing_the_near_agent_makes_new_connections_plain_at_once() {
+fn killing_the_ingress_agent_makes_new_connections_plain_at_once() {
     let lab = Lab::new();
     let (mut near, far) = lab.agents();
     let reply = content(2, 1_000);
@@ -124,7 +124,7 @@ fn killing_the_near_agent_makes_new_connections_plain_at_once() {
 }
 
 #[test]
-fn killing_the_far_agent_resets_both_ends() {
+fn killing_the_egress_agent_resets_both_ends() {
     let lab = Lab::new();
     let (near, mut far) = lab.agents();
     let (client, server) = busy_connection(&lab);

@@ -67,17 +67,17 @@ fn who_finds_no_room_is_plain(small: Side) {
 }
 
 #[test]
-fn who_finds_no_room_at_the_near_agent_is_plain_and_nobody_is_reset() {
+fn full_ingress_agent_makes_connections_plain_without_a_reset() {
     who_finds_no_room_is_plain(NEAR);
 }
 
 #[test]
-fn who_finds_no_room_at_the_far_agent_is_plain_and_nobody_is_reset() {
+fn full_egress_agent_makes_connections_plain_without_a_reset() {
     who_finds_no_room_is_plain(FAR);
 }
 
 #[test]
-fn a_far_agent_that_leaves_costs_no_connection() {
+fn draining_egress_agent_loses_no_connection() {
     let lab = Lab::new();
     let (near, mut far) = lab.agents();
     echo(&lab);

@@ -54,7 +54,7 @@ fn a_closed_port_is_closed_and_an_open_one_accelerated() {
 }
 
 #[test]
-fn a_server_that_accepted_is_known_until_it_refuses() {
+fn an_accepting_server_is_known_until_it_refuses() {
     let lab = Lab::new();
     let (near, _far) = lab.agents_that_accept("Learned");
     let server = lab.at("server", || TcpListener::bind((Ipv4Addr::UNSPECIFIED, SERVICE_PORT)).unwrap());
@@ -87,7 +87,7 @@ fn icmp_errors_reach_the_client_as_they_are() {
 }
 
 #[test]
-fn a_silent_server_is_waited_for_as_by_plain_tcp() {
+fn a_silent_server_has_the_timeout_of_plain_tcp() {
     let lab = Lab::new();
     let (near, _far) = lab.agents_that_accept("Learned");
     let seen = serve(&lab, b"reply".to_vec());
@@ -114,7 +114,7 @@ fn a_far_agent_that_does_not_answer_makes_the_client_plain() {
 }
 
 #[test]
-fn without_the_near_agent_clients_are_plain_at_once() {
+fn without_the_ingress_agent_clients_are_plain_at_once() {
     let lab = Lab::new();
     let (mut near, _far) = lab.agents_that_accept("Confirmed");
     let seen = serve(&lab, b"reply".to_vec());

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use sos_agent::canonical;
+use sos_agent::config::canonical;
 use sos_wire::{AgentId, Key};
 
 /// Nothing here takes seconds; a busy machine may.

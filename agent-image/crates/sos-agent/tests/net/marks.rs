@@ -89,7 +89,7 @@ fn hosts(lab: &Lab, first: Marks) -> (Host, Host) {
 }
 
 #[test]
-fn each_host_sees_the_marks_that_the_other_one_has_now() {
+fn each_host_sees_the_current_marks_of_the_other() {
     let lab = Lab::new();
     let (_near, far) = lab.agents();
     let (client, server) = hosts(&lab, Marks { dscp: 16, ttl: 77 });
@@ -105,7 +105,7 @@ fn each_host_sees_the_marks_that_the_other_one_has_now() {
 }
 
 #[test]
-fn a_mark_changes_though_its_host_only_acknowledges() {
+fn marks_change_even_on_bare_acknowledgements() {
     let lab = Lab::new();
     let (_near, _far) = lab.agents();
     let (client, server) = hosts(&lab, Marks { dscp: 0, ttl: 64 });
@@ -128,7 +128,7 @@ fn a_mark_changes_though_its_host_only_acknowledges() {
 
 /// The SYN to the server has the client's marks, and the SYN-ACK to the client not the client's.
 #[test]
-fn a_handshake_has_the_marks_of_whose_it_is() {
+fn a_handshake_carries_its_hosts_marks() {
     let lab = Lab::new();
     let (_near, _far) = lab.agents();
     sh(&format!("ip netns exec {} sysctl -qw net.ipv4.tcp_reflect_tos=1", lab.ns("server")));

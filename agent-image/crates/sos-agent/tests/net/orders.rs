@@ -34,7 +34,7 @@ impl Controller {
             agent: side.agent(),
             boot: BootId(1),
             sequence: self.sequence,
-            time_ms: sos_agent::shared::unix_ms(),
+            time_ms: sos_agent::context::unix_ms(),
             reply_to: 0,
         };
         let key = side.site_key().order_to_agent(side.agent());
@@ -131,7 +131,7 @@ fn ask(controller: &mut Controller, session: SessionUuid, port: u16) -> OrderBod
 }
 
 #[test]
-fn the_connection_that_the_server_accepted_first_becomes_the_sessions() {
+fn the_connection_made_ahead_becomes_the_sessions() {
     const PORT: u16 = 41_923;
     let lab = Lab::new();
     let (_near, far) = lab.agents();
@@ -151,7 +151,7 @@ fn the_connection_that_the_server_accepted_first_becomes_the_sessions() {
 }
 
 #[test]
-fn a_connection_that_nobody_wants_any_more_is_reset() {
+fn an_unwanted_connection_made_ahead_is_reset() {
     let lab = Lab::new();
     let (_near, _far) = lab.agents();
     let mut controller = Controller::new(&lab);
@@ -165,7 +165,7 @@ fn a_connection_that_nobody_wants_any_more_is_reset() {
 }
 
 #[test]
-fn the_controller_hears_what_the_server_says() {
+fn the_controller_gets_the_servers_answer() {
     let lab = Lab::new();
     let (_near, _far) = lab.agents();
     let mut controller = Controller::new(&lab);
@@ -182,7 +182,7 @@ fn the_controller_hears_what_the_server_says() {
 }
 
 #[test]
-fn an_order_is_refused_with_its_reason() {
+fn an_order_is_refused_with_a_reason() {
     let lab = Lab::new();
     let (near, _far) = lab.agents();
     let mut controller = Controller::new(&lab);
@@ -203,7 +203,7 @@ fn an_order_is_refused_with_its_reason() {
 }
 
 #[test]
-fn beacons_come_to_the_discovery_address() {
+fn beacons_arrive_at_the_discovery_address() {
     let lab = Lab::new();
     let socket = lab.at("ctl", || UdpSocket::bind((DISCOVERY, 9875)).unwrap());
     socket.set_read_timeout(Some(PATIENCE)).unwrap();

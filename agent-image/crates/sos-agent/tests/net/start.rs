@@ -35,7 +35,7 @@ fn attach_host_makes_its_own_namespace_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn says_what_is_missing_and_exits_1() {
+fn names_the_missing_file_and_exits_1() {
     let lab = Lab::new();
     let path = lab.configure(NEAR, 1);
     let run = |attach: &'static str, config: std::path::PathBuf, keys: std::path::PathBuf| {
@@ -67,7 +67,7 @@ fn says_what_is_missing_and_exits_1() {
 }
 
 #[test]
-fn a_new_configuration_is_taken_over_while_running() {
+fn a_new_configuration_is_reloaded_while_running() {
     let lab = Lab::new();
     let (near, _far) = lab.agents();
     lab.configure(NEAR, 2);

@@ -84,7 +84,7 @@ fn an_agent_without_a_peer_lets_connections_go_plain() {
 }
 
 #[test]
-fn an_established_plain_connection_goes_on_while_the_agent_arms() {
+fn an_established_plain_connection_survives_arming() {
     let lab = Lab::new();
     let near = lab.agent(NEAR);
     // Without its agent the far namespace forwards all the same, as soon as one has run there.

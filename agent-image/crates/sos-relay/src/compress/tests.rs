@@ -5,16 +5,17 @@ use super::*;
 const MS: Duration = Duration::from_millis(1);
 const BLOCK: usize = 64 << 10;
 
-/// A session over streams of `rate` bytes a millisecond, with blocks that `share` is left of, at `speed` bytes a second of the processor.
+/// A session over streams of `rate` bytes a millisecond, with blocks that shrink to `share`, compressed at `speed` bytes a second of CPU
+/// time.
 struct Run {
     adaptive: Adaptive,
     now: Instant,
     rate: usize,
     share: f64,
     speed: f64,
-    /// The host has more to say than the streams take.
+    /// The host has a backlog.
     eager: bool,
-    /// Blocks that were compressed or tried, and all.
+    /// Blocks that were compressed or tried, and all blocks.
     tried: usize,
     sent: usize,
 }
@@ -50,14 +51,14 @@ impl Run {
 }
 
 #[test]
-fn begins_where_streams_are_slow_and_blocks_shrink() {
+fn starts_where_streams_are_slow_and_blocks_shrink() {
     let mut run = Run::new(0.3);
     assert!(run.send(100).adaptive.is_on());
     assert!(run.tried >= 80, "after the first window: {}", run.tried);
 }
 
 #[test]
-fn an_odd_end_is_not_tried_and_a_block_behind_it_is() {
+fn a_short_block_is_not_tried_and_the_next_full_one_is() {
     let mut run = Run::new(0.3);
     run.adaptive.handle_plain(BLOCK);
     run.adaptive.handle_waiting();
@@ -80,7 +81,7 @@ fn tries_less_and_less_where_blocks_do_not_shrink() {
 }
 
 #[test]
-fn a_processor_that_is_not_faster_than_the_streams_is_spared() {
+fn a_cpu_slower_than_the_streams_does_not_compress() {
     let mut run = Run::new(0.3);
     run.rate = 200_000;
     assert!(!run.send(10_000).adaptive.is_on());
@@ -88,14 +89,14 @@ fn a_processor_that_is_not_faster_than_the_streams_is_spared() {
 }
 
 #[test]
-fn streams_that_are_not_waited_for_get_what_there_is() {
+fn streams_without_a_backlog_get_uncompressed_blocks() {
     let mut run = Run::new(0.3);
     run.eager = false;
     assert_eq!(run.send(10_000).tried, 0);
 }
 
 #[test]
-fn ends_and_begins_again_as_the_data_changes() {
+fn stops_and_restarts_as_the_data_changes() {
     let mut run = Run::new(0.3);
     run.send(100).share = 1.0;
     assert!(!run.send(50).adaptive.is_on());
@@ -106,7 +107,7 @@ fn ends_and_begins_again_as_the_data_changes() {
 }
 
 #[test]
-fn ends_when_the_host_says_less_than_streams_take() {
+fn stops_when_the_host_sends_less_than_the_streams_carry() {
     let mut run = Run::new(0.3);
     run.send(100).eager = false;
     assert!(run.adaptive.is_on());
@@ -119,14 +120,14 @@ fn ends_when_the_host_says_less_than_streams_take() {
 }
 
 #[test]
-fn ends_when_the_processor_becomes_slow() {
+fn stops_when_the_cpu_becomes_slow() {
     let mut run = Run::new(0.3);
     run.send(100).speed = 5e6;
     assert!(!run.send(50).adaptive.is_on());
 }
 
 #[test]
-fn small_blocks_and_streams_that_do_not_take_it_are_left_alone() {
+fn small_blocks_and_incapable_peers_get_uncompressed_data() {
     let now = Instant::now();
     let mut compression = Compression::new(now);
     let data = |len| Body::Data { offset: 0, payload: vec![7; len].into() };

@@ -6,15 +6,14 @@ use super::{Session, State};
 use crate::scheduler::{StreamId, StreamView, quickest};
 
 impl Session {
-    /// The local host's packets have these marks now, and so has what it says from now on.
+    /// Notes the current marks of the local host's packets, and of its bytes from now on.
     pub fn handle_local_marks(&mut self, marks: Marks) {
         if matches!(self.state, State::Running) {
             self.announced.change(marks, self.sender.taken());
         }
     }
 
-    /// Marks for the local host's connection from now on, if they have changed. Asked before each look at
-    /// [`Self::deliverable`].
+    /// Marks for the local host's connection from now on, if they have changed. Call before each use of [`Self::deliverable`].
     pub fn poll_marks(&mut self) -> Option<Marks> {
         let marks = self.marks.poll(self.receiver.delivered());
         if let Some(at) = self.marks.next() {
@@ -23,7 +22,7 @@ impl Session {
         marks
     }
 
-    /// Bytes for the host, in order, that have the marks in force.
+    /// Bytes for the host, in order, with the marks in force.
     pub fn deliverable(&self) -> impl Iterator<Item = &Payload> {
         let limit = self.marks.next().map_or(u64::MAX, |at| at.saturating_sub(self.receiver.delivered()));
         let mut end = 0;
@@ -33,7 +32,7 @@ impl Session {
         })
     }
 
-    /// A change is told at once where no data follows it: acknowledgements of the far agent have it, too.
+    /// A change without data behind it is announced at once: the far agent's acknowledgements use it, too.
     pub(super) fn transmit_marks(&mut self, streams: &[StreamView]) -> Option<(StreamId, Body)> {
         if !self.announced.is_due() {
             return None;
@@ -42,8 +41,8 @@ impl Session {
         self.first_on(stream).map(|body| (stream, body))
     }
 
-    /// Frame that has to precede data on a stream: Open, so that data never meets an agent that has not heard of the session (frame.md clause
-    /// 7), and the marks of the data.
+    /// Frame that has to precede data on a stream: Open, so that data never meets an agent without the session (frame.md clause 7), and the
+    /// marks of the data.
     pub(super) fn first_on(&mut self, stream: StreamId) -> Option<Body> {
         self.open_for(stream).or_else(|| self.announced.before(stream))
     }
@@ -64,7 +63,7 @@ mod tests {
     const SYN: Marks = Marks { dscp: 10, ttl: 64 };
     const LATER: Marks = Marks { dscp: 46, ttl: 64 };
 
-    /// An opener and an acceptor that are connected by two streams of one path.
+    /// An opener and an acceptor, connected by two streams of one path.
     fn pair(now: Instant) -> (Session, Session) {
         let config = SessionConfig {
             number: SessionNumber(1),
@@ -97,15 +96,15 @@ mod tests {
             label: 0,
             has_room: true,
             queued: 0,
-            given: 0,
-            passed: 0,
+            queued_total: 0,
+            acked: 0,
             rtt: Duration::from_millis(20),
             window: 1 << 20,
-            grows: false,
+            slow_start: false,
             stalled: false,
-            doubtful: false,
-            carriers: usize::MAX,
-            spare: false,
+            suspect: false,
+            parallelism: usize::MAX,
+            reserved: false,
             lossy: false,
         };
         session.handle_stream_up(view.id);
@@ -128,7 +127,7 @@ mod tests {
         session.handle_local_data(Bytes::from_static(bytes));
     }
 
-    /// Gives the host all there is: each write with the marks that it has.
+    /// Delivers everything to the host: each write with its marks.
     fn written(session: &mut Session, now: Instant) -> Vec<(Option<Marks>, Vec<u8>)> {
         let (mut writes, mut marks) = (Vec::new(), None);
         loop {
@@ -143,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_told_before_the_bytes_that_have_them_on_each_stream() {
+    fn marks_precede_their_bytes_on_each_stream() {
         let now = Instant::now();
         let (mut opener, _) = pair(now);
         say(&mut opener, SYN, b"one");

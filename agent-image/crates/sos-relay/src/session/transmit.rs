@@ -1,4 +1,4 @@
-//! What a session sends next.
+//! Transmission: the next frame of a session.
 
 use std::time::Instant;
 
@@ -44,8 +44,8 @@ impl Session {
         self.scheduler.choose(streams, demand)
     }
 
-    /// What a stream holds that has stalled while others move is sent again there, and it is asked again whether the peer has the session:
-    /// as if it had died, but it may come back.
+    /// Blocks on a stream that has stalled while others move are retransmitted elsewhere, and the peer is asked whether it still has the
+    /// session: as if the stream had died, but it may recover.
     fn note_stalled(&mut self, streams: &[StreamView]) {
         let moving = streams.iter().any(|s| !s.stalled);
         for view in streams {
@@ -59,7 +59,7 @@ impl Session {
         }
     }
 
-    /// The last bytes there are a second time, over another stream, where the path of the first loses segments.
+    /// Sends the tail a second time, over another stream, where the path of the first is lossy.
     fn double(&mut self, now: Instant, streams: &[StreamView]) -> Option<(StreamId, Body)> {
         let first = self.sender.tail_on()?;
         streams.iter().find(|s| s.id == first && s.lossy)?;
@@ -71,7 +71,7 @@ impl Session {
         self.sender.double(now).map(|body| (stream, body))
     }
 
-    /// A block that is late over one path, by another.
+    /// Copies a block that is late over one path to another.
     fn reinject(&mut self, now: Instant, streams: &[StreamView]) -> Option<(StreamId, Body)> {
         if !self.sender.awaits_ack() || streams.iter().all(|s| s.label == streams[0].label) {
             return None;
@@ -85,11 +85,11 @@ impl Session {
     fn reinject_by(&mut self, label: u8, now: Instant, streams: &[StreamView]) -> Option<(StreamId, Body)> {
         let there = streams.iter().filter(|s| s.label == label && s.has_room && works(s));
         let view = there.min_by_key(|s| s.arrival(self.sender.block()))?;
-        // There Open would have to go first.
+        // Open would have to precede it there.
         if matches!(&self.opening, Opening::Repeat { sent_on, .. } if !sent_on.contains(&view.id)) {
             return None;
         }
-        // Nor does a copy arrive before the marks of what it has.
+        // A copy must not arrive before its marks.
         if let Some(marks) = self.announced.before(view.id) {
             return Some((view.id, marks));
         }
@@ -131,7 +131,7 @@ impl Session {
         Some((stream, self.receiver.next_ack()))
     }
 
-    /// Room or not: it is the last and it is small, and who never hears of it waits for ever.
+    /// Even without room: this is the last frame and it is small, and a peer that misses it waits for ever.
     pub(super) fn transmit_reset(&mut self, streams: &[StreamView]) -> Option<(StreamId, Body)> {
         let State::Resetting { reason, told } = &mut self.state else { return None };
         let stream = streams.iter().map(|s| s.id).find(|id| !told.contains(id))?;
@@ -140,24 +140,24 @@ impl Session {
     }
 }
 
-/// Nothing is put on others that is not needed: they are down, or what they carry is at the cost of the rest.
+/// No unnecessary frames on the others: they are down, or carry at the cost of the rest.
 fn works(view: &StreamView) -> bool {
-    !view.stalled && !view.doubtful && !view.spare
+    !view.stalled && !view.suspect && !view.reserved
 }
 
-/// When a block that was put on a stream will have arrived, if `other` is a way for it to be there sooner.
+/// Expected arrival of a block, if `other` may deliver it sooner.
 ///
-/// What is late over a path is late by any of its streams. What its transport knows to be there is there, though the peer does not
-/// acknowledge it before all that comes earlier; and from a path that has kept quiet for longer than it should have, no more can be expected
-/// than that it will do so for as long again.
+/// Lateness over a path applies to all of its streams. A block that its transport knows to be acknowledged has arrived, although the peer
+/// does not acknowledge it before everything earlier; and from a path that has been silent for longer than it should, expect only that the
+/// silence lasts as long again.
 fn expected(view: &StreamView, other: &StreamView, put: &Place, now: Instant) -> Option<Instant> {
     let overdue = now.saturating_duration_since(put.due + view.rtt / 2);
     (view.label != other.label && !view.has_passed(put.until)).then(|| put.due.max(now) + overdue)
 }
 
-/// Where a block is that is put on a stream now.
+/// Placement of a block that is queued on a stream now.
 fn place(now: Instant, view: &StreamView, len: usize) -> Place {
-    Place { stream: view.id, due: now + view.arrival(len), until: view.given + len as u64 }
+    Place { stream: view.id, due: now + view.arrival(len), until: view.queued_total + len as u64 }
 }
 
 #[cfg(test)]
@@ -185,7 +185,7 @@ mod tests {
         }
     }
 
-    /// A session that two streams carry, the first of 20 ms.
+    /// A session over two streams, the first of 20 ms.
     fn session(now: Instant) -> Session {
         let mut session = Session::accept(&config(), &Budget::new(64 << 20), now).unwrap();
         session.handle_stream_up(StreamId(0));
@@ -200,21 +200,21 @@ mod tests {
             label,
             has_room: true,
             queued: 0,
-            given: 1000,
-            passed: 0,
+            queued_total: 1000,
+            acked: 0,
             rtt: RTT,
             window: 1 << 20,
-            grows: false,
+            slow_start: false,
             stalled: false,
-            doubtful: false,
-            carriers: usize::MAX,
-            spare: false,
+            suspect: false,
+            parallelism: usize::MAX,
+            reserved: false,
             lossy: false,
         }
     }
 
     #[test]
-    fn what_is_late_is_expected_to_be_as_late_again_unless_it_is_there() {
+    fn a_late_block_is_expected_to_be_as_late_again_unless_acknowledged() {
         let (start, ms) = (Instant::now(), Duration::from_millis);
         let (slow, fast) = (stream(0, 0), stream(1, 1));
         let due = start + ms(30);
@@ -228,14 +228,14 @@ mod tests {
         assert_eq!(expected(&slow, &fast, &put, due + ms(50)), Some(due + ms(50 + 40)));
         let same_path = StreamView { label: 0, ..fast };
         assert_eq!(expected(&slow, &same_path, &put, due + ms(50)), None);
-        for (passed, until) in [(900, 900), (999, 900), (1000, 2000)] {
-            let (there, put) = (StreamView { passed, ..slow }, Place { until, ..put });
-            assert_eq!(expected(&there, &fast, &put, due + ms(50)), None, "{passed} of 1000 have passed");
+        for (acked, until) in [(900, 900), (999, 900), (1000, 2000)] {
+            let (there, put) = (StreamView { acked, ..slow }, Place { until, ..put });
+            assert_eq!(expected(&there, &fast, &put, due + ms(50)), None, "{acked} of 1000 acknowledged");
         }
     }
 
     #[test]
-    fn late_blocks_go_by_another_path_when_credit_is_used_up() {
+    fn late_blocks_use_another_path_when_credit_is_exhausted() {
         let (start, ms) = (Instant::now(), Duration::from_millis);
         let mut session = session(start);
         session.handle_local_data(Bytes::from(vec![7; 1000]));
@@ -259,21 +259,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_again_goes_by_no_stream_that_others_do_without() {
+    fn retransmissions_avoid_reserved_streams() {
         let now = Instant::now();
         let slow = StreamView { rtt: 10 * RTT, ..stream(0, 0) };
-        for (spare, expected) in [(false, vec![0, 0, 1]), (true, vec![0, 0])] {
+        for (reserved, expected) in [(false, vec![0, 0, 1]), (true, vec![0, 0])] {
             let mut session = session(now);
             session.handle_local_data(Bytes::from(vec![7; 1000]));
             let mut sent: Vec<_> = std::iter::from_fn(|| session.poll_transmit(now, &[slow])).collect();
-            let fast = StreamView { spare, ..stream(1, 1) };
+            let fast = StreamView { reserved, ..stream(1, 1) };
             sent.extend(std::iter::from_fn(|| session.poll_transmit(now, &[slow, fast])));
             assert_eq!(sent.iter().map(|sent| sent.stream.0).collect::<Vec<_>>(), expected);
         }
     }
 
     #[test]
-    fn where_segments_are_lost_the_last_bytes_go_by_two_streams() {
+    fn on_a_lossy_path_the_tail_uses_two_streams() {
         let now = Instant::now();
         let lossy = |id| StreamView { lossy: true, ..stream(id, 0) };
         for (views, doubled) in [([lossy(0), lossy(1)], true), ([stream(0, 0), stream(1, 0)], false)] {
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_goes_where_there_is_no_room() {
+    fn a_reset_needs_no_room() {
         let mut session = session(Instant::now());
         let full = |id| StreamView { has_room: false, ..stream(id, 0) };
         session.handle_local_reset(EndReason::ServerReset);
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_heard_nothing_opens_again_each_second() {
+    fn an_opener_without_an_answer_repeats_open_each_second() {
         let (mut now, second) = (Instant::now(), Duration::from_secs(1));
         let uuid = sos_wire::SessionUuid([1; 16]);
         let (client, server) = ("10.0.0.1:4000".parse().unwrap(), "10.0.1.1:80".parse().unwrap());
@@ -335,15 +335,15 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_beside_a_stream_with_room_is_asked_for_again() {
+    fn a_frame_that_waits_beside_a_stream_with_room_is_polled_again() {
         let now = Instant::now();
         let mut session = session(now);
         let full = StreamView { has_room: false, ..stream(0, 0) };
-        let doubtful = StreamView { doubtful: true, ..stream(1, 0) };
-        assert_eq!(session.poll_transmit(now, &[full, doubtful]), None, "Opened waits for the first");
+        let suspect = StreamView { suspect: true, ..stream(1, 0) };
+        assert_eq!(session.poll_transmit(now, &[full, suspect]), None, "Opened waits for the first");
         assert_eq!(session.poll_timeout(), Some(now + ASK_AGAIN));
         session.handle_timeout(now + ASK_AGAIN);
-        let sent = session.poll_transmit(now + ASK_AGAIN, &[StreamView { has_room: true, ..full }, doubtful]);
+        let sent = session.poll_transmit(now + ASK_AGAIN, &[StreamView { has_room: true, ..full }, suspect]);
         assert_eq!(sent.map(|sent| sent.stream), Some(StreamId(0)));
         assert_eq!((session.poll_timeout(), session.poll_event()), (None, None::<Event>));
     }

@@ -1,8 +1,8 @@
-//! Everything at once: streams and paths cut, told and untold; hosts that stall, end early or reset; agents that leave; memory that others
-//! take. Every session ends with the right bytes or with a reset that both ends see.
+//! Chaos: streams and paths cut, with and without notice; hosts that stall, end early or reset; agents that leave; memory reserved by
+//! others. Every session ends with the right bytes or with a reset that both ends see.
 //!
-//! Each run has a seed. A run that fails prints it, with the smallest script that fails alike, and is repeated by
-//! `SOS_CHAOS_SEED=<seed> cargo test -p sos-relay chaos`; `SOS_CHAOS_RUNS` asks for more of them.
+//! Each run has a seed. A failing run prints it, with the smallest script that fails alike, and is repeated by `SOS_CHAOS_SEED=<seed> cargo
+//! test -p sos-relay chaos`; `SOS_CHAOS_RUNS` sets their number.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -17,19 +17,19 @@ use crate::world::World;
 const RUNS: u64 = 256;
 /// Troubles begin before this time.
 const BUSY_MS: u64 = 2000;
-/// A stream that has been silent for so long is dead (frame.md clause 12).
+/// Silence after which a stream is dead (frame.md clause 12).
 const SILENT_MS: u64 = 5000;
 /// Sessions wait 10 s for a stream (frame.md clause 11): shorter gaps they survive, whatever they are doing.
 const SURVIVED_MS: u64 = 9000;
-/// What is left to do when the last trouble is over takes no longer: a wait for a stream, and the slowest hosts and streams.
+/// Longest time for the rest after the last trouble: a wait for a stream, and the slowest hosts and streams.
 const AFTERMATH: Duration = Duration::from_secs(30);
 const NEVER: u64 = u64::MAX;
 
-/// Something that befalls all streams of a path, or only one of them.
+/// A trouble of all streams of a path, or of one of them.
 #[derive(Debug, Clone)]
 struct Cut {
     at_ms: u64,
-    /// Both ends are told at once; else they find out, or it is over before.
+    /// Both ends are notified at once; else they find out, or it is over before.
     told: bool,
     lasts_ms: u64,
     notice_ms: [u64; 2],
@@ -128,7 +128,7 @@ fn streams(path: &Path) -> impl Iterator<Item = StreamScript> {
     (0..path.streams).flat_map(|number| lives(path, number))
 }
 
-/// What a place for a stream sees: one stream after the other.
+/// History of a stream slot: one stream after the other.
 fn lives(path: &Path, number: usize) -> Vec<StreamScript> {
     let begin = |born_ms| StreamScript {
         born_ms,
@@ -158,7 +158,7 @@ fn lives(path: &Path, number: usize) -> Vec<StreamScript> {
     found
 }
 
-/// Nobody gives up by what is written, and no end is without a stream for long.
+/// No process gives up by script, and no end is without a stream for long.
 fn survives(script: &Script) -> bool {
     let peaceful = script.agent.is_none() && script.hosts.iter().all(|host| host.reset_at_ms.is_none());
     peaceful && script.neighbours.is_empty() && (0..2).all(|end| covered(&script.streams, end))
@@ -183,7 +183,7 @@ fn covered(streams: &[StreamScript], end: usize) -> bool {
     false
 }
 
-/// When the last trouble is over.
+/// End of the last trouble.
 fn troubles_end(script: &Script) -> Duration {
     let pauses = |spans: &[Span]| spans.iter().map(|span| span.until_ms).max().unwrap_or(0);
     let hosts = script.hosts.iter().map(|h| pauses(&h.read_pauses).max(h.eof_at_ms));
@@ -210,7 +210,7 @@ fn play(script: Script) -> TestCaseResult {
     Ok(())
 }
 
-/// What was promised to the host at one end, and that the other end knows.
+/// Bytes promised to the host at one end are known to the other end.
 fn check_end(world: &World, end: usize, expected: usize) -> TestCaseResult {
     let (there, tale) = (1 - end, world.describe());
     prop_assert!(!world.saw_end(end) || world.received(end) == expected, "a short clean end: {tale}");
@@ -221,7 +221,7 @@ fn check_end(world: &World, end: usize, expected: usize) -> TestCaseResult {
         Some(_) => {
             let knows = |end| world.saw_reset(end) || world.has_reset(end);
             prop_assert!(knows(end), "a reset that its own host does not see: {tale}");
-            // The other end may have been through before, with all that was said here; or it never began, at the server.
+            // The other end may have finished before, with all that was sent here; or it never began, at the server.
             let through = world.closed(there) == Some(EndReason::Finished) && world.said_all(end);
             let unborn = there == 1 && world.closed(there).is_none();
             prop_assert!(
@@ -238,7 +238,7 @@ fn run(seed: u64) {
     let config = ProptestConfig {
         cases: 1,
         max_shrink_iters: 500,
-        // A seed says it all, and is printed.
+        // The seed determines everything, and is printed.
         failure_persistence: None::<Box<FileFailurePersistence>>.map(|none| none as _),
         ..ProptestConfig::default()
     };

@@ -1,4 +1,4 @@
-//! Whole sessions in virtual time: whatever streams and hosts do, bytes arrive in order and both ends come to an end.
+//! Whole sessions in virtual time: whatever streams and hosts do, bytes arrive in order and both ends finish.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod chaos;
@@ -104,7 +104,7 @@ proptest! {
         let here = world.closed(who);
         prop_assert!(here == Some(reset) || here == Some(EndReason::Finished) || (who == 1 && here.is_none()), "{:?}", here);
         if here == Some(reset) {
-            // The other end may have been through before the reset, else it sees one.
+            // The other end may have finished before the reset, else it sees one.
             let there = world.closed(1 - who);
             prop_assert!(there.is_none() || there == Some(EndReason::Finished) || world.saw_reset(1 - who), "{:?}", there);
         }
@@ -132,7 +132,7 @@ fn lasting() -> impl Strategy<Value = StreamScript> {
     (1u64..200, 500usize..50_000).prop_map(|(delay_ms, rate)| path(delay_ms, rate, None))
 }
 
-/// How long a download over these streams takes, with `memory` bytes for the session at each end.
+/// Duration of a download over these streams, with `memory` bytes for the session at each end.
 fn taken(bytes: usize, streams: &[StreamScript], memory: usize) -> Duration {
     let hosts = [fast_host(bytes), fast_host(0)];
     let script =
@@ -168,8 +168,8 @@ proptest! {
 }
 
 #[test]
-fn a_path_that_turns_black_costs_its_stall_and_no_more() {
-    // The death is told after 60 s, far beyond the end: what was on the dead path goes by the other as soon as it stalls.
+fn a_black_hole_costs_its_stall_and_no_more() {
+    // The death is reported after 60 s, far beyond the end: blocks on the dead path use the other as soon as it stalls.
     let black = StreamScript { notice_ms: [60_000, 60_000], ..path(30, 10_000, Some(500)) };
     let streams = [black, path(30, 10_000, None)];
     let (alone, both) = (taken(10_000_000, &streams[1..], 32 << 20), taken(10_000_000, &streams, 32 << 20));
@@ -184,7 +184,7 @@ fn path(delay_ms: u64, rate: usize, dies_ms: Option<u64>) -> StreamScript {
     StreamScript { born_ms: 0, dies_ms, delay_ms, rate, notice_ms: [5, 9], ..StreamScript::default() }
 }
 
-/// How long a download of 20 MB over two streams of 5 MB/s each takes, and what of it was compressed.
+/// Duration of a download of 20 MB over two streams of 5 MB/s each, and its compressed part.
 fn compressed(noise: bool) -> (Duration, Compressed) {
     let hosts = [HostScript { noise, ..fast_host(20_000_000) }, fast_host(0)];
     let streams = vec![path(20, 5_000, None); 2];
@@ -197,33 +197,33 @@ fn compressed(noise: bool) -> (Duration, Compressed) {
 }
 
 #[test]
-fn what_can_be_compressed_is_faster_than_its_streams() {
+fn compressible_data_exceeds_the_rate_of_its_streams() {
     let (took, done) = compressed(false);
     assert!(took < Duration::from_millis(1200), "{took:?}, 2 s without: {done:?}");
     assert!(done.original > 15_000_000 && done.wire < done.original / 2, "{done:?}");
 }
 
 #[test]
-fn noise_is_tried_once_in_a_while() {
+fn incompressible_data_is_tried_now_and_then() {
     let (took, done) = compressed(true);
     assert!(took < Duration::from_millis(2300), "{took:?}");
     assert!(done.original == 0 && done.cpu < Duration::from_millis(2), "{done:?}");
 }
 
 #[test]
-fn what_was_on_a_dead_stream_is_sent_again() {
+fn blocks_on_a_dead_stream_are_retransmitted() {
     let hosts = [fast_host(3_000_000), fast_host(0)];
     let streams = vec![path(40, 10_000, Some(100)), path(40, 10_000, None)];
     let mut world =
         World::new(Script { hosts, streams, connect_ms: 1, budget: 1 << 30, ..Script::default() });
     assert!(world.run(LIMIT));
     assert_eq!(world.received(1), 3_000_000);
-    assert!(world.resent[Cause::Died] > 0);
+    assert!(world.retransmitted[Cause::Died] > 0);
 }
 
 #[test]
-fn what_a_host_says_in_bursts_does_not_go_by_both_paths() {
-    // 150 Mbit/s in bursts of 40 ms, over 200 Mbit/s of 60 ms and as much of 160 ms, by agents that look every now and then.
+fn bursts_are_not_sent_over_both_paths() {
+    // 150 Mbit/s in bursts of 40 ms, over 200 Mbit/s of 60 ms and as much of 160 ms, by agents that poll now and then.
     for turn_ms in [0, 20, 60] {
         let host = HostScript { write_step: 750_000, write_every_ms: 40, ..fast_host(60_000_000) };
         let streams = vec![path(30, 25_000, None), path(80, 25_000, None)];
@@ -231,14 +231,14 @@ fn what_a_host_says_in_bursts_does_not_go_by_both_paths() {
         let script = Script { hosts, streams, connect_ms: 1, budget: 1 << 30, turn_ms, ..Script::default() };
         let mut world = World::with_memory(script, 32 << 20);
         assert!(world.run(LIMIT));
-        let late = world.resent[Cause::Late];
+        let late = world.retransmitted[Cause::Late];
         assert!(late <= 60_000_000 / 16 + (2 << 20), "{late} bytes twice, looking every {turn_ms} ms");
     }
 }
 
 #[test]
 fn windows_open_fast_enough_for_a_long_path() {
-    // 8 streams of 8 MB/s with 82 ms each way: 10.5 MB under way. 40 MB take 625 ms at full rate; the ramp may cost as much again.
+    // 8 streams of 8 MB/s with 82 ms each way: 10.5 MB in flight. 40 MB take 625 ms at full rate; the ramp may cost as much again.
     let hosts = [fast_host(40_000_000), fast_host(0)];
     let mut script = Script {
         hosts,
@@ -272,7 +272,7 @@ fn slow_reader(read_from_ms: u64, agent: Option<AgentScript>) -> World {
 }
 
 #[test]
-fn a_host_that_takes_its_time_gets_everything_though_the_far_agent_is_through_and_has_been_replaced() {
+fn a_slow_host_gets_everything_although_the_far_agent_has_finished_and_restarted() {
     let through = AgentScript { end: 1, at_ms: 500, leaving: Leaving::Through };
     for (read_from_ms, agent) in [(3_000, Some(through)), (25_000, Some(through)), (25_000, None)] {
         let mut world = slow_reader(read_from_ms, agent);
@@ -284,7 +284,7 @@ fn a_host_that_takes_its_time_gets_everything_though_the_far_agent_is_through_an
 }
 
 #[test]
-fn a_host_that_takes_its_time_is_told_when_the_far_agent_dies_before_it_is_through() {
+fn a_slow_host_is_reset_when_the_far_agent_dies_before_finishing() {
     let mut world = slow_reader(3_000, Some(AgentScript { end: 1, at_ms: 30, leaving: Leaving::Killed }));
     assert!(world.run(LIMIT), "{}", world.describe());
     assert!(world.saw_reset(0) && !world.saw_end(0));

@@ -1,4 +1,4 @@
-//! What hosts and streams do in one run.
+//! Script of hosts and streams for one run.
 
 use bytes::Bytes;
 
@@ -9,15 +9,15 @@ pub(crate) struct Span {
     pub(crate) until_ms: u64,
 }
 
-/// One host: what it sends, and how it reads.
+/// One host: its bytes, and its reading.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct HostScript {
     pub(crate) bytes: usize,
-    /// What it sends does not become shorter by being compressed.
+    /// Its bytes do not compress.
     pub(crate) noise: bool,
     /// Bytes written at once.
     pub(crate) write_step: usize,
-    /// And how often; 0 is each millisecond.
+    /// Interval; 0 is each millisecond.
     pub(crate) write_every_ms: u64,
     /// Bytes read each millisecond.
     pub(crate) read_step: usize,
@@ -25,7 +25,7 @@ pub(crate) struct HostScript {
     pub(crate) read_from_ms: u64,
     /// Reads nothing in these times.
     pub(crate) read_pauses: Vec<Span>,
-    /// Says no earlier than this that it will send no more: a connection stays open in one direction.
+    /// Earliest time of its FIN: a connection stays open in one direction.
     pub(crate) eof_at_ms: u64,
     /// Resets its connection at this time.
     pub(crate) reset_at_ms: Option<u64>,
@@ -38,18 +38,18 @@ pub(crate) struct StreamScript {
     pub(crate) delay_ms: u64,
     /// Bytes per millisecond.
     pub(crate) rate: usize,
-    /// How much later than the death the two ends hear of it.
+    /// Delay after which the two ends notice the death.
     pub(crate) notice_ms: [u64; 2],
-    /// Its path is said to lose segments: what was sent last is sent twice.
+    /// Its path counts as lossy: the tail is sent twice.
     pub(crate) lossy: bool,
-    /// Nothing gets through in these times, and everything does after them: a black path under a transport that tries again.
+    /// Black hole: nothing passes in these times, and everything does after them, as the transport retransmits.
     pub(crate) pauses: Vec<Span>,
 }
 
-/// What becomes of an agent.
+/// Fate of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Leaving {
-    /// It has drained for as long as it may: it resets its sessions, and closes its streams a second later.
+    /// It has drained for as long as allowed: it resets its sessions, and closes its streams a second later.
     Drained,
     /// Its process ends, and another one begins.
     Killed,
@@ -79,15 +79,15 @@ pub(crate) struct Script {
     pub(crate) connect_ms: u64,
     pub(crate) block: usize,
     pub(crate) budget: usize,
-    /// By end: what it sends is compressed where that pays, and streams take that.
+    /// By end: compresses data where that pays, and streams accept that.
     pub(crate) compress: [bool; 2],
-    /// What arrives is seen by an agent this often, its processor being busy; 0 is at once.
+    /// Interval at which a busy agent sees what has arrived; 0 is at once.
     pub(crate) turn_ms: u64,
     pub(crate) agent: Option<AgentScript>,
     pub(crate) neighbours: Vec<Neighbour>,
 }
 
-/// Bytes that tell their own position, differently in each direction; with `noise`, such that nothing makes them shorter.
+/// Bytes that encode their position, differently in each direction; with `noise`, incompressible.
 pub(crate) fn pattern(len: usize, direction: usize, noise: bool) -> Bytes {
     if noise {
         let mut state = direction as u64 + 1;

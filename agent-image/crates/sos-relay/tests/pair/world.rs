@@ -1,8 +1,8 @@
 //! Two sessions, their hosts and the streams between them, in virtual time.
 //!
-//! A stream is first in, first out, has a rate, a delay and room for two blocks, and loses everything on it when it dies; each end hears of
-//! the death at its own time. Everything that happens is an event at a time; after each one both ends are driven until they have nothing
-//! more to do, and their invariants are checked.
+//! A stream is first in, first out, has a rate, a delay and room for two blocks, and loses everything on it when it dies; each end notices
+//! the death at its own time. Everything is an event at a time; after each one both ends are driven until they have nothing more to do, and
+//! their invariants are checked.
 
 mod ends;
 mod troubles;
@@ -14,28 +14,29 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use sos_relay::{
-    Budget, Compressed, Compression, EndedSessions, Resent, Reservation, Session, SessionConfig, StreamId,
+    Budget, ClosedSessions, Compressed, Compression, Reservation, Retransmitted, Session, SessionConfig,
+    StreamId,
 };
 use sos_wire::{Body, EndReason, Frame, Marks, Open, SessionNumber, SessionUuid};
 
 use crate::script::{HostScript, Script, StreamScript, pattern};
 
 pub(crate) const MS: Duration = Duration::from_millis(1);
-/// A timer that is due again at once would keep virtual time where it is for ever.
+/// A timer that is due again at once would stop virtual time for ever.
 const MAX_STEPS_AT_ONCE: u32 = 100_000;
 const NUMBER: SessionNumber = SessionNumber(1);
 
 struct Host {
     script: HostScript,
     source: Bytes,
-    /// What it said last is kept elsewhere than in memory.
+    /// Its last bytes are kept outside memory.
     keeps: bool,
     written: usize,
-    /// What it may have written by now.
+    /// Bytes that it may have written by now.
     allowed: usize,
     eof_told: bool,
     received: usize,
-    /// The marks of what it says, and of what it has received.
+    /// Marks of its bytes, and of those it has received.
     marks: [Marks; 2],
     expected: Bytes,
     saw_end: bool,
@@ -50,12 +51,12 @@ struct Direction {
     queue: VecDeque<Frame>,
     queued: usize,
     busy: bool,
-    /// Sent and not there yet, in order.
+    /// In flight, in order.
     flying: VecDeque<Frame>,
-    /// Bytes that were ever queued.
-    given: u64,
-    /// And how many of them are there.
-    passed: u64,
+    /// Bytes queued so far.
+    queued_total: u64,
+    /// Bytes delivered of them.
+    acked: u64,
 }
 
 struct Stream {
@@ -69,7 +70,7 @@ struct Stream {
 struct End {
     session: Option<Session>,
     compression: Option<Compression>,
-    ended: EndedSessions,
+    ended: ClosedSessions,
     closed: Option<EndReason>,
     answers: VecDeque<(StreamId, Frame)>,
     timer: Option<Instant>,
@@ -81,18 +82,18 @@ enum Happening {
     Dies(usize),
     Notice(usize, usize),
     Sent(usize, usize),
-    /// The first of what flies on a stream is at an end.
+    /// The first frame in flight on a stream arrives.
     Arrives(usize, usize),
     Write(usize),
     Read(usize),
     ResetHost(usize),
     Connected,
     Timeout(usize),
-    /// An agent resets what it has and is about to close its streams.
+    /// An agent resets its sessions and is about to close its streams.
     Drained(usize),
     /// An agent's process is gone.
     Killed(usize),
-    /// Another session of an agent comes, or goes.
+    /// Another session of an agent begins, or ends.
     NeighbourComes(usize),
     NeighbourGoes(usize),
 }
@@ -100,7 +101,7 @@ enum Happening {
 pub(crate) struct World {
     start: Instant,
     pub(crate) now: Instant,
-    /// How many things have happened at this time.
+    /// Number of events at this time.
     now_steps: u32,
     events: BinaryHeap<Reverse<(Instant, u64, Happening)>>,
     sequence: u64,
@@ -113,9 +114,9 @@ pub(crate) struct World {
     /// The end whose agent's process has been replaced.
     gone: Option<usize>,
     max_memory: usize,
-    /// Bytes sent again by either end, at most.
-    pub(crate) resent: Resent,
-    /// What was compressed, by end.
+    /// Bytes retransmitted by either end, at most.
+    pub(crate) retransmitted: Retransmitted,
+    /// Compression, by end.
     pub(crate) compressed: [Compressed; 2],
 }
 
@@ -148,7 +149,7 @@ impl World {
         let end = |i: usize| End {
             session: None,
             compression: script.compress[i].then(|| Compression::new(start)),
-            ended: EndedSessions::default(),
+            ended: ClosedSessions::default(),
             closed: None,
             answers: VecDeque::new(),
             timer: None,
@@ -174,7 +175,7 @@ impl World {
             gone: None,
             max_memory,
             script,
-            resent: Resent::default(),
+            retransmitted: Retransmitted::default(),
             compressed: Default::default(),
         };
         world.begin();
@@ -233,7 +234,7 @@ impl World {
         self.events.push(Reverse((time, self.sequence, what)));
     }
 
-    /// Runs until both ends are closed or virtual time is up. Says whether both are closed.
+    /// Runs until both ends are closed or virtual time is up. Returns whether both are closed.
     pub(crate) fn run(&mut self, limit: Duration) -> bool {
         while self.next_time().is_some_and(|time| time <= self.start + limit) {
             self.step();
@@ -248,7 +249,7 @@ impl World {
         self.events.peek().map(|Reverse((time, ..))| *time)
     }
 
-    /// The next thing that happens, and what both ends make of it.
+    /// Handles the next event at both ends.
     fn step(&mut self) {
         let Some(Reverse((time, _, what))) = self.events.pop() else { return };
         self.now_steps = if time == self.now { self.now_steps + 1 } else { 0 };
@@ -319,7 +320,7 @@ impl World {
         }
     }
 
-    /// The frame at the front of a stream has left; the next one begins to leave.
+    /// The frame at the front of a stream has been sent; the next one follows.
     fn sent(&mut self, i: usize, from: usize) {
         if let Some(until) = self.paused(i) {
             return self.schedule(until, Happening::Sent(i, from));
@@ -338,7 +339,7 @@ impl World {
         self.start_sending(i, from);
     }
 
-    /// The next time from then on at which an agent looks.
+    /// Next time at which an agent polls.
     fn turn(&self, time: Instant) -> Instant {
         let turn = Duration::from_millis(self.script.turn_ms.max(1)).as_micros();
         let micros = (time - self.start).as_micros();
@@ -362,7 +363,7 @@ impl World {
     fn push(&mut self, i: usize, from: usize, frame: Frame) {
         let direction = &mut self.streams[i].directions[from];
         direction.queued += frame.wire_len();
-        direction.given += frame.wire_len() as u64;
+        direction.queued_total += frame.wire_len() as u64;
         direction.queue.push_back(frame);
         self.start_sending(i, from);
     }
@@ -372,11 +373,11 @@ impl World {
             return self.schedule(until, Happening::Arrives(i, to));
         }
         let frame = self.streams[i].directions[1 - to].flying.pop_front().unwrap();
-        // What is on the way when a stream dies is lost, and an end that knows of the death reads no more from it.
+        // Frames in flight are lost when a stream dies, and an end that knows of the death reads no more from it.
         if !self.streams[i].alive || !self.streams[i].known[to] {
             return;
         }
-        self.streams[i].directions[1 - to].passed += frame.wire_len() as u64;
+        self.streams[i].directions[1 - to].acked += frame.wire_len() as u64;
         if to == 1 && self.ends[1].session.is_none() && matches!(frame.body, Body::Open { .. }) {
             self.accept(StreamId(i as u64));
         }
@@ -411,7 +412,7 @@ impl World {
         end.answers.push_back((from, Frame { session: NUMBER, body: Body::Reset { reason } }));
     }
 
-    /// Where it stands, for the message of a failed test.
+    /// State, for the message of a failed test.
     pub(crate) fn describe(&self) -> String {
         let end = |i: usize| {
             let (end, host) = (&self.ends[i], &self.hosts[i]);
@@ -436,7 +437,7 @@ impl World {
         self.hosts[end].saw_reset
     }
 
-    /// How the session ended there; `None` if it runs or never began.
+    /// Result of the session there; `None` if it runs or never began.
     pub(crate) fn closed(&self, end: usize) -> Option<EndReason> {
         self.ends[end].closed
     }

@@ -15,14 +15,14 @@ use tokio::net::{TcpListener, TcpStream};
 
 pub(crate) const NEAR: AgentId = AgentId([1; 16]);
 pub(crate) const FAR: AgentId = AgentId([2; 16]);
-/// No test waits longer for anything; it is never what a test measures.
+/// Longest wait of any test; never the quantity a test measures.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, what).await.expect("it happens at all")
 }
 
-/// What key 2 is wherever it is known: everywhere.
+/// Key 2, the same everywhere.
 pub(crate) const KEY_2: [u8; 32] = [9; 32];
 
 /// Key 1, and the id of the one to send with.
@@ -49,32 +49,32 @@ impl Keys for TestKeys {
     }
 }
 
-/// The streams that one side has, to cut them, and whether new ones are refused.
+/// Streams of one side, to cut them, and whether new ones are refused.
 #[derive(Default)]
 pub(crate) struct Cuttable {
-    lines: Mutex<Vec<Line>>,
-    /// Streams as the far agent has them.
-    far_lines: Mutex<Vec<Line>>,
+    handles: Mutex<Vec<TransportHandle>>,
+    /// Streams at the far agent.
+    far_lines: Mutex<Vec<TransportHandle>>,
     pub(crate) refuses: AtomicBool,
-    /// No datagram that would begin something arrives.
+    /// Drops datagrams that would begin a stream.
     pub(crate) deaf: AtomicBool,
-    /// So many streams that stand meet a panic.
+    /// Number of established streams that panic.
     pub(crate) panics: AtomicUsize,
 }
 
 impl Cuttable {
-    /// Cuts the first `n` streams that stand.
+    /// Cuts the first `n` established streams.
     pub(crate) fn cut(&self, n: usize) {
-        let mut lines = self.lines.lock().unwrap();
-        let n = n.min(lines.len());
-        for line in lines.drain(..n) {
-            line.cut();
+        let mut handles = self.handles.lock().unwrap();
+        let n = n.min(handles.len());
+        for handle in handles.drain(..n) {
+            handle.cut();
         }
     }
 
-    /// What part of all bytes from here each stream has carried, most first.
+    /// Part of all bytes from here that each stream has carried, largest first.
     pub(crate) fn parts(&self) -> Vec<f64> {
-        Self::parts_of(&self.lines)
+        Self::parts_of(&self.handles)
     }
 
     /// Share of all bytes from the far agent on each stream, largest first.
@@ -82,9 +82,9 @@ impl Cuttable {
         Self::parts_of(&self.far_lines)
     }
 
-    fn parts_of(lines: &Mutex<Vec<Line>>) -> Vec<f64> {
-        let lines = lines.lock().unwrap();
-        let told = lines.iter().flat_map(Line::path_info);
+    fn parts_of(handles: &Mutex<Vec<TransportHandle>>) -> Vec<f64> {
+        let handles = handles.lock().unwrap();
+        let told = handles.iter().flat_map(TransportHandle::path_info);
         let mut parts: Vec<_> = told.map(|info| info.acknowledged as f64).collect();
         let all: f64 = parts.iter().sum();
         parts.iter_mut().for_each(|part| *part /= all);
@@ -93,17 +93,17 @@ impl Cuttable {
     }
 }
 
-/// A kernel with much room would take at once what is sent slowly then.
+/// A kernel with large buffers would accept at once what is sent slowly then.
 fn slow_down(socket: &TcpStream, pacing: Option<u64>) -> std::io::Result<()> {
     pacing.map_or(Ok(()), |_| SockRef::from(socket).set_send_buffer_size(64 << 10))
 }
 
-/// Streams that can be cut if it dials them, and that send no more bytes a second than so many.
+/// Streams that can be cut if it dials them, with a limited rate in bytes a second.
 pub(crate) struct Dial {
     cuttable: Arc<Cuttable>,
     dials: bool,
     pacing: Option<u64>,
-    carriers: usize,
+    parallelism: usize,
 }
 
 impl Sockets for Dial {
@@ -129,12 +129,12 @@ impl Sockets for Dial {
         !self.cuttable.refuses.load(Ordering::SeqCst) && !self.cuttable.deaf.load(Ordering::SeqCst)
     }
 
-    fn tend(&self, line: Line, _: Ipv4Addr, _: u8) -> BoxFuture<()> {
-        line.set_pacing(self.pacing.map_or(Pacing::Bursts, Pacing::AtMost)).unwrap();
-        line.set_carriers(self.carriers);
+    fn tend(&self, handle: TransportHandle, _: Ipv4Addr, _: u8) -> BoxFuture<()> {
+        handle.set_pacing(self.pacing.map_or(Pacing::Bursts, Pacing::AtMost)).unwrap();
+        handle.set_parallelism(self.parallelism);
         provoke(&self.cuttable.panics);
-        let lines = if self.dials { &self.cuttable.lines } else { &self.cuttable.far_lines };
-        lines.lock().unwrap().push(line);
+        let handles = if self.dials { &self.cuttable.handles } else { &self.cuttable.far_lines };
+        handles.lock().unwrap().push(handle);
         Box::pin(std::future::ready(()))
     }
 }
@@ -143,13 +143,13 @@ impl Sockets for Dial {
 pub(crate) struct Servers {
     pub(crate) ended: Mutex<Vec<(OpenInfo, SessionEnd)>>,
     pub(crate) compress: AtomicBool,
-    /// Most streams of a path for what the far agent sends; 0: no number.
+    /// Most streams of a path for data of the far agent; 0: no number.
     pub(crate) most: AtomicUsize,
-    /// So many sessions meet a panic when they connect to their server.
+    /// Number of sessions that panic when they connect to their server.
     pub(crate) panics: AtomicUsize,
 }
 
-/// Panics, as a bug would, so many times.
+/// Panics that many times, as a bug would.
 fn provoke(times: &AtomicUsize) {
     let left = times.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
     assert!(left.is_err(), "a bug that the test asks for");
@@ -182,15 +182,15 @@ pub(crate) struct Setup {
     pub(crate) near_key: [u8; 32],
     /// The key that the dialer sends with.
     pub(crate) key_id: u16,
-    /// Whether near and far say that the pair is encrypted.
+    /// Encryption at near and far.
     pub(crate) encrypted: (bool, bool),
-    /// Whether near and far compress what they send.
+    /// Compression at near and far.
     pub(crate) compress: (bool, bool),
     /// Most bytes a second that a stream sends.
     pub(crate) pacing: Option<u64>,
-    /// How many streams carry bulk.
-    pub(crate) carriers: usize,
-    /// Most streams of a path for what a session's near and far agents send.
+    /// Parallelism.
+    pub(crate) parallelism: usize,
+    /// Most streams of a path for data of a session's near and far agents.
     pub(crate) most: (Option<usize>, Option<usize>),
     pub(crate) protocol: Protocol,
 }
@@ -207,7 +207,7 @@ impl Default for Setup {
             encrypted: (false, false),
             compress: (false, false),
             pacing: None,
-            carriers: usize::MAX,
+            parallelism: usize::MAX,
             most: (None, None),
             protocol: Protocol::Tcp,
         }
@@ -244,7 +244,7 @@ pub(crate) fn tunnel(
             cuttable: Arc::clone(cuttable),
             dials: agent == NEAR,
             pacing: setup.pacing,
-            carriers: setup.carriers,
+            parallelism: setup.parallelism,
         }),
         egress: Arc::new(Connect(Arc::clone(servers))),
         // One agent has its gates in eBPF, where the kernel lets it, and the other in classic BPF.
@@ -265,7 +265,7 @@ pub(crate) fn peer(agent: AgentId, port: u16, streams: usize) -> PeerConfig {
     }
 }
 
-/// Takes streams over both transports at a port that is free for both; says where.
+/// Accepts streams over both transports at a port that is free for both; returns it.
 pub(crate) async fn listen(tunnel: &Tunnel) -> SocketAddr {
     loop {
         match listen_at(tunnel, 0, 0).await {
@@ -275,7 +275,7 @@ pub(crate) async fn listen(tunnel: &Tunnel) -> SocketAddr {
     }
 }
 
-/// Takes streams of a label over both transports at a port; says where.
+/// Accepts streams of a label over both transports at a port; returns it.
 pub(crate) async fn listen_at(tunnel: &Tunnel, port: u16, label: u8) -> io::Result<SocketAddr> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
     let address = listener.local_addr()?;
@@ -332,13 +332,13 @@ impl Net {
         (client, session)
     }
 
-    /// Takes a client's connection to `server`.
+    /// Accepts a client's connection to `server`.
     pub(crate) fn open(&self, host: TcpStream, server: SocketAddr) -> Result<SessionHandle, RefuseReason> {
         let request = self.request(&host, server);
         self.near.open(request, host)
     }
 
-    /// What carries a client's connection to `server`.
+    /// Session of a client's connection to `server`.
     pub(crate) fn request(&self, host: &TcpStream, server: SocketAddr) -> OpenRequest {
         let from = host.peer_addr().unwrap();
         let (SocketAddr::V4(from), SocketAddr::V4(server)) = (from, server) else { panic!("IPv4 only") };
@@ -393,7 +393,7 @@ pub(crate) async fn until(condition: impl Fn() -> bool) {
     .await;
 }
 
-/// Bytes that tell their own position.
+/// Bytes that encode their position.
 pub(crate) fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i.wrapping_mul(31) ^ (i >> 8).wrapping_mul(7) ^ (i >> 16)) as u8).collect()
 }

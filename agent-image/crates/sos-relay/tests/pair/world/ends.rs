@@ -1,4 +1,4 @@
-//! What an end does when it wakes: what the real driver does between a host's socket and the streams.
+//! Driver of an end: the part of the real driver between a host's socket and the streams.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -13,12 +13,12 @@ use super::{Happening, MS, NUMBER, Stream, World};
 
 /// Room of a stream's queue, as in the real driver.
 const STREAM_ROOM: usize = 128 << 10;
-/// What compressing a block takes.
+/// CPU time of compressing a block.
 const CPU: Duration = Duration::from_micros(200);
 /// More than memory and blocks of any script allow.
 const MAX_FRAMES_AT_ONCE: usize = 100_000;
 
-/// What the real driver would keep in a pipe.
+/// Bytes that the real driver would keep in a pipe.
 #[derive(Debug)]
 struct Elsewhere(Bytes);
 
@@ -29,7 +29,7 @@ fn kept(bytes: Bytes) -> Payload {
     Payload::Kept(Kept::new(Arc::new(Elsewhere(bytes)), len))
 }
 
-/// The bytes, wherever they are.
+/// The content, wherever it is.
 fn bytes(payload: &Payload) -> Bytes {
     match payload {
         Payload::Bytes(bytes) => bytes.clone(),
@@ -40,7 +40,7 @@ fn bytes(payload: &Payload) -> Bytes {
     }
 }
 
-/// Marks that change now and then: the more has been said, the higher.
+/// Marks that change now and then: the more bytes, the higher.
 fn marks_at(written: usize) -> Marks {
     Marks { dscp: 0, ttl: u8::try_from(written / 20_000).unwrap_or(u8::MAX) }
 }
@@ -65,7 +65,7 @@ impl World {
         session.handle_unacknowledged(0, self.now);
     }
 
-    /// What the real driver does when it wakes.
+    /// One turn, as of the real driver.
     pub(super) fn drive(&mut self, end: usize) {
         while let Some((stream, frame)) = self.ends[end].answers.pop_front() {
             let i = usize::try_from(stream.0).unwrap();
@@ -87,7 +87,7 @@ impl World {
         self.note_full(end, &session);
         self.watch(end, &mut session);
         for cause in Cause::ALL {
-            self.resent[cause] = self.resent[cause].max(session.stats().resent[cause]);
+            self.retransmitted[cause] = self.retransmitted[cause].max(session.stats().retransmitted[cause]);
         }
         if session.is_closed() {
             let (reason, delivered) = (self.ends[end].closed.unwrap(), session.stats().delivered);
@@ -98,17 +98,17 @@ impl World {
         self.ends[end].session = Some(session);
     }
 
-    /// The last word of a session.
+    /// The closing Ack of a session.
     fn part(&mut self, end: usize, mut session: Session, reason: EndReason) {
         let Some(stream) = (0..self.streams.len()).find(|i| self.streams[*i].known[end]) else { return };
         if reason == EndReason::Finished
-            && let Some(body) = session.farewell()
+            && let Some(body) = session.closing_ack()
         {
             self.push(stream, end, Frame { session: NUMBER, body });
         }
     }
 
-    /// What is sent in place of a frame, by an agent whose processor takes [`CPU`] for a block.
+    /// The frame sent in place of another, by an agent that takes [`CPU`] for a block.
     fn pack(&mut self, end: usize, body: Body) -> Body {
         let Some(compression) = &mut self.ends[end].compression else { return body };
         let asked = Cell::new(0);
@@ -132,7 +132,7 @@ impl World {
         let room = session.local_room().min(host.allowed - host.written);
         if room > 0 {
             let piece = host.source.slice(host.written..host.written + room);
-            // As the real driver does: what may have to be compressed is in memory.
+            // As the real driver does: bytes that may have to be compressed are in memory.
             host.keeps = !host.keeps && self.ends[end].compression.is_none();
             host.marks[0] = marks_at(host.written);
             session.handle_local_marks(host.marks[0]);
@@ -186,7 +186,7 @@ impl World {
         known.map(|(i, s)| self.view(StreamId(i as u64), s, end)).collect()
     }
 
-    /// What a transport would tell: nothing is acknowledged any more once the stream is dead.
+    /// The transport's statistics: nothing is acknowledged any more once the stream is dead.
     fn view(&self, id: StreamId, stream: &Stream, end: usize) -> StreamView {
         let (direction, script) = (&stream.directions[end], &stream.script);
         let queued = direction.queued;
@@ -198,15 +198,15 @@ impl World {
             label: u8::try_from(id.0).unwrap(),
             has_room: queued < STREAM_ROOM,
             queued,
-            given: direction.given,
-            passed: direction.passed,
+            queued_total: direction.queued_total,
+            acked: direction.acked,
             rtt,
             window,
-            grows: false,
+            slow_start: false,
             stalled,
-            doubtful: false,
-            carriers: usize::MAX,
-            spare: false,
+            suspect: false,
+            parallelism: usize::MAX,
+            reserved: false,
             lossy: script.lossy,
         }
     }

@@ -1,4 +1,4 @@
-//! What befalls agents, streams and hosts besides the death of single streams, and what holds whatever befalls them.
+//! Troubles of agents, streams and hosts besides the death of single streams, and invariants under them.
 
 use std::time::{Duration, Instant};
 
@@ -11,9 +11,9 @@ use crate::script::{Leaving, Span, StreamScript};
 
 /// A sender may hold this without having reserved it.
 const FLOOR: usize = 64 << 10;
-/// How long an agent that leaves gives its peers to hear of its resets, in milliseconds.
+/// Time that a leaving agent gives its peers to see its resets, in milliseconds.
 const CLOSE_PATIENCE_MS: u64 = 1000;
-/// How much later than its session one leaves that was waiting for that.
+/// Delay of an agent that leaves after its session.
 const THROUGH: Duration = Duration::from_millis(200);
 
 impl World {
@@ -34,7 +34,7 @@ impl World {
         }
     }
 
-    /// A stream comes up, unless an agent has been replaced meanwhile: then it leads to another process, and the old one is lost.
+    /// Establishes a stream, unless an agent has been replaced meanwhile: then it leads to another process, and the old one is lost.
     pub(super) fn born(&mut self, i: usize) {
         if let Some(gone) = self.gone {
             if let Some(session) = &mut self.ends[1 - gone].session {
@@ -55,7 +55,7 @@ impl World {
         }
     }
 
-    /// The kernel resets the host of a process that is gone and closes its streams; the peer hears of each in its own time.
+    /// The kernel resets the hosts of a dead process and closes its streams; the peer notices each in its own time.
     pub(super) fn killed(&mut self, end: usize) {
         self.gone = Some(end);
         if self.ends[end].session.take().is_some() {
@@ -86,24 +86,24 @@ impl World {
         self.neighbours[i] = budget.reserve(free / 100 * neighbour.percent);
     }
 
-    /// Until when nothing gets through on a stream, if so.
+    /// End of a stream's black hole, if there is one.
     pub(super) fn paused(&self, i: usize) -> Option<Instant> {
         self.span_at(&self.streams[i].script.pauses, self.now).map(|span| self.moment(span.until_ms))
     }
 
-    /// Since when nothing has been acknowledged on a stream that should have been.
+    /// Time since when acknowledgements are overdue on a stream.
     pub(super) fn silent_since(&self, stream: &StreamScript) -> Option<Instant> {
         let paused = self.span_at(&stream.pauses, self.now).map(|span| span.from_ms);
         stream.dies_ms.or(paused).map(|ms| self.moment(ms)).filter(|since| *since <= self.now)
     }
 
-    /// When a host reads that would have read at `time`.
+    /// Time at which a host reads that would have read at `time`.
     pub(super) fn after_pauses(&self, end: usize, time: Instant) -> Instant {
         let paused = self.span_at(&self.hosts[end].script.read_pauses, time);
         paused.map_or(time, |span| self.moment(span.until_ms))
     }
 
-    /// What is held, counted from outside the session, is within its windows, its memory and the budget.
+    /// Bytes held, counted from outside the session, are within its windows, its memory and the budget.
     pub(super) fn check_memory(&self, end: usize, session: &Session) {
         let (stats, budget) = (session.stats(), &self.budgets[end]);
         let waiting =
@@ -119,7 +119,7 @@ impl World {
         assert!(budget.used() <= budget.limit(), "more is promised than there is");
     }
 
-    /// Runs until nothing happens any more or virtual time is up: what flies when sessions end arrives, too. Says when the last one ended.
+    /// Runs until no event is left or virtual time is up: frames in flight when sessions end arrive, too. Returns the end of the last one.
     pub(crate) fn run_to_rest(&mut self, limit: Duration) -> Duration {
         let mut ended = self.elapsed();
         loop {
@@ -134,17 +134,17 @@ impl World {
         }
     }
 
-    /// Whether an end has a session.
+    /// True if an end has a session.
     pub(crate) fn runs(&self, end: usize) -> bool {
         self.ends[end].session.is_some()
     }
 
-    /// Whether a host has said everything it had to say, its end included.
+    /// True if a host has sent everything, its FIN included.
     pub(crate) fn said_all(&self, end: usize) -> bool {
         self.hosts[end].eof_told && self.hosts[end].written == self.hosts[end].script.bytes
     }
 
-    /// Whether a host has reset its connection itself.
+    /// True if a host has reset its connection itself.
     pub(crate) fn has_reset(&self, end: usize) -> bool {
         self.hosts[end].reset
     }

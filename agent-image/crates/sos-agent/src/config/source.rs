@@ -1,0 +1,252 @@
+//! Source of the configuration: a file that may change at any time, and the last good copy of it (spec/node-config.md, introduction).
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use tracing::warn;
+
+use crate::config::{AgentConfig, ConfigError, MAX_DOCUMENT_BYTES};
+
+/// Name of the last good copy in the state folder.
+const LAST_GOOD: &str = "agent-config.json";
+
+/// Reason for the lack of a configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// The file cannot be read.
+    #[error("{}: {error}", path.display())]
+    Read {
+        /// Path.
+        path: PathBuf,
+        /// Error.
+        error: std::io::Error,
+    },
+    /// The document is invalid.
+    #[error("{}: {error}", path.display())]
+    Config {
+        /// Which file.
+        path: PathBuf,
+        /// Its place and kind.
+        error: ConfigError,
+    },
+}
+
+/// Verdict on a document that appears while another is in force.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is in force already.
+    Same,
+    /// It is older, or a second document with the generation in force.
+    Stale,
+    /// It changes something that is set up only at start; names the field.
+    NeedsRestart(&'static str),
+    /// Put it in force.
+    Take,
+}
+
+/// Judges a new document (controller-config.md clause 1).
+#[must_use]
+pub fn judge(current: &AgentConfig, next: &AgentConfig) -> Verdict {
+    if next.generation == current.generation && next.hash == current.hash {
+        return Verdict::Same;
+    }
+    if next.generation <= current.generation {
+        return Verdict::Stale;
+    }
+    current.restart_reason(next).map_or(Verdict::Take, Verdict::NeedsRestart)
+}
+
+/// Path of a node's configuration: PATH itself, or `<node>.json` in it.
+#[must_use]
+pub fn document_path(path: &Path, node: &str) -> PathBuf {
+    if path.is_dir() { path.join(format!("{node}.json")) } else { path.to_owned() }
+}
+
+/// Reads and parses one document.
+///
+/// # Errors
+/// The file cannot be read, or is invalid or for another node.
+pub fn load(path: &Path, node: &str) -> Result<AgentConfig, SourceError> {
+    let text = read(path)?;
+    parse(path, &text, node)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, SourceError> {
+    use std::io::Read as _;
+    let failed = |error| SourceError::Read { path: path.to_owned(), error };
+    let mut text = Vec::new();
+    // One byte more than allowed suffices for the parser to reject it, however large the file is.
+    let limit = MAX_DOCUMENT_BYTES as u64 + 1;
+    std::fs::File::open(path).map_err(failed)?.take(limit).read_to_end(&mut text).map_err(failed)?;
+    Ok(text)
+}
+
+fn parse(path: &Path, text: &[u8], node: &str) -> Result<AgentConfig, SourceError> {
+    let wrong = |error| SourceError::Config { path: path.to_owned(), error };
+    let config = AgentConfig::parse(text).map_err(wrong)?;
+    if config.node != node {
+        let message = format!("is for node {:?}, not {node:?}", config.node);
+        return Err(wrong(ConfigError { path: "node".to_owned(), message }));
+    }
+    Ok(config)
+}
+
+/// A configuration file that is watched, with its last good copy.
+#[derive(Debug)]
+pub struct Source {
+    path: PathBuf,
+    node: String,
+    last_good: PathBuf,
+    seen: Vec<u8>,
+}
+
+impl Source {
+    /// A source that keeps its copy in `state`.
+    #[must_use]
+    pub fn new(path: &Path, node: &str, state: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+            node: node.to_owned(),
+            last_good: state.join(LAST_GOOD),
+            seen: Vec::new(),
+        }
+    }
+
+    /// The configuration at start: the file's, else the last good one.
+    ///
+    /// # Errors
+    /// The error in the file, when there is no good copy either.
+    pub fn start(&mut self) -> Result<AgentConfig, SourceError> {
+        let path = document_path(&self.path, &self.node);
+        let error = match read(&path).and_then(|text| parse(&path, &text, &self.node).map(|c| (text, c))) {
+            Ok((text, config)) => {
+                self.keep(&text);
+                self.seen = text;
+                return Ok(config);
+            }
+            Err(error) => error,
+        };
+        let config = load(&self.last_good, &self.node).map_err(|_| &error);
+        match config {
+            Ok(config) => {
+                warn!(%error, generation = config.generation, "working on with the last good configuration");
+                Ok(config)
+            }
+            Err(_) => Err(error),
+        }
+    }
+
+    /// Polls the file; `None` if its content has not changed. A document is returned once, valid or not.
+    ///
+    /// # Errors
+    /// The new content is invalid. A file that is missing for a moment is no error: mounted files are swapped.
+    pub fn poll(&mut self) -> Option<Result<AgentConfig, SourceError>> {
+        let path = document_path(&self.path, &self.node);
+        let text = match read(&path) {
+            Ok(text) => text,
+            Err(SourceError::Read { error, .. }) if error.kind() == ErrorKind::NotFound => return None,
+            Err(error) => return Some(Err(error)),
+        };
+        if text == self.seen {
+            return None;
+        }
+        // Before parsing: a document that makes the parser panic does so once.
+        self.seen = text;
+        Some(parse(&path, &self.seen, &self.node))
+    }
+
+    /// Makes the last document read the last good copy.
+    pub fn keep_seen(&self) {
+        self.keep(&self.seen);
+    }
+
+    /// Written to another file and renamed, so that a crash leaves the old copy or the new one. A failure is not fatal: the copy only
+    /// matters at a start without the file.
+    fn keep(&self, text: &[u8]) {
+        let beside = self.last_good.with_extension("json.new");
+        let written = self.last_good.parent().map_or(Ok(()), std::fs::create_dir_all);
+        let written = written.and_then(|()| std::fs::write(&beside, text));
+        if let Err(error) = written.and_then(|()| std::fs::rename(&beside, &self.last_good)) {
+            warn!(path = %self.last_good.display(), %error, "cannot keep a copy of the configuration");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tests::{config, document, sealed};
+    use serde_json::json;
+
+    fn write(path: &Path, generation: u64) {
+        let mut value = document();
+        value["generation"] = json!(generation);
+        value["drainSeconds"] = json!(generation);
+        std::fs::write(path, sealed(value)).unwrap();
+    }
+
+    #[test]
+    fn a_folder_holds_a_file_per_node() {
+        let dir = tempfile::tempdir().unwrap();
+        write(&dir.path().join("edge1.json"), 3);
+        let mut source = Source::new(dir.path(), "edge1", &dir.path().join("state"));
+        assert_eq!(source.start().unwrap().generation, 3);
+        let missing = Source::new(dir.path(), "edge9", &dir.path().join("state9")).start().unwrap_err();
+        assert!(missing.to_string().contains("edge9.json"), "{missing}");
+    }
+
+    #[test]
+    fn another_nodes_document_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.json");
+        write(&path, 3);
+        let error = load(&path, "edge2").unwrap_err().to_string();
+        assert!(error.contains("x.json: node: "), "{error}");
+    }
+
+    #[test]
+    fn starts_with_the_last_good_copy() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("edge1.json");
+        let state = dir.path().join("state");
+        write(&path, 3);
+        Source::new(&path, "edge1", &state).start().unwrap();
+        std::fs::write(&path, "{").unwrap();
+        assert_eq!(Source::new(&path, "edge1", &state).start().unwrap().generation, 3);
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(Source::new(&path, "edge1", &state).start().unwrap().generation, 3);
+    }
+
+    #[test]
+    fn a_change_is_seen_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("edge1.json");
+        write(&path, 3);
+        let mut source = Source::new(&path, "edge1", &dir.path().join("state"));
+        source.start().unwrap();
+        assert!(source.poll().is_none());
+        write(&path, 4);
+        assert_eq!(source.poll().unwrap().unwrap().generation, 4);
+        assert!(source.poll().is_none());
+        std::fs::write(&path, "{").unwrap();
+        assert!(source.poll().unwrap().is_err());
+        assert!(source.poll().is_none());
+        std::fs::remove_file(&path).unwrap();
+        assert!(source.poll().is_none());
+    }
+
+    #[test]
+    fn only_newer_generations_are_taken() {
+        let current = config();
+        let mut next = current.clone();
+        assert_eq!(judge(&current, &next), Verdict::Same);
+        next.hash = "sha256:other".to_owned();
+        assert_eq!(judge(&current, &next), Verdict::Stale);
+        next.generation = 11;
+        assert_eq!(judge(&current, &next), Verdict::Stale);
+        next.generation = 13;
+        assert_eq!(judge(&current, &next), Verdict::Take);
+        next.interface.mtu = 9000;
+        assert_eq!(judge(&current, &next), Verdict::NeedsRestart("interface"));
+    }
+}

@@ -1,0 +1,436 @@
+//! State that the agent's tasks share: configuration and keys in force, order protocol, tunnel, counters.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddrV4;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use sos_tunnel::{Aborter, Relayed, SegmentMarks, SessionEnd, Tunnel};
+use sos_wire::{AgentId, BootId, EndReason, PlainReason, ReportedFlow, Role, ServiceMark, SessionUuid};
+use tokio::net::UdpSocket;
+use tokio::sync::{Notify, watch};
+use tracing::{debug, info};
+
+use crate::config::AgentConfig;
+use crate::config::keys::AgentKeys;
+use crate::metrics::{self, End, Metrics};
+use crate::netns::sockets;
+use crate::orders::active_sessions::Party;
+use crate::orders::{Env, OrderProtocol, Outcome};
+use crate::policy::arming::{self, Health, Unreachable};
+use crate::policy::flow_key::FlowKey;
+use crate::policy::flow_policy;
+use crate::policy::plain_traffic::{self, PlainTraffic, Seen};
+use crate::policy::service_meters::{self, ServiceMeters};
+use crate::policy::stream_pool::{self, DepartingPeers, OrderedLabels};
+use crate::syn_hold::injector::Hold;
+use crate::tasks::server_legs::ServerLegs;
+
+/// Longest wait of clients until nft stops redirecting at a limit; it takes some ten milliseconds.
+const DISARM_PATIENCE: Duration = Duration::from_secs(1);
+
+/// State that all tasks of one agent share.
+#[derive(Debug)]
+pub struct AgentContext {
+    config: Mutex<Arc<AgentConfig>>,
+    keys: Mutex<Arc<AgentKeys>>,
+    protocol: Mutex<OrderProtocol>,
+    tunnel: OnceLock<Tunnel>,
+    unreachable: Mutex<Unreachable>,
+    server_legs: Mutex<ServerLegs>,
+    hold: Hold,
+    ordered_labels: Mutex<OrderedLabels>,
+    leaving: Mutex<DepartingPeers>,
+    meters: Mutex<ServiceMeters>,
+    plain: Mutex<PlainTraffic>,
+    aborters: Mutex<BTreeMap<SessionUuid, Aborter>>,
+    begun: Instant,
+    draining: AtomicBool,
+    orders: UdpSocket,
+    controllers: SocketAddrV4,
+    /// Filters that read DSCP and TTL of the hosts' segments, if the kernel accepts them.
+    pub segment_marks: Option<Arc<SegmentMarks>>,
+    /// Boot id of this process.
+    pub boot: BootId,
+    /// Counters.
+    pub metrics: Metrics,
+    /// Wakes the arming task.
+    pub rearm: Notify,
+    /// Agents towards which nft may redirect clients.
+    pub armed: watch::Sender<BTreeSet<AgentId>>,
+    /// Wakes the beacon task.
+    pub beacon_now: Notify,
+    /// Wakes the order task, when its next timeout may have changed.
+    pub orders_changed: Notify,
+    /// Wakes the SYN hold task, when its next timeout may have changed.
+    pub hold_changed: Notify,
+}
+
+/// A poisoned lock means that a task panicked while it held it. Every critical section leaves its table usable at each step, so the other
+/// sessions go on.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl AgentContext {
+    /// State of one boot of an agent. `orders` is the socket on its own order port.
+    #[must_use]
+    pub fn new(
+        config: AgentConfig,
+        keys: AgentKeys,
+        boot: BootId,
+        orders: UdpSocket,
+        (hold, segment_marks): (Hold, Option<Arc<SegmentMarks>>),
+    ) -> Self {
+        let controllers = SocketAddrV4::new(config.discovery.address, config.discovery.order_port);
+        let metrics = Metrics::default();
+        metrics.generation.set(i64::try_from(config.generation).unwrap_or(i64::MAX));
+        Self {
+            protocol: Mutex::new(OrderProtocol::new(config.agent_id, boot)),
+            config: Mutex::new(Arc::new(config)),
+            keys: Mutex::new(Arc::new(keys)),
+            tunnel: OnceLock::new(),
+            unreachable: Mutex::default(),
+            server_legs: Mutex::default(),
+            hold,
+            ordered_labels: Mutex::default(),
+            leaving: Mutex::default(),
+            meters: Mutex::default(),
+            plain: Mutex::default(),
+            aborters: Mutex::default(),
+            begun: Instant::now(),
+            draining: AtomicBool::new(false),
+            orders,
+            controllers,
+            segment_marks,
+            boot,
+            metrics,
+            rearm: Notify::new(),
+            armed: watch::Sender::new(BTreeSet::new()),
+            beacon_now: Notify::new(),
+            orders_changed: Notify::new(),
+            hold_changed: Notify::new(),
+        }
+    }
+
+    /// Sets the tunnel; once, before any task is started.
+    pub fn set_tunnel(&self, tunnel: Tunnel) {
+        let first = self.tunnel.set(tunnel).is_ok();
+        debug_assert!(first, "the tunnel is set once");
+        self.set_peers();
+    }
+
+    /// The tunnel.
+    ///
+    /// # Panics
+    /// Before [`Self::set_tunnel`].
+    pub fn tunnel(&self) -> &Tunnel {
+        self.tunnel.get().expect("the tunnel is set before any task is started")
+    }
+
+    /// The configuration in force.
+    pub fn config(&self) -> Arc<AgentConfig> {
+        Arc::clone(&lock(&self.config))
+    }
+
+    /// Puts a new configuration in force.
+    pub fn set_config(&self, config: AgentConfig) {
+        info!(generation = config.generation, "configuration in force");
+        self.metrics.generation.set(i64::try_from(config.generation).unwrap_or(i64::MAX));
+        let before = stream_pool::peers(&self.config(), &lock(&self.ordered_labels));
+        let now = stream_pool::peers(&config, &lock(&self.ordered_labels));
+        let prepared = {
+            // Whoever locks the order protocol after this decides by the new configuration.
+            let protocol = lock(&self.protocol);
+            *lock(&self.config) = Arc::new(config);
+            protocol.prepared_peers()
+        };
+        lock(&self.leaving).note(before, &now, &prepared);
+        self.set_peers();
+        self.rearm.notify_one();
+    }
+
+    /// The keys in force.
+    pub fn keys(&self) -> Arc<AgentKeys> {
+        Arc::clone(&lock(&self.keys))
+    }
+
+    /// Puts new keys in force: for future messages and streams.
+    pub fn set_keys(&self, keys: AgentKeys) {
+        info!("keys read again");
+        *lock(&self.keys) = Arc::new(keys);
+    }
+
+    /// Tells the tunnel which streams to keep.
+    fn set_peers(&self) {
+        let configured = stream_pool::peers(&self.config(), &lock(&self.ordered_labels));
+        let peers = lock(&self.leaving).with(configured);
+        self.tunnel().set_peers(peers);
+    }
+
+    /// Drops peers that are no longer configured, once no session prepared with them can begin.
+    pub fn let_go(&self) {
+        if lock(&self.leaving).expire(Instant::now()) {
+            self.set_peers();
+        }
+    }
+
+    /// Notes the labels of an order, so that streams on them are opened.
+    pub fn note_labels(&self, prepare: &sos_wire::Prepare) {
+        let new = lock(&self.ordered_labels).note(prepare);
+        if new {
+            self.set_peers();
+        }
+    }
+
+    /// True while the agent is draining.
+    pub fn draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Refuses new sessions from now on. Sessions accepted earlier may still arrive, until the tunnel drains, too.
+    pub fn refuse_more(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+        self.rearm.notify_one();
+        self.beacon_now.notify_one();
+    }
+
+    /// Inputs of the decision on new sessions.
+    pub fn health(&self) -> Health {
+        let stats = self.tunnel().stats();
+        // Each connection made ahead for a peer will be a session.
+        let ahead = lock(&self.server_legs).asked() as u64;
+        Health {
+            draining: self.draining(),
+            sessions: u32::try_from(stats.sessions + ahead).unwrap_or(u32::MAX),
+            memory_bytes: stats.memory_reserved,
+        }
+    }
+
+    /// True if the agent accepts more sessions. If not, peers and nft are notified at once.
+    pub fn look_for_room(&self) -> bool {
+        let willing = arming::willing(&self.config(), self.health());
+        if !willing {
+            self.tunnel().set_willing(false);
+            self.rearm.notify_one();
+        }
+        willing
+    }
+
+    /// Returns at once while this agent, and every agent towards which nft redirects clients, accepts sessions. Otherwise waits until nft
+    /// has stopped: clients that arrive meanwhile wait in the kernel, and find the room kept for them. Returns after [`DISARM_PATIENCE`] in
+    /// any case: a client without room is refused.
+    pub async fn armed_as_willing(&self) {
+        let (welcome, willing) = (self.look_for_room(), self.tunnel().willing_peers());
+        let mut armed = self.armed.subscribe();
+        let fits = |armed: &BTreeSet<_>| armed.is_empty() || (welcome && armed.is_subset(&willing.borrow()));
+        let _ = tokio::time::timeout(DISARM_PATIENCE, armed.wait_for(fits)).await;
+    }
+
+    /// Agents of other sites that are alive and willing.
+    pub fn willing_agents(&self) -> BTreeSet<AgentId> {
+        let config = self.config();
+        let agents = config.peers.iter().flat_map(|peer| &peer.agents).map(|agent| agent.id);
+        agents.filter(|id| self.tunnel().peer_willing(*id)).collect()
+    }
+
+    /// Calls `act` with the servers that recently did not answer, without expired ones.
+    pub fn with_unreachable<T>(&self, act: impl FnOnce(&mut Unreachable) -> T) -> T {
+        let mut unreachable = lock(&self.unreachable);
+        unreachable.expire(Instant::now());
+        act(&mut unreachable)
+    }
+
+    /// Calls `act` with the connections to servers made ahead of their sessions. The order protocol is locked inside, never around this.
+    pub fn with_server_legs<T>(&self, act: impl FnOnce(&mut ServerLegs) -> T) -> T {
+        act(&mut lock(&self.server_legs))
+    }
+
+    /// SYNs that wait for the far agent.
+    pub fn hold(&self) -> &Hold {
+        &self.hold
+    }
+
+    /// Closes connections to servers whose preparations have been released or have expired.
+    pub fn close_server_legs(&self) {
+        self.with_server_legs(|legs| legs.keep(|session| lock(&self.protocol).stands(session)));
+    }
+
+    /// Calls `act` with the order protocol; the caller sends what it returns.
+    pub fn with_order_protocol<T>(&self, act: impl FnOnce(&mut OrderProtocol, &Env<'_>) -> T) -> T {
+        let (keys, health) = (self.keys(), self.health());
+        let live = self.tunnel().willing_peers();
+        let live = live.borrow();
+        let (now, unix_ms) = (Instant::now(), unix_ms());
+        let mut protocol = lock(&self.protocol);
+        let config = self.config();
+        let result = self.with_unreachable(|unreachable| {
+            let env = Env {
+                config: &config,
+                keys: &keys,
+                health,
+                live: &live,
+                unreachable,
+                can_bind: sockets::can_bind,
+                now,
+                unix_ms,
+            };
+            act(&mut protocol, &env)
+        });
+        let (preparations, controllers) = protocol.counts();
+        self.metrics.preparations.set(i64::try_from(preparations).unwrap_or(i64::MAX));
+        self.metrics.controllers.set(i64::try_from(controllers).unwrap_or(i64::MAX));
+        result
+    }
+
+    /// Socket of orders.
+    pub fn orders(&self) -> &UdpSocket {
+        &self.orders
+    }
+
+    /// Sends datagrams to the controllers. A full socket drops one as the network might: everything is retransmitted.
+    pub fn send_orders(&self, datagrams: &[Vec<u8>]) {
+        for datagram in datagrams {
+            if let Err(error) = self.orders.try_send_to(datagram, self.controllers.into()) {
+                debug!(%error, "an order was not sent");
+            }
+        }
+    }
+
+    /// Registers a session that no controller has ordered.
+    pub fn begin_unordered(&self, session: SessionUuid, role: Role, flow: FlowKey, peer: AgentId) {
+        let flow = ReportedFlow { session, role, client: flow.client, server: flow.server, peer };
+        self.with_order_protocol(|protocol, _| protocol.begin_unordered(flow));
+        let covered = FlowKey { client: flow.client, server: flow.server };
+        if role == Role::Ingress
+            && let Some(service) = flow_policy::ingress_service(&self.config(), covered)
+        {
+            lock(&self.plain).count(ServiceMark::of(&service.id), PlainReason::ACCELERATED);
+        }
+    }
+
+    /// Counts the connections that nft has let go plain since the last listing, for the services that cover them.
+    pub fn note_plain(&self, listed: BTreeSet<Seen>) {
+        let (config, health, live) = (self.config(), self.health(), self.willing_agents());
+        let mut traffic = lock(&self.plain);
+        for seen in traffic.new_ones(listed) {
+            if let Some((service, reason)) = plain_traffic::attribute(&config, health, &live, seen) {
+                traffic.note(seen.flow, service, reason);
+                self.metrics
+                    .plain
+                    .get_or_create(&metrics::Reason { reason: plain_traffic::label(reason) })
+                    .inc();
+            }
+        }
+    }
+
+    /// Reports plain connections to watching controllers.
+    pub fn report_plain(&self) {
+        if !self.with_order_protocol(|protocol, env| protocol.is_watched(env.now)) {
+            return;
+        }
+        let reports = lock(&self.plain).reports();
+        let told = self.with_order_protocol(|protocol, env| protocol.tell_plain(&reports, env));
+        self.send_orders(&told);
+    }
+
+    /// Meters a session for its service: the first of our own that covers the flow.
+    pub fn meter(&self, session: SessionUuid, flow: FlowKey, relayed: Relayed) {
+        let config = self.config();
+        if let Some(service) = flow_policy::ingress_service(&config, flow) {
+            lock(&self.meters).begin(session, ServiceMark::of(&service.id), relayed);
+        }
+    }
+
+    /// Keeps the aborter of an ingress session until the session is over.
+    pub fn keep_aborter(&self, session: SessionUuid, aborter: Aborter) {
+        lock(&self.aborters).insert(session, aborter);
+    }
+
+    /// Resets a session at both hosts, as its controller says (order.md clause 15).
+    pub fn abort(&self, session: SessionUuid) {
+        if let Some(aborter) = lock(&self.aborters).get(&session) {
+            debug!(%session, "reset by order");
+            aborter.abort(EndReason::InternalLimit);
+        }
+    }
+
+    /// Reports paths and services to watching controllers.
+    pub fn report_paths(&self) {
+        if !self.with_order_protocol(|protocol, env| protocol.is_watched(env.now)) {
+            return;
+        }
+        let (paths, services) = (self.tunnel().paths(), lock(&self.meters).rows());
+        let reports = service_meters::reports(self.begun.elapsed(), &paths, &services);
+        let told = self.with_order_protocol(|protocol, env| protocol.tell_paths(&reports, env));
+        self.send_orders(&told);
+    }
+
+    /// Reports that a prepared session could not begin.
+    pub fn refused(&self, session: SessionUuid, peer: AgentId) {
+        let outcome = Outcome {
+            reason: EndReason::InternalLimit,
+            bytes_up: 0,
+            bytes_down: 0,
+            duration: std::time::Duration::ZERO,
+        };
+        let party = Party { role: Role::Ingress, peer };
+        let told = self.with_order_protocol(|protocol, env| protocol.finish((session, party), outcome, env));
+        self.send_orders(&told);
+    }
+
+    /// Learns from the end of a session: a server that has sent bytes accepts; one that has refused or left SYNs unanswered does not.
+    fn learn(&self, server: SocketAddrV4, end: &SessionEnd) {
+        let refused = matches!(end.reason, EndReason::ServerRefused | EndReason::ServerUnreachable);
+        self.hold.with(|syns| {
+            if refused {
+                syns.known.forget(server);
+            } else if end.bytes_down > 0 {
+                syns.known.note(server, Instant::now());
+            }
+        });
+    }
+
+    /// Counts a session that is over, and reports it to its controller.
+    pub fn finished(&self, session: SessionUuid, party: Party, flow: FlowKey, end: &SessionEnd) {
+        let is_ingress = party.role == Role::Ingress;
+        let (role, reason) = (if is_ingress { "ingress" } else { "egress" }, metrics::reason(end.reason));
+        self.metrics.ended.get_or_create(&End { role, reason }).inc();
+        debug!(%session, role, %flow, reason, up = end.bytes_up, down = end.bytes_down, "session over");
+        if is_ingress {
+            lock(&self.meters).finish(session);
+            lock(&self.aborters).remove(&session);
+        }
+        if is_ingress {
+            self.learn(flow.server, end);
+        }
+        if is_ingress && end.reason == EndReason::ServerUnreachable {
+            self.with_unreachable(|unreachable| unreachable.note(flow.server, Instant::now()));
+            self.rearm.notify_one();
+        }
+        let outcome = Outcome {
+            reason: end.reason,
+            bytes_up: end.bytes_up,
+            bytes_down: end.bytes_down,
+            duration: end.duration,
+        };
+        let told = self.with_order_protocol(|protocol, env| protocol.finish((session, party), outcome, env));
+        self.send_orders(&told);
+        self.orders_changed.notify_one();
+    }
+}
+
+/// Milliseconds since 1970.
+#[must_use]
+pub fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Boot id of a process that starts now (spec/README.md clause 7).
+#[must_use]
+pub fn boot_id() -> BootId {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    BootId(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,186 @@
+//! Copies of packets from nft's `log group` (nfnetlink_log). The same rule drops the packets themselves.
+
+use std::io::{self, ErrorKind};
+
+use rustix::io::Errno;
+use rustix::net::netlink::{self, SocketAddrNetlink};
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use tokio::net::UdpSocket;
+
+/// Messages of nfnetlink_log: NFNL_SUBSYS_ULOG and NFULNL_MSG_PACKET or NFULNL_MSG_CONFIG (linux/netfilter/nfnetlink_log.h).
+const PACKET: u16 = 4 << 8;
+const CONFIG: u16 = 4 << 8 | 1;
+/// NLMSG_ERROR, which is also an acknowledgement: with error 0.
+const ERROR: u16 = 2;
+/// NLM_F_REQUEST and NLM_F_ACK.
+const REQUEST: u16 = 1 | 4;
+/// NFULA_PAYLOAD of a packet; NFULA_CFG_CMD and NFULA_CFG_MODE of a configuration.
+const PAYLOAD: u16 = 9;
+const COMMAND: u16 = 1;
+const MODE: u16 = 2;
+/// NFULNL_CFG_CMD_BIND; NFULNL_COPY_PACKET.
+const BIND: u8 = 1;
+const COPY_PACKET: u8 = 2;
+/// Most bytes of a packet that are copied: all.
+const COPY_RANGE: u32 = 65_535;
+/// Type bits of an attribute (NLA_TYPE_MASK).
+const TYPE_MASK: u16 = 0x3fff;
+const MESSAGE_HEADER: usize = 16;
+const FAMILY_HEADER: usize = 4;
+const ATTRIBUTE_HEADER: usize = 4;
+/// Buffer for copies in bytes: 4,000 SYNs with the kernel's overhead. A SYN whose copy finds no room is retransmitted by its client.
+const BUFFER: usize = 4 << 20;
+
+/// A netlink socket that receives the copies of one group. Tokio has no type for netlink; a datagram socket's receive works in the same
+/// way.
+#[derive(Debug)]
+pub struct Copies(UdpSocket);
+
+impl Copies {
+    /// Joins a group in this network namespace. Needs NET_ADMIN, and a Tokio runtime around it.
+    ///
+    /// # Errors
+    /// Error of the kernel: without nfnetlink_log there are no copies.
+    pub fn open(group: u16) -> io::Result<Self> {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let netfilter = Some(netlink::NETFILTER);
+        let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, netfilter)?;
+        rustix::net::bind(&socket, &SocketAddrNetlink::new(0, 0))?;
+        set_socket_recv_buffer_size_force(&socket, BUFFER)?;
+        rustix::net::send(&socket, &join(group), SendFlags::empty())?;
+        let mut answer = [0; 1024];
+        // The kernel answers while the request is being sent.
+        let (length, _) = rustix::net::recv(&socket, &mut answer[..], RecvFlags::empty())?;
+        match acknowledged(&answer[..length]) {
+            Some(0) => UdpSocket::from_std(socket.into()).map(Self),
+            Some(error) => Err(io::Error::from_raw_os_error(error)),
+            None => Err(ErrorKind::InvalidData.into()),
+        }
+    }
+
+    /// Receives one datagram; after an overflow, the next one.
+    ///
+    /// # Errors
+    /// Error of the kernel.
+    pub async fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.0.recv(buffer).await {
+                Err(error) if error.raw_os_error() == Some(Errno::NOBUFS.raw_os_error()) => {}
+                received => return received,
+            }
+        }
+    }
+}
+
+/// Request to send a group's packets whole.
+fn join(group: u16) -> Vec<u8> {
+    let mut body = vec![0, 0];
+    body.extend(group.to_be_bytes());
+    add_attribute(&mut body, COMMAND, &[BIND]);
+    let [a, b, c, d] = COPY_RANGE.to_be_bytes();
+    add_attribute(&mut body, MODE, &[a, b, c, d, COPY_PACKET, 0]);
+    let length = u32::try_from(MESSAGE_HEADER + body.len()).expect("a few bytes");
+    let mut message = length.to_ne_bytes().to_vec();
+    message.extend(CONFIG.to_ne_bytes());
+    message.extend(REQUEST.to_ne_bytes());
+    message.extend([0; 8]);
+    message.extend(body);
+    message
+}
+
+fn add_attribute(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
+    let length = u16::try_from(ATTRIBUTE_HEADER + value.len()).expect("a few bytes");
+    body.extend(length.to_ne_bytes());
+    body.extend(kind.to_ne_bytes());
+    body.extend(value);
+    body.resize(aligned(body.len()), 0);
+}
+
+/// Error of an acknowledgement, as a positive number.
+fn acknowledged(bytes: &[u8]) -> Option<i32> {
+    let (kind, body) = messages(bytes).next()?;
+    let error = body.first_chunk().map(|error| i32::from_ne_bytes(*error))?;
+    (kind == ERROR).then(|| error.saturating_neg())
+}
+
+/// Packets of a datagram of the group.
+pub fn packets(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let of_group = messages(bytes).filter(|(kind, _)| *kind == PACKET);
+    let attributes = of_group.filter_map(|(_, body)| body.get(FAMILY_HEADER..)).flat_map(attributes);
+    attributes.filter(|(kind, _)| *kind == PAYLOAD).map(|(_, value)| value)
+}
+
+/// Type and body of each netlink message.
+fn messages(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    let mut rest = bytes;
+    std::iter::from_fn(move || {
+        let length = rest.first_chunk().map(|length| u32::from_ne_bytes(*length))?;
+        let message = rest.get(..usize::try_from(length).ok()?)?;
+        let body = message.get(MESSAGE_HEADER..)?;
+        rest = rest.get(aligned(message.len())..).unwrap_or_default();
+        Some((u16::from_ne_bytes([message[4], message[5]]), body))
+    })
+}
+
+/// Type and value of each attribute.
+fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    let mut rest = bytes;
+    std::iter::from_fn(move || {
+        let head: &[u8; ATTRIBUTE_HEADER] = rest.first_chunk()?;
+        let (length, kind) = (u16::from_ne_bytes([head[0], head[1]]), u16::from_ne_bytes([head[2], head[3]]));
+        let value = rest.get(ATTRIBUTE_HEADER..length.into())?;
+        rest = rest.get(aligned(length.into())..).unwrap_or_default();
+        Some((kind & TYPE_MASK, value))
+    })
+}
+
+/// Messages and attributes are aligned to four bytes.
+fn aligned(length: usize) -> usize {
+    length.next_multiple_of(4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn message(kind: u16, body: &[u8]) -> Vec<u8> {
+        let mut message = u32::try_from(MESSAGE_HEADER + body.len()).unwrap().to_ne_bytes().to_vec();
+        message.extend(kind.to_ne_bytes());
+        message.extend([0; 10]);
+        message.extend(body);
+        message.resize(aligned(message.len()), 0);
+        message
+    }
+
+    fn copy(packet: &[u8]) -> Vec<u8> {
+        let mut body = vec![2, 0, 0x14, 0xe1];
+        add_attribute(&mut body, 1, &[8, 0, 0, 0]);
+        add_attribute(&mut body, PAYLOAD, packet);
+        message(PACKET, &body)
+    }
+
+    #[test]
+    fn finds_the_packets_of_several_messages() {
+        let bytes = [copy(b"first"), message(3, b""), copy(b"second one")].concat();
+        assert_eq!(packets(&bytes).collect::<Vec<_>>(), [&b"first"[..], &b"second one"[..]]);
+        assert_eq!(packets(&bytes[..bytes.len() - 4]).count(), 1, "the last is not whole");
+    }
+
+    #[test]
+    fn reads_acknowledgements() {
+        assert_eq!(acknowledged(&message(ERROR, &0i32.to_ne_bytes())), Some(0));
+        assert_eq!(acknowledged(&message(ERROR, &(-16i32).to_ne_bytes())), Some(16));
+        assert_eq!(acknowledged(&copy(b"packet")), None);
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_end(bytes in prop::collection::vec(any::<u8>(), 0..200), at in 0usize..60, value: u8) {
+            let mut near = copy(b"a packet in the middle of a message");
+            near[at] = value;
+            prop_assert!(packets(&bytes).count() + packets(&near).count() <= 60);
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! The agent's nftables, rendered as text for `nft -f -` (design: fail-open rules 1 and 2).
+//!
+//! One table, `inet sos`, in the agent's own network namespace. What happens to a packet that the switch sent to the agent:
+//!
+//! 1. To one of the agent's own addresses: delivered (streams, orders).
+//! 2. A bare SYN that went plain before stays plain: its retransmits must meet the same decision.
+//! 3. A bare SYN with MD5, AO or MPTCP options goes plain: those ends would notice a relay.
+//! 4. A bare SYN that the switch has marked as one of a service that is not armed yet, or not any more, goes plain
+//!    (spec/node-config.md clause 22).
+//! 5. A bare SYN to a server that has not answered recently (`unreachable`) goes plain.
+//! 6. A bare SYN of a service whose server is asked first (`armed` says so) is copied to this agent and dropped, on the same conditions as in 7;
+//!    the agent writes it back later, for the listener or for the server ([`crate::tasks::held_syns`]). One of a connection that stands is delivered.
+//! 7. A bare SYN inside `armed` (clients, servers and ports, see [`crate::policy::classifier`]), while `heartbeat` holds an element: to the transparent listener. The element expires by
+//!    itself in [`HEARTBEAT_SECONDS`] unless the agent keeps putting it back; and without a listening socket `tproxy` does
+//!    not match at all. So a dead agent takes nothing over.
+//! 8. A packet of a known transparent socket: delivered. So is an ICMP error about one of its segments: a router has
+//!    sent it to the host in whose name the agent sent the segment.
+//! 9. Any other bare SYN is remembered in `plain` and forwarded. What goes plain for the first time is in `plain_seen` for
+//!    a while, with the reason as a mark, where the agent reads it ([`crate::policy::plain_traffic`]).
+//! 10. Any other packet is forwarded. One with an acknowledgement, inside `armed`, is of a connection that stands without
+//!     this agent, and is remembered in `plain` for [`STANDING_SECONDS`]: a repeat of its SYN may be on its way here still,
+//!     held by the controller while the server's answer to the first one arrived.
+
+use std::fmt::Write as _;
+use std::net::Ipv4Addr;
+
+use sos_wire::PlainReason;
+
+use crate::policy::arming::Armed;
+use crate::policy::classifier::{self, Classifier, Range};
+
+/// Lifetime of the heartbeat element: two refreshes may be late before new connections go plain.
+pub const HEARTBEAT_SECONDS: u32 = 3;
+/// Time that a 4-tuple stays plain: a client retransmits its SYN for up to 127 s with Linux's defaults (tcp_syn_retries 6).
+pub const PLAIN_SECONDS: u32 = 130;
+/// Time that a connection established without this agent is remembered: longer than the controller holds a SYN.
+pub const STANDING_SECONDS: u32 = 5;
+/// Most 4-tuples remembered as plain; beyond it SYNs still go plain, but unremembered (counted).
+pub const PLAIN_LIMIT: u32 = 65_536;
+/// Lifetime of an entry for a connection that went plain: several polling intervals, so that the agent reads each entry.
+pub const SEEN_SECONDS: u32 = 10;
+/// Most connections kept for that; further ones within this time are counted as plain, but for no service.
+pub const SEEN_LIMIT: u32 = 1_024;
+/// Mark, and its mask, of packets that are delivered to transparent sockets.
+pub const MARK: u32 = 0x0001_0000;
+
+/// Mark of packets inside `armed`, while the chains examine them. Classes are below it.
+const ARMED: u32 = 0x0002_0000;
+
+/// The same for packets that are held until their server has accepted.
+const HELD: u32 = 0x0004_0000;
+
+/// Mark of held SYNs that the agent writes back for its listener: they are delivered locally.
+pub const TAKE: u32 = MARK | 0x0008_0000;
+
+/// Mark of held SYNs that the agent writes back for the server. Its lower half is a [`PlainReason`].
+pub const LEAVE: u32 = 0x0010_0000;
+
+/// Netlink group that gets the copies of held SYNs (nfnetlink_log). The agent's namespace has no other program that uses one.
+pub const COPIES: u16 = 5_345;
+
+/// Part of a mark with the reason why a SYN goes plain.
+const REASON: u32 = 0xffff;
+
+/// Source MAC address of SYNs that the switch marks as not to be taken over (spec/node-config.md clause 22).
+pub const UNARMED_MAC: &str = "02:53:4f:53:00:02";
+
+/// Names of the counters in the table, each with its meaning for the metrics page.
+pub const COUNTERS: [(&str, &str); 7] = [
+    ("syn_accelerated", "Bare SYNs handed to the transparent listener"),
+    ("syn_held", "Bare SYNs held until the agent knows whether their server accepts"),
+    ("syn_plain", "Bare SYNs decided plain"),
+    ("syn_plain_again", "Bare SYNs kept plain by an earlier decision"),
+    ("syn_plain_options", "Bare SYNs plain because of MD5, AO or MPTCP options"),
+    ("syn_plain_unreachable", "Bare SYNs plain because the server has not answered recently"),
+    ("syn_plain_unremembered", "Bare SYNs plain while the set of plain flows was full"),
+];
+
+/// The table without anything armed. Flows remembered as plain by an earlier run of the agent in the same namespace are kept; rules are
+/// replaced.
+#[must_use]
+pub fn setup(interface: &str, listener_port: u16) -> String {
+    let (sets, syns, hooks) = (sets(), syn_chains(listener_port), hook_chains(interface));
+    format!(
+        "table inet sos {{
+}}
+flush table inet sos
+table inet sos {{
+{sets}{syns}{hooks}}}
+flush set inet sos plain_seen
+flush set inet sos unreachable
+flush set inet sos heartbeat
+"
+    )
+}
+
+/// Counters, and the sets that the chains look into.
+fn sets() -> String {
+    let counters = COUNTERS.iter().map(|(name, _)| format!("  counter {name} {{ }}\n"));
+    let tables = TABLES
+        .iter()
+        .map(|(kind, name, fields)| format!("  {kind} {name} {{ type {fields}; flags interval; }}\n"));
+    let mut text: String = counters.chain(tables).collect();
+    write(
+        &mut text,
+        format_args!(
+            "  set plain {{
+    type ipv4_addr . inet_service . ipv4_addr . inet_service
+    size {PLAIN_LIMIT}
+    flags dynamic,timeout
+    timeout {PLAIN_SECONDS}s
+  }}
+  set plain_seen {{
+    type ipv4_addr . inet_service . ipv4_addr . inet_service . mark
+    size {SEEN_LIMIT}
+    flags dynamic,timeout
+    timeout {SEEN_SECONDS}s
+  }}
+  set unreachable {{
+    type ipv4_addr . inet_service
+  }}
+  set heartbeat {{
+    type inet_proto
+    flags timeout
+    timeout {HEARTBEAT_SECONDS}s
+  }}
+"
+        ),
+    );
+    text
+}
+
+/// Verdicts on a client's SYN, bare or not, and on what is established without SOS.
+fn syn_chains(listener_port: u16) -> String {
+    let (option, unreachable) = (PlainReason::OPTION.0, PlainReason::SERVER_UNREACHABLE.0);
+    let (not_armed, tuple) = (PlainReason::NOT_ARMED.0, "ip saddr . tcp sport . ip daddr . tcp dport");
+    format!(
+        "  chain classify {{
+  }}
+  chain plain_syn {{
+    add @plain_seen {{ {tuple} . meta mark }}
+    meta mark set 0
+    update @plain {{ {tuple} }} counter name syn_plain accept
+    counter name syn_plain_unremembered accept
+  }}
+  chain special_syn {{
+    meta mark set {option} counter name syn_plain_options goto plain_syn
+  }}
+  chain unarmed_syn {{
+    socket transparent 1 meta mark set {MARK:#x} accept
+    meta mark set {not_armed} goto plain_syn
+  }}
+  chain bare_syn {{
+    {tuple} @plain counter name syn_plain_again accept
+    tcp option md5sig exists goto special_syn
+    tcp option 29 exists goto special_syn
+    tcp option mptcp exists goto special_syn
+    ether saddr {UNARMED_MAC} goto unarmed_syn
+    ip daddr . tcp dport @unreachable meta mark set {unreachable} counter name syn_plain_unreachable goto plain_syn
+    jump classify
+    meta mark {HELD:#x} socket transparent 1 socket mark 0 meta mark set {MARK:#x} accept
+    meta l4proto tcp meta l4proto @heartbeat meta mark {HELD:#x} tproxy ip to 127.0.0.1:{listener_port} \
+log group {COPIES} queue-threshold 1 counter name syn_held drop
+    meta l4proto tcp meta l4proto @heartbeat meta mark {ARMED:#x} tproxy ip to 127.0.0.1:{listener_port} \
+meta mark set {MARK:#x} counter name syn_accelerated accept
+    socket transparent 1 meta mark set {MARK:#x} accept
+    meta mark set 0 goto plain_syn
+  }}
+  chain standing {{
+    jump classify
+    meta mark {{ {ARMED:#x}, {HELD:#x} }} add @plain {{ {tuple} timeout {STANDING_SECONDS}s }}
+    meta mark set 0
+  }}
+  chain written_back {{
+    meta l4proto tcp tproxy ip to 127.0.0.1:{listener_port} meta mark set {MARK:#x} counter name syn_accelerated accept
+    drop
+  }}
+"
+    )
+}
+
+/// The chains that the kernel calls.
+fn hook_chains(interface: &str) -> String {
+    format!(
+        "  chain output {{
+    type filter hook output priority mangle; policy accept;
+    meta mark & {LEAVE:#x} == {LEAVE:#x} meta mark set meta mark & {REASON:#x} goto plain_syn
+  }}
+  chain prerouting {{
+    type filter hook prerouting priority mangle; policy accept;
+    iifname \"lo\" meta mark {TAKE:#x} goto written_back
+    iifname != \"{interface}\" accept
+    meta nfproto != ipv4 accept
+    fib daddr type local accept
+    icmp type {{ destination-unreachable, time-exceeded, parameter-problem }} socket transparent 1 \
+meta mark set meta mark or {MARK:#x} accept
+    meta l4proto != tcp accept
+    tcp flags & (fin | syn | rst | ack) == syn goto bare_syn
+    socket transparent 1 meta mark set meta mark or {MARK:#x} accept
+    tcp flags & (syn | rst | ack) == ack goto standing
+  }}
+  chain forward {{
+    type filter hook forward priority filter; policy accept;
+    iifname \"{interface}\" oifname != \"{interface}\" drop
+    iifname != \"{interface}\" oifname \"{interface}\" drop
+  }}
+"
+    )
+}
+
+/// Starts over when [`setup`] does not fit what an earlier version left behind.
+#[must_use]
+pub fn setup_afresh(interface: &str, listener_port: u16) -> String {
+    format!("table inet sos {{\n}}\ndelete table inet sos\n{}", setup(interface, listener_port))
+}
+
+/// Changes that put `armed` in force after `before`, in one transaction, with the heartbeat.
+///
+/// The sets are recreated instead of flushed: removing an element from a set of ranges costs the kernel time in proportion to the set.
+#[must_use]
+pub fn arm(armed: &Armed, before: Option<&Armed>) -> String {
+    let mut text = String::new();
+    if before.is_none_or(|before| before.covered != armed.covered) {
+        text.push_str(&classify(&armed.covered));
+    }
+    if before.is_none_or(|before| before.unreachable != armed.unreachable) {
+        text.push_str("flush set inet sos unreachable\n");
+        let servers: Vec<_> =
+            armed.unreachable.iter().map(|server| format!("{} . {}", server.ip(), server.port())).collect();
+        if !servers.is_empty() {
+            write(&mut text, format_args!("add element inet sos unreachable {{ {} }}\n", servers.join(", ")));
+        }
+    }
+    text.push_str(&heartbeat());
+    text
+}
+
+/// Sets of covered flows, and the chain that looks them up.
+fn classify(covered: &Classifier) -> String {
+    let mut text = String::from("flush chain inet sos classify\n");
+    for (kind, name, _) in TABLES {
+        write(&mut text, format_args!("delete {kind} inet sos {name}\n"));
+    }
+    let clients = covered.clients.iter().map(|e| format!("{} : {}", addresses(e.range), e.class));
+    let servers = covered.servers.iter().map(|e| format!("{} . {} : {}", e.of, addresses(e.range), e.class));
+    let ports = covered.ports.iter().map(|e| {
+        let mark = if e.class == classifier::HELD { HELD } else { ARMED };
+        format!("{} . {} : {mark:#x}", e.of, range(e.range.0, e.range.1))
+    });
+    text.push_str("table inet sos {\n");
+    for ((kind, name, fields), elements) in
+        TABLES.iter().zip([clients.collect(), servers.collect(), ports.collect()])
+    {
+        let elements: Vec<String> = elements;
+        let held = if elements.is_empty() {
+            String::new()
+        } else {
+            format!("; elements = {{ {} }}", elements.join(", "))
+        };
+        write(&mut text, format_args!("  {kind} {name} {{ type {fields}; flags interval{held}; }}\n"));
+    }
+    write(
+        &mut text,
+        format_args!(
+            "  chain classify {{
+    meta mark set 0
+    meta mark set ip saddr map @armed_clients
+    meta mark set meta mark . ip daddr map @armed_servers
+    meta mark set meta mark . tcp dport map @armed return
+    meta mark set 0
+  }}
+}}
+"
+        ),
+    );
+    text
+}
+
+/// Sets of covered flows: kind, name and fields.
+const TABLES: [(&str, &str, &str); 3] = [
+    ("map", "armed_clients", "ipv4_addr : mark"),
+    ("map", "armed_servers", "mark . ipv4_addr : mark"),
+    ("map", "armed", "mark . inet_service : mark"),
+];
+
+fn write(text: &mut String, what: std::fmt::Arguments<'_>) {
+    text.write_fmt(what).expect("writing to a String cannot fail");
+}
+
+fn addresses((first, last): Range) -> String {
+    range(Ipv4Addr::from(first), Ipv4Addr::from(last))
+}
+
+fn range<T: Copy + PartialEq + std::fmt::Display>(first: T, last: T) -> String {
+    if first == last { first.to_string() } else { format!("{first}-{last}") }
+}
+
+/// Puts the heartbeat element back with its full lifetime; `add` alone would not prolong it.
+#[must_use]
+pub fn heartbeat() -> String {
+    "flush set inet sos heartbeat\nadd element inet sos heartbeat { tcp }\n".to_owned()
+}
+
+/// Disarms.
+#[must_use]
+pub fn disarm() -> String {
+    "flush set inet sos heartbeat\n".to_owned()
+}
+
+/// Parses the packet counts of `nft --json list counters`; foreign counters are left out.
+#[must_use]
+pub fn parse_counters(json: &[u8]) -> Vec<(&'static str, u64)> {
+    let document: serde_json::Value = serde_json::from_slice(json).unwrap_or_default();
+    let objects = document["nftables"].as_array().cloned().unwrap_or_default();
+    COUNTERS
+        .iter()
+        .filter_map(|(name, _)| {
+            let counter = objects.iter().map(|o| &o["counter"]).find(|c| c["name"] == *name)?;
+            Some((*name, counter["packets"].as_u64()?))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::classifier::Rule;
+    use std::sync::Arc;
+
+    #[test]
+    fn the_table_is_as_agreed() {
+        assert_eq!(setup("net0", 39_999), include_str!("../../tests/golden/setup.nft"));
+    }
+
+    #[test]
+    fn arming_is_one_transaction() {
+        let prefix = |text: &str| vec![text.parse().unwrap()];
+        let rule = Rule::new(&prefix("10.0.0.0/25"), &prefix("10.0.0.128/25"), [(22, 22), (5000, 5999)]);
+        let held = Rule { ports: vec![(80, 80)], held: true, ..rule.clone() };
+        let armed = Armed {
+            covered: Arc::new(Classifier::build(&[rule, held], 10).unwrap()),
+            unreachable: vec!["10.0.0.139:5003".parse().unwrap()],
+            left_out: Vec::new(),
+        };
+        assert_eq!(arm(&armed, None), include_str!("../../tests/golden/arm.nft"));
+        assert_eq!(arm(&armed, Some(&armed)), heartbeat(), "nothing has changed");
+        let answers = Armed { unreachable: Vec::new(), ..armed.clone() };
+        assert_eq!(
+            arm(&answers, Some(&armed)),
+            format!("flush set inet sos unreachable\n{}", heartbeat()),
+            "what is covered stays as it is"
+        );
+    }
+
+    #[test]
+    fn nothing_armed_adds_no_element() {
+        let text = arm(&Armed::default(), None);
+        assert!(!text.contains("elements"), "{text}");
+        assert_eq!(text.matches("add element").count(), 1, "{text}");
+        assert!(text.ends_with(&heartbeat()));
+    }
+
+    #[test]
+    fn counters_are_read_by_name() {
+        let json = br#"{"nftables": [{"metainfo": {"version": "1.0.6"}},
+            {"counter": {"family": "inet", "name": "syn_plain", "table": "sos", "handle": 1, "packets": 7, "bytes": 420}},
+            {"counter": {"family": "inet", "name": "other", "table": "sos", "handle": 2, "packets": 9, "bytes": 0}}]}"#;
+        assert_eq!(parse_counters(json), vec![("syn_plain", 7)]);
+        assert!(parse_counters(b"not json").is_empty());
+    }
+}

@@ -1,0 +1,264 @@
+//! Plan of a network namespace: the commands and settings it needs before the data plane can run in it.
+//!
+//! Pure: [`crate::netns`] applies it. Everything here lives in the agent's own namespace, except the outer end of the veth pair (attach
+//! `host`), and disappears with it.
+
+use std::collections::BTreeSet;
+
+use ipnet::Ipv4Net;
+
+use crate::config::{AgentConfig, Rewrite};
+use crate::netns::nft::MARK;
+
+/// Routing table that delivers marked packets locally, whatever their destination.
+pub const LOCAL_TABLE: u32 = 5_345;
+/// Priority of the rule for it: after the table `local` (0), before `main` (32766).
+const RULE_PRIORITY: u32 = 5_345;
+/// Largest socket buffer, bytes: twice the bandwidth-delay product of 1 Gbit/s at 200 ms is 50 MB.
+const MAX_SOCKET_BUFFER: u32 = 64 * 1024 * 1024;
+/// Initial receive buffer, bytes: Linux's default, as hosts must not get further ahead than over plain TCP. Streams get more
+/// ([`crate::netns::sockets::stream_listener`]).
+const FIRST_RECEIVE_BUFFER: u32 = 128 * 1024;
+/// Initial congestion and receive windows of streams, segments.
+const STREAM_START: u32 = 100;
+/// Largest GSO burst of a stream in segments, where its rate and window allow. By default the kernel sends what makes a millisecond, which
+/// for one of many streams is two or three packets: every switch, device and agent on the way then works per packet.
+const SEGMENTS_AT_ONCE: u32 = 16;
+
+/// MAC address for a site's gateway, which does not exist (spec/node-config.md clause 26): no controller sees an agent's ARP requests.
+const GATEWAY_MAC: &str = "02:53:4f:53:00:02";
+
+/// One command of iproute2, without the leading `ip`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ip {
+    /// Arguments.
+    pub arguments: Vec<String>,
+    /// Cleans up: may fail when there is nothing to clean.
+    pub may_fail: bool,
+}
+
+fn ip(arguments: &str) -> Ip {
+    Ip { arguments: arguments.split_whitespace().map(str::to_owned).collect(), may_fail: false }
+}
+
+fn tidy(arguments: &str) -> Ip {
+    Ip { may_fail: true, ..ip(arguments) }
+}
+
+/// One kernel setting below `/proc/sys`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sysctl {
+    /// Path below `/proc/sys`.
+    pub path: String,
+    /// Value.
+    pub value: String,
+    /// Required by the data plane; otherwise it only improves it.
+    pub required: bool,
+}
+
+/// State of the interface before any change.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Present {
+    /// It has the configured address.
+    pub address: bool,
+    /// It has the configured MAC address.
+    pub mac: bool,
+}
+
+/// Makes the veth pair from inside the new namespace; `host` names the host's namespace in a form `ip` takes.
+#[must_use]
+pub fn veth_pair(config: &AgentConfig, host: &str) -> Ip {
+    let interface = &config.interface;
+    ip(&format!(
+        "link add name {} mtu {mtu} type veth peer name {} mtu {mtu} netns {host}",
+        interface.name,
+        interface.host_name,
+        mtu = interface.mtu,
+    ))
+}
+
+/// In the host's namespace before the pair is made: removes a veth of an earlier run. It may disappear by itself meanwhile.
+#[must_use]
+pub fn free_outer_end(config: &AgentConfig) -> Ip {
+    tidy(&format!("link delete dev {} type veth", config.interface.host_name))
+}
+
+/// Commands in the host's namespace after the pair was made.
+#[must_use]
+pub fn outer_end_up(config: &AgentConfig) -> Ip {
+    ip(&format!("link set dev {} up", config.interface.host_name))
+}
+
+/// Commands that configure the inner interface, the route and the neighbour of the discovery address, and the delivery of marked packets.
+/// Running them twice changes nothing.
+#[must_use]
+pub fn inner(config: &AgentConfig, present: Present) -> Vec<Ip> {
+    let interface = &config.interface;
+    let discovery = &config.discovery;
+    let name = &interface.name;
+    let mut commands = vec![ip("link set dev lo up")];
+    if !present.mac {
+        commands.push(ip(&format!("link set dev {name} address {}", interface.mac)));
+    }
+    commands.push(ip(&format!("link set dev {name} mtu {} up", interface.mtu)));
+    if !present.address {
+        commands.push(ip(&format!("-4 address replace {} dev {name}", interface.address)));
+    }
+    commands.extend(routes(config));
+    commands.push(ip(&format!("-4 route replace {}/32 dev {name} scope link", discovery.address)));
+    commands.push(ip(&format!(
+        "neighbour replace {} lladdr {} dev {name} nud permanent",
+        discovery.address, discovery.mac,
+    )));
+    if let Some(gateway) = interface.gateway {
+        commands
+            .push(ip(&format!("neighbour replace {gateway} lladdr {GATEWAY_MAC} dev {name} nud permanent")));
+    }
+    commands.push(tidy(&format!("-4 rule delete {}", rule())));
+    commands.push(ip(&format!("-4 rule add {}", rule())));
+    commands.push(ip(&format!("-4 route replace local 0.0.0.0/0 dev lo table {LOCAL_TABLE}")));
+    commands
+}
+
+fn rule() -> String {
+    format!("priority {RULE_PRIORITY} fwmark {MARK:#x}/{MARK:#x} lookup {LOCAL_TABLE}")
+}
+
+/// Undoes the delivery of marked packets.
+#[must_use]
+pub fn delivery_undone() -> Vec<Ip> {
+    vec![tidy(&format!("-4 rule delete {}", rule())), tidy(&format!("-4 route flush table {LOCAL_TABLE}"))]
+}
+
+/// Routes to all configured addresses outside the subnet, and one to every other agent. Never a default route: with attach `none` the
+/// namespace may be a pod's, whose own default route leads into the cluster.
+#[must_use]
+pub fn routes(config: &AgentConfig) -> Vec<Ip> {
+    let name = &config.interface.name;
+    let agents: BTreeSet<Ipv4Net> =
+        config.peers.iter().flat_map(|peer| &peer.agents).map(|agent| Ipv4Net::from(agent.address)).collect();
+    let subnet = config.interface.address.trunc();
+    let via = |prefix: &Ipv4Net| match config.interface.gateway {
+        Some(gateway) if !subnet.contains(prefix) => format!("via {gateway} "),
+        _ => String::new(),
+    };
+    let mut commands: Vec<Ip> = beyond(config)
+        .difference(&agents)
+        .map(|prefix| ip(&format!("-4 route replace {prefix} {}dev {name}", via(prefix))))
+        .collect();
+    let reachable =
+        agents.iter().filter(|agent| config.interface.gateway.is_some() || subnet.contains(*agent));
+    commands.extend(reachable.map(|agent| {
+        ip(&format!(
+            "-4 route replace {agent} {}dev {name} initcwnd {STREAM_START} initrwnd {STREAM_START}",
+            via(agent)
+        ))
+    }));
+    commands
+}
+
+fn beyond(config: &AgentConfig) -> BTreeSet<Ipv4Net> {
+    if config.interface.gateway.is_none() {
+        return BTreeSet::new();
+    }
+    let subnet = config.interface.address.trunc();
+    let prefixes = config.peers.iter().flat_map(|peer| &peer.prefixes).chain(&config.site.prefixes);
+    let services = config.services.iter().flat_map(|service| service.from.iter().chain(&service.to));
+    prefixes.chain(services).map(Ipv4Net::trunc).filter(|prefix| !subnet.contains(prefix)).collect()
+}
+
+/// Arguments of `ethtool`, where the switch rewrites addresses: checksums left to a network card would be wrong in the end (docs/adr/0004).
+/// sos-node does the same for the outer end.
+#[must_use]
+pub fn without_offload(config: &AgentConfig) -> Option<[&str; 4]> {
+    (config.site.rewrite == Rewrite::OpenFlow).then_some(["-K", &config.interface.name, "tx", "off"])
+}
+
+/// Arguments of `ethtool` for streams over QUIC: the kernel segments datagrams sent in bulk, as a switch in user space handles such packets
+/// of TCP only and drops those of UDP.
+#[must_use]
+pub fn datagrams_cut(config: &AgentConfig) -> [&str; 4] {
+    ["-K", &config.interface.name, "tx-udp-segmentation", "off"]
+}
+
+/// Kernel settings of the agent's namespace.
+#[must_use]
+pub fn sysctls(config: &AgentConfig) -> Vec<Sysctl> {
+    let name = &config.interface.name;
+    let setting = |required, path: String, value: String| Sysctl { path, value, required };
+    let needed = |path: String, value: &str| setting(true, path, value.to_owned());
+    let wished = |path: &str, value: String| setting(false, format!("net/ipv4/{path}"), value);
+    vec![
+        needed("net/ipv4/ip_forward".to_owned(), "1"),
+        // A redirected packet leaves by the interface it came in on; the client must not get an ICMP redirect.
+        needed("net/ipv4/conf/all/send_redirects".to_owned(), "0"),
+        needed(format!("net/ipv4/conf/{name}/send_redirects"), "0"),
+        // Source addresses of redirected packets are not routed back the way they came.
+        needed("net/ipv4/conf/all/rp_filter".to_owned(), "0"),
+        needed(format!("net/ipv4/conf/{name}/rp_filter"), "0"),
+        wished("tcp_rmem", format!("4096 {FIRST_RECEIVE_BUFFER} {MAX_SOCKET_BUFFER}")),
+        wished("tcp_wmem", format!("4096 65536 {MAX_SOCKET_BUFFER}")),
+        wished("tcp_slow_start_after_idle", "0".to_owned()),
+        wished("tcp_min_tso_segs", SEGMENTS_AT_ONCE.to_string()),
+        wished("tcp_mtu_probing", "1".to_owned()),
+        // A path may be a black hole for the seconds of a failover: only after that are smaller packets tried.
+        wished("tcp_retries1", "6".to_owned()),
+        wished("tcp_max_syn_backlog", "8192".to_owned()),
+        // A client that reuses its port must not fail at our egress leg, which still uses the same port (RFC 6191).
+        wished("tcp_tw_reuse", "1".to_owned()),
+        wished("tcp_tw_reuse_delay", "100".to_owned()),
+        // A client's DSCP is not its server's (earlier versions had it so).
+        wished("tcp_reflect_tos", "0".to_owned()),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tests::config;
+
+    fn lines(commands: &[Ip]) -> String {
+        commands
+            .iter()
+            .map(|c| format!("{}{}\n", if c.may_fail { "-" } else { "" }, c.arguments.join(" ")))
+            .collect()
+    }
+
+    #[test]
+    fn checksum_offload_is_off_where_the_switch_rewrites() {
+        let mut config = config();
+        assert_eq!(without_offload(&config), None);
+        config.site.rewrite = Rewrite::OpenFlow;
+        assert_eq!(without_offload(&config), Some(["-K", "net0", "tx", "off"]));
+    }
+
+    #[test]
+    fn the_kernel_segments_datagrams() {
+        assert_eq!(datagrams_cut(&config()), ["-K", "net0", "tx-udp-segmentation", "off"]);
+    }
+
+    #[test]
+    fn a_new_namespace_is_set_up_as_agreed() {
+        let mut config = config();
+        config.interface.gateway = Some("10.0.0.1".parse().unwrap());
+        config.services[0].to.push("192.0.2.0/24".parse().unwrap());
+        let mut commands =
+            vec![free_outer_end(&config), veth_pair(&config, "/proc/7/fd/3"), outer_end_up(&config)];
+        commands.extend(inner(&config, Present::default()));
+        assert_eq!(lines(&commands), include_str!("../../tests/golden/attach-host.txt"));
+    }
+
+    #[test]
+    fn an_existing_configuration_is_left_alone() {
+        let commands = lines(&inner(&config(), Present { address: true, mac: true }));
+        assert!(!commands.contains("address"), "{commands}");
+        assert!(!commands.contains(" via "), "{commands}");
+    }
+
+    #[test]
+    fn every_required_setting_names_a_reachable_file() {
+        for setting in sysctls(&config()) {
+            assert!(setting.path.starts_with("net/ipv4/") && !setting.path.contains(".."), "{setting:?}");
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Socket options of host legs and of the datagram sockets.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::time::Duration;
+
+use rustix::net::sockopt::{set_socket_recv_buffer_size_force, set_socket_send_buffer_size_force};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use sos_pathctl::CongestionControl;
+use sos_tunnel::{KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES};
+use sos_wire::Marks;
+use tracing::debug;
+
+/// Backlog of listeners: a burst of clients must fit. The kernel caps it at net.core.somaxconn.
+const BACKLOG: i32 = 4_096;
+/// Longest time that a peer may leave data unacknowledged before its stream is closed; pings detect silence earlier.
+const STREAM_USER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest RTO of a stream: a path after a failover is found within it, where the kernel's RTO would have doubled to several seconds (Linux
+/// 6.15 and later).
+const STREAM_RETRANSMIT_MAX: Duration = Duration::from_secs(1);
+/// Buffers of a stream port's datagrams, each way: what 1 Gbit/s brings in 33 ms, in which every task of the agent has its turn.
+const DATAGRAM_BUFFER: usize = 4 << 20;
+/// Initial window of a stream: 1 Gbit/s for 34 ms, from where the kernel tunes it.
+const STREAM_FIRST_WINDOW: u32 = 4 << 20;
+/// Most unsent bytes of a stream: they can no longer use a faster one. Two of the largest frames.
+pub(crate) const STREAM_NOTSENT_LOWAT: u32 = 512 * 1024;
+
+/// Listener for SYNs that nft redirects; accepts connections to any address (IP_TRANSPARENT needs NET_ADMIN).
+///
+/// # Errors
+/// Error of the kernel.
+pub fn transparent_listener() -> io::Result<std::net::TcpListener> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    socket.set_ip_transparent_v4(true)?;
+    // Accepted sockets inherit it, so that a socket that dies between SYN and accept is reset as well.
+    socket.set_linger(Some(Duration::ZERO))?;
+    sos_tunnel::keep_first_marks(&socket)?;
+    socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// Listener at the agent's own address, where the site rewrites, for clients that switches bring.
+///
+/// # Errors
+/// Error of the kernel.
+pub fn redirect_listener(address: SocketAddrV4) -> io::Result<std::net::TcpListener> {
+    let listener = listener(address)?;
+    SockRef::from(&listener).set_linger(Some(Duration::ZERO))?;
+    sos_tunnel::keep_first_marks(&listener)?;
+    Ok(listener)
+}
+
+/// Listener on one of the agent's own ports.
+///
+/// # Errors
+/// Error of the kernel.
+pub fn listener(address: SocketAddrV4) -> io::Result<std::net::TcpListener> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    listen(socket, address)
+}
+
+fn listen(socket: Socket, address: SocketAddrV4) -> io::Result<std::net::TcpListener> {
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// Listener that shares its port with connections in hosts' names ([`towards_server`]): a listener at every address would take the port
+/// from all of them (Linux lets sockets of one user share a port where all of them have `SO_REUSEPORT`).
+///
+/// # Errors
+/// Error of the kernel.
+pub fn shared_listener(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// Listener of a stream port. Streams have this congestion control from their first segment on, as dialed ones do: a socket that once had
+/// bbr, which may be the kernel's default, sets a timer for each segment for the rest of its life, even under cubic.
+///
+/// # Errors
+/// Error of the kernel, except about congestion control.
+pub fn stream_listener(
+    address: SocketAddrV4,
+    congestion: CongestionControl,
+) -> io::Result<std::net::TcpListener> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    set_first_window(&socket);
+    let listener = listen(socket, address)?;
+    set_congestion(&SockRef::from(&listener), congestion);
+    Ok(listener)
+}
+
+/// UDP socket on one of the agent's own ports.
+///
+/// # Errors
+/// Error of the kernel.
+pub fn datagrams(address: SocketAddrV4) -> io::Result<std::net::UdpSocket> {
+    let socket = Socket::new(Domain::IPV4, Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
+    socket.bind(&address.into())?;
+    Ok(socket.into())
+}
+
+/// UDP socket of a stream port, with buffers for streams over QUIC: the kernel tunes TCP's by itself, not these.
+///
+/// # Errors
+/// Error of the kernel, except about the buffers: with smaller ones, bursts lose packets.
+pub fn stream_datagrams(address: SocketAddrV4) -> io::Result<std::net::UdpSocket> {
+    let socket = datagrams(address)?;
+    // Past net.core.rmem_max, which is a few packets in a row: it needs NET_ADMIN, as the agent does.
+    let set = set_socket_recv_buffer_size_force(&socket, DATAGRAM_BUFFER)
+        .and_then(|()| set_socket_send_buffer_size_force(&socket, DATAGRAM_BUFFER));
+    if let Err(error) = set {
+        debug!(%address, %error, "the kernel does not give a stream port's datagrams the buffers they need");
+    }
+    Ok(socket)
+}
+
+/// Options of a host leg: a process that dies resets it (linger 0) until both directions have ended cleanly, and a dead host is detected as
+/// late as with plain TCP. No TCP_USER_TIMEOUT: it also counts the time in which a live host keeps its window closed.
+///
+/// # Errors
+/// Error of the kernel.
+pub fn prepare_host_leg(socket: &SockRef<'_>) -> io::Result<()> {
+    socket.set_linger(Some(Duration::ZERO))?;
+    socket.set_tcp_nodelay(true)?;
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE_IDLE)
+        .with_interval(KEEPALIVE_INTERVAL)
+        .with_retries(KEEPALIVE_PROBES);
+    socket.set_tcp_keepalive(&keepalive)
+}
+
+/// Socket that will connect to a server: with the client's marks, in its name, or (`own`) by the client's port at the agent's own address,
+/// where a switch rewrites it.
+///
+/// # Errors
+/// Error of the kernel: `AddrInUse` when the client's port is taken here by a listener of another process, or at the agent's own address.
+pub fn towards_server(
+    client: SocketAddrV4,
+    own: Option<Ipv4Addr>,
+    marks: Marks,
+) -> io::Result<std::net::TcpStream> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    if own.is_none() {
+        socket.set_ip_transparent_v4(true)?;
+    }
+    socket.set_reuse_address(true)?;
+    // Clients choose their ports freely, also one on which this process listens at every address ([`shared_listener`]).
+    socket.set_reuse_port(true)?;
+    sos_tunnel::set_marks(&SockRef::from(&socket), marks)?;
+    prepare_host_leg(&SockRef::from(&socket))?;
+    let local = SocketAddrV4::new(own.unwrap_or(*client.ip()), client.port());
+    socket.bind(&local.into())?;
+    Ok(socket.into())
+}
+
+/// True if [`towards_server`] can bind now. Checked before the client is answered: afterwards there is only a reset.
+#[must_use]
+pub fn can_bind(client: SocketAddrV4, own: Option<Ipv4Addr>) -> bool {
+    towards_server(client, own, Marks::default())
+        .map_or_else(|error| error.kind() != io::ErrorKind::AddrInUse, |_| true)
+}
+
+/// Options of a stream between agents, before it connects or as it is accepted. The kernel tunes its buffers within the namespace's
+/// tcp_rmem and tcp_wmem.
+///
+/// # Errors
+/// Error of the kernel, except about congestion control: if it is unknown, the default stays.
+pub fn prepare_stream(socket: &SockRef<'_>, congestion: CongestionControl) -> io::Result<()> {
+    socket.set_tcp_nodelay(true)?;
+    socket.set_tcp_user_timeout(Some(STREAM_USER_TIMEOUT))?;
+    socket.set_tcp_notsent_lowat(STREAM_NOTSENT_LOWAT)?;
+    if let Err(error) = sos_tunnel::set_retransmit_max(&**socket, STREAM_RETRANSMIT_MAX) {
+        debug!(%error, "the kernel does not bound retransmissions");
+    }
+    set_congestion(socket, congestion);
+    Ok(())
+}
+
+/// A stream's window must not have to grow from a LAN's default while its first session waits. Set before connecting; accepted sockets
+/// inherit it from their listener.
+pub(crate) fn set_first_window(socket: &Socket) {
+    if let Err(error) = sos_tunnel::set_first_window(socket, STREAM_FIRST_WINDOW) {
+        debug!(%error, "the kernel does not give a stream a larger window");
+    }
+}
+
+/// Sets the congestion control of a stream. If the kernel does not know it, the one in force stays.
+fn set_congestion(socket: &SockRef<'_>, congestion: CongestionControl) {
+    if let Err(error) = socket.set_tcp_congestion(kernel_name(congestion).as_bytes()) {
+        debug!(?congestion, %error, "the kernel does not take this congestion control");
+    }
+}
+
+/// The kernel's name of a congestion control.
+#[must_use]
+pub fn kernel_name(congestion: CongestionControl) -> &'static str {
+    match congestion {
+        CongestionControl::Cubic => "cubic",
+        CongestionControl::Bbr => "bbr",
+        CongestionControl::Reno => "reno",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_leg_that_is_dropped_resets_its_end() {
+        use std::io::Read as _;
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut host = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (leg, _) = listener.accept().unwrap();
+        prepare_host_leg(&SockRef::from(&leg)).unwrap();
+        drop(leg);
+        let error = host.read(&mut [0]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    }
+
+    #[test]
+    fn a_host_leg_has_the_timeouts_of_plain_tcp() {
+        let leg = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
+        prepare_host_leg(&SockRef::from(&leg)).unwrap();
+        assert_eq!(leg.tcp_user_timeout().unwrap(), None, "a closed window is no reason to reset");
+        assert!(leg.keepalive().unwrap());
+        assert!(leg.tcp_keepalive_time().unwrap() >= Duration::from_secs(2 * 3600));
+        assert!(
+            leg.tcp_keepalive_interval().unwrap() * leg.tcp_keepalive_retries().unwrap()
+                >= Duration::from_secs(675)
+        );
+    }
+
+    #[test]
+    fn a_stream_is_accepted_with_the_congestion_control_of_its_listener() {
+        let listener = stream_listener("127.0.0.1:0".parse().unwrap(), CongestionControl::Reno).unwrap();
+        listener.set_nonblocking(false).unwrap();
+        let _dialed = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, _) = listener.accept().unwrap();
+        assert!(SockRef::from(&stream).tcp_congestion().unwrap().starts_with(b"reno"));
+    }
+
+    #[test]
+    fn a_client_may_use_the_port_of_a_shared_listener() {
+        let context = shared_listener("0.0.0.0:0".parse().unwrap()).unwrap();
+        let client = SocketAddrV4::new(Ipv4Addr::new(127, 0, 0, 2), context.local_addr().unwrap().port());
+        let leg = towards_server(client, Some(*client.ip()), Marks::default()).unwrap();
+        assert_eq!(leg.local_addr().unwrap(), SocketAddr::V4(client));
+        let other = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
+        let taken = SocketAddrV4::new(*client.ip(), other.local_addr().unwrap().port());
+        assert!(!can_bind(taken, Some(*taken.ip())));
+    }
+
+    #[test]
+    fn a_stream_starts_with_a_large_window_that_the_kernel_may_still_tune() {
+        let listener = stream_listener("127.0.0.1:0".parse().unwrap(), CongestionControl::Cubic).unwrap();
+        listener.set_nonblocking(false).unwrap();
+        let _dialed = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, _) = listener.accept().unwrap();
+        let buffer = SockRef::from(&stream).recv_buffer_size().unwrap();
+        assert!(buffer >= STREAM_FIRST_WINDOW as usize, "{buffer} bytes");
+    }
+
+    #[test]
+    fn a_listener_binds_one_address_only() {
+        let first = listener("127.0.0.1:0".parse().unwrap()).unwrap();
+        let port = first.local_addr().unwrap().port();
+        assert!(listener(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)).is_err());
+        assert!(listener(SocketAddrV4::new(Ipv4Addr::new(127, 0, 0, 2), port)).is_ok());
+    }
+}

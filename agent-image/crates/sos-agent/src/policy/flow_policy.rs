@@ -1,0 +1,220 @@
+//! Flow policy: the flows that this agent's own configuration covers (spec/node-config.md clauses 11 and 12).
+//!
+//! Neither a controller nor a peer is trusted to send a flow to an address that the agent's configuration does not cover: orders and
+//! streams are checked here.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use sos_wire::{AgentId, Prepare};
+
+use crate::config::{AgentConfig, Compression, Rewrite, Role, Service, Setup};
+use crate::orders::preparations::Preparation;
+use crate::policy::flow_key::FlowKey;
+
+/// First Ingress service that covers a flow: services are tried in their order.
+#[must_use]
+pub fn ingress_service(config: &AgentConfig, flow: FlowKey) -> Option<&Service> {
+    config.services.iter().find(|service| service.role == Role::Ingress && covers(service, flow))
+}
+
+/// Source address of connections to servers where a switch rewrites it to the client's; `None` where the agent uses the client's itself.
+#[must_use]
+pub fn own_address(config: &AgentConfig) -> Option<Ipv4Addr> {
+    (config.site.rewrite == Rewrite::OpenFlow).then(|| config.interface.address.addr())
+}
+
+/// Routers between the agent's site and a host of another one (docs/adr/0018): between sites with subnets of their own the switches route.
+#[must_use]
+pub fn routers(config: &AgentConfig, far_host: Ipv4Addr) -> u8 {
+    let routed = config.interface.gateway.is_some() && !config.interface.address.contains(&far_host);
+    u8::from(routed)
+}
+
+/// True if the agent can connect to the server from the port that the order wants: where the site rewrites it uses the client's port on its
+/// own address, and some of those are taken.
+#[must_use]
+pub fn can_have_port(config: &AgentConfig, prepare: &Prepare) -> bool {
+    let port = prepare.client.port();
+    let taken = port == config.discovery.redirect_port
+        || port == config.metrics_address.port()
+        || config.stream_ports.contains(port);
+    config.site.rewrite == Rewrite::Transparent || prepare.role == sos_wire::Role::Ingress || !taken
+}
+
+/// Agent that serves a flow of an Ingress service without an order: for a proactive service the first one of the peer's site, to which the
+/// egress switch's entries lead (docs/adr/0012), otherwise any that is alive.
+#[must_use]
+pub fn far_agent(
+    config: &AgentConfig,
+    service: &Service,
+    alive: impl Fn(AgentId) -> bool,
+) -> Option<AgentId> {
+    let agents = &config.peer(&service.peer)?.agents;
+    let candidates = if service.setup == Setup::Proactive { agents.get(..1)? } else { agents };
+    candidates.iter().map(|agent| agent.id).find(|id| alive(*id))
+}
+
+/// First Ingress service towards one peer site that covers a flow. A controller that prepares a flow names the peer agent, hence its site.
+#[must_use]
+pub fn ingress_service_towards<'a>(
+    config: &'a AgentConfig,
+    flow: FlowKey,
+    site: &str,
+) -> Option<&'a Service> {
+    config.services.iter().find(|s| s.role == Role::Ingress && s.peer == site && covers(s, flow))
+}
+
+/// Egress service by which this agent may connect to the flow's server in the client's name, for a peer of `site`: the client must be
+/// inside that site's prefixes or the service's `from`, the server and port inside one of the Egress services.
+#[must_use]
+pub fn egress_service<'a>(config: &'a AgentConfig, flow: FlowKey, site: &str) -> Option<&'a Service> {
+    let peer = config.peer(site)?;
+    let at_peer = contains(&peer.prefixes, *flow.client.ip());
+    config.services.iter().find(|service| {
+        service.role == Role::Egress
+            && service.peer == site
+            && (at_peer || contains(&service.from, *flow.client.ip()))
+            && serves(service, flow.server)
+    })
+}
+
+/// Path labels of a session that a peer opens, `None` if it is not permitted: as prepared, since that was permitted when this agent
+/// answered Ready and its client may have been accepted since, whatever has been configured meanwhile; else by an Egress service.
+#[must_use]
+pub fn opened(
+    config: &AgentConfig,
+    flow: FlowKey,
+    peer: AgentId,
+    preparation: Option<&Preparation>,
+) -> Option<u32> {
+    if let Some(preparation) = preparation {
+        return Some(preparation.prepare.labels);
+    }
+    let site = config.peers.iter().find(|site| site.agents.iter().any(|agent| agent.id == peer))?;
+    egress_service(config, flow, &site.site).map(Service::label_mask)
+}
+
+/// Transport of the data that this agent sends in a session, by the first of its services that covers the flow.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SessionTransport {
+    /// Compress the data where that pays.
+    pub compress: bool,
+    /// Most streams of each path; `None`: the service names no number.
+    pub streams: Option<usize>,
+}
+
+/// [`SessionTransport`] of a flow with a peer. A flow that no service covers any more has the defaults.
+#[must_use]
+pub fn session_transport(config: &AgentConfig, flow: FlowKey, peer: AgentId, role: Role) -> SessionTransport {
+    let site = config.peers.iter().find(|site| site.agents.iter().any(|agent| agent.id == peer));
+    let service = site.and_then(|site| match role {
+        Role::Ingress => ingress_service_towards(config, flow, &site.site),
+        Role::Egress => egress_service(config, flow, &site.site),
+    });
+    service.map_or_else(SessionTransport::default, |service| SessionTransport {
+        compress: service.transport.compression == Compression::Adaptive,
+        streams: Some(usize::from(service.transport.streams)).filter(|named| *named > 0),
+    })
+}
+
+fn covers(service: &Service, flow: FlowKey) -> bool {
+    contains(&service.from, *flow.client.ip()) && serves(service, flow.server)
+}
+
+fn serves(service: &Service, server: SocketAddrV4) -> bool {
+    contains(&service.to, *server.ip())
+        && service.ports.iter().any(|range| (range.first..=range.last).contains(&server.port()))
+}
+
+fn contains(prefixes: &[ipnet::Ipv4Net], address: Ipv4Addr) -> bool {
+    prefixes.iter().any(|prefix| prefix.contains(&address))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tests::config;
+
+    fn flow(client: &str, server: &str) -> FlowKey {
+        FlowKey { client: client.parse().unwrap(), server: server.parse().unwrap() }
+    }
+
+    #[test]
+    fn a_proactive_service_goes_to_the_first_agent_only() {
+        let mut config = config();
+        let first = config.peers[0].agents[0].clone();
+        let second = crate::config::PeerAgent { id: AgentId([7; 16]), ..first.clone() };
+        config.peers[0].agents.push(second.clone());
+        for (setup, without_the_first) in [(Setup::Reactive, Some(second.id)), (Setup::Proactive, None)] {
+            config.services[0].setup = setup;
+            let agent = |alive: fn(AgentId, AgentId) -> bool| {
+                far_agent(&config, &config.services[0], |id| alive(id, first.id))
+            };
+            assert_eq!(agent(|_, _| true), Some(first.id));
+            assert_eq!(agent(|id, first| id != first), without_the_first);
+            assert_eq!(agent(|_, _| false), None);
+        }
+    }
+
+    #[test]
+    fn ingress_needs_client_server_and_port() {
+        let config = config();
+        assert!(ingress_service(&config, flow("10.0.0.11:40000", "10.0.0.139:5000")).is_some());
+        for (client, server) in [
+            ("10.0.0.139:40000", "10.0.0.140:5000"),
+            ("10.0.0.11:40000", "10.0.0.12:5000"),
+            ("10.0.0.11:40000", "10.0.0.139:6000"),
+        ] {
+            assert!(ingress_service(&config, flow(client, server)).is_none(), "{client} {server}");
+        }
+        let covered = flow("10.0.0.11:40000", "10.0.0.139:22");
+        assert!(ingress_service_towards(&config, covered, "east").is_some());
+        assert!(ingress_service_towards(&config, covered, "north").is_none());
+    }
+
+    #[test]
+    fn each_end_compresses_by_its_own_service() {
+        let mut config = config();
+        let (peer, covered) = (config.peers[0].agents[0].id, flow("10.0.0.11:40000", "10.0.0.139:22"));
+        let ingress =
+            |config: &AgentConfig, flow, peer| session_transport(config, flow, peer, Role::Ingress).compress;
+        assert!(!ingress(&config, covered, peer));
+        config.services[0].transport.compression = Compression::Adaptive;
+        assert!(ingress(&config, covered, peer));
+        assert!(!ingress(&config, flow("10.0.0.11:40000", "10.0.0.139:23"), peer), "no service covers it");
+        assert!(!ingress(&config, covered, AgentId([9; 16])), "nobody we know");
+        assert!(!session_transport(&config, covered, peer, Role::Egress).compress);
+        config.services[0].role = Role::Egress;
+        config.services[0].to = vec!["10.0.0.0/25".parse().unwrap()];
+        assert!(
+            session_transport(&config, flow("10.0.0.139:1", "10.0.0.11:22"), peer, Role::Egress).compress
+        );
+    }
+
+    #[test]
+    fn a_session_uses_the_number_of_streams_of_its_own_service() {
+        let mut config = config();
+        let (peer, covered) = (config.peers[0].agents[0].id, flow("10.0.0.11:40000", "10.0.0.139:22"));
+        for (named, most) in [(0, None), (1, Some(1)), (128, Some(128))] {
+            config.services[0].transport.streams = named;
+            assert_eq!(session_transport(&config, covered, peer, Role::Ingress).streams, most);
+        }
+        assert_eq!(session_transport(&config, covered, AgentId([9; 16]), Role::Ingress).streams, None);
+    }
+
+    #[test]
+    fn egress_takes_clients_of_the_peer_site_or_of_from_only() {
+        let mut config = config();
+        config.services[0].role = Role::Egress;
+        config.services[0].from = vec!["192.0.2.0/24".parse().unwrap()];
+        config.services[0].to = vec!["10.0.0.0/25".parse().unwrap()];
+        let server = "10.0.0.11:22";
+        assert!(egress_service(&config, flow("10.0.0.139:1", server), "east").is_some());
+        assert!(egress_service(&config, flow("192.0.2.7:1", server), "east").is_some());
+        assert!(egress_service(&config, flow("203.0.113.7:1", server), "east").is_none());
+        assert!(egress_service(&config, flow("10.0.0.139:1", "10.0.0.11:23"), "east").is_none());
+        assert!(egress_service(&config, flow("10.0.0.139:1", "10.0.0.139:22"), "east").is_none());
+        assert!(egress_service(&config, flow("10.0.0.139:1", server), "north").is_none());
+        assert!(ingress_service(&config, flow("10.0.0.139:1", server)).is_none());
+    }
+}

@@ -1,0 +1,250 @@
+//! Stream pool: the tunnel's list of peers and streams, from configuration and orders.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use std::time::Instant;
+
+use sos_tunnel::PeerConfig;
+use sos_wire::{AgentId, Prepare};
+
+use crate::config::{AgentConfig, CongestionControl, Encryption, MAX_STREAM_PORTS, Peer, Protocol};
+
+/// Path labels beyond the configured ones that controllers have named for a peer. They are kept while the agent runs: eight labels bound
+/// them, and a warm stream costs next to nothing.
+#[derive(Debug, Default)]
+pub struct OrderedLabels(BTreeMap<AgentId, BTreeSet<u8>>);
+
+impl OrderedLabels {
+    /// Notes the labels of an accepted order; true when one is new, so that the peer list must be set again.
+    pub fn note(&mut self, prepare: &Prepare) -> bool {
+        let labels = (0..8).filter(|label| prepare.labels >> label & 1 == 1);
+        let known = self.0.entry(prepare.peer).or_default();
+        labels.fold(false, |new, label| known.insert(label) | new)
+    }
+}
+
+/// The tunnel's peers: every configured agent, with the largest number of streams that a service asks for, on each label that a service may
+/// use or an order has named; encrypted, and over QUIC, if a service asks for that.
+#[must_use]
+pub fn peers(config: &AgentConfig, ordered: &OrderedLabels) -> Vec<PeerConfig> {
+    let mut list = Vec::new();
+    for peer in &config.peers {
+        let (streams, configured) = (streams(config, peer), labels(config, peer));
+        for agent in &peer.agents {
+            let mut entry = PeerConfig::new(agent.id, peer.site_id, agent.address, agent.first_stream_port);
+            let named = |label: &u8| ordered.0.get(&agent.id).is_some_and(|labels| labels.contains(label));
+            let there = 0..u8::try_from(config.stream_ports.count.min(MAX_STREAM_PORTS)).unwrap_or(1);
+            let labels = there.filter(|label| u16::from(*label) < configured || named(label));
+            entry.streams = labels.map(|label| (label, streams)).collect();
+            entry.encrypted = encrypted(config, peer);
+            entry.encrypted_only = encrypted_only(config, peer);
+            entry.protocol = protocol(config, peer);
+            list.push(entry);
+        }
+    }
+    list
+}
+
+/// Peers that are no longer configured, kept for sessions that were prepared while they were: their clients may be accepted any moment.
+#[derive(Debug, Default)]
+pub struct DepartingPeers(BTreeMap<AgentId, (PeerConfig, Instant)>);
+
+impl DepartingPeers {
+    /// Notes the peers that are no longer listed, if a preparation with them exists, and its expiry.
+    pub fn note(
+        &mut self,
+        before: Vec<PeerConfig>,
+        now: &[PeerConfig],
+        prepared_until: &BTreeMap<AgentId, Instant>,
+    ) {
+        for peer in before.into_iter().filter(|peer| !now.iter().any(|one| one.agent == peer.agent)) {
+            if let Some(until) = prepared_until.get(&peer.agent) {
+                self.0.insert(peer.agent, (peer, *until));
+            }
+        }
+    }
+
+    /// Forgets expired ones; true when there were any.
+    pub fn expire(&mut self, now: Instant) -> bool {
+        let before = self.0.len();
+        self.0.retain(|_, (_, until)| *until > now);
+        self.0.len() < before
+    }
+
+    /// The listed peers and those kept.
+    #[must_use]
+    pub fn with(&self, mut now: Vec<PeerConfig>) -> Vec<PeerConfig> {
+        let listed: BTreeSet<AgentId> = now.iter().map(|peer| peer.agent).collect();
+        now.extend(
+            self.0.values().filter(|(peer, _)| !listed.contains(&peer.agent)).map(|(peer, _)| peer.clone()),
+        );
+        now
+    }
+}
+
+fn streams(config: &AgentConfig, peer: &Peer) -> usize {
+    named_streams(config, peer).unwrap_or(PeerConfig::DEFAULT_STREAMS) + PeerConfig::RESERVED_STREAMS
+}
+
+/// Largest number of streams that a service towards a peer's site names.
+fn named_streams(config: &AgentConfig, peer: &Peer) -> Option<usize> {
+    let services = config.services.iter().filter(|service| service.peer == peer.site);
+    services.map(|service| usize::from(service.transport.streams)).filter(|streams| *streams > 0).max()
+}
+
+/// Streams carry sessions of any service between the two sites, so one that asks for encryption has it for all.
+fn encrypted(config: &AgentConfig, peer: &Peer) -> bool {
+    let mut services = config.services.iter().filter(|service| service.peer == peer.site);
+    services.any(|service| service.transport.encryption == Encryption::Tls)
+}
+
+/// True if one service between the two sites requires encrypted streams: sessions of all services share them.
+fn encrypted_only(config: &AgentConfig, peer: &Peer) -> bool {
+    config.services.iter().any(|service| service.peer == peer.site && service.encrypted_only)
+}
+
+/// Likewise, one service that asks for QUIC gets it for all.
+fn protocol(config: &AgentConfig, peer: &Peer) -> sos_tunnel::Protocol {
+    let mut services = config.services.iter().filter(|service| service.peer == peer.site);
+    match services.any(|service| service.transport.protocol == Protocol::Quic) {
+        true => sos_tunnel::Protocol::Quic,
+        false => sos_tunnel::Protocol::Tcp,
+    }
+}
+
+/// Number of path labels, from 0, that a service towards a peer site may use. Their streams are kept warm even where paths share links: the
+/// controller assigns labels to a session, and a path that recovers has its streams established.
+fn labels(config: &AgentConfig, peer: &Peer) -> u16 {
+    let services = config.services.iter().filter(|service| service.peer == peer.site);
+    services.map(|service| service.labels).max().unwrap_or(1)
+}
+
+/// Configured congestion control of the streams with an agent, by its address: of the first service towards its site that names one.
+#[must_use]
+pub fn congestion(config: &AgentConfig, address: Ipv4Addr) -> CongestionControl {
+    let named = |peer: &Peer| {
+        let services = config.services.iter().filter(|service| service.peer == peer.site);
+        services.map(|service| service.transport.congestion_control).find(|c| *c != CongestionControl::Auto)
+    };
+    peer_at(config, address).and_then(named).unwrap_or(CongestionControl::Auto)
+}
+
+/// True if some service towards an agent's site names the number of streams; by the agent's address.
+#[must_use]
+pub fn names_streams(config: &AgentConfig, address: Ipv4Addr) -> bool {
+    peer_at(config, address).is_some_and(|peer| named_streams(config, peer).is_some())
+}
+
+fn peer_at(config: &AgentConfig, address: Ipv4Addr) -> Option<&Peer> {
+    config.peers.iter().find(|peer| peer.agents.iter().any(|agent| agent.address == address))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tests::config;
+    use sos_wire::{Congestion, Role, SessionUuid};
+    use std::time::Duration;
+
+    fn order(labels: u32) -> Prepare {
+        Prepare {
+            session: SessionUuid([0; 16]),
+            role: Role::Ingress,
+            streams: 0,
+            block_bytes: 0,
+            queue_bytes: 0,
+            lease_ms: 0,
+            client: "10.0.0.11:1".parse().unwrap(),
+            server: "10.0.0.139:22".parse().unwrap(),
+            labels,
+            congestion: Congestion::Auto,
+            accept: sos_wire::Accept::Early,
+            marks: sos_wire::Marks::default(),
+            peer: config().peers[0].agents[0].id,
+            peer_address: "10.0.0.254".parse().unwrap(),
+            peer_stream_port: 10_000,
+        }
+    }
+
+    #[test]
+    fn label_0_is_always_there_and_others_come_by_order() {
+        let config = config();
+        let mut ordered = OrderedLabels::default();
+        let labels =
+            |ordered: &OrderedLabels| peers(&config, ordered)[0].streams.keys().copied().collect::<Vec<_>>();
+        assert_eq!(labels(&ordered), [0]);
+        assert!(ordered.note(&order(0b1000_0110)));
+        assert!(!ordered.note(&order(0b10)));
+        assert_eq!(labels(&ordered), [0, 1, 2, 7]);
+        assert!(!ordered.note(&order(0xffff_ff00)), "labels over 7 do not exist");
+    }
+
+    #[test]
+    fn a_removed_peer_is_kept_while_a_prepared_session_may_begin() {
+        let (config, ordered, begun) = (config(), OrderedLabels::default(), Instant::now());
+        let before = peers(&config, &ordered);
+        let soon = begun + Duration::from_secs(8);
+        let mut leaving = DepartingPeers::default();
+        leaving.note(before.clone(), &[], &BTreeMap::new());
+        assert!(leaving.with(Vec::new()).is_empty(), "nothing is prepared with it");
+        let prepared = BTreeMap::from([(before[0].agent, soon)]);
+        leaving.note(before.clone(), &before, &prepared);
+        assert!(leaving.with(Vec::new()).is_empty(), "it does not go");
+        leaving.note(before.clone(), &[], &prepared);
+        assert_eq!(leaving.with(Vec::new()), before);
+        assert_eq!(leaving.with(before.clone()), before, "it is back, as it is configured now");
+        assert!(!leaving.expire(begun));
+        assert!(leaving.expire(soon) && !leaving.expire(soon));
+        assert!(leaving.with(Vec::new()).is_empty());
+    }
+
+    #[test]
+    fn services_determine_the_number_and_kind_of_streams() {
+        let mut config = config();
+        let address = Ipv4Addr::new(10, 0, 0, 254);
+        assert_eq!(
+            peers(&config, &OrderedLabels::default())[0].streams[&0],
+            PeerConfig::DEFAULT_STREAMS + PeerConfig::RESERVED_STREAMS
+        );
+        assert_eq!(congestion(&config, address), CongestionControl::Auto);
+        assert!(!names_streams(&config, address));
+        config.services[0].transport.streams = 3;
+        config.services[0].transport.congestion_control = CongestionControl::Reno;
+        config.services[0].labels = 2;
+        let streams = peers(&config, &OrderedLabels::default())[0].streams.clone();
+        assert_eq!(streams, BTreeMap::from([(0, 4), (1, 4)]));
+        assert_eq!(congestion(&config, address), CongestionControl::Reno);
+        assert!(names_streams(&config, address));
+        assert_eq!(congestion(&config, Ipv4Addr::LOCALHOST), CongestionControl::Auto);
+        assert!(!names_streams(&config, Ipv4Addr::LOCALHOST));
+    }
+
+    #[test]
+    fn one_service_that_asks_for_quic_has_it_for_all_of_its_peer() {
+        let mut config = config();
+        let protocol = |config: &AgentConfig| peers(config, &OrderedLabels::default())[0].protocol;
+        assert_eq!(protocol(&config), sos_tunnel::Protocol::Tcp);
+        let mut another = config.services[0].clone();
+        another.transport.protocol = Protocol::Quic;
+        config.services.push(another);
+        assert_eq!(protocol(&config), sos_tunnel::Protocol::Quic);
+        assert!(!peers(&config, &OrderedLabels::default())[0].encrypted, "that is about what is over TCP");
+    }
+
+    #[test]
+    fn one_service_that_asks_for_encryption_has_it_for_all_of_its_peer() {
+        let mut config = config();
+        let encrypted = |config: &AgentConfig| peers(config, &OrderedLabels::default())[0].encrypted;
+        assert!(!encrypted(&config));
+        let mut another = config.services[0].clone();
+        another.transport.encryption = Encryption::Tls;
+        config.services.push(another.clone());
+        assert!(encrypted(&config));
+        assert!(!peers(&config, &OrderedLabels::default())[0].encrypted_only);
+        config.services[1].encrypted_only = true;
+        assert!(peers(&config, &OrderedLabels::default())[0].encrypted_only);
+        another.peer = "elsewhere".to_owned();
+        config.services[1] = another;
+        assert!(!encrypted(&config));
+    }
+}

@@ -1,0 +1,296 @@
+//! Recurring tasks of the agent: arming, beacons, orders, reports, reloading files.
+
+pub(crate) mod connect_ahead;
+pub mod egress;
+pub mod held_syns;
+pub mod http;
+pub mod ingress;
+pub(crate) mod server_dial;
+pub mod server_legs;
+pub(crate) mod stream_monitor;
+pub mod streams;
+
+use std::collections::BTreeSet;
+use std::net::SocketAddrV4;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sos_wire::order::MAX_LEN;
+use sos_wire::{AgentId, Beacon};
+use tokio::net::UdpSocket;
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
+use tracing::{debug, error, info, warn};
+
+use crate::bugs::fence;
+use crate::config::keys::AgentKeys;
+use crate::config::source::{Source, Verdict, judge};
+use crate::context::{AgentContext, unix_ms};
+use crate::metrics::Reason;
+use crate::netns;
+use crate::netns::nft;
+use crate::orders::{OrderProtocol, confirms};
+use crate::policy::arming::{self, Armed, Coverage};
+use crate::policy::load::{self, Load, Sample};
+
+/// Interval of the heartbeat: twice may fail before [`nft::HEARTBEAT_SECONDS`] are over.
+const ARM_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval of PathReports (order.md clause 13).
+const MEASURE_INTERVAL: Duration = Duration::from_secs(2);
+/// Interval at which files are checked (node-config.md, introduction).
+const RELOAD_INTERVAL: Duration = Duration::from_secs(1);
+/// Ticks a second in `/proc/self/stat`: USER_HZ is 100 on every architecture of Linux today.
+const TICKS_PER_SECOND: u32 = 100;
+/// Service type of this relay (beacon.md clause 2).
+const SERVICE_TYPE: &str = "tcp-parallel";
+
+/// Keeps nft's armed set and heartbeat, and the peers' knowledge of this agent, in line with health, limits and willing peers, for ever.
+pub async fn arm(context: Arc<AgentContext>, mut peers: watch::Receiver<BTreeSet<AgentId>>) {
+    let mut ticks = interval(ARM_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut in_force, mut willing) = (None, false);
+    let mut coverage = Coverage::new(context.hold().is_able());
+    loop {
+        let ticked = tokio::select! {
+            _ = ticks.tick() => true,
+            () = context.rearm.notified() => false,
+            Ok(()) = peers.changed() => false,
+        };
+        // Disarms at once and rearms with a tick, or at the limits every client would change it.
+        willing = arming::willing(&context.config(), context.health()) && (willing || ticked);
+        context.tunnel().set_willing(willing);
+        let agents = if willing { context.willing_agents() } else { BTreeSet::new() };
+        let Some(wanted) = fence(|| willing.then(|| wanted(&context, &agents, &mut coverage))) else {
+            // As when nft fails: without a heartbeat clients are plain until the next tick succeeds.
+            (in_force, coverage) = (None, Coverage::new(context.hold().is_able()));
+            continue;
+        };
+        context.armed.send_modify(|armed| armed.extend(&agents));
+        let script = match &wanted {
+            Some(_) if in_force.as_ref() == Some(&wanted) => nft::heartbeat(),
+            Some(armed) => nft::arm(armed, in_force.as_ref().and_then(Option::as_ref)),
+            None if in_force == Some(None) => continue,
+            None => nft::disarm(),
+        };
+        if let Err(error) = apply(script).await {
+            // The heartbeat expires by itself; everything is set again with the next tick.
+            in_force = None;
+            context.metrics.nft_failures.inc();
+            error!(%error, "nft failed");
+            continue;
+        }
+        context.armed.send_replace(agents);
+        if in_force.as_ref() != Some(&wanted) {
+            show(&context, wanted.as_ref());
+            in_force = Some(wanted);
+        }
+    }
+}
+
+/// Flows to arm while the agent is willing, towards willing agents.
+fn wanted(context: &AgentContext, agents: &BTreeSet<AgentId>, coverage: &mut Coverage) -> Armed {
+    context.with_unreachable(|unreachable| coverage.armed(&context.config(), agents, unreachable))
+}
+
+/// Logs and counts what is in force now.
+fn show(context: &AgentContext, armed: Option<&Armed>) {
+    let (regions, left_out) = armed.map_or((0, 0), |armed| (armed.covered.len(), armed.left_out.len()));
+    info!(willing = armed.is_some(), regions, left_out, "armed");
+    let metrics = &context.metrics;
+    let unreachable = armed.map_or(0, |armed| armed.unreachable.len());
+    metrics.unreachable.set(i64::try_from(unreachable).unwrap_or(i64::MAX));
+    metrics.armed.set(i64::try_from(regions).unwrap_or(i64::MAX));
+    metrics.left_out.set(i64::try_from(left_out).unwrap_or(i64::MAX));
+    metrics.willing.set(i64::from(armed.is_some()));
+    metrics.draining.set(i64::from(context.draining()));
+}
+
+async fn apply(script: String) -> Result<(), String> {
+    let done = tokio::task::spawn_blocking(move || netns::nft(&script)).await;
+    done.map_err(|e| e.to_string())?.map_err(|e| e.to_string())
+}
+
+/// Sends beacons for ever (spec/beacon.md clause 1).
+pub async fn beacon(context: Arc<AgentContext>, socket: UdpSocket) {
+    let config = context.config();
+    let to = SocketAddrV4::new(config.discovery.address, config.discovery.beacon_port);
+    let mut earlier = sample(&context);
+    for sequence in 1.. {
+        let later = sample(&context);
+        let load = load::between(earlier, later);
+        // An extra beacon measures over too short a time; the figures of a whole interval are kept.
+        if later.at - earlier.at > Duration::from_millis(500) {
+            earlier = later;
+        }
+        match fence(|| compose(&context, sequence, load)).flatten() {
+            Some(datagram) => match socket.send_to(&datagram, to).await {
+                Ok(_) => _ = context.metrics.beacons.inc(),
+                Err(error) => debug!(%error, "a beacon was not sent"),
+            },
+            None => warn!("no site key to sign beacons with"),
+        }
+        let pause = Duration::from_millis(rand::random_range(900..=1_100));
+        tokio::select! {
+            () = sleep(pause) => {}
+            () = context.beacon_now.notified() => {}
+        }
+    }
+}
+
+fn sample(context: &AgentContext) -> Sample {
+    let stats = context.tunnel().stats();
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    Sample {
+        at: Instant::now(),
+        bytes: stats.bytes_sent_total + stats.bytes_received_total,
+        cpu: load::parse_cpu(&stat, TICKS_PER_SECOND).unwrap_or_default(),
+    }
+}
+
+fn compose(context: &AgentContext, sequence: u64, load: Load) -> Option<Vec<u8>> {
+    let (config, health) = (context.config(), context.health());
+    let (key_id, key) = context.keys().beacon(config.agent_id)?;
+    let beacon = Beacon {
+        key_id,
+        site: config.site.id,
+        draining: health.draining,
+        willing: arming::willing(&config, health),
+        agent: config.agent_id,
+        boot: context.boot,
+        sequence,
+        time_ms: unix_ms(),
+        sessions: health.sessions,
+        session_limit: config.limits.sessions,
+        bytes_per_second: load.bytes_per_second,
+        cpu_permille: load.cpu_permille,
+        streams: u16::try_from(context.tunnel().stats().streams).unwrap_or(u16::MAX),
+        order_port: config.discovery.order_port,
+        first_stream_port: config.stream_ports.first,
+        stream_ports: config.stream_ports.count,
+        address: config.interface.address.addr(),
+        mac: config.interface.mac,
+        capacity_bps: 0,
+        name: config.node.clone(),
+        service_types: vec![SERVICE_TYPE.to_owned()],
+    };
+    Some(beacon.encode(&key).expect("the configuration bounds the name, and the rest is fixed"))
+}
+
+/// Handles orders for ever (spec/order.md).
+pub async fn orders(context: Arc<AgentContext>) {
+    // One byte more than the longest order, so that a longer one is recognised.
+    let mut buffer = [0; MAX_LEN + 1];
+    loop {
+        let next = fence(|| context.with_order_protocol(|protocol, _| protocol.next_timeout())).flatten();
+        let next = next.unwrap_or_else(|| Instant::now() + ARM_INTERVAL);
+        tokio::select! {
+            received = context.orders().recv_from(&mut buffer) => match received {
+                Ok((length, _)) => _ = fence(|| take(&context, &buffer[..length])),
+                // An ICMP error about an earlier datagram; nothing was received.
+                Err(error) => debug!(%error, "receiving orders"),
+            },
+            () = sleep_until(next.into()) => {
+                fence(|| {
+                    let due = context.with_order_protocol(OrderProtocol::poll);
+                    context.send_orders(&due);
+                    context.close_server_legs();
+                });
+            }
+            () = context.orders_changed.notified() => {}
+        }
+    }
+}
+
+/// Reports to watching controllers, for ever.
+pub async fn measure(context: Arc<AgentContext>) {
+    let mut ticks = interval(MEASURE_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        fence(|| context.report_paths());
+        match tokio::task::spawn_blocking(netns::nft_plain_seen).await {
+            Ok(Ok(listed)) => _ = fence(|| context.note_plain(listed)),
+            Ok(Err(error)) => debug!(%error, "what went plain was not read"),
+            Err(error) => debug!(%error, "what went plain was not read"),
+        }
+        fence(|| context.report_plain());
+    }
+}
+
+fn take(context: &Arc<AgentContext>, datagram: &[u8]) {
+    match context.with_order_protocol(|protocol, env| protocol.handle(datagram, env)) {
+        Ok(handled) => {
+            context.metrics.orders.inc();
+            context.send_orders(&handled.answers);
+            if let Some(session) = handled.aborted {
+                context.abort(session);
+            }
+            if let Some(prepare) = handled.prepared {
+                context.note_labels(&prepare);
+                if confirms(&prepare) {
+                    connect_ahead::connect(context, &prepare);
+                }
+            }
+        }
+        Err(error) => {
+            context.metrics.orders_dropped.get_or_create(&Reason { reason: error.label() }).inc();
+            debug!(%error, "an order was dropped");
+        }
+    }
+}
+
+/// Reloads a changed configuration and changed keys, for ever.
+pub async fn reload(context: Arc<AgentContext>, mut source: Source, mut keys: PathBuf) {
+    let mut ticks = interval(RELOAD_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let looked = tokio::task::spawn_blocking(move || {
+            let polled = fence(|| source.poll());
+            (polled, fence(|| AgentKeys::load(&keys)), source, keys)
+        });
+        let Ok((polled, loaded, same_source, same_keys)) = looked.await else { return };
+        (source, keys) = (same_source, same_keys);
+        context.let_go();
+        match polled {
+            Some(Some(polled)) => _ = fence(|| take_config(&context, &source, polled)),
+            Some(None) => {}
+            None => _ = context.metrics.config_refused.inc(),
+        }
+        let Some(loaded) = loaded else { continue };
+        match loaded {
+            Ok(loaded) if loaded != *context.keys() => context.set_keys(loaded),
+            Ok(_) => {}
+            // A mounted folder is swapped within a moment; the keys in force stay.
+            Err(error) => warn!(%error, "keys not read"),
+        }
+    }
+}
+
+fn take_config(
+    context: &AgentContext,
+    source: &Source,
+    polled: Result<crate::config::AgentConfig, crate::config::source::SourceError>,
+) {
+    let refuse = |why: String| {
+        context.metrics.config_refused.inc();
+        error!(why, "the configuration in force stays");
+    };
+    let next = match polled {
+        Ok(next) => next,
+        Err(error) => return refuse(error.to_string()),
+    };
+    match judge(&context.config(), &next) {
+        Verdict::Same => {}
+        Verdict::Stale => refuse(format!("generation {} is not newer", next.generation)),
+        Verdict::NeedsRestart(field) => refuse(format!("{field} has changed: restart the agent to apply it")),
+        Verdict::Take => {
+            if let Err(error) = tokio::task::block_in_place(|| netns::update_routes(&next)) {
+                error!(%error, "routes");
+            }
+            source.keep_seen();
+            context.set_config(next);
+        }
+    }
+}

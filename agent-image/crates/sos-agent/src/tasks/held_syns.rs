@@ -1,0 +1,134 @@
+//! Holds clients' SYNs until the far agent tells whether their server accepts (docs/adr/0053).
+//!
+//! nft drops such a SYN and sends a copy here ([`crate::netns::nflog`]); [`crate::syn_hold`] decides; raw sockets write it back
+//! ([`crate::syn_hold::injector`]).
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sos_wire::{AgentId, Open, PlainReason, RefuseReason, SessionUuid};
+use tokio::time::{sleep, sleep_until};
+use tracing::{debug, warn};
+
+use crate::bugs::fence;
+use crate::config::Accept;
+use crate::context::AgentContext;
+use crate::netns::nflog::{self, Copies};
+use crate::policy::flow_key::FlowKey;
+use crate::policy::flow_policy;
+use crate::syn_hold::syn::Syn;
+use crate::syn_hold::{Ask, Covered, Step, is_servers};
+use crate::tasks::ingress::far_agent;
+
+/// Longest datagram of copies: one packet and its attributes.
+const BUFFER: usize = 128 << 10;
+/// Sleep of the task while no SYN is held.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// Handles copies of SYNs and deadlines, for ever.
+pub async fn hold_syns(context: Arc<AgentContext>, copies: Copies) {
+    let mut buffer = vec![0; BUFFER];
+    loop {
+        let (next, held) = context.hold().with(|syns| (syns.next_timeout(), syns.len()));
+        context.metrics.held.set(i64::try_from(held).unwrap_or(i64::MAX));
+        let next = next.unwrap_or_else(|| Instant::now() + IDLE);
+        tokio::select! {
+            received = copies.receive(&mut buffer) => match received {
+                Ok(length) => {
+                    for packet in nflog::packets(&buffer[..length]) {
+                        fence(|| arrived(&context, packet));
+                    }
+                }
+                Err(error) => {
+                    warn!(%error, "copies of SYNs");
+                    sleep(IDLE).await;
+                }
+            },
+            () = sleep_until(next.into()) => {
+                fence(|| {
+                    let due = context.hold().with(|syns| syns.expire(Instant::now()));
+                    carry_out(&context, due);
+                });
+            }
+            () = context.hold_changed.notified() => {}
+        }
+    }
+}
+
+/// Handles a copy of a SYN.
+fn arrived(context: &AgentContext, packet: &[u8]) {
+    let syn = match Syn::parse(packet) {
+        Ok(syn) => syn,
+        Err(error) => return debug!(%error, "a copy is no SYN"),
+    };
+    let step = match covered(context, syn.flow) {
+        Ok(covered) => context.hold().with(|syns| syns.arrive(syn, covered, Instant::now())),
+        Err(Some(reason)) => Some(Step::Leave(syn.packet, reason)),
+        Err(None) => Some(Step::Take(syn.packet)),
+    };
+    carry_out(context, step.into_iter().collect());
+}
+
+/// The configuration's decision for a client. `Err` where the far agent need not be asked: the reason for plain TCP, or `None` where its
+/// SYN is taken.
+fn covered(context: &AgentContext, flow: FlowKey) -> Result<Covered, Option<PlainReason>> {
+    // A controller has asked already (a proactive service that is set up reactively).
+    if context.with_order_protocol(|protocol, env| protocol.expects(flow, env.now)) {
+        return Err(None);
+    }
+    let config = context.config();
+    let service = flow_policy::ingress_service(&config, flow).ok_or(Some(PlainReason::NOT_ARMED))?;
+    let peer = far_agent(context, &config, service).ok_or(Some(PlainReason::NO_AGENT))?;
+    let asks = service.holds() && context.tunnel().can_ask(peer);
+    let accept = if asks { service.accept } else { Accept::Early };
+    Ok(Covered { accept, peer, session: SessionUuid(rand::random()) })
+}
+
+/// Handles the far agent's answer.
+pub(crate) fn answered(
+    context: &AgentContext,
+    peer: AgentId,
+    session: SessionUuid,
+    refused: Option<RefuseReason>,
+) {
+    debug!(%session, ?refused, "the far agent answers for a server");
+    if refused.is_some_and(is_servers) {
+        // A running session: its server has left the far agent's SYN unanswered.
+        let begun = context.with_order_protocol(|protocol, _| protocol.unordered_server(session, peer));
+        context.hold().with(|syns| begun.into_iter().for_each(|server| syns.known.forget(server)));
+    }
+    let steps = context.hold().with(|syns| syns.answer(peer, session, refused, Instant::now()));
+    carry_out(context, steps);
+}
+
+fn carry_out(context: &AgentContext, steps: Vec<Step>) {
+    let asks = steps.iter().any(|step| matches!(step, Step::Ask(_)));
+    for step in steps {
+        match step {
+            Step::Take(packet) => context.hold().write(|writers| writers.take(&packet)),
+            Step::Leave(packet, reason) => context.hold().write(|writers| writers.leave(&packet, reason)),
+            Step::Ask(question) => ask(context, question),
+            Step::Release(peer, session) => context.tunnel().release(peer, session),
+        }
+    }
+    if asks {
+        context.hold_changed.notify_one();
+    }
+}
+
+fn ask(context: &AgentContext, Ask { session, peer, flow, marks }: Ask) {
+    let config = context.config();
+    let Some(service) = flow_policy::ingress_service(&config, flow) else { return };
+    let open = Open {
+        session,
+        client: flow.client,
+        server: flow.server,
+        marks,
+        block_bytes: service.transport.block_bytes,
+        queue_bytes: service.transport.queue_bytes,
+    };
+    if !context.tunnel().ask(peer, open, sos_tunnel::Labels(service.label_mask())) {
+        let steps = context.hold().with(|syns| syns.fail(session));
+        carry_out(context, steps);
+    }
+}

@@ -1,0 +1,53 @@
+//! `/metrics`, `/healthz`, `/readyz`.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
+use tokio::net::TcpListener;
+
+use crate::context::AgentContext;
+use crate::metrics::Snapshot;
+
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Serves for ever. An answer at all is the message of `/healthz`: the runtime runs.
+///
+/// # Errors
+/// The listener fails for good.
+pub async fn serve(listener: TcpListener, context: Arc<AgentContext>) -> std::io::Result<()> {
+    let mut registry = Registry::default();
+    context.metrics.register(&mut registry);
+    let tunnel = context.tunnel().clone();
+    registry.register_collector(Box::new(Snapshot::new(move || tunnel.stats())));
+    let registry = Arc::new(registry);
+    let routes = Router::new()
+        .route("/metrics", get(move || page(Arc::clone(&registry))))
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(move || std::future::ready(ready(&context))));
+    axum::serve(listener, routes).await
+}
+
+/// Off the runtime's threads, since reading nft's counters starts a process.
+async fn page(registry: Arc<Registry>) -> Response {
+    let encoded = tokio::task::spawn_blocking(move || {
+        let mut page = String::new();
+        encode(&mut page, &registry).map(|()| page)
+    });
+    match encoded.await {
+        Ok(Ok(page)) => ([(header::CONTENT_TYPE, OPEN_METRICS)], page).into_response(),
+        _ => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+fn ready(context: &AgentContext) -> (StatusCode, &'static str) {
+    if context.draining() {
+        (StatusCode::SERVICE_UNAVAILABLE, "draining\n")
+    } else {
+        (StatusCode::OK, "ok\n")
+    }
+}

@@ -1,0 +1,188 @@
+//! Ingress: clients that nft redirects, accepted with the server's address, or that a switch has brought to the agent's own.
+
+use std::net::{SocketAddr, SocketAddrV4};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use socket2::SockRef;
+use sos_tunnel::{Labels, OpenRequest};
+use sos_wire::{AgentId, RefuseReason, Role, SessionUuid};
+use tokio::net::{TcpListener, TcpStream};
+use tracing::{debug, warn};
+
+use crate::bugs;
+use crate::config::{self, AgentConfig, Service};
+use crate::context::AgentContext;
+use crate::metrics::Reason;
+use crate::netns::sockets;
+use crate::orders::OrderProtocol;
+use crate::orders::active_sessions::Party;
+use crate::orders::preparations::Preparation;
+use crate::policy::flow_key::FlowKey;
+use crate::policy::flow_policy;
+
+/// Pause after a failed accept: out of descriptors or memory, it would fail again at once.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+
+/// Destination address of a listener's clients.
+#[derive(Debug, Clone, Copy)]
+pub enum Arrival {
+    /// The server's, as the local address.
+    Transparent,
+    /// The agent's own: an order tells the server's.
+    Rewritten,
+}
+
+/// Accepts clients for ever. An error about one client ends that client only.
+pub async fn accept_clients(context: Arc<AgentContext>, listener: TcpListener, arrival: Arrival) {
+    loop {
+        context.armed_as_willing().await;
+        match listener.accept().await {
+            Ok((client, from)) => _ = bugs::fence(|| admit(&context, client, from, arrival)),
+            Err(error) => {
+                warn!(%error, "cannot accept clients");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Dropping the client's socket resets it: it lingers for zero seconds from the start.
+fn admit(context: &Arc<AgentContext>, client: TcpStream, from: SocketAddr, arrival: Arrival) {
+    context.metrics.accepted.inc();
+    let reject = |reason| context.metrics.rejected.get_or_create(&Reason { reason }).inc();
+    let Some(arrived) = flow(&client, from) else {
+        reject("socket");
+        return;
+    };
+    let route = match arrival {
+        Arrival::Transparent => route(context, arrived),
+        Arrival::Rewritten => {
+            ordered_route(context, |protocol| protocol.begin_rewritten(arrived.client, Instant::now()))
+        }
+    };
+    let Some(Route { flow, session, peer, labels, block_bytes, queue_bytes, ordered }) = route else {
+        debug!(flow = %arrived, "neither an order nor the configuration covers this client");
+        reject("not_permitted");
+        return;
+    };
+    let transport = flow_policy::session_transport(&context.config(), flow, peer, config::Role::Ingress);
+    let request = OpenRequest {
+        session,
+        peer,
+        client: flow.client,
+        server: flow.server,
+        marks: sos_tunnel::first_marks(&client),
+        routers: flow_policy::routers(&context.config(), *flow.server.ip()),
+        block_bytes,
+        queue_bytes,
+        labels,
+        compress: transport.compress,
+        streams: transport.streams,
+    };
+    match context.tunnel().open(request, client) {
+        Ok(handle) => {
+            debug!(%session, %flow, %peer, ordered, "session begins");
+            if !ordered {
+                context.begin_unordered(session, Role::Ingress, flow, peer);
+            }
+            context.meter(session, flow, handle.relayed());
+            context.keep_aborter(session, handle.aborter());
+            let context = Arc::clone(context);
+            let party = Party { role: Role::Ingress, peer };
+            tokio::spawn(async move { context.finished(session, party, flow, &handle.await) });
+        }
+        Err(reason) => {
+            debug!(%session, %flow, ?reason, "session refused");
+            reject(refusal(reason));
+            context.refused(session, peer);
+            context.rearm.notify_one();
+        }
+    }
+}
+
+fn flow(client: &TcpStream, from: SocketAddr) -> Option<FlowKey> {
+    let v4 = |address: SocketAddr| match address {
+        SocketAddr::V4(address) => Some(address),
+        SocketAddr::V6(_) => None,
+    };
+    let server: SocketAddrV4 = v4(client.local_addr().ok()?)?;
+    sockets::prepare_host_leg(&SockRef::from(client)).ok()?;
+    Some(FlowKey { client: v4(from)?, server })
+}
+
+/// Route of a client's bytes.
+struct Route {
+    flow: FlowKey,
+    session: SessionUuid,
+    peer: AgentId,
+    labels: Labels,
+    block_bytes: u32,
+    queue_bytes: u32,
+    ordered: bool,
+}
+
+/// By a preparation, or else by the agent's own services: with the connection that the far agent has made ahead, or a new one.
+fn route(context: &AgentContext, flow: FlowKey) -> Option<Route> {
+    if let Some(ordered) = ordered_route(context, |protocol| protocol.begin_arriving(flow, Instant::now())) {
+        return Some(ordered);
+    }
+    let config = context.config();
+    let service = flow_policy::ingress_service(&config, flow)?;
+    let ahead = context.hold().with(|syns| syns.claim(flow));
+    let (session, peer) = match ahead.filter(|(_, peer)| context.tunnel().peer_alive(*peer)) {
+        Some(connected) => connected,
+        None => (SessionUuid(rand::random()), far_agent(context, &config, service)?),
+    };
+    Some(Route {
+        flow,
+        session,
+        peer,
+        labels: Labels(service.label_mask()),
+        block_bytes: service.transport.block_bytes,
+        queue_bytes: service.transport.queue_bytes,
+        ordered: false,
+    })
+}
+
+/// A willing agent, or else one that is alive and has kept room for clients from before nft was disarmed.
+pub(crate) fn far_agent(context: &AgentContext, config: &AgentConfig, service: &Service) -> Option<AgentId> {
+    let tunnel = context.tunnel();
+    flow_policy::far_agent(config, service, |id| tunnel.peer_willing(id))
+        .or_else(|| flow_policy::far_agent(config, service, |id| tunnel.peer_alive(id)))
+}
+
+/// By an order, once its preparation has been taken.
+fn ordered_route(
+    context: &AgentContext,
+    take: impl FnOnce(&mut OrderProtocol) -> Option<Preparation>,
+) -> Option<Route> {
+    let preparation = context.with_order_protocol(|protocol, _| take(protocol))?;
+    let flow = preparation.flow();
+    let prepare = preparation.prepare;
+    Some(Route {
+        flow,
+        session: prepare.session,
+        peer: prepare.peer,
+        labels: Labels(prepare.labels),
+        block_bytes: prepare.block_bytes,
+        queue_bytes: prepare.queue_bytes,
+        ordered: true,
+    })
+}
+
+fn refusal(reason: RefuseReason) -> &'static str {
+    match reason {
+        RefuseReason::Draining => "draining",
+        RefuseReason::SessionLimit => "session_limit",
+        RefuseReason::MemoryLimit => "memory_limit",
+        RefuseReason::UnknownPeer => "unknown_peer",
+        RefuseReason::NotPermitted => "not_permitted",
+        RefuseReason::UnsupportedTransport => "transport",
+        RefuseReason::ServerUnreachable => "server_unreachable",
+        RefuseReason::ServerRefused => "server_refused",
+        RefuseReason::ServerRejected => "server_rejected",
+        RefuseReason::ServerSilent => "server_silent",
+        RefuseReason::PortTaken => "port_taken",
+    }
+}

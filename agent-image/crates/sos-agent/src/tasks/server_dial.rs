@@ -1,0 +1,35 @@
+//! Dials servers in their clients' names.
+
+use std::io;
+use std::time::Duration;
+
+use sos_tunnel::OpenInfo;
+use sos_wire::Marks;
+use tokio::net::{TcpSocket, TcpStream};
+
+use crate::context::AgentContext;
+use crate::netns::sockets;
+use crate::policy::flow_key::FlowKey;
+use crate::policy::flow_policy;
+
+/// Longest time for a server to answer: it is at the agent's own site. Less than the second after which its client, and the kernel here,
+/// would retransmit the SYN (RFC 6298), and after which the controller gives up, so that this connection is gone when the client's own SYN
+/// passes.
+pub(crate) const SILENT_AFTER: Duration = Duration::from_millis(700);
+
+pub(crate) fn flow(info: &OpenInfo) -> FlowKey {
+    FlowKey { client: info.open.client, server: info.open.server }
+}
+
+/// Connects to a server in its client's name. The kernel gives up as it does for any program: after 127 s of silence.
+pub(crate) async fn dial(context: &AgentContext, flow: FlowKey, marks: Marks) -> io::Result<TcpStream> {
+    let config = context.config();
+    let marks = marks.behind(flow_policy::routers(&config, *flow.client.ip()));
+    let socket = sockets::towards_server(flow.client, flow_policy::own_address(&config), marks)?;
+    // Before it connects: the server's SYN-ACK has marks, too.
+    if let Some(filters) = &context.segment_marks {
+        filters.watch(&socket)?;
+    }
+    let socket = TcpSocket::from_std_stream(socket);
+    socket.connect(flow.server.into()).await
+}

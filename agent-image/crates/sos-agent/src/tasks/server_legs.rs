@@ -1,0 +1,164 @@
+//! Connections to servers made ahead of their sessions: a controller asked whether the server accepts (spec/order.md clause 3), or the
+//! ingress agent did (spec/frame.md section 9).
+//!
+//! The first kind belongs to a preparation, the second has a lease. When that ends the server is reset: sockets towards hosts linger for
+//! zero seconds. A socket that is still connecting sends nothing when it is closed.
+
+use std::collections::BTreeMap;
+
+use sos_wire::{AgentId, SessionUuid};
+use tokio::net::TcpStream;
+use tokio::task::AbortHandle;
+
+use crate::policy::flow_key::FlowKey;
+
+/// Most connections made ahead for one peer: twice what an agent of this version asks for ([`crate::syn_hold::MAX_HELD`]).
+const MAX_OF_PEER: usize = 2_048;
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct Leg {
+    /// `None` while it is connecting.
+    pub(crate) stream: Option<TcpStream>,
+    /// The peer that has asked for it, and the flow; `None` for an order.
+    pub(crate) asker: Option<(AgentId, FlowKey)>,
+    /// Connects, and waits for the end of the lease. May be aborted at any await.
+    task: AbortHandle,
+}
+
+/// All connections. Bounded by the preparations that ask for one (`OrderProtocol`), and for each peer.
+#[derive(Debug, Default)]
+pub struct ServerLegs {
+    pub(crate) legs: BTreeMap<SessionUuid, Leg>,
+    /// Number of connections by peer.
+    of_peer: BTreeMap<AgentId, usize>,
+}
+
+impl ServerLegs {
+    /// Adds one. The task must not be able to end before this returns.
+    pub(crate) fn begin(
+        &mut self,
+        session: SessionUuid,
+        task: AbortHandle,
+        asker: Option<(AgentId, FlowKey)>,
+    ) {
+        self.remove(session);
+        self.legs.insert(session, Leg { stream: None, asker, task });
+        if let Some((peer, _)) = asker {
+            *self.of_peer.entry(peer).or_default() += 1;
+        }
+    }
+
+    /// Stores the connection once the server has accepted. False if it is no longer wanted; then it is reset.
+    pub(crate) fn connected(&mut self, session: SessionUuid, stream: TcpStream) -> bool {
+        let leg = self.legs.get_mut(&session);
+        leg.map(|leg| leg.stream = Some(stream)).is_some()
+    }
+
+    /// Takes the connection of a session that begins, if there is one for this peer and flow.
+    pub fn take(&mut self, session: SessionUuid, opener: (AgentId, FlowKey)) -> Option<TcpStream> {
+        // An ordered one was compared with its preparation.
+        if self.legs.get(&session)?.asker.is_some_and(|asker| asker != opener) {
+            return None;
+        }
+        self.remove(session)
+    }
+
+    /// Closes a connection that a peer has asked for.
+    pub fn release(&mut self, peer: AgentId, session: SessionUuid) {
+        let asked = self.legs.get(&session).is_some_and(|leg| leg.asker.is_some_and(|(by, _)| by == peer));
+        if asked {
+            self.remove(session);
+        }
+    }
+
+    /// Number of connections that peers have asked for.
+    #[must_use]
+    pub fn asked(&self) -> usize {
+        self.of_peer.values().sum()
+    }
+
+    /// True if a peer may ask for one more.
+    pub(crate) fn has_room(&self, peer: AgentId) -> bool {
+        self.of_peer.get(&peer).is_none_or(|count| *count < MAX_OF_PEER)
+    }
+
+    /// Removes a connection; its socket is closed unless the caller keeps it.
+    pub(crate) fn remove(&mut self, session: SessionUuid) -> Option<TcpStream> {
+        let leg = self.legs.remove(&session)?;
+        leg.task.abort();
+        if let Some((peer, _)) = leg.asker
+            && let Some(count) = self.of_peer.get_mut(&peer)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.of_peer.remove(&peer);
+            }
+        }
+        leg.stream
+    }
+
+    /// Closes those whose preparation has ended.
+    pub fn keep(&mut self, stands: impl Fn(SessionUuid) -> bool) {
+        let ordered = self.legs.iter().filter(|(_, leg)| leg.asker.is_none());
+        let gone: Vec<_> = ordered.map(|(session, _)| *session).filter(|session| !stands(*session)).collect();
+        gone.into_iter().for_each(|session| drop(self.remove(session)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn pair() -> (TcpStream, TcpStream) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        (stream, listener.accept().await.unwrap().0)
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_taken_once_and_closed_with_its_preparation() {
+        let session = |number| SessionUuid([number; 16]);
+        let opener = (AgentId([2; 16]), flow(1));
+        let mut legs = ServerLegs::default();
+        let never = || tokio::spawn(std::future::pending::<()>());
+        let (first, second) = (never(), never());
+        legs.begin(session(1), first.abort_handle(), None);
+        legs.begin(session(2), second.abort_handle(), None);
+        assert!(legs.connected(session(1), pair().await.0));
+        assert!(!legs.connected(session(3), pair().await.0), "nobody waits for it");
+        assert!(legs.take(session(1), opener).is_some() && legs.take(session(1), opener).is_none());
+        legs.keep(|_| false);
+        assert!(legs.legs.is_empty());
+        assert!(second.await.unwrap_err().is_cancelled(), "its socket is closed");
+        first.abort();
+    }
+
+    fn flow(port: u16) -> FlowKey {
+        let end = |last, port| std::net::SocketAddrV4::new([10, 0, 0, last].into(), port);
+        FlowKey { client: end(11, port), server: end(139, 80) }
+    }
+
+    #[tokio::test]
+    async fn a_connection_made_for_a_peer_is_for_that_peer_and_flow_only() {
+        let (session, peer, other) = (SessionUuid([1; 16]), AgentId([2; 16]), AgentId([3; 16]));
+        let mut legs = ServerLegs::default();
+        let never = tokio::spawn(std::future::pending::<()>());
+        legs.begin(session, never.abort_handle(), Some((peer, flow(1))));
+        assert!(legs.connected(session, pair().await.0));
+        legs.keep(|_| false);
+        legs.release(other, session);
+        assert_eq!(legs.asked(), 1, "no order to lapse, and of another peer");
+        assert!(legs.take(session, (other, flow(1))).is_none());
+        assert!(legs.take(session, (peer, flow(2))).is_none());
+        assert!(legs.take(session, (peer, flow(1))).is_some());
+        assert_eq!(legs.asked(), 0);
+        for number in 0..MAX_OF_PEER {
+            let mut uuid = [0; 16];
+            uuid[..8].copy_from_slice(&(number as u64).to_be_bytes());
+            assert!(legs.has_room(peer));
+            legs.begin(SessionUuid(uuid), never.abort_handle(), Some((peer, flow(1))));
+        }
+        assert!(!legs.has_room(peer) && legs.has_room(other));
+    }
+}

@@ -1,0 +1,123 @@
+//! Streams between agents: listeners on the agent's own address, and sockets of both directions.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::sync::Arc;
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use sos_tunnel::{BoxFuture, Keys, Sockets, TransportHandle};
+use sos_wire::{Key, KeyId, SiteId};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tracing::{debug, warn};
+
+use crate::bugs;
+use crate::context::AgentContext;
+use crate::netns::sockets;
+use crate::tasks::stream_monitor::{PathKey, Paths, StreamMonitor, congestion};
+
+/// Pause after a failed accept: out of descriptors or memory, it would fail again at once.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+
+/// Accepts streams of one path label for ever, from peers' addresses only; the handshake authenticates the peer.
+pub async fn accept_streams(context: Arc<AgentContext>, listener: TcpListener, label: u8) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, from)) => {
+                _ = bugs::fence(|| {
+                    if admits(&context, from.ip()) {
+                        context.tunnel().accept_stream(stream, label);
+                    }
+                });
+            }
+            Err(error) => {
+                warn!(%error, "cannot accept streams");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// True if an address is a peer's; counts it if not.
+fn admits(context: &AgentContext, address: IpAddr) -> bool {
+    let config = context.config();
+    let address = address.to_canonical();
+    let known =
+        config.peers.iter().flat_map(|peer| &peer.agents).any(|agent| IpAddr::V4(agent.address) == address);
+    if !known {
+        context.metrics.strangers.inc();
+        debug!(%address, "a stream from no peer's address");
+    }
+    known
+}
+
+/// Stream sockets from this agent's own address, with the configured congestion control or path control's.
+#[derive(Debug)]
+pub struct StreamSockets {
+    context: Arc<AgentContext>,
+    address: Ipv4Addr,
+    paths: Paths,
+}
+
+impl StreamSockets {
+    /// Sockets from `address`, the agent's own.
+    #[must_use]
+    pub fn new(context: Arc<AgentContext>, address: Ipv4Addr) -> Self {
+        Self { context, address, paths: Paths::default() }
+    }
+
+    fn prepare(&self, socket: &SockRef<'_>, path: PathKey) -> io::Result<()> {
+        sockets::prepare_stream(socket, congestion(&self.context, &self.paths, path))
+    }
+
+    fn socket(&self, to: SocketAddrV4, label: u8) -> io::Result<TcpSocket> {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+        sockets::set_first_window(&socket);
+        self.prepare(&SockRef::from(&socket), (*to.ip(), label))?;
+        // Where the site rewrites, sessions use their clients' ports, of which this may be one.
+        socket.set_reuse_address(true)?;
+        socket.bind(&SocketAddr::from((self.address, 0)).into())?;
+        Ok(TcpSocket::from_std_stream(socket.into()))
+    }
+}
+
+impl Sockets for StreamSockets {
+    fn dial(&self, to: SocketAddrV4, label: u8) -> BoxFuture<io::Result<TcpStream>> {
+        let socket = self.socket(to, label);
+        Box::pin(async move { socket?.connect(to.into()).await })
+    }
+
+    fn accepted(&self, socket: &TcpStream, label: u8) -> io::Result<()> {
+        match socket.peer_addr()? {
+            SocketAddr::V4(peer) => self.prepare(&SockRef::from(socket), (*peer.ip(), label)),
+            SocketAddr::V6(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    fn admits(&self, from: IpAddr) -> bool {
+        admits(&self.context, from)
+    }
+
+    fn congestion(&self, peer: Ipv4Addr, label: u8) -> &'static str {
+        sockets::kernel_name(congestion(&self.context, &self.paths, (peer, label)))
+    }
+
+    fn tend(&self, handle: TransportHandle, peer: Ipv4Addr, label: u8) -> BoxFuture<()> {
+        let monitor = StreamMonitor::new(Arc::clone(&self.context), self.paths.clone(), (peer, label));
+        Box::pin(monitor.run(handle))
+    }
+}
+
+/// The pair keys in force at each moment.
+#[derive(Debug)]
+pub struct PairKeys(pub Arc<AgentContext>);
+
+impl Keys for PairKeys {
+    fn sending(&self, site: SiteId) -> Option<(KeyId, Key)> {
+        self.0.keys().pair(site).sending().map(|(id, key)| (id, key.clone()))
+    }
+
+    fn find(&self, site: SiteId, id: KeyId) -> Option<Key> {
+        self.0.keys().pair(site).find(id).ok().cloned()
+    }
+}

@@ -1,0 +1,225 @@
+//! Read-ahead limit: bytes that an agent reads from its host beyond those that the far host has acknowledged (frame.md clause 8).
+//!
+//! With plain TCP a sending host is at most its own send buffer and the other host's receive buffer ahead of that host. Programs rely on
+//! it: progress bars, read timeouts after the last byte of an upload, applications that pace themselves by a full socket. So an agent reads
+//! no more from its host than a base and twice the product of delivery rate and delay beyond what the far host has acknowledged. Twice, as
+//! slow start doubles the bytes in flight in each round trip: the rate measured one round trip ago allows for the next.
+//!
+//! The rate counts bytes that the far host has acknowledged. It falls only where this limit stopped the sender: a host with little to say
+//! shows nothing about its path. A session begins with the recent rate of other sessions towards the same peer, and until it has measured
+//! its own with what the transports of its streams keep in flight, so that warm streams are used from the first round trip on.
+
+use std::time::{Duration, Instant};
+
+/// Bytes ahead that need no delivery rate: less than the 1 MiB that is allowed, as the kernels' buffers of the host leg come on top.
+const BASE: u64 = 512 << 10;
+/// Bandwidth-delay products ahead.
+const PRODUCTS: f64 = 2.0;
+/// Added to the round trip: acknowledgements are delayed at both ends, and so is scheduling.
+const SLACK: Duration = Duration::from_millis(20);
+/// Added to the round trip for the time over which a rate is measured: a burst behind a gap is not the path's rate.
+const SPAN: Duration = Duration::from_millis(50);
+/// Number of spans, of which the fastest counts.
+const SPANS: usize = 3;
+/// Lower bound of round trips, in seconds.
+const MIN_RTT: f64 = 100e-6;
+/// Less room counts as none: a read has its cost.
+const LEAST: u64 = 16 << 10;
+
+#[derive(Debug)]
+pub(crate) struct ReadAhead {
+    /// Acknowledged by the far host.
+    taken: u64,
+    /// Most bytes ahead, whatever the rate.
+    max: u64,
+    rtt: Duration,
+    /// Known rate in bytes a second.
+    rate: f64,
+    spans: [f64; SPANS],
+    /// Bytes that the streams keep in flight in a round trip without a queue.
+    path_window: f64,
+    since: Option<(Instant, u64)>,
+    /// The limit has stopped the host in this span.
+    limited: bool,
+}
+
+impl ReadAhead {
+    /// At most `max` bytes ahead.
+    pub(crate) fn new(max: u64) -> Self {
+        let rtt = Duration::ZERO;
+        Self {
+            taken: 0,
+            max,
+            rtt,
+            rate: 0.0,
+            spans: [0.0; SPANS],
+            path_window: 0.0,
+            since: None,
+            limited: false,
+        }
+    }
+
+    /// Sets the rate of other sessions, in bytes a second.
+    pub(crate) fn set_rate(&mut self, rate: f64) {
+        self.rate = rate;
+    }
+
+    pub(crate) fn set_rtt(&mut self, rtt: Duration) {
+        self.rtt = rtt;
+    }
+
+    /// Sets windows and round trips of the streams.
+    pub(crate) fn set_streams(&mut self, streams: impl Iterator<Item = (u64, Duration)>) {
+        if self.has_measured() {
+            return;
+        }
+        let queueless = |rtt: Duration| (self.rtt.as_secs_f64() / rtt.as_secs_f64().max(MIN_RTT)).min(1.0);
+        self.path_window = streams.map(|(window, rtt)| window as f64 * queueless(rtt)).sum();
+    }
+
+    fn has_measured(&self) -> bool {
+        self.spans.iter().all(|span| *span > 0.0)
+    }
+
+    /// Rate of the far host in bytes a second, as far as it is known.
+    pub(crate) fn rate(&self) -> f64 {
+        self.rate
+    }
+
+    /// Most bytes ahead of the far host.
+    pub(crate) fn limit(&self) -> u64 {
+        let products = PRODUCTS * self.rate * (self.rtt + SLACK).as_secs_f64();
+        let window = if self.has_measured() { 0.0 } else { self.path_window };
+        (BASE + products.max(window) as u64).min(self.max)
+    }
+
+    /// Bytes of the host that may be read after `read` bytes.
+    pub(crate) fn room(&mut self, read: u64) -> usize {
+        let room = self.limit().saturating_sub(read - self.taken.min(read));
+        if room < LEAST {
+            self.limited = true;
+            return 0;
+        }
+        usize::try_from(room).unwrap_or(usize::MAX)
+    }
+
+    /// Notes that the far host has acknowledged everything before `taken`.
+    pub(crate) fn handle_taken(&mut self, taken: u64, now: Instant) {
+        let Some((since, before)) = self.since else {
+            self.taken = self.taken.max(taken);
+            self.since = Some((now, self.taken));
+            return;
+        };
+        self.taken = self.taken.max(taken);
+        let span = now.saturating_duration_since(since);
+        if span >= self.rtt + SPAN {
+            self.note_rate((self.taken - before) as f64 / span.as_secs_f64());
+            self.since = Some((now, self.taken));
+        }
+    }
+
+    fn note_rate(&mut self, rate: f64) {
+        if std::mem::take(&mut self.limited) {
+            self.spans.rotate_left(1);
+            self.spans[SPANS - 1] = rate;
+            let fastest = self.spans.iter().copied().fold(0.0, f64::max);
+            self.rate = if self.has_measured() { fastest } else { self.rate.max(rate) };
+        } else {
+            self.rate = self.rate.max(rate);
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+    const MAX: u64 = 32 << 20;
+
+    fn new(max: u64, rate: f64, rtt: Duration) -> ReadAhead {
+        let mut ahead = ReadAhead::new(max);
+        ahead.set_rate(rate);
+        ahead.set_rtt(rtt);
+        ahead
+    }
+
+    /// A host with a backlog over a path of `rate` bytes a second and `rtt`, for `time`: the most that was ahead, and the bytes delivered.
+    fn upload(ahead: &mut ReadAhead, rate: f64, rtt: Duration, time: Duration) -> (u64, u64) {
+        let (start, mut read, mut most) = (Instant::now(), 0, 0);
+        let mut under_way = std::collections::VecDeque::new();
+        let mut arrived = 0.0;
+        for ms in 0..u32::try_from(time.as_millis()).unwrap() {
+            let now = start + MS * ms;
+            read += ahead.room(read) as u64;
+            most = most.max(read - ahead.taken);
+            arrived = f64::min(arrived + rate / 1e3, read as f64);
+            under_way.push_back((now + rtt, arrived as u64));
+            while let Some((_, taken)) = under_way.pop_front_if(|(at, _)| *at <= now) {
+                ahead.handle_taken(taken, now);
+            }
+        }
+        (most, ahead.taken)
+    }
+
+    #[test]
+    fn a_slow_path_allows_two_bandwidth_delay_products_and_a_mebibyte() {
+        for (mbit, rtt) in [(2.0, 100 * MS), (5.0, 100 * MS), (20.0, 20 * MS)] {
+            let rate = mbit * 1e6 / 8.0;
+            let product = (rate * rtt.as_secs_f64()) as u64;
+            let mut ahead = new(MAX, 0.0, rtt);
+            let (most, _) = upload(&mut ahead, rate, rtt, 10 * 1000 * MS);
+            assert!(most <= 2 * product + (1 << 20), "{most} bytes ahead at {mbit} Mbit/s");
+        }
+    }
+
+    #[test]
+    fn a_fast_path_is_filled_and_the_next_session_starts_at_its_rate() {
+        let (rate, rtt) = (125e6, 164 * MS);
+        let mut ahead = new(MAX, 0.0, rtt);
+        upload(&mut ahead, rate, rtt, 4000 * MS);
+        assert!(ahead.rate() > 0.9 * rate, "{}", ahead.rate());
+        let mut next = new(MAX, ahead.rate(), rtt);
+        let (_, taken) = upload(&mut next, rate, rtt, 1164 * MS);
+        assert!(taken as f64 > 0.95 * rate, "{taken} bytes in the first second");
+    }
+
+    #[test]
+    fn warm_streams_are_used_at_once_without_counting_their_queue() {
+        let mut ahead = new(MAX, 0.0, 100 * MS);
+        ahead.set_streams([(4 << 20, 100 * MS), (4 << 20, 200 * MS)].into_iter());
+        assert_eq!(ahead.limit(), BASE + (6 << 20));
+        upload(&mut ahead, 1e6, 100 * MS, 20_000 * MS);
+        assert!(ahead.limit() < BASE + (512 << 10), "{}", ahead.limit());
+    }
+
+    #[test]
+    fn a_stopped_host_stops_reading_ahead_and_a_slower_one_lowers_the_limit() {
+        let mut ahead = new(MAX, 100e6, 20 * MS);
+        let before = ahead.limit();
+        let (most, _) = upload(&mut ahead, 0.0, 20 * MS, 1000 * MS);
+        assert_eq!(most, before);
+        let mut ahead = new(MAX, 100e6, 20 * MS);
+        upload(&mut ahead, 1e6, 20 * MS, 20_000 * MS);
+        assert!(ahead.limit() < BASE + (256 << 10), "{}", ahead.limit());
+    }
+
+    #[test]
+    fn a_host_without_a_backlog_does_not_lower_the_rate() {
+        let (mut ahead, mut now) = (new(MAX, 10e6, 20 * MS), Instant::now());
+        for taken in 1..1000 {
+            assert!(ahead.room(taken * 100) > 0);
+            ahead.handle_taken(taken * 100, now);
+            now += 10 * MS;
+        }
+        assert_eq!(ahead.rate(), 10e6);
+    }
+
+    #[test]
+    fn a_requested_queue_size_bounds_it() {
+        let mut ahead = new(1 << 20, 1e9, 100 * MS);
+        assert_eq!((ahead.limit(), ahead.room(0)), (1 << 20, 1 << 20));
+        assert_eq!(ahead.room((1 << 20) - 1), 0, "less than is worth a read");
+    }
+}

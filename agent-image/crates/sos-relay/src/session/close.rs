@@ -1,0 +1,51 @@
+//! Closing: one end has finished while the other one's host takes its time (frame.md clause 10).
+
+use std::time::Instant;
+
+use sos_wire::{Backlog, Body};
+
+use super::{Session, State};
+use crate::receiver::Violation;
+
+impl Session {
+    /// Handles an Ack; without credit it also means that the peer's session is over.
+    pub(super) fn handle_ack(
+        &mut self,
+        (offset, credit): (u64, u64),
+        backlog: Backlog,
+        now: Instant,
+    ) -> Result<(), Violation> {
+        self.sender.handle_credit(credit);
+        self.probe_at = None;
+        self.sender.handle_ack(offset).map_err(|_| Violation)?;
+        self.sender.handle_backlog(offset, backlog, now);
+        // A running session grants more than that.
+        self.peer_through |= credit == 0;
+        Ok(())
+    }
+
+    /// Both ends have everything, except for the own host.
+    pub(super) fn has_all(&self) -> bool {
+        self.sender.is_finished() && self.receiver.has_all()
+    }
+
+    /// Only the own host has to take the rest: the state of the peer and of the streams no longer matters.
+    pub(super) fn needs_no_peer(&self) -> bool {
+        self.peer_through && self.has_all()
+    }
+
+    /// True if the session ends with the peer's process. For tests.
+    pub fn needs_peer(&self) -> bool {
+        matches!(self.state, State::Running) && !self.needs_no_peer()
+    }
+
+    /// The closing Ack, sent once after this end has finished, to a peer that may not have. It may be lost: the peer asks, too.
+    pub fn closing_ack(&mut self) -> Option<Body> {
+        let due = matches!(self.state, State::Closed) && !std::mem::replace(&mut self.peer_through, true);
+        due.then(|| Body::Ack {
+            offset: self.receiver.delivered() + 1,
+            credit: 0,
+            backlog: Backlog::default(),
+        })
+    }
+}

@@ -1,0 +1,64 @@
+//! Delivery to the host: acknowledged bytes of those sent to it (frame.md clause 8).
+
+use std::time::{Duration, Instant};
+
+use super::Driver;
+use crate::session::host::Host;
+
+/// Interval at which the host's acknowledgement is polled: short after new bytes or progress, longer and longer for a slow host.
+const LOOK: Duration = Duration::from_millis(2);
+/// With fewer bytes there is no hurry: the other agent's host may be further ahead anyway, and most hosts say little at once.
+const LITTLE: u64 = 64 << 10;
+const LOOK_LITTLE: Duration = Duration::from_millis(50);
+const LOOK_MAX: Duration = Duration::from_millis(500);
+
+#[derive(Debug, Default)]
+pub(super) struct Delivery {
+    look_at: Option<Instant>,
+    pause: Duration,
+    /// Bytes that the host had not acknowledged at the last poll.
+    pub(super) unacknowledged: u64,
+    /// Delivery rate that was last shared with the peer's other sessions.
+    told_rate: f64,
+}
+
+impl Delivery {
+    /// Time of the next poll.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.look_at
+    }
+}
+
+impl Driver {
+    /// Notes bytes sent to the host.
+    pub(super) fn note_given(&mut self, bytes: u64, now: Instant) {
+        self.delivery.unacknowledged += bytes;
+        self.note_given_gate();
+        self.look(now);
+    }
+
+    pub(super) fn look_if_due(&mut self, now: Instant) {
+        if self.delivery.look_at.is_some_and(|at| at <= now) {
+            self.look(now);
+        }
+    }
+
+    /// Polls the host's acknowledgement, and schedules the next poll.
+    fn look(&mut self, now: Instant) {
+        let left = self.host.as_ref().map_or(0, Host::unacknowledged);
+        let moved = left != std::mem::replace(&mut self.delivery.unacknowledged, left);
+        let first = if left < LITTLE { LOOK_LITTLE } else { LOOK };
+        self.delivery.pause = if moved { first } else { (2 * self.delivery.pause).clamp(LOOK, LOOK_MAX) };
+        self.delivery.look_at = (left > 0).then(|| now + self.delivery.pause);
+        self.session.handle_unacknowledged(left, now);
+    }
+
+    /// Shares the measured rate with the next sessions towards the peer.
+    pub(super) fn tell_rate(&mut self) {
+        let rate = self.session.rate();
+        if rate > self.delivery.told_rate {
+            self.delivery.told_rate = rate;
+            self.peer.note_rate(rate, Instant::now());
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Stream reservation: one stream per path for interactive sessions, and limits on the others.
+
+use sos_relay::{SessionStats, StreamView};
+
+use crate::config::PeerConfig;
+use crate::types::Labels;
+
+/// Bytes sent from which a session is bulk.
+const BULK: u64 = 1 << 20;
+/// Bytes of backlog, unacknowledged or unsent, from which a session is busy at the moment, however little it has sent so far.
+const MUCH: u64 = 64 << 10;
+/// Fewest streams of a label from which a busy session leaves one to others.
+const ENOUGH: usize = PeerConfig::RESERVED_STREAMS + 1;
+
+/// Most streams of each label for one session, as its service says.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct StreamLimit(pub(crate) Option<usize>);
+
+impl StreamLimit {
+    /// Limit of a session; `much`: it is busy. Services share streams, and another service may have opened many: a session whose service
+    /// names no number uses as many as by default.
+    fn allowed(self, much: bool) -> usize {
+        let usual = PeerConfig::DEFAULT_STREAMS + if much { 0 } else { PeerConfig::RESERVED_STREAMS };
+        self.0.unwrap_or(usual).max(1)
+    }
+}
+
+/// Reserves streams of each label for other sessions: all working ones beyond the path's parallelism for a bulk session, and beyond `most`
+/// for any. Where a label has enough streams, the first one is not for busy sessions: their blocks take several round trips to leave, and a
+/// request behind them would wait for all of it.
+pub(crate) fn reserve(streams: &mut [StreamView], session: &SessionStats, most: StreamLimit) {
+    let (bulk, much) = (session.sent >= BULK, session.held >= MUCH);
+    let works = |view: &StreamView| !view.stalled && !view.suspect;
+    let (mut working, mut first, mut used) = ([0; Labels::COUNT], [None; Labels::COUNT], [0; Labels::COUNT]);
+    for view in &*streams {
+        let at = usize::from(view.label) % Labels::COUNT;
+        if works(view) {
+            working[at] += 1;
+            // By id, so that all sessions agree, in whatever order they learned of the streams.
+            first[at] = first[at].into_iter().chain([view.id]).min();
+        }
+    }
+    for view in streams {
+        let at = usize::from(view.label) % Labels::COUNT;
+        let left = much && working[at] >= ENOUGH && first[at] == Some(view.id);
+        // Where the path has room for one stream, others only delay it.
+        let few = bulk || (much && view.parallelism == 1);
+        let beyond = used[at] >= most.allowed(much) || (few && used[at] >= view.parallelism);
+        view.reserved = works(view) && (left || beyond);
+        used[at] += usize::from(works(view) && !view.reserved);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use sos_relay::StreamId;
+
+    use super::*;
+
+    const MANY: StreamLimit = StreamLimit(Some(64));
+
+    fn view(at: usize, label: u8, parallelism: usize) -> StreamView {
+        StreamView {
+            id: StreamId(at as u64),
+            label,
+            has_room: true,
+            queued: 0,
+            queued_total: 0,
+            acked: 0,
+            rtt: Duration::from_millis(20),
+            window: 1 << 20,
+            slow_start: false,
+            stalled: false,
+            suspect: false,
+            parallelism,
+            reserved: false,
+            lossy: false,
+        }
+    }
+
+    /// The reserved ones of streams with these labels, with parallelism 2 except for those in `others`; those in `stalled` have stalled.
+    fn reserved(labels: &[u8], stalled: &[usize], others: &[usize], sent: u64) -> Vec<usize> {
+        let view = |(at, label): (usize, &u8)| StreamView {
+            stalled: stalled.contains(&at),
+            ..view(at, *label, if others.contains(&at) { usize::MAX } else { 2 })
+        };
+        let mut views: Vec<_> = labels.iter().enumerate().map(view).collect();
+        // Its last bytes are in flight.
+        let session = SessionStats { sent, held: sent.min(MUCH), ..SessionStats::default() };
+        reserve(&mut views, &session, MANY);
+        (0..labels.len()).filter(|at| views[*at].reserved).collect()
+    }
+
+    #[test]
+    fn a_bulk_session_uses_two_streams_of_each_label_but_not_the_first() {
+        assert_eq!(reserved(&[0, 1, 0, 1, 0, 1, 0], &[], &[], BULK), [0, 1, 6]);
+    }
+
+    #[test]
+    fn without_a_limit_all_streams_but_the_first_are_used() {
+        assert_eq!(reserved(&[0; 4], &[], &[0, 1, 2, 3], BULK), [0]);
+        assert_eq!(reserved(&[0; 4], &[], &[2], BULK), [0, 3], "while they change over");
+        assert_eq!(reserved(&[0, 0, 1, 1], &[], &[0, 1, 2, 3], BULK), [0, 2], "each label has one");
+        assert!(reserved(&[0, 1], &[], &[0, 1], BULK).is_empty(), "none can be left");
+    }
+
+    #[test]
+    fn with_parallelism_one_the_second_stream_is_used() {
+        let mut views: Vec<StreamView> = (0..5).map(|at| view(at, 0, 1)).collect();
+        reserve(&mut views, &SessionStats { sent: BULK, held: MUCH, ..SessionStats::default() }, MANY);
+        assert_eq!(
+            views.iter().map(|view| view.reserved).collect::<Vec<_>>(),
+            [true, false, true, true, true]
+        );
+        reserve(&mut views, &SessionStats { sent: MUCH, held: MUCH, ..SessionStats::default() }, MANY);
+        assert_eq!(
+            views.iter().map(|view| view.reserved).collect::<Vec<_>>(),
+            [true, false, true, true, true]
+        );
+        reserve(&mut views, &SessionStats { sent: MUCH, held: MUCH - 1, ..SessionStats::default() }, MANY);
+        assert!(views.iter().all(|view| !view.reserved), "it says little");
+    }
+
+    #[test]
+    fn another_stream_is_reserved_when_the_first_stalls() {
+        assert_eq!(reserved(&[0; 4], &[0], &[0, 1, 2, 3], BULK), [1]);
+    }
+
+    #[test]
+    fn a_small_session_uses_all_but_the_first_and_an_interactive_one_uses_all() {
+        assert_eq!(reserved(&[0; 8], &[], &[], BULK - 1), [0]);
+        assert!(reserved(&[0; 8], &[], &[], MUCH - 1).is_empty());
+    }
+
+    /// Used streams of each of two labels by a session with a backlog of `held` bytes.
+    fn in_use(streams: usize, held: u64, most: Option<usize>) -> [usize; 2] {
+        let mut views: Vec<StreamView> =
+            (0..2 * streams).map(|at| view(at, (at % 2) as u8, usize::MAX)).collect();
+        let session = SessionStats { sent: BULK, held, ..SessionStats::default() };
+        reserve(&mut views, &session, StreamLimit(most));
+        [0, 1].map(|label| views.iter().filter(|view| view.label == label && !view.reserved).count())
+    }
+
+    #[test]
+    fn a_session_uses_as_many_streams_of_each_path_as_its_service_says() {
+        for (most, used) in [(1, 1), (3, 3), (16, 16), (64, 16)] {
+            assert_eq!(in_use(17, MUCH, Some(most)), [used; 2], "one is left to those that say little");
+        }
+        assert_eq!(in_use(17, 0, Some(1)), [1; 2]);
+        assert_eq!(in_use(1, MUCH, Some(0)), [1; 2], "never none");
+    }
+
+    #[test]
+    fn a_session_without_a_limit_does_not_use_streams_opened_for_another_service() {
+        assert_eq!(in_use(17, MUCH, None), [PeerConfig::DEFAULT_STREAMS; 2]);
+        assert_eq!(in_use(17, MUCH, None), in_use(5, MUCH, None));
+        assert_eq!(in_use(17, 0, None), in_use(5, 0, None));
+    }
+
+    #[test]
+    fn a_bulk_session_may_become_interactive() {
+        let mut views: Vec<StreamView> = (0..4).map(|at| view(at, 0, 2)).collect();
+        let session = SessionStats { sent: 100 * BULK, held: 1000, ..SessionStats::default() };
+        reserve(&mut views, &session, MANY);
+        assert_eq!(views.iter().map(|view| view.reserved).collect::<Vec<_>>(), [false, false, true, true]);
+    }
+
+    #[test]
+    fn another_stream_replaces_one_that_stalls() {
+        assert_eq!(reserved(&[0; 5], &[0], &[], BULK), [1, 4]);
+        assert!(reserved(&[0; 3], &[0, 1, 2], &[], BULK).is_empty(), "none works");
+    }
+}

@@ -1,0 +1,66 @@
+//! Read buffers, reused.
+//!
+//! Reads are cut into slices that live on, in a queue or until acknowledged, and share their buffer's memory. Fresh memory for each read
+//! would cost a page fault for every 4 KiB, which is more than the copying; so buffers wait here until their slices are gone.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+
+use bytes::BytesMut;
+
+use crate::lock;
+
+/// Bytes of a buffer: below this the cost of system calls shows (measured on relays of this kind, with little gained above).
+pub(crate) const BUFFER: usize = 256 << 10;
+/// Most waiting buffers; beyond that the oldest is dropped, and freed with its last slice.
+const MAX_WAITING: usize = 256;
+/// Waiting buffers that are examined before a new one is allocated: the oldest are the likeliest to be free.
+const TRIES: usize = 4;
+
+#[derive(Debug, Default)]
+pub(crate) struct Buffers(Mutex<VecDeque<BytesMut>>);
+
+impl Buffers {
+    /// An empty buffer with room for [`BUFFER`] bytes.
+    pub(crate) fn take(&self) -> BytesMut {
+        let mut waiting = lock(&self.0);
+        for _ in 0..TRIES.min(waiting.len()) {
+            if let Some(mut buffer) = waiting.pop_front() {
+                if buffer.try_reclaim(BUFFER) {
+                    return buffer;
+                }
+                waiting.push_back(buffer);
+            }
+        }
+        BytesMut::with_capacity(BUFFER)
+    }
+
+    /// Takes back a buffer whose content has been split off.
+    pub(crate) fn put(&self, mut buffer: BytesMut) {
+        buffer.clear();
+        let mut waiting = lock(&self.0);
+        if waiting.len() == MAX_WAITING {
+            waiting.pop_front();
+        }
+        waiting.push_back(buffer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_is_reused_once_its_slices_are_gone() {
+        let buffers = Buffers::default();
+        let mut buffer = buffers.take();
+        buffer.extend_from_slice(&[1; 1000]);
+        let (at, slice) = (buffer.as_ptr(), buffer.split_to(1000).freeze());
+        buffers.put(buffer);
+        assert_ne!(buffers.take().as_ptr(), at, "a slice is still in use");
+        drop(slice);
+        let again = buffers.take();
+        assert_eq!((again.as_ptr(), again.len()), (at, 0));
+        assert!(again.capacity() >= BUFFER);
+    }
+}

@@ -1,0 +1,52 @@
+//! Detects unacknowledged data over QUIC.
+
+/// Acknowledgement state. quinn reports packets with acknowledgements alone to congestion control like all others, and those are never
+/// acknowledged: by its bytes in flight, a connection that spoke last would be waiting ever since.
+#[derive(Debug, Default)]
+pub(super) struct Unanswered {
+    acknowledged: u64,
+    asking: u64,
+    waits: bool,
+}
+
+impl Unanswered {
+    /// Takes the bytes acknowledged and the ack-eliciting frames sent so far. If both have changed, their order is unknown; quinn elicits
+    /// another acknowledgement within a few round trips, so the next call decides.
+    pub(super) fn look(&mut self, acknowledged: u64, asking: u64) -> bool {
+        if acknowledged != self.acknowledged {
+            self.waits = false;
+        } else if asking != self.asking {
+            self.waits = true;
+        }
+        (self.acknowledged, self.asking) = (acknowledged, asking);
+        self.waits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_is_unanswered_until_acknowledged() {
+        let mut unanswered = Unanswered::default();
+        assert!(!unanswered.look(0, 0));
+        assert!(unanswered.look(0, 1));
+        assert!(unanswered.look(0, 1), "still");
+        assert!(!unanswered.look(100, 1));
+    }
+
+    #[test]
+    fn a_frame_acknowledged_at_once_is_not_unanswered() {
+        let mut unanswered = Unanswered::default();
+        assert!(!unanswered.look(100, 1));
+        assert!(!unanswered.look(100, 1), "whatever is in flight");
+    }
+
+    #[test]
+    fn a_repeated_frame_is_unanswered() {
+        let mut unanswered = Unanswered::default();
+        unanswered.look(100, 3);
+        assert!(unanswered.look(100, 4));
+    }
+}

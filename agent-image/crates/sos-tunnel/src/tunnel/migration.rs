@@ -1,0 +1,126 @@
+//! Replaces streams of the wrong kind: plain where the configuration now asks for encryption, TCP where it asks for QUIC, or the reverse;
+//! also after QUIC had failed and may work by now.
+//!
+//! The dialer establishes the new stream first, then closes the old one; sessions retransmit what was in flight on it. Where the dialer
+//! does not (its configuration is older, or it knows no encryption) the acceptor closes plain streams after a while, a few at a time.
+//! Encryption can be enforced by one end alone; dropping it cannot: then the stream stays as it is.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sos_wire::WelcomeStatus;
+use tokio::time::sleep;
+use tracing::{debug, info};
+
+use crate::config::{PeerConfig, Timing};
+use crate::stream::Stream;
+use crate::stream::handshake::HandshakeError;
+use crate::transport::channel::Kind;
+use crate::tunnel::context::TunnelContext;
+use crate::tunnel::dial::{configured, dial_as, give_up_quic, over_tcp};
+use crate::tunnel::peer::Peer;
+use crate::tunnel::registration::{StartedStream, register};
+
+/// The kind that a stream should have instead of its own.
+fn wished(peer: &Peer, config: &PeerConfig, stream: &Stream) -> Option<Kind> {
+    let best = configured(config);
+    let next = if best == Kind::Quic && !peer.may_try_quic(stream.label, Instant::now()) {
+        over_tcp(config)
+    } else {
+        best
+    };
+    // A QUIC stream stays although the next one would use TCP.
+    (stream.kind != best && stream.kind != next).then_some(next)
+}
+
+/// Returns a stream that replaces this one, once this one is of the wrong kind. Only dialed streams are replaced.
+pub(crate) async fn replacement(
+    context: &Arc<TunnelContext>,
+    peer: &Arc<Peer>,
+    stream: &Stream,
+    slot: Option<usize>,
+) -> StartedStream {
+    let timing = &context.config.timing;
+    if slot.is_none() {
+        std::future::pending::<()>().await;
+    }
+    loop {
+        sleep(timing.ping).await;
+        let (config, label) = (peer.config(), stream.label);
+        let Some(wished) = wished(peer, &config, stream) else { continue };
+        let dialed = dial_as(context, &config, label, wished).await;
+        match dialed.and_then(|ready| register(context, peer, ready, label)) {
+            Ok(started) => {
+                info!(peer = %peer.agent, label, is = ?wished, "a stream takes the place of one of the other kind");
+                return started;
+            }
+            Err(error) => {
+                context.counters.handshakes_failed.add(1);
+                if wished == Kind::Quic {
+                    give_up_quic(context, peer, label, &error);
+                }
+                debug!(peer = %peer.agent, label, %error, "no stream to take the place of one of the wrong kind");
+                sleep(pause(&error, timing)).await;
+            }
+        }
+    }
+}
+
+/// Pause before the next attempt. A peer that refuses plain streams will do so for a while.
+fn pause(error: &HandshakeError, timing: &Timing) -> Duration {
+    match error {
+        HandshakeError::TurnedAway(WelcomeStatus::EncryptedOnly) => timing.switch,
+        _ => timing.backoff_max,
+    }
+}
+
+/// Returns when a plain stream has outlived its time where encryption is required.
+pub(crate) async fn overdue(peer: &Arc<Peer>, stream: &Stream, timing: &Timing) {
+    let mut since = None;
+    loop {
+        sleep(timing.ping).await;
+        if stream.kind.is_encrypted() || !peer.config().encrypted {
+            since = None;
+            continue;
+        }
+        let since = *since.get_or_insert_with(Instant::now);
+        let before = u32::try_from(peer.plain_before(stream.id)).unwrap_or(u32::MAX);
+        if since.elapsed() >= patience(timing, before) {
+            info!(peer = %peer.agent, label = stream.label, "a plain stream ends: this pair of sites is encrypted");
+            return;
+        }
+    }
+}
+
+/// Deadline of a plain stream with `before` older ones: they close one after the other, so that there is time for their successors. As the
+/// first ones close, those behind move up, so the rate increases.
+fn patience(timing: &Timing, before: u32) -> Duration {
+    timing.switch.saturating_add(timing.ping.saturating_mul(before))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_streams_are_closed_one_after_the_other_within_a_bounded_time() {
+        let timing = Timing::default();
+        let (mut left, mut seconds) = (2_048u32, 0u32);
+        while left > 0 {
+            let now = timing.switch + timing.ping * seconds;
+            let ended = (0..left).filter(|before| patience(&timing, *before) <= now).count();
+            assert!(seconds > 0 || ended == 1, "the first goes alone");
+            left -= u32::try_from(ended).unwrap();
+            seconds += 1;
+        }
+        assert!(seconds <= 64, "{seconds}");
+    }
+
+    #[test]
+    fn a_peer_that_requires_encryption_is_retried_rarely() {
+        let timing = Timing::default();
+        let turned_away = HandshakeError::TurnedAway(WelcomeStatus::EncryptedOnly);
+        assert_eq!(pause(&turned_away, &timing), timing.switch);
+        assert_eq!(pause(&HandshakeError::Timeout, &timing), timing.backoff_max);
+    }
+}
