@@ -129,7 +129,7 @@ struct Agent {
 /// Sockets that are bound before arming.
 struct Listeners {
     clients: TcpListener,
-    /// Where the site rewrites.
+    /// At a rewriting site.
     redirected: Option<TcpListener>,
     streams: Vec<TcpListener>,
     /// The same ports of UDP.

@@ -101,7 +101,7 @@ fn is_burst(window: &WindowSummary) -> bool {
 pub(crate) struct PacingCap {
     cap: Option<Cap>,
     startup: StartupLimiter,
-    /// When the cap was last used.
+    /// Last use of the cap.
     used: Instant,
     shares: Shares,
     began: Instant,

@@ -73,7 +73,7 @@ fn is_queued(sample: &DeliverySample) -> bool {
 #[derive(Debug, Clone)]
 pub(crate) struct Parallelism {
     streams: Option<usize>,
-    /// When the path was last seen full.
+    /// Last time that the path was full.
     full_at: Instant,
     /// Streams that the path had room for in the window before, if it was full.
     before: Option<usize>,

@@ -261,7 +261,7 @@ impl Compression {
         }
     }
 
-    /// Whether blocks are being compressed.
+    /// True while blocks are compressed.
     pub fn is_on(&self) -> bool {
         self.adaptive.is_on()
     }

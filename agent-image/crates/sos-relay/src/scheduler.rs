@@ -24,7 +24,7 @@ pub struct StreamView {
     pub queued: usize,
     /// Bytes queued on the stream so far, in total.
     pub queued_total: u64,
-    /// How many of them, from the first on, the transport knows to be acknowledged.
+    /// Bytes of them, from the first on, that the transport knows to be acknowledged.
     pub acked: u64,
     /// Round trip time, including the queue in the network.
     pub rtt: Duration,

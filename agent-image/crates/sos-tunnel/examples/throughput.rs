@@ -105,7 +105,7 @@ fn main() -> Outcome<()> {
     }
 }
 
-/// Unsent bytes a stream may hold: what waits there can no longer go by a faster stream.
+/// Most unsent bytes of a stream: they can no longer use a faster one.
 const NOTSENT_LOWAT: u32 = 128 << 10;
 
 /// Streams as the real agent makes them.

@@ -24,7 +24,7 @@ pub enum SourceError {
     /// The document is invalid.
     #[error("{}: {error}", path.display())]
     Config {
-        /// Which file.
+        /// Path.
         path: PathBuf,
         /// Its place and kind.
         error: ConfigError,

@@ -31,7 +31,7 @@ fn a_server_that_refuses_resets_the_client() {
 fn an_unreachable_server_resets_the_client_and_is_plain_for_a_while() {
     let lab = Lab::new();
     let (near, _far) = lab.agents();
-    // The far agent is as patient as its kernel: 127 s, which this makes three.
+    // The egress agent has its kernel's timeout: 127 s, which this makes three.
     sh(&format!("ip netns exec {} sysctl -qw net.ipv4.tcp_syn_retries=1", lab.ns("far")));
     lab.ip("server", "link set eth0 down");
     let error = lab.at("client", || connect().and_then(|mut stream| stream.read(&mut [0])).unwrap_err());
@@ -58,7 +58,7 @@ fn a_syn_lost_on_its_way_to_the_server_costs_a_second_and_no_connection() {
     sh(&format!("{nft} 'add rule ip lossy in tcp flags & (syn | ack) == syn drop'"));
     let reply = content(2, 1_000);
     let seen = serve(&lab, reply.clone());
-    // Before the kernel sends it again.
+    // Before the kernel retransmits it.
     let healed = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(700));
         sh(&format!("{nft} delete table ip lossy"));
@@ -68,7 +68,7 @@ fn a_syn_lost_on_its_way_to_the_server_costs_a_second_and_no_connection() {
     assert_eq!(near.metric("sos_agent_accepted_total"), Some(1), "it was accelerated");
 }
 
-/// A connection with bytes under way in both directions; the two ends.
+/// A connection with bytes in flight in both directions; the two ends.
 fn busy_connection(lab: &Lab) -> (TcpStream, TcpStream) {
     let (tell, accepted) = channel();
     lab.start("server", move || {
@@ -101,7 +101,7 @@ fn killing_the_ingress_agent_resets_both_ends_and_new_connections_are_plain() {
     let (client, server) = busy_connection(&lab);
     near.kill();
     assert_reset(client, "the client");
-    // The far agent waits for a new stream before it gives the session up.
+    // The egress agent waits for a new stream before it gives the session up.
     assert_reset(server, "the server");
     far.wait_metric("sos_agent_sessions", |sessions| sessions == 0);
     let reply = content(2, 1_000);
@@ -118,7 +118,7 @@ fn killing_the_ingress_agent_makes_new_connections_plain_at_once() {
     assert_works(&lab, &seen, &reply);
     far.wait_metric("sos_agent_sessions_begun_total", |begun| begun == 1);
     near.kill();
-    // No waiting: the armed set still stands, but nobody listens behind it.
+    // No waiting: the armed set is still in force, but nothing listens behind it.
     assert_works(&lab, &seen, &reply);
     assert_eq!(far.metric("sos_agent_sessions_begun_total"), Some(1));
 }

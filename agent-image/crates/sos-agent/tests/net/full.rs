@@ -18,7 +18,7 @@ const LIMIT: u32 = 256;
 const AT_ONCE: usize = 4;
 const EACH: usize = 100;
 
-/// Starts a server that sends back what it gets.
+/// Starts an echo server.
 fn echo(lab: &Lab) {
     let (ready, listening) = channel();
     lab.start("server", move || {
@@ -40,7 +40,7 @@ fn visit() -> TcpStream {
     stream
 }
 
-/// Opens connections from many sides, one after the other each, and holds them.
+/// Opens connections from many threads, one after the other in each, and holds them.
 fn crowd(lab: &Lab) -> Vec<TcpStream> {
     let clients: Vec<_> = (0..AT_ONCE)
         .map(|_| lab.start("client", || repeat_with(visit).take(EACH).collect::<Vec<_>>()))

@@ -1,4 +1,4 @@
-//! SYNs that are held until the server has accepted (docs/adr/0053): what clients see is what plain TCP shows them.
+//! SYNs held until the server has accepted (docs/adr/0053): clients see what plain TCP would show them.
 
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::lab::{Agent, Lab, PATIENCE, SERVER, SERVICE_PORT, eventually, sh};
 use crate::wire::{assert_works, connect, serve};
 
-/// Time enough for what has to wait for nothing, less than the second after which a client repeats its SYN.
+/// Longest time of a connection that need not wait, less than the second after which a client retransmits its SYN.
 const AT_ONCE: Duration = Duration::from_millis(900);
 
 fn plain(agent: &Agent, reason: &str, count: u64) {
@@ -60,7 +60,7 @@ fn an_accepting_server_is_known_until_it_refuses() {
     let server = lab.at("server", || TcpListener::bind((Ipv4Addr::UNSPECIFIED, SERVICE_PORT)).unwrap());
     drop(lab.at("client", connect).unwrap());
     drop(server);
-    // Accepted early, as the server is known, and reset: perhaps before `connect` has looked.
+    // Accepted early, as the server is known, and reset: perhaps before `connect` has returned.
     let seen = match connect_at(&lab, SERVICE_PORT).0 {
         Ok(mut stream) => crate::wire::drain(&mut stream).1,
         Err(error) => Some(error.kind()),
@@ -148,7 +148,7 @@ fn a_flood_of_syns_takes_no_connection_from_others() {
     near.wait_metric("sos_agent_held_connections", |held| held == 0);
 }
 
-/// A SYN with a right checksum.
+/// A SYN with a correct checksum.
 fn syn(port: u16, to: u16) -> Vec<u8> {
     let mut segment = [port.to_be_bytes(), to.to_be_bytes()].concat();
     segment.extend([0, 0, 0, 1, 0, 0, 0, 0, 5 << 4, 2, 0xff, 0xff, 0, 0, 0, 0]);

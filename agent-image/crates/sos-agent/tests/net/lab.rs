@@ -44,7 +44,7 @@ fn mac(host: &str) -> &'static str {
     MACS.iter().find(|(name, _)| *name == host).unwrap().1
 }
 
-/// Runs a command and panics with its words when it fails.
+/// Runs a command and panics with its output when it fails.
 pub(crate) fn sh(command: &str) -> String {
     let output = Command::new("sh").args(["-c", command]).output().unwrap();
     let words =
@@ -159,7 +159,7 @@ impl Lab {
         sh(&format!("ip -n {} {arguments}", self.ns(host)))
     }
 
-    /// Runs something in a host's namespace, on a thread of its own.
+    /// Runs a function in a host's namespace, on a thread of its own.
     pub(crate) fn at<T: Send + 'static>(&self, host: &str, act: impl FnOnce() -> T + Send + 'static) -> T {
         self.start(host, act).join().unwrap()
     }
@@ -182,14 +182,14 @@ impl Lab {
         self.configure_as(side, document(side, generation))
     }
 
-    /// As [`Self::configure`], for so many sessions at most.
+    /// As [`Self::configure`], with a limit of sessions.
     pub(crate) fn configure_small(&self, side: Side, sessions: u32) {
         let mut small = document(side, 1);
         small["limits"]["sessions"] = sessions.into();
         self.configure_as(side, small);
     }
 
-    /// Both agents, with a service that accepts clients so.
+    /// Both agents, with a service that has this `accept`.
     pub(crate) fn agents_that_accept(&self, accept: &str) -> (Agent, Agent) {
         for side in [NEAR, FAR] {
             let mut holding = document(side, 1);
@@ -307,7 +307,7 @@ impl Agent {
         kill(Pid::from_raw(pid), signal).unwrap();
     }
 
-    /// Stops it, and waits until each of its threads has stopped.
+    /// Stops it (SIGSTOP), and waits until each of its threads has stopped.
     pub(crate) fn stop(&self) {
         self.signal(Signal::SIGSTOP);
         let tasks = format!("/proc/{}/task", self.child.id());
@@ -324,7 +324,7 @@ impl Agent {
         self.child.wait().unwrap();
     }
 
-    /// Waits until it has ended by itself; its exit code.
+    /// Waits until it has ended by itself; returns its exit code.
     pub(crate) fn wait(&mut self) -> Option<i32> {
         let mut status = None;
         eventually("the agent ends", || {
@@ -334,7 +334,7 @@ impl Agent {
         status.unwrap().code()
     }
 
-    /// The value of a metric; labels belong to the name. `None` when the page or the line is not there.
+    /// Value of a metric; labels belong to the name. `None` when the page or the line is missing.
     pub(crate) fn metric(&self, name: &str) -> Option<u64> {
         let page = self.page()?;
         let line = page.lines().find(|line| line.split(' ').next() == Some(name))?;
@@ -384,7 +384,7 @@ impl Drop for Agent {
     }
 }
 
-/// Waits for something that comes about soon.
+/// Waits for a condition that holds soon.
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !holds() {

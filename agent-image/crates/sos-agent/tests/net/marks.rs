@@ -1,4 +1,4 @@
-//! DSCP and TTL: each host sees those that the other one's packets have, also when they change.
+//! DSCP and TTL: each host sees the marks of the other one's packets, also when they change.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use sos_wire::Marks;
 
 use crate::lab::{Lab, PATIENCE, SERVER, SERVICE_PORT, sh};
 
-/// A task for a host, done in its own namespace.
+/// A task for a host, run in its own namespace.
 enum Step {
     Mark(u8, u8),
     Say(&'static [u8]),
@@ -27,7 +27,7 @@ impl Host {
         self.1.recv_timeout(2 * PATIENCE).unwrap()
     }
 
-    /// Has the other host hear something with these marks.
+    /// Makes the other host receive something with these marks.
     fn says(&self, words: &'static [u8], other: &Self, dscp: u8, ttl: u8) {
         self.does(Step::Mark(dscp, ttl));
         self.does(Step::Say(words));
@@ -36,7 +36,7 @@ impl Host {
     }
 }
 
-/// Runs steps at a connection; tells what it has last received was marked with.
+/// Runs steps on a connection; returns the marks of the last bytes received.
 fn live(mut stream: TcpStream, filters: &SegmentMarks, steps: &Receiver<Step>, seen: &Sender<Marks>) {
     stream.set_nodelay(true).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -65,7 +65,7 @@ fn connect(marks: Marks, filters: &SegmentMarks) -> TcpStream {
     socket.into()
 }
 
-/// A client that begins with marks, and its server.
+/// A client with initial marks, and its server.
 fn hosts(lab: &Lab, first: Marks) -> (Host, Host) {
     let (listening, ready) = channel();
     let host = || {
@@ -114,7 +114,7 @@ fn marks_change_even_on_bare_acknowledgements() {
     let now = Marks { dscp: 34, ttl: 99 };
     let mut seen = Marks::default();
     for _ in 0..20 {
-        // The server's acknowledgement tells its agent, and a later one of the client's agent the client.
+        // The server's acknowledgement carries them to its agent, and a later one of the client's agent to the client.
         client.does(Step::Say(b"x"));
         server.does(Step::Hear(1));
         seen = client.does(Step::Hear(0));

@@ -42,7 +42,7 @@ impl Controller {
         self.socket.send_to(&datagram, (side.address, 9876)).unwrap();
     }
 
-    /// The next order from a side that `wanted` picks out of all that come.
+    /// The next order from a side that `wanted` selects.
     fn hear<T>(&self, side: Side, wanted: impl Fn(&Order) -> Option<T>) -> T {
         let key = side.site_key().order_to_controller(side.agent());
         let deadline = std::time::Instant::now() + PATIENCE;
@@ -116,7 +116,7 @@ fn a_prepared_session_is_reported_from_begin_to_end() {
     }
 }
 
-/// What the far agent says to an order to ask the server first.
+/// The egress agent's answer to an order to ask the server first.
 fn ask(controller: &mut Controller, session: SessionUuid, port: u16) -> OrderBody {
     let order = Prepare {
         accept: Accept::Confirmed,

@@ -1,4 +1,4 @@
-//! Starting, and what keeps it from starting.
+//! Starting, and errors that prevent it.
 
 use std::process::Command;
 
@@ -12,7 +12,7 @@ fn attach_host_makes_its_own_namespace_and_leaves_nothing_behind() {
     lab.ip("sw", "link set lo up");
     lab.ip("sw", "link set p-near nomaster");
     lab.configure(NEAR, 1);
-    // A name that belongs to somebody else is not touched; the left-over of a killed agent is.
+    // A foreign device of that name is not touched; the left-over of a killed agent is.
     lab.ip("sw", "link add sosag0 type bridge");
     assert_eq!(lab.agent_in(NEAR, "sw", "host").wait(), Some(1));
     lab.ip("sw", "link delete sosag0 type bridge");

@@ -1,4 +1,4 @@
-//! What goes well.
+//! Transfers that succeed.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener};
@@ -17,7 +17,7 @@ fn both_directions_arrive_unchanged_and_each_end_sees_the_other() {
     let (sent, expected) = (digest(&request), digest(&reply));
     let seen = serve(&lab, reply);
     let got = lab.at("client", move || fetch(&request)).unwrap();
-    // The reply comes after the client has ended its direction: half-close is passed on, and kept apart from the end.
+    // The reply comes after the client's FIN: half-close is passed on, and kept apart from the end.
     assert_eq!((got.error, got.digest), (None, expected));
     assert_eq!(got.peer, (SERVER, SERVICE_PORT).into());
     let seen = seen.recv().unwrap();
@@ -87,7 +87,7 @@ fn an_agent_without_a_peer_lets_connections_go_plain() {
 fn an_established_plain_connection_survives_arming() {
     let lab = Lab::new();
     let near = lab.agent(NEAR);
-    // Without its agent the far namespace forwards all the same, as soon as one has run there.
+    // Without its agent the egress namespace forwards all the same, as soon as one has run there.
     near.wait_armed_and_not(lab.agent(FAR));
     let (ready, listening) = std::sync::mpsc::channel();
     let server = lab.start("server", move || {

@@ -1,4 +1,4 @@
-//! Clients and servers as users have them: plain sockets without any setting.
+//! Clients and servers as users have them: plain sockets with default options.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -9,12 +9,12 @@ use socket2::{Domain, Socket, Type};
 
 use crate::lab::{CLIENT, Lab, PATIENCE, SERVER, SERVICE_PORT};
 
-/// What a server saw of one connection.
+/// A server's view of one connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) client: SocketAddr,
     pub(crate) digest: [u8; 32],
-    /// How reading ended: `None` with a clean end.
+    /// End of the reading: `None` for a clean one.
     pub(crate) error: Option<ErrorKind>,
 }
 
@@ -62,7 +62,7 @@ fn serve_one(mut stream: TcpStream, reply: &[u8]) -> Seen {
     Seen { client, digest, error }
 }
 
-/// Reads to the end; the digest of what came and the error it ended with.
+/// Reads to the end; returns the digest of the bytes and the error at the end.
 pub(crate) fn drain(stream: &mut TcpStream) -> ([u8; 32], Option<ErrorKind>) {
     let mut hash = Sha256::new();
     let mut buffer = vec![0; 256 * 1024];
@@ -75,7 +75,7 @@ pub(crate) fn drain(stream: &mut TcpStream) -> ([u8; 32], Option<ErrorKind>) {
     }
 }
 
-/// What a client saw.
+/// A client's view.
 #[derive(Debug)]
 pub(crate) struct Got {
     pub(crate) from: SocketAddr,
@@ -84,7 +84,7 @@ pub(crate) struct Got {
     pub(crate) error: Option<ErrorKind>,
 }
 
-/// Connects, sends, ends its direction, reads the reply. To be run in the client's namespace.
+/// Connects, sends, ends its direction, reads the reply. Call in the client's namespace.
 pub(crate) fn fetch(request: &[u8]) -> std::io::Result<Got> {
     exchange(connect()?, request)
 }
@@ -106,14 +106,14 @@ pub(crate) fn fetch_from(port: u16, request: &[u8]) -> std::io::Result<Got> {
     exchange(socket.into(), request)
 }
 
-/// Connects to the service. To be run in the client's namespace.
+/// Connects to the service. Call in the client's namespace.
 pub(crate) fn connect() -> std::io::Result<TcpStream> {
     let stream = TcpStream::connect_timeout(&(SERVER, SERVICE_PORT).into(), PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     Ok(stream)
 }
 
-/// A small exchange over a new connection in both directions, with every check; the client's port.
+/// A small exchange over a new connection in both directions, with every check; returns the client's port.
 pub(crate) fn assert_works(lab: &Lab, seen: &Receiver<Seen>, reply: &[u8]) -> SocketAddr {
     let request = content(3, 10_000);
     let sent = digest(&request);
