@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from controller_home import EDGE, Home, answer, config, segment
 from controller_world import CLIENT_PORT
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -10,7 +11,6 @@ from sos_controller.core.events import EntryGone, PortChanged
 from sos_controller.core.openflow.flow_entries import ToGroup
 from sos_controller.core.openflow.pipeline import PRIORITY_CONNECTION, Kind, cookie_kind
 from sos_controller.core.types import Location, Port, PortNo, parse_mac
-from test_controller_balance import EDGE, Home, answer, config, segment
 
 HOST = Location(EDGE, PortNo(CLIENT_PORT))
 UPLINKS = st.sampled_from([1, 2])

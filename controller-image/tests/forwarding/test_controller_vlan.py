@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 from controller_agent import checksum
 from controller_fake import E1, E2
+from controller_home import OUTSIDE, Home
+from controller_home import SERVER as OUTSIDE_SERVER
+from controller_home import config as balanced
 from controller_lab import HOSTS, MACS, document, document_hash
 from controller_world import CLIENT_PORT, World, syn_frame
 from hypothesis import given
@@ -18,9 +21,6 @@ from hypothesis import strategies as st
 from sos_controller.core.openflow.pipeline import GATEWAY_MAC, PORT_NORMAL, path_mac
 from sos_controller.core.types import Location, MacAddress, PortNo, parse_address, parse_mac
 from sos_controller.core.wire import packets
-from test_controller_balance import OUTSIDE, Home
-from test_controller_balance import SERVER as OUTSIDE_SERVER
-from test_controller_balance import config as balanced
 
 CLIENT, SERVER, INGRESS, EGRESS = (parse_address(HOSTS[name][1]) for name in ("client", "server", "agent1", "agent2"))
 BEACON = parse_address("198.18.255.254")
