@@ -35,7 +35,9 @@
 //! | modules | part |
 //! |---|---|
 //! | `session` (`interface`, `transmit`, `marks`, `close`) | the session: frames in, frames and events out |
-//! | `sender` (`retransmit`), `read_ahead`, `redundancy` | the sending half: blocks, retransmission, read-ahead limit, allowance for sending twice |
+//! | `sender` | the sending half: blocks, and retransmission of those on a lost stream |
+//! | `sender::retransmit`, `redundancy` | copies of late blocks and of the tail, and the allowance for them |
+//! | `read_ahead` | limit of bytes read from the host |
 //! | `receiver`, [`reorder`], [`credit`] | the receiving half: order, flow control |
 //! | `marks` | DSCP and TTL of the hosts' packets, both directions |
 //! | [`scheduler`] | the stream of the next frame |
