@@ -1,4 +1,4 @@
-//! The beacon by which an agent makes itself known (beacon.md).
+//! The beacon: an agent's periodic announcement (beacon.md).
 
 use std::net::Ipv4Addr;
 
@@ -19,31 +19,31 @@ const WILLING: u16 = 2;
 /// One announcement of an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Beacon {
-    /// Which beacon key signs it.
+    /// Id of the beacon key that signs it.
     pub key_id: KeyId,
     /// The site the agent claims to be at.
     pub site: SiteId,
-    /// It takes no new sessions and is about to leave.
+    /// The agent accepts no new sessions and is shutting down.
     pub draining: bool,
-    /// It is healthy and below its limits.
+    /// The agent is healthy and below its limits.
     pub willing: bool,
     /// The agent.
     pub agent: AgentId,
-    /// The life of its process.
+    /// Boot id of its process.
     pub boot: BootId,
     /// From 1, one more with each beacon of a boot.
     pub sequence: u64,
     /// Milliseconds since 1970.
     pub time_ms: u64,
-    /// Sessions open.
+    /// Open sessions.
     pub sessions: u32,
-    /// Sessions it takes at most.
+    /// Limit of sessions.
     pub session_limit: u32,
     /// Bytes relayed per second, mean over the last interval.
     pub bytes_per_second: u64,
-    /// CPU used, thousandths of one core.
+    /// CPU usage, thousandths of one core.
     pub cpu_permille: u16,
-    /// Streams open.
+    /// Open streams.
     pub streams: u16,
     /// UDP port for orders.
     pub order_port: u16,
@@ -55,7 +55,7 @@ pub struct Beacon {
     pub address: Ipv4Addr,
     /// The agent's MAC address there.
     pub mac: MacAddress,
-    /// Bits per second it can relay, 0 = unknown.
+    /// Bits per second that the agent can relay, 0 = unknown.
     pub capacity_bps: u64,
     /// The node's name, 1 to 63 bytes.
     pub name: String,
@@ -64,7 +64,7 @@ pub struct Beacon {
 }
 
 impl Beacon {
-    /// Writes the beacon and signs it with the agent's beacon key.
+    /// Encode the beacon and sign it with the agent's beacon key.
     ///
     /// # Errors
     /// [`WireError::Field`] if a name or service type is out of bounds, [`WireError::Length`] over 512 bytes.
@@ -125,23 +125,23 @@ fn bounded(len: usize, max: u8) -> Option<u8> {
     u8::try_from(len).ok().filter(|len| (1..=max).contains(len))
 }
 
-/// A beacon whose tag has not been checked: what is needed to find the key, and nothing more.
+/// A beacon before verification: only the fields needed to find the key.
 #[derive(Debug, Clone, Copy)]
 pub struct UnverifiedBeacon<'a> {
     bytes: &'a [u8],
-    /// The key it names.
+    /// The key id in it.
     pub key_id: KeyId,
-    /// The site it claims.
+    /// The site in it.
     pub site: SiteId,
-    /// The agent it claims to come from.
+    /// The agent in it.
     pub agent: AgentId,
 }
 
 impl<'a> UnverifiedBeacon<'a> {
-    /// Checks length, magic, version and type.
+    /// Check length, magic, version and type.
     ///
     /// # Errors
-    /// The first of these that is wrong.
+    /// The first check that fails.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         if bytes.len() > MAX_LEN {
             return Err(WireError::Length);
@@ -162,10 +162,10 @@ impl<'a> UnverifiedBeacon<'a> {
         Ok(Self { bytes, key_id: KeyId::decode(key_id)?, site, agent: AgentId(c.array()?) })
     }
 
-    /// Checks the tag under the agent's beacon key and reads the rest.
+    /// Check the tag under the agent's beacon key and decode the rest.
     ///
     /// # Errors
-    /// [`WireError::Tag`], or the field that is impossible.
+    /// [`WireError::Tag`], or the invalid field.
     pub fn verify(self, key: &Key) -> Result<Beacon, WireError> {
         let (message, tag) = self.bytes.split_at(self.bytes.len() - TAG_LEN);
         key.check(&[message], tag)?;

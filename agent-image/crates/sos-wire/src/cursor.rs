@@ -1,4 +1,4 @@
-//! Reading fields in network byte order from a borrowed slice (README.md clause 1).
+//! Reader of fields in network byte order from a borrowed slice (README.md clause 1).
 
 use std::net::Ipv4Addr;
 
@@ -7,7 +7,7 @@ use crate::error::WireError;
 /// The prefix of an IPv4-mapped IPv6 address (RFC 4291, 2.5.5.2).
 const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 
-/// Writes an IPv4 address in 16 bytes (README.md clause 2).
+/// Append an IPv4 address in 16 bytes (README.md clause 2).
 pub(crate) fn put_address(out: &mut Vec<u8>, address: Ipv4Addr) {
     out.extend_from_slice(&MAPPED);
     out.extend_from_slice(&address.octets());
@@ -57,7 +57,7 @@ impl<'a> Cursor<'a> {
         Ok(u64::from_be_bytes(self.array()?))
     }
 
-    /// Reads an address; v1 accepts IPv4-mapped ones only.
+    /// Read an address; v1 accepts IPv4-mapped ones only.
     pub(crate) fn address(&mut self) -> Result<Ipv4Addr, WireError> {
         let bytes: [u8; 16] = self.array()?;
         match bytes.strip_prefix(&MAPPED) {
@@ -66,12 +66,12 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Checks that the four magic bytes stand here.
+    /// Check the four magic bytes.
     pub(crate) fn magic(&mut self, expected: [u8; 4]) -> Result<(), WireError> {
         if self.array::<4>()? == expected { Ok(()) } else { Err(WireError::Magic) }
     }
 
-    /// Checks that the version byte stands here.
+    /// Check the version byte.
     pub(crate) fn version(&mut self) -> Result<(), WireError> {
         match self.u8()? {
             crate::id::VERSION => Ok(()),
@@ -79,7 +79,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Checks that nothing is left.
+    /// Check that no bytes are left.
     pub(crate) fn end(&self) -> Result<(), WireError> {
         if self.0.is_empty() { Ok(()) } else { Err(WireError::Length) }
     }

@@ -1,4 +1,4 @@
-//! Finding frames in a stream of bytes that arrive in pieces.
+//! Splits a byte stream that arrives in pieces into frames.
 
 use bytes::{Bytes, BytesMut};
 
@@ -6,11 +6,11 @@ use crate::error::WireError;
 use crate::frame::{Frame, HEADER_LEN, Header, MAX_PAYLOAD};
 use crate::payload::Payload;
 
-/// Most bytes one frame occupies, hence most the decoder asks the buffer to hold.
+/// Most bytes of one frame, hence most that the decoder asks the buffer to hold.
 pub const MAX_FRAME: usize = HEADER_LEN + MAX_PAYLOAD;
 /// Payloads up to this size are copied out: a slice would keep the whole read buffer alive for a few bytes.
 const COPY_LIMIT: usize = 4096;
-/// Parts below this size are not worth a piece of their own.
+/// Minimum size of a part delivered by itself.
 const PART_MIN: usize = 16 << 10;
 
 /// Takes whole frames from the front of a buffer that the caller fills.
@@ -35,10 +35,10 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Takes the next whole frame, or `None` if more bytes are needed.
+    /// Take the next whole frame, or `None` if more bytes are needed.
     ///
     /// # Errors
-    /// What is wrong with the bytes; the stream must be closed.
+    /// The defect of the bytes; the stream must be closed.
     pub fn decode(&mut self, buffer: &mut BytesMut) -> Result<Option<Frame>, WireError> {
         if let Some(error) = self.broken {
             return Err(error);
@@ -46,20 +46,20 @@ impl Decoder {
         self.take(buffer).inspect_err(|error| self.broken = Some(*error))
     }
 
-    /// Bytes still missing from the frame at the front, given that `buffered` bytes are there: a hint for the next read. At most
+    /// Bytes missing from the frame at the front, given `buffered` bytes: a hint for the next read. At most
     /// [`MAX_FRAME`].
     pub fn missing(&self, buffered: usize) -> usize {
         self.header.map_or(HEADER_LEN, |header| header.payload_len).saturating_sub(buffered)
     }
 
-    /// Takes what is there of a Data frame that is not whole yet, as a Data frame of its own; what follows then continues behind it. For a
+    /// Take the received part of an incomplete Data frame as a Data frame of its own; the next part continues it. For a
     /// caller whose buffer has no room for the rest: a session takes bytes by their offset, and joining them would mean copying them.
-    /// `None` if that is nothing or so little that copying it is cheaper.
+    /// `None` if the part is empty or so small that copying it is cheaper.
     pub fn take_part(&mut self, buffer: &mut BytesMut) -> Option<Frame> {
         if buffer.len() < PART_MIN { None } else { self.take_begun(buffer) }
     }
 
-    /// The same however little it is, so that the rest can be received elsewhere.
+    /// Like [`Self::take_part`] for a part of any size, so that the rest can be received elsewhere.
     pub fn take_begun(&mut self, buffer: &mut BytesMut) -> Option<Frame> {
         let header = self.header.as_mut()?;
         let len = buffer.len();
@@ -70,15 +70,15 @@ impl Decoder {
         Some(part.carry(payload(buffer, len).into()))
     }
 
-    /// Bytes of the payload of a Data frame that has begun, whether or not they are in the buffer; 0 if none has.
+    /// Remaining payload bytes of the Data frame that has begun, in the buffer or not; 0 if none has.
     pub fn begun(&self) -> usize {
         self.header.and_then(|header| header.data_len()).unwrap_or(0)
     }
 
-    /// The next of those bytes, received elsewhere than in the buffer, which is empty: a Data frame of its own, as from [`Self::take_part`].
+    /// Take the next of those bytes, received outside the buffer, which is empty: a Data frame of its own, as from [`Self::take_part`].
     ///
     /// # Panics
-    /// If there are none of them, or more than [`Self::begun`].
+    /// If `payload` is empty, or longer than [`Self::begun`].
     pub fn take_elsewhere(&mut self, payload: Payload) -> Option<Frame> {
         let header = self.header.as_mut()?;
         let (begun, len) = (header.data_len()?, payload.len());
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
     use crate::{Body, SessionNumber};
 
-    /// A decoder that knows of a Data frame of so many bytes at offset 7, of which nothing is in the buffer.
+    /// A decoder within a Data frame of so many bytes at offset 7, of which none is in the buffer.
     fn begun(len: usize) -> (Decoder, BytesMut) {
         let frame =
             Frame { session: SessionNumber(1), body: Body::Data { offset: 7, payload: vec![7; len].into() } };

@@ -1,10 +1,10 @@
-//! Why bytes were not a message.
+//! Errors of decoding.
 
 use thiserror::Error;
 
 use crate::replay::Replay;
 
-/// Why a message was refused. Every kind is counted apart by the callers; none of them is fatal to more than the message or stream.
+/// Reason for rejecting a message. Callers count each kind separately; none affects more than the message or stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum WireError {
     /// Fewer bytes than the layout needs.
@@ -16,13 +16,13 @@ pub enum WireError {
     /// The first four bytes are not the expected ones.
     #[error("wrong magic")]
     Magic,
-    /// A version this code does not speak (README.md clause 3).
+    /// A version that this code does not support (README.md clause 3).
     #[error("unknown version {0}")]
     Version(u8),
     /// A message or frame type that does not exist.
     #[error("unknown type {0}")]
     Type(u8),
-    /// A field holds an impossible value.
+    /// A field holds an invalid value.
     #[error("impossible value in field {0}")]
     Field(&'static str),
     /// No key with the id named in the message.

@@ -1,4 +1,4 @@
-//! Frames: what streams carry (frame.md section 2).
+//! Frames of streams (frame.md section 2).
 
 use std::net::SocketAddrV4;
 
@@ -15,7 +15,7 @@ use crate::payload::Payload;
 pub const HEADER_LEN: usize = 32;
 /// Most bytes in a frame's payload (frame.md clause 4).
 pub const MAX_PAYLOAD: usize = 262_144;
-/// Bytes a sender may send in a direction before it has heard anything (frame.md clause 9).
+/// Bytes that a sender may send in a direction before the first Ack (frame.md clause 9).
 pub const INITIAL_CREDIT: u64 = 262_144;
 const OPEN_LEN: usize = 64;
 const RESET_LEN: usize = 2;
@@ -26,21 +26,21 @@ const UUID_LEN: usize = 16;
 pub struct Frame {
     /// The session, or [`SessionNumber::NONE`] for the stream itself.
     pub session: SessionNumber,
-    /// What it says.
+    /// Its content.
     pub body: Body,
 }
 
-/// What a frame says (frame.md clause 6).
+/// Content of a frame (frame.md clause 6).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Body {
-    /// A session begins.
+    /// Start a session.
     Open {
         /// The limit granted to the acceptor, a byte offset.
         credit: u64,
         /// The original addresses.
         open: Open,
     },
-    /// The server has accepted.
+    /// The server has accepted the connection.
     Opened {
         /// The limit granted to the opener.
         credit: u64,
@@ -52,109 +52,109 @@ pub enum Body {
         /// 1 to 262,144 bytes.
         payload: Payload,
     },
-    /// Bytes of a direction, compressed: as good as Data once they are not any more.
+    /// Bytes of a direction, compressed; equivalent to Data after decompression.
     Compressed {
         /// Position of the first byte in the direction.
         offset: u64,
-        /// How many bytes they are when they are not compressed, 2 to 262,144.
+        /// Uncompressed length in bytes, 2 to 262,144.
         length: u32,
         /// One zstd frame, shorter than `length`.
         payload: Bytes,
     },
-    /// What has arrived, and how far may be sent.
+    /// Acknowledgement and credit.
     Ack {
-        /// All before it has arrived; the end of a direction counts as one more byte.
+        /// All bytes before this offset have arrived; the end of a direction counts as one more byte.
         offset: u64,
-        /// The other side may send bytes below this offset.
+        /// Credit: the other side may send bytes below this offset.
         credit: u64,
-        /// How much of what has arrived this side's host has not acknowledged yet.
+        /// Bytes that have arrived and that this side's host has not acknowledged.
         backlog: Backlog,
     },
-    /// No more bytes in this direction.
+    /// End of a direction.
     Fin {
-        /// Bytes sent in all.
+        /// Total bytes of the direction.
         offset: u64,
     },
-    /// The session is over at once.
+    /// Abort the session.
     Reset {
-        /// Why.
+        /// The reason.
         reason: EndReason,
     },
-    /// Are you there?
+    /// Liveness check of the stream.
     Ping {
         /// Echoed.
         opaque: u64,
     },
-    /// Yes.
+    /// Answer to Ping.
     Pong {
-        /// As in the Ping.
+        /// Copied from the Ping.
         opaque: u64,
     },
-    /// Open no more sessions towards me.
+    /// Ask the other agent to open no more sessions.
     GoAway,
-    /// Is the other end's host there? This end's asks.
+    /// Ask about the liveness of the other end's host, because this end's host asks.
     Probe {
         /// Echoed.
         opaque: u64,
     },
-    /// Whether this end's host answers.
+    /// Liveness of this end's host.
     HostState {
-        /// As in the Probe that it answers; 0 = unasked.
+        /// Copied from the Probe that it answers; 0 = unasked.
         opaque: u64,
         /// It has left data unacknowledged for too long.
         silent: bool,
     },
     /// DSCP and TTL of the packets of this side's host.
     Marks {
-        /// Position of the first byte in the direction that they hold for.
+        /// Position of the first byte in the direction that they apply to.
         offset: u64,
-        /// Counts the changes of a direction from 1, below 2^48: of two the higher is the later.
+        /// Counts the changes of a direction from 1, below 2^48: the higher of two is the later.
         change: u64,
-        /// From there on.
+        /// The marks from there on.
         marks: Marks,
     },
-    /// Whether sessions are welcome for now.
+    /// Willingness to accept sessions.
     Willing {
-        /// As of now.
+        /// Current count of changes.
         changes: Willingness,
     },
-    /// Connect to a server for a session that has not begun: does it accept?
+    /// Connect to a server for a session that has not begun, to learn whether it accepts.
     Connect {
-        /// Contents of its Open.
+        /// Content of the session's Open.
         open: Open,
     },
     /// The answer to Connect.
     Connected {
         /// The session.
         session: SessionUuid,
-        /// Why there is no connection; `None` = the server has accepted.
+        /// Reason for the failure; `None` = the server has accepted.
         refused: Option<RefuseReason>,
     },
-    /// The session of a Connect will not begin: close the connection.
+    /// Close the connection of a Connect: its session will not begin.
     Release {
         /// The session.
         session: SessionUuid,
     },
 }
 
-/// How often it has changed in an agent's life whether it takes new sessions. It begins with taking them (frame.md section 6).
+/// Count of changes between accepting and not accepting new sessions during an agent's life; starts with accepting (frame.md section 6).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Willingness(pub u64);
 
 impl Willingness {
-    /// Whether the agent takes new sessions.
+    /// True if the agent accepts new sessions.
     pub const fn holds(self) -> bool {
         self.0.is_multiple_of(2)
     }
 
-    /// After one more change.
+    /// The count after one more change.
     #[must_use]
     pub const fn changed(self) -> Self {
         Self(self.0 + 1)
     }
 }
 
-/// Bytes that have arrived at an agent and that its host has not acknowledged, in KiB and rounded up; the largest means that or more (frame.md
+/// Bytes that have arrived at an agent and that its host has not acknowledged, in KiB, rounded up; the maximum means that or more (frame.md
 /// clause 8).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Backlog(pub u16);
@@ -162,7 +162,7 @@ pub struct Backlog(pub u16);
 impl Backlog {
     const UNIT: u64 = 1024;
 
-    /// Of so many bytes.
+    /// From a number of bytes.
     pub fn of(bytes: u64) -> Self {
         Self(u16::try_from(bytes.div_ceil(Self::UNIT)).unwrap_or(u16::MAX))
     }
@@ -173,12 +173,12 @@ impl Backlog {
     }
 }
 
-/// What the opener says about the flow (frame.md clause 7).
+/// The opener's description of the flow (frame.md clause 7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Open {
     /// Names the session across controllers and agents.
     pub session: SessionUuid,
-    /// The client's address and port, which the server is to see.
+    /// The client's address and port, which the server is to see as its peer.
     pub client: SocketAddrV4,
     /// The server's address and port.
     pub server: SocketAddrV4,
@@ -186,7 +186,7 @@ pub struct Open {
     pub marks: Marks,
     /// Block size in bytes.
     pub block_bytes: u32,
-    /// Most bytes that each agent may hold in each direction, 0 = the agents decide.
+    /// Limit of bytes that each agent holds per direction, 0 = the agents decide.
     pub queue_bytes: u32,
 }
 
@@ -278,7 +278,7 @@ impl Kind {
         )
     }
 
-    /// Whether a payload may have this length.
+    /// Check a payload length.
     fn check_len(self, len: usize) -> Result<(), WireError> {
         let fits = match self {
             Self::Open | Self::Connect => len == OPEN_LEN,
@@ -291,8 +291,8 @@ impl Kind {
         if fits { Ok(()) } else { Err(WireError::Length) }
     }
 
-    /// Whether the field may have this value beside a payload of `len` bytes: of Compressed it is the length that `len` bytes stand for, of
-    /// HostState a truth value, of Marks what they are, of Connected the reason of a refusal or 0.
+    /// Check the credit field beside a payload of `len` bytes: of Compressed it is the uncompressed length, of HostState a boolean, of Marks
+    /// their value, of Connected the reason of a refusal or 0.
     fn check_credit(self, credit: u64, len: usize) -> Result<(), WireError> {
         match self {
             Self::Compressed if !(len as u64 + 1..=MAX_PAYLOAD as u64).contains(&credit) => {
@@ -305,13 +305,13 @@ impl Kind {
         }
     }
 
-    /// Bytes of the direction that the frame carries.
+    /// Bytes of the direction in the frame.
     const fn carried(self, credit: u64, len: usize) -> u64 {
         if matches!(self, Self::Compressed) { credit } else { len as u64 }
     }
 }
 
-/// A change's number and what the marks are from then on.
+/// Number of a change and the marks from then on.
 fn split_change(credit: u64) -> Result<(u64, Marks), WireError> {
     let marks = Marks::from_bits((credit & u64::from(u16::MAX)) as u16)?;
     match credit >> Marks::BITS {
@@ -330,11 +330,11 @@ fn refusal(code: u64) -> Result<Option<RefuseReason>, WireError> {
 }
 
 impl Frame {
-    /// Appends the header and every payload but that of Data and Compressed, which the caller writes behind it.
+    /// Append the header and every payload except that of Data and Compressed, which the caller writes after it.
     ///
     /// # Panics
-    /// If a Data payload is empty or longer than [`MAX_PAYLOAD`], or a compressed one not shorter than what it stands for: the sender cuts
-    /// and compresses blocks inside these bounds.
+    /// If a Data payload is empty or longer than [`MAX_PAYLOAD`], or a compressed one not shorter than its uncompressed length: the sender
+    /// cuts and compresses blocks within these bounds.
     pub fn encode_head(&self, out: &mut BytesMut) {
         let (kind, offset, credit) = match &self.body {
             Body::Open { credit, .. } => (Kind::Open, 0, *credit),
@@ -378,7 +378,7 @@ impl Frame {
         }
     }
 
-    /// How many bytes of a direction a Data or Compressed frame has, as they travel.
+    /// Payload length on the wire of a Data or Compressed frame.
     pub fn data_len(&self) -> Option<usize> {
         match &self.body {
             Body::Data { payload, .. } => Some(payload.len()),
@@ -387,10 +387,10 @@ impl Frame {
         }
     }
 
-    /// Appends the whole frame.
+    /// Append the whole frame.
     ///
     /// # Panics
-    /// As [`Self::encode_head`], and if its payload is not in memory.
+    /// Like [`Self::encode_head`], and if its payload is not in memory.
     pub fn encode(&self, out: &mut BytesMut) {
         self.encode_head(out);
         match &self.body {
@@ -400,7 +400,7 @@ impl Frame {
         }
     }
 
-    /// Bytes on the wire.
+    /// Length on the wire.
     pub fn wire_len(&self) -> usize {
         HEADER_LEN + self.payload_len()
     }
@@ -429,7 +429,7 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// Checks everything that can be checked without the payload (frame.md clause 13).
+    /// Check the header as far as possible without the payload (frame.md clause 13).
     pub(crate) fn decode(bytes: &[u8; HEADER_LEN]) -> Result<Self, WireError> {
         let mut c = Cursor::new(bytes);
         let kind = Kind::from_code(c.u8()?)?;
@@ -441,7 +441,7 @@ impl Header {
         if kind.of_stream() != (session == SessionNumber::NONE) {
             return Err(WireError::Field("session number"));
         }
-        // Ping's offset is opaque; elsewhere the end of what it carries, and Fin's one more, must be an offset too.
+        // Ping's offset is opaque; elsewhere the end of the payload, for Fin plus one, must be an offset too.
         kind.check_credit(credit, payload_len)?;
         let end = offset.checked_add(kind.carried(credit, payload_len) + 1);
         if end.is_none() && !matches!(kind, Kind::Ping | Kind::Pong | Kind::Probe | Kind::HostState) {
@@ -450,7 +450,7 @@ impl Header {
         Ok(Self { kind, payload_len, session, offset, credit, backlog })
     }
 
-    /// Of a Data frame the header of its first `len` bytes, which must be fewer than it has; this one is for the rest from now on.
+    /// Split a Data header: returns that of its first `len` bytes, which must be fewer than all; this header keeps the rest.
     pub(crate) fn split_off(&mut self, len: usize) -> Option<Self> {
         (self.kind == Kind::Data).then(|| {
             let part = Self { payload_len: len, ..*self };
@@ -460,17 +460,17 @@ impl Header {
         })
     }
 
-    /// Of a Data frame the bytes of its payload.
+    /// Payload length of a Data frame.
     pub(crate) fn data_len(&self) -> Option<usize> {
         (self.kind == Kind::Data).then_some(self.payload_len)
     }
 
-    /// Of a Data frame the frame, with a payload of `payload_len` bytes wherever they are.
+    /// Complete a Data header with a payload of `payload_len` bytes, wherever they are.
     pub(crate) fn carry(self, payload: Payload) -> Frame {
         Frame { session: self.session, body: Body::Data { offset: self.offset, payload } }
     }
 
-    /// Puts header and payload together; `payload` has `payload_len` bytes.
+    /// Complete the header with `payload`, which has `payload_len` bytes.
     pub(crate) fn complete(self, payload: Bytes) -> Result<Frame, WireError> {
         let Self { offset, credit, .. } = self;
         let body = match self.kind {

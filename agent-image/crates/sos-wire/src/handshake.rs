@@ -1,7 +1,7 @@
-//! Opening a stream: Hello, Welcome, Confirm (frame.md section 1).
+//! The handshake of a stream: Hello, Welcome, Confirm (frame.md section 1).
 //!
-//! Each side proves that it holds the pair key by a tag over the other's fresh nonce, so a recorded exchange is worth nothing. The
-//! dialer proves itself last: the acceptor spends one HMAC and no state on a Hello that is not followed by a right Confirm.
+//! Each side proves possession of the pair key by a tag over the other's fresh nonce, so a recorded handshake is worthless. The
+//! dialer proves itself last: the acceptor spends one HMAC and no state on a Hello without a valid Confirm.
 
 use crate::cursor::Cursor;
 use crate::error::WireError;
@@ -20,29 +20,29 @@ const HELLO: u8 = 1;
 const WELCOME: u8 = 2;
 const CONFIRM: u8 = 3;
 
-/// What an agent can do that older ones cannot; bits nobody knows are left alone (frame.md clause 2).
+/// Optional features of an agent; unknown bits are ignored (frame.md clause 2).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Capabilities(pub u64);
 
 impl Capabilities {
-    /// It takes Compressed frames on this stream (frame.md section 4).
+    /// Accepts Compressed frames on this stream (frame.md section 4).
     pub const COMPRESSED: Self = Self(1);
-    /// It takes Willing frames on this stream (frame.md section 6).
+    /// Accepts Willing frames on this stream (frame.md section 6).
     pub const WILLING: Self = Self(2);
-    /// It takes Probe and HostState frames on this stream (frame.md section 7).
+    /// Accepts Probe and HostState frames on this stream (frame.md section 7).
     pub const LIVENESS: Self = Self(4);
-    /// It takes Marks frames on this stream (frame.md section 8).
+    /// Accepts Marks frames on this stream (frame.md section 8).
     pub const MARKS: Self = Self(8);
-    /// It takes Connect, Connected and Release frames on this stream (frame.md section 9).
+    /// Accepts Connect, Connected and Release frames on this stream (frame.md section 9).
     pub const CONNECT: Self = Self(16);
 
-    /// All of both.
+    /// The features common to both.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether all of `other` are among them.
+    /// True if all features of `other` are included.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
@@ -51,61 +51,61 @@ impl Capabilities {
 /// The dialer's first message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hello {
-    /// The pair key that the exchange uses.
+    /// Id of the pair key of the handshake.
     pub key_id: KeyId,
     /// The dialer's site.
     pub site: SiteId,
     /// The path label the stream belongs to.
     pub label: u8,
-    /// Never reused in one boot of the dialer.
+    /// Unique within one boot of the dialer.
     pub stream_no: u32,
     /// The dialer.
     pub agent: AgentId,
-    /// Its life.
+    /// Its boot id.
     pub boot: BootId,
     /// Random.
     pub nonce: [u8; 16],
-    /// What the sender can do.
+    /// The sender's features.
     pub capabilities: Capabilities,
 }
 
-/// Whether the acceptor takes the stream.
+/// The acceptor's decision about the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WelcomeStatus {
-    /// It does.
+    /// Accepted.
     Accepted,
-    /// It is about to leave.
+    /// The acceptor is shutting down.
     Draining,
-    /// It has enough streams from this dialer.
+    /// The dialer has reached its limit of streams.
     TooManyStreams,
-    /// It has no key with the named id; this answer carries no tag.
+    /// The acceptor has no key of that id; this answer carries no tag.
     UnknownKey,
-    /// It takes encrypted streams only.
+    /// The acceptor requires encryption.
     EncryptedOnly,
 }
 
 /// The acceptor's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Welcome {
-    /// As in the Hello.
+    /// Copied from the Hello.
     pub key_id: KeyId,
     /// The acceptor's site.
     pub site: SiteId,
-    /// Whether it takes the stream.
+    /// The decision.
     pub status: WelcomeStatus,
-    /// As in the Hello.
+    /// Copied from the Hello.
     pub stream_no: u32,
     /// The acceptor.
     pub agent: AgentId,
-    /// Its life.
+    /// Its boot id.
     pub boot: BootId,
     /// Random.
     pub nonce: [u8; 16],
-    /// What the sender can do.
+    /// The sender's features.
     pub capabilities: Capabilities,
 }
 
-/// The 64 bytes that Hello and Welcome share. `detail` is the label or the status.
+/// The 64 bytes common to Hello and Welcome. `detail` is the label or the status.
 struct Head {
     kind: u8,
     detail: u8,
@@ -152,14 +152,14 @@ impl Head {
 }
 
 impl Hello {
-    /// Writes the Hello.
+    /// Encode the Hello.
     pub fn encode(&self) -> [u8; HELLO_LEN] {
         let Self { key_id, site, label, stream_no, agent, boot, nonce, capabilities } = *self;
         Head { kind: HELLO, detail: label, key_id, site, stream_no, agent, boot, nonce, capabilities }
             .encode()
     }
 
-    /// Reads a Hello. Nothing in it is proved yet.
+    /// Decode a Hello. Its content is not authenticated yet.
     ///
     /// # Errors
     /// Magic, version, type, or key id 0.
@@ -171,7 +171,7 @@ impl Hello {
 }
 
 impl Welcome {
-    /// Writes the Welcome to `hello`. Without a key ([`WelcomeStatus::UnknownKey`]) the tag is zero.
+    /// Encode the Welcome to `hello`. Without a key ([`WelcomeStatus::UnknownKey`]) the tag is zero.
     pub fn encode(&self, key: Option<&Key>, hello: &[u8; HELLO_LEN]) -> [u8; WELCOME_LEN] {
         let Self { key_id, site, status, stream_no, agent, boot, nonce, capabilities } = *self;
         let detail = status.code();
@@ -185,10 +185,10 @@ impl Welcome {
         out
     }
 
-    /// Reads the Welcome to `hello` and checks its tag.
+    /// Decode the Welcome to `hello` and check its tag.
     ///
     /// # Errors
-    /// [`WireError::UnknownKey`] if the acceptor says so, [`WireError::Tag`], or a field that does not fit the Hello.
+    /// [`WireError::UnknownKey`] if that is the status, [`WireError::Tag`], or a field that contradicts the Hello.
     pub fn verify(bytes: &[u8; WELCOME_LEN], key: &Key, hello: &[u8; HELLO_LEN]) -> Result<Self, WireError> {
         let (head, tag) = bytes.split_at(HELLO_LEN);
         let Head { detail, key_id, site, stream_no, agent, boot, nonce, capabilities, .. } =
@@ -229,7 +229,7 @@ impl WelcomeStatus {
     }
 }
 
-/// Writes the Confirm to an exchange.
+/// Encode the Confirm of a handshake.
 pub fn encode_confirm(
     key_id: KeyId,
     key: &Key,
@@ -245,7 +245,7 @@ pub fn encode_confirm(
     out
 }
 
-/// Checks the Confirm to an exchange.
+/// Check the Confirm of a handshake.
 ///
 /// # Errors
 /// Magic, version, type or tag.

@@ -1,4 +1,4 @@
-//! Names of things: agents, sites, keys, boots, sessions.
+//! Identifiers of agents, sites, keys, boots and sessions.
 
 use std::fmt;
 use std::num::NonZeroU16;
@@ -11,12 +11,12 @@ use crate::error::WireError;
 /// The version byte of every message (README.md clause 3).
 pub const VERSION: u8 = 1;
 
-/// Names an agent (README.md clause 6). Printed as 32 hex digits.
+/// Id of an agent (README.md clause 6). Printed as 32 hex digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AgentId(pub [u8; 16]);
 
 impl AgentId {
-    /// Derives the id from the names of the site, the agent pool and the node.
+    /// Derive the id from the names of the site, the agent pool and the node.
     pub fn derive(site: &str, pool: &str, node: &str) -> Self {
         let digest: [u8; 32] = Sha256::digest(format!("sos/agent/{site}/{pool}/{node}")).into();
         let mut id = [0; 16];
@@ -25,18 +25,18 @@ impl AgentId {
     }
 }
 
-/// Names a session across controllers and agents. Printed in the usual form with dashes.
+/// Id of a session across controllers and agents. Printed in the usual form with dashes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionUuid(pub [u8; 16]);
 
-/// Names a session between two agents in the lives of both (frame.md clause 5).
+/// Id of a session between two agents during one boot of each (frame.md clause 5).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionNumber(pub u64);
 
 impl SessionNumber {
-    /// The bit that says that the opener's agent id is the higher of the two.
+    /// Set if the opener's agent id is the higher of the two.
     pub const OPENER_IS_HIGHER: u64 = 1 << 63;
-    /// Frames of the stream itself, not of a session.
+    /// Number of frames of the stream itself.
     pub const NONE: Self = Self(0);
 
     /// The `count`-th session (from 1) that `opener` opens towards `peer` in this boot.
@@ -45,17 +45,17 @@ impl SessionNumber {
         Self((count & !Self::OPENER_IS_HIGHER) | bit)
     }
 
-    /// Whether a session with this number can have been opened by `opener` towards `peer`.
+    /// True if `opener` can have opened a session of this number towards `peer`.
     pub fn opened_by(self, opener: AgentId, peer: AgentId) -> bool {
         (self.0 & Self::OPENER_IS_HIGHER != 0) == (opener > peer) && self.0 & !Self::OPENER_IS_HIGHER != 0
     }
 }
 
-/// Names a site; chosen by the operator and stable.
+/// Id of a site; chosen by the operator and stable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SiteId(pub u16);
 
-/// Names a key; never 0 (README.md clause 4). A higher id is a newer key.
+/// Id of a key; never 0 (README.md clause 4). A higher id is a newer key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyId(NonZeroU16);
 
@@ -78,11 +78,11 @@ impl KeyId {
     }
 }
 
-/// Orders the lives of one process: nanoseconds since 1970 when it started (README.md clause 7).
+/// Start time of a process in nanoseconds since 1970, which orders its boots (README.md clause 7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BootId(pub u64);
 
-/// Names a controller.
+/// Id of a controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ControllerId(pub u32);
 
@@ -136,7 +136,7 @@ macro_rules! debug_as_display {
 }
 debug_as_display!(AgentId, SessionUuid, SessionNumber, MacAddress);
 
-/// Fills `N` bytes from exactly `2 * N` hex digits.
+/// Decode `N` bytes from exactly `2 * N` hex digits.
 pub(crate) fn parse_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digits = text.as_bytes();
     if digits.len() != 2 * N {

@@ -13,7 +13,7 @@ use crate::id::{AgentId, KeyId, SiteId, parse_hex};
 /// Bytes of an authentication tag.
 pub const TAG_LEN: usize = 32;
 
-/// A secret of 32 bytes. It is never printed, and overwritten when it is dropped.
+/// A secret of 32 bytes. Never printed; overwritten on drop.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key([u8; 32]);
 
@@ -29,22 +29,22 @@ impl Drop for Key {
     }
 }
 
-/// Which end of a stream.
+/// End of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamEndpoint {
-    /// The one that connects.
+    /// The agent that connects.
     Dialer,
-    /// The one that is connected to.
+    /// The agent that accepts.
     Acceptor,
 }
 
 impl Key {
-    /// Takes the secret itself.
+    /// From the secret itself.
     pub const fn new(secret: [u8; 32]) -> Self {
         Self(secret)
     }
 
-    /// Reads the content of a file of a key folder: 64 hex digits, white space around them ignored.
+    /// Parse a file of a key folder: 64 hex digits, surrounding white space ignored.
     pub fn parse_hex(text: &str) -> Result<Self, WireError> {
         parse_hex(text.trim()).map(Self).ok_or(WireError::Field("key"))
     }
@@ -54,33 +54,33 @@ impl Key {
         Self(self.tag(&[info, &[1]]))
     }
 
-    /// The key of a site, from the master.
+    /// Derive the key of a site from the master key.
     pub fn site(&self, site: SiteId) -> Self {
         self.expand(&[b"sos/site/".as_slice(), &site.0.to_be_bytes()].concat())
     }
 
-    /// The key of a pair of sites, from the master. The order of the two does not matter.
+    /// Derive the key of a pair of sites, in either order, from the master key.
     pub fn pair(&self, a: SiteId, b: SiteId) -> Self {
         let (low, high) = (a.min(b), a.max(b));
         self.expand(&[b"sos/pair/".as_slice(), &low.0.to_be_bytes(), &high.0.to_be_bytes()].concat())
     }
 
-    /// The key under an agent's beacons, from its site's key.
+    /// Derive the key of an agent's beacons from its site's key.
     pub fn beacon(&self, agent: AgentId) -> Self {
         self.expand(&[b"sos/beacon/".as_slice(), &agent.0].concat())
     }
 
-    /// The key under orders from a controller to an agent, from the agent's site's key.
+    /// Derive the key of orders from a controller to an agent from the agent's site's key.
     pub fn order_to_agent(&self, agent: AgentId) -> Self {
         self.expand(&[b"sos/order/c2a/".as_slice(), &agent.0].concat())
     }
 
-    /// The key under orders from an agent to a controller, from the agent's site's key.
+    /// Derive the key of orders from an agent to a controller from the agent's site's key.
     pub fn order_to_controller(&self, agent: AgentId) -> Self {
         self.expand(&[b"sos/order/a2c/".as_slice(), &agent.0].concat())
     }
 
-    /// The Ed25519 private key by which one end of an encrypted stream proves itself, from the pair key. Both ends derive both.
+    /// Derive the Ed25519 private key that authenticates one end of an encrypted stream from the pair key. Both ends derive both.
     pub fn stream_identity(&self, endpoint: StreamEndpoint) -> Zeroizing<[u8; 32]> {
         let info = match endpoint {
             StreamEndpoint::Dialer => b"sos/tls/dialer".as_slice(),
@@ -95,18 +95,18 @@ impl Key {
         mac
     }
 
-    /// HMAC-SHA256 over the parts, one behind the other.
+    /// HMAC-SHA256 over the concatenated parts.
     pub(crate) fn tag(&self, parts: &[&[u8]]) -> [u8; TAG_LEN] {
         self.mac(parts).finalize().into_bytes().into()
     }
 
-    /// Compares a tag in constant time.
+    /// Compare a tag in constant time.
     pub(crate) fn check(&self, parts: &[&[u8]], tag: &[u8]) -> Result<(), WireError> {
         self.mac(parts).verify_slice(tag).map_err(|_| WireError::Tag)
     }
 }
 
-/// What a file of a key folder holds, by its name (README.md clause 4).
+/// Content of a file of a key folder, from its name (README.md clause 4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum KeyFile {
     /// `site-<keyid>` at an agent: the key of its own site.
@@ -118,7 +118,7 @@ pub enum KeyFile {
 }
 
 impl KeyFile {
-    /// Reads a file name. Numbers are decimal, without sign or leading zeros; anything else is `None`.
+    /// Parse a file name. Numbers are decimal, without sign or leading zeros; any other name is `None`.
     pub fn parse(name: &str) -> Option<Self> {
         let mut parts = name.split('-');
         let (kind, numbers) = (parts.next()?, parts.map(parse_decimal).collect::<Option<Vec<u16>>>()?);
@@ -146,10 +146,10 @@ impl fmt::Display for KeyFile {
     }
 }
 
-/// Name of the file of a key folder that holds the id of the key to sign with, where that is not the highest.
+/// Name of the file in a key folder that holds the id of the key to sign with, if that is not the highest.
 pub const SENDING_FILE: &str = "sending";
 
-/// Keys of one purpose by id: a sender uses the newest that all are known to have, a receiver exactly the one named.
+/// Keys of one purpose by id: a sender uses the newest that is known everywhere, a receiver the key named in the message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Keyring {
     keys: BTreeMap<KeyId, Key>,
@@ -157,23 +157,23 @@ pub struct Keyring {
 }
 
 impl Keyring {
-    /// Adds or replaces a key.
+    /// Add or replace a key.
     pub fn insert(&mut self, id: KeyId, key: Key) {
         self.keys.insert(id, key);
     }
 
-    /// Keys with a higher id are only announced: they are not sent with.
+    /// Set the highest key id to send with; keys with a higher id are only announced.
     pub fn agree(&mut self, id: KeyId) {
         self.agreed = Some(id);
     }
 
-    /// The key to send with: that with the highest id, or the highest that is agreed on.
+    /// The key to send with: that of the highest id, or of the highest up to the agreed one.
     pub fn sending(&self) -> Option<(KeyId, &Key)> {
         let agreed = self.agreed.and_then(|agreed| self.keys.range(..=agreed).next_back());
         agreed.or_else(|| self.keys.last_key_value()).map(|(id, key)| (*id, key))
     }
 
-    /// The key with this id.
+    /// Find the key of an id.
     ///
     /// # Errors
     /// [`WireError::UnknownKey`].
@@ -181,7 +181,7 @@ impl Keyring {
         self.keys.get(&id).ok_or(WireError::UnknownKey(id.as_u16()))
     }
 
-    /// Whether there is no key at all.
+    /// True if there is no key.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }

@@ -1,15 +1,31 @@
-//! Bytes and types of every message of SOS (the pages of `spec/`).
+//! Wire formats of SOS: bytes and types of every message (the pages of `spec/`).
 //!
-//! This crate turns bytes into types and types into bytes and does nothing else: no I/O, no clock, no randomness. What comes in is
-//! untrusted. Decoding never panics, never allocates more than a stated bound, and yields a message only after its tag has been
-//! checked: [`beacon::UnverifiedBeacon`] and [`order::UnverifiedOrder`] show what is needed to find the key, and nothing more.
+//! The crate only converts between bytes and types: no I/O, no clock, no randomness. Input is untrusted. Decoding never panics, never
+//! allocates more than a stated bound, and yields a message only after its tag has been checked: [`beacon::UnverifiedBeacon`] and
+//! [`order::UnverifiedOrder`] expose the fields needed to find the key, and nothing more.
 //!
-//! | module | page | carries |
+//! Who calls what, in which order:
+//!
+//! 1. Datagrams, in: [`UnverifiedBeacon::parse`] or [`UnverifiedOrder::parse`] checks the header, the receiver finds the key in its
+//!    [`Keyring`], `verify` checks the tag and decodes the body, and [`ReplayGuard::admit`] drops repeated datagrams. Out:
+//!    [`Beacon::encode`] and [`Order::encode`] sign with the key of [`Keyring::sending`].
+//! 2. Streams: both ends exchange [`Hello`], [`Welcome`] and Confirm ([`handshake`]). Then each [`Frame`] is written by
+//!    [`Frame::encode_head`], its [`Payload`] by the caller; the other end fills a buffer, from which [`Decoder::decode`] takes frames.
+//!
+//! | module | page | contains |
 //! |---|---|---|
-//! | [`keys`], [`id`], [`replay`] | README.md | names, keys, derivation, key folders, replay |
-//! | [`beacon`] | beacon.md | an agent making itself known |
-//! | [`order`] | order.md | what a controller and an agent tell each other |
-//! | [`handshake`], [`frame`], [`payload`], [`decoder`] | frame.md | streams between agents |
+//! | [`id`] | README.md | ids of agents, sites, keys, boots and sessions |
+//! | [`keys`] | README.md | key derivation, key folders, tags |
+//! | [`replay`] | README.md | replay protection for datagrams |
+//! | [`error`] | README.md | errors of decoding and replay |
+//! | [`cursor`] | README.md | reader of fields in network byte order |
+//! | [`beacon`] | beacon.md | announcements of agents |
+//! | [`order`], [`order_body`] | order.md | orders between controllers and agents, and their bodies |
+//! | [`path_report`], [`plain_report`] | order.md | the bodies of two reports of agents |
+//! | [`handshake`] | frame.md | Hello, Welcome and Confirm of a stream |
+//! | [`frame`], [`payload`] | frame.md | frames of streams, and the bytes of Data frames |
+//! | [`marks`] | frame.md | DSCP and TTL of a host's packets |
+//! | [`decoder`] | frame.md | frames out of a byte stream |
 #![forbid(unsafe_code)]
 
 pub mod beacon;

@@ -1,24 +1,24 @@
-//! Fields of the IP headers of a host's packets that the other host sees, too (frame.md section 8).
+//! IP header fields of a host's packets that are copied to the packets of its peer's agent (frame.md section 8).
 
 use crate::error::WireError;
 
-/// Largest DSCP (RFC 2474).
+/// Largest DSCP: six bits (RFC 2474, section 3).
 const MAX_DSCP: u8 = 63;
 
-/// DSCP and TTL of a host's packets, as the agent beside it sees them.
+/// DSCP and TTL of a host's packets at the agent next to the host.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Marks {
     /// Differentiated services codepoint (RFC 2474), 0 to 63.
     pub dscp: u8,
-    /// Time to live (RFC 791); 0 = not known.
+    /// Time to live (RFC 791); 0 = unknown.
     pub ttl: u8,
 }
 
 impl Marks {
-    /// Bits that both take in [`Self::to_bits`].
+    /// Bits of [`Self::to_bits`].
     pub const BITS: u32 = 16;
 
-    /// Checks what has come from the network.
+    /// Build from values received from the network.
     ///
     /// # Errors
     /// A DSCP of more than 6 bits.
@@ -26,7 +26,7 @@ impl Marks {
         if dscp > MAX_DSCP { Err(WireError::Field("dscp")) } else { Ok(Self { dscp, ttl }) }
     }
 
-    /// As they are behind so many routers: the TTL is one less for each (RFC 791, 3.2), and never so low that packets do not arrive.
+    /// The marks after so many routers: each lowers the TTL by one (RFC 791, 3.2), but never so far that packets do not arrive.
     #[must_use]
     pub fn behind(self, routers: u8) -> Self {
         let ttl = if self.ttl == 0 { 0 } else { self.ttl.saturating_sub(routers).max(1) };

@@ -18,51 +18,51 @@ pub const MAX_LEN: usize = 1400;
 const HEADER_LEN: usize = 64;
 const MAGIC: [u8; 4] = *b"SOSO";
 
-/// What stands before the body of every order.
+/// Header of every order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OrderHeader {
-    /// Which order key signs it.
+    /// Id of the order key that signs it.
     pub key_id: KeyId,
-    /// The controller that sent it or that it is for.
+    /// The controller, as sender or receiver.
     pub controller: ControllerId,
-    /// The agent that sent it or that it is for.
+    /// The agent, as sender or receiver.
     pub agent: AgentId,
-    /// The life of the sender.
+    /// Boot id of the sender.
     pub boot: BootId,
     /// From 1, one more with each order of the sender's boot.
     pub sequence: u64,
     /// Milliseconds since 1970.
     pub time_ms: u64,
-    /// The sequence this answers, 0 = none.
+    /// Sequence of the order that this one answers, 0 = none.
     pub reply_to: u64,
 }
 
-/// What an order says.
+/// Content of an order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OrderBody {
     /// Controller to agent: a client is about to arrive.
     Prepare(Prepare),
     /// Agent to controller: prepared.
     Ready(SessionUuid),
-    /// The same, and the server has accepted the connection.
+    /// Like Ready, and the server has accepted the connection.
     Accepted(SessionUuid),
     /// Agent to controller: not prepared.
     Refused(SessionUuid, RefuseReason),
-    /// Controller to agent: forget a preparation nobody has used.
+    /// Controller to agent: release an unused preparation.
     Release(SessionUuid),
-    /// Agent to controller: a session is over.
+    /// Agent to controller: a session has ended.
     Ended(Ended),
-    /// Controller to agent: the end is known.
+    /// Controller to agent: acknowledges an end.
     EndedAck(SessionUuid),
     /// Agent to controller: a chunk of the list of sessions.
     SessionReport(SessionReport),
-    /// Controller to agent: report the sessions without an order to me.
+    /// Controller to agent: request reports of the sessions without an order.
     Watch,
     /// Agent to controller: a chunk of the list of sessions without an order.
     FlowReport(FlowReport),
-    /// Agent to controller: what has passed over paths and for services.
+    /// Agent to controller: traffic of paths and services.
     PathReport(PathReport),
-    /// Agent to controller: what it has left to plain TCP.
+    /// Agent to controller: connections left to plain TCP.
     PlainReport(PlainReport),
     /// Controller to agent: reset a session that has begun.
     Abort(SessionUuid),
@@ -87,7 +87,7 @@ impl OrderBody {
         }
     }
 
-    /// Whether it goes from a controller to an agent, which decides the key (order.md clause 2).
+    /// True for orders from a controller to an agent: the direction selects the key (order.md clause 2).
     pub fn is_to_agent(&self) -> bool {
         is_to_agent(self.code())
     }
@@ -165,17 +165,17 @@ const fn is_to_agent(code: u8) -> bool {
 /// One order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Order {
-    /// Who, when, in answer to what.
+    /// Key id, sender, receiver, time, and the order answered.
     pub header: OrderHeader,
-    /// What.
+    /// Its content.
     pub body: OrderBody,
 }
 
 impl Order {
-    /// Writes the order and signs it. `key` is the order key of the body's direction.
+    /// Encode the order and sign it. `key` is the order key of the body's direction.
     ///
     /// # Errors
-    /// A field or the whole is out of bounds.
+    /// A field or the whole order is out of bounds.
     pub fn encode(&self, key: &Key) -> Result<Vec<u8>, WireError> {
         let mut body = Vec::new();
         self.body.put(&mut body)?;
@@ -201,24 +201,24 @@ impl Order {
     }
 }
 
-/// An order whose tag has not been checked: what is needed to find the key, and nothing more.
+/// An order before verification: only the fields needed to find the key.
 #[derive(Debug, Clone, Copy)]
 pub struct UnverifiedOrder<'a> {
     bytes: &'a [u8],
     code: u8,
-    /// The key it names.
+    /// The key id in it.
     pub key_id: KeyId,
-    /// The controller it names.
+    /// The controller in it.
     pub controller: ControllerId,
-    /// The agent it names.
+    /// The agent in it.
     pub agent: AgentId,
 }
 
 impl<'a> UnverifiedOrder<'a> {
-    /// Checks length, magic, version and type.
+    /// Check length, magic, version and type.
     ///
     /// # Errors
-    /// The first of these that is wrong.
+    /// The first check that fails.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         if bytes.len() > MAX_LEN {
             return Err(WireError::Length);
@@ -238,15 +238,15 @@ impl<'a> UnverifiedOrder<'a> {
         Ok(Self { bytes, code, key_id: KeyId::decode(key_id)?, controller, agent: AgentId(c.array()?) })
     }
 
-    /// Whether it claims to go from a controller to an agent, which decides the key.
+    /// True if its type is one from a controller to an agent: the direction selects the key.
     pub fn is_to_agent(&self) -> bool {
         is_to_agent(self.code)
     }
 
-    /// Checks the tag under the order key of its direction and reads the rest.
+    /// Check the tag under the order key of its direction and decode the rest.
     ///
     /// # Errors
-    /// [`WireError::Tag`], or the field that is impossible.
+    /// [`WireError::Tag`], or the invalid field.
     pub fn verify(self, key: &Key) -> Result<Order, WireError> {
         let (message, tag) = self.bytes.split_at(self.bytes.len() - TAG_LEN);
         key.check(&[message], tag)?;

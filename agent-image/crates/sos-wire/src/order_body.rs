@@ -11,7 +11,6 @@ use crate::marks::Marks;
 pub const MAX_REPORTED: usize = 64;
 /// Most sessions one FlowReport chunk names (order.md clause 12).
 pub const MAX_FLOWS: usize = 16;
-/// Six bits (RFC 2474, section 3).
 /// The one transport of v1.
 const TRANSPORT_TCP_PARALLEL: u8 = 1;
 
@@ -28,10 +27,10 @@ macro_rules! wire_enum {
                 self as $int
             }
 
-            /// Reads the number on the wire.
+            /// Decode the number on the wire.
             ///
             /// # Errors
-            /// [`WireError::Field`] for a number without a meaning.
+            /// [`WireError::Field`] for an undefined number.
             pub const fn from_code(code: $int) -> Result<Self, WireError> {
                 match code {
                     $($value => Ok(Self::$variant),)+
@@ -43,7 +42,7 @@ macro_rules! wire_enum {
 }
 
 wire_enum! {
-    /// Which end of the session an agent is.
+    /// An agent's end of the session.
     Role: u8, "role" {
         /// Near the client.
         Ingress = 1,
@@ -67,9 +66,9 @@ wire_enum! {
 }
 
 wire_enum! {
-    /// When the agent near the server says Ready (order.md clause 3).
+    /// Condition for Ready of the egress agent (order.md clause 3).
     Accept: u8, "accept" {
-        /// At once; it connects when the session begins.
+        /// Immediate; the agent connects when the session begins.
         Early = 0,
         /// Once the server has accepted its connection.
         Confirmed = 1,
@@ -77,27 +76,27 @@ wire_enum! {
 }
 
 wire_enum! {
-    /// Why an agent does not take a session (order.md clause 4).
+    /// Reason for refusing a session (order.md clause 4).
     RefuseReason: u16, "refuse reason" {
-        /// It is about to leave.
+        /// The agent is shutting down.
         Draining = 1,
-        /// It has as many sessions as it may.
+        /// The agent has reached its limit of sessions.
         SessionLimit = 2,
-        /// It has no memory for another session.
+        /// The agent has no memory for another session.
         MemoryLimit = 3,
         /// The other agent is not a peer of its configuration.
         UnknownPeer = 4,
         /// Its own configuration does not cover the addresses.
         NotPermitted = 5,
-        /// It does not know the transport.
+        /// The agent does not support the transport.
         UnsupportedTransport = 6,
-        /// The server left SYNs unanswered lately; connections to it stay plain for a while.
+        /// The server recently left SYNs unanswered; connections to it stay plain for a while.
         ServerUnreachable = 7,
-        /// (near the server) The client's port is taken at the agent, so that it cannot connect in the client's name.
+        /// (egress agent) The client's port is in use at the agent, so that it cannot connect from the client's address.
         PortTaken = 8,
         /// The server answered the SYN with a reset.
         ServerRefused = 9,
-        /// An ICMP error came in answer to the SYN.
+        /// The SYN was answered by an ICMP error.
         ServerRejected = 10,
         /// The server did not answer the SYN in time.
         ServerSilent = 11,
@@ -105,7 +104,7 @@ wire_enum! {
 }
 
 wire_enum! {
-    /// Why a session ended (order.md clause 6); also the reason in a Reset frame.
+    /// Reason for the end of a session (order.md clause 6); also the reason in a Reset frame.
     EndReason: u16, "end reason" {
         /// Both directions ended.
         Finished = 0,
@@ -119,19 +118,19 @@ wire_enum! {
         ServerUnreachable = 4,
         /// The other agent is gone, or does not know the session.
         PeerLost = 5,
-        /// The client never came.
+        /// The client never connected.
         PreparationExpired = 6,
         /// A limit, or a violated protocol.
         InternalLimit = 7,
     }
 }
 
-/// A client is about to arrive.
+/// Prepare for a client that is about to connect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prepare {
     /// The session.
     pub session: SessionUuid,
-    /// Which end this agent is.
+    /// The agent's end of the session.
     pub role: Role,
     /// Streams to use, 0 = the agent decides.
     pub streams: u16,
@@ -139,17 +138,17 @@ pub struct Prepare {
     pub block_bytes: u32,
     /// Reorder queue in bytes, 0 = the agent decides.
     pub queue_bytes: u32,
-    /// How long the preparation stands without the client arriving, in milliseconds.
+    /// Lifetime of the preparation until the client connects, in milliseconds.
     pub lease_ms: u32,
     /// The client's address and port.
     pub client: SocketAddrV4,
     /// The server's address and port.
     pub server: SocketAddrV4,
-    /// Path labels that may be used: bit L = label L.
+    /// Usable path labels: bit L = label L.
     pub labels: u32,
     /// Congestion control of the streams.
     pub congestion: Congestion,
-    /// Whether Ready waits for the server.
+    /// Condition for Ready.
     pub accept: Accept,
     /// DSCP and TTL of the client's SYN, for a connection to the server that is made before the session begins.
     pub marks: Marks,
@@ -223,18 +222,18 @@ impl Prepare {
     }
 }
 
-/// A session is over.
+/// A session has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ended {
     /// The session.
     pub session: SessionUuid,
-    /// Why.
+    /// The reason.
     pub reason: EndReason,
     /// Bytes from client to server.
     pub bytes_up: u64,
     /// Bytes from server to client.
     pub bytes_down: u64,
-    /// How long it lasted, in milliseconds.
+    /// Duration in milliseconds.
     pub duration_ms: u64,
 }
 
@@ -258,7 +257,7 @@ impl Ended {
 /// One chunk of the list of an agent's sessions of one controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionReport {
-    /// Counts the reports of a boot.
+    /// Number of the report within the boot.
     pub report: u32,
     /// This chunk, from 0.
     pub chunk: u16,
@@ -287,7 +286,7 @@ impl SessionReport {
 pub struct ReportedFlow {
     /// The session.
     pub session: SessionUuid,
-    /// Which end of it the agent is.
+    /// The agent's end of the session.
     pub role: Role,
     /// The client's address and port.
     pub client: SocketAddrV4,
@@ -300,7 +299,7 @@ pub struct ReportedFlow {
 /// One chunk of the list of an agent's sessions without an order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlowReport {
-    /// Counts the reports of a boot.
+    /// Number of the report within the boot.
     pub report: u32,
     /// This chunk, from 0.
     pub chunk: u16,
@@ -346,7 +345,7 @@ fn take_flow(c: &mut Cursor<'_>) -> Result<ReportedFlow, WireError> {
     })
 }
 
-/// What every chunk of a report begins with: number of the report, (chunk, chunks), count.
+/// Write the header of every chunk of a report: number of the report, (chunk, chunks), count.
 fn put_chunk(
     out: &mut Vec<u8>,
     report: u32,

@@ -9,7 +9,7 @@ pub const MAX_PATH_ROWS: usize = 16;
 /// Most services one PathReport names.
 pub const MAX_SERVICE_ROWS: usize = 16;
 
-/// Stands for a service's id: the first 8 bytes of its SHA-256.
+/// Short id of a service: the first 8 bytes of the SHA-256 of its id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceMark(pub [u8; 8]);
 
@@ -23,31 +23,31 @@ impl ServiceMark {
     }
 }
 
-/// What an agent knows of one path: a label towards another agent.
+/// Statistics of one path: a label towards another agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PathRow {
     /// The other agent.
     pub peer: AgentId,
     /// The path label.
     pub label: u8,
-    /// Streams that stand.
+    /// Established streams.
     pub streams: u16,
     /// Round trip in microseconds, 0 = unknown.
     pub rtt_us: u32,
-    /// Lowest round trip seen lately in microseconds, 0 = unknown.
+    /// Lowest recent round trip in microseconds, 0 = unknown.
     pub min_rtt_us: u32,
-    /// Hosts' bytes handed to streams.
+    /// Bytes of hosts passed to streams.
     pub sent: u64,
-    /// Hosts' bytes that came in over streams.
+    /// Bytes of hosts received from streams.
     pub received: u64,
 }
 
-/// What an agent near the clients knows of one service.
+/// Statistics of one service at an ingress agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServiceRow {
-    /// Which service.
+    /// The service.
     pub service: ServiceMark,
-    /// Sessions open.
+    /// Open sessions.
     pub sessions: u32,
     /// Bytes from clients to servers.
     pub up: u64,

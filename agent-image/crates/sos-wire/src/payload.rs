@@ -1,4 +1,4 @@
-//! What a Data frame carries: bytes in memory, or bytes of which only whoever moves them knows where they are.
+//! Payload of a Data frame: bytes in memory, or bytes held elsewhere, at a place that only their keeper knows.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-/// Keeps bytes that are not in this process's memory, and gives them away to those who know what it is.
+/// Holder of bytes that are not in this process's memory. Code that knows its concrete type can take them.
 pub trait Keeper: Any + Debug + Send + Sync {}
 
-/// A range of the bytes that a [`Keeper`] has.
+/// A range of the bytes of a [`Keeper`].
 #[derive(Debug, Clone)]
 pub struct Kept {
     keeper: Arc<dyn Keeper>,
@@ -27,17 +27,17 @@ pub enum Payload {
 }
 
 impl Kept {
-    /// All of the `len` bytes that a keeper has.
+    /// All of the `len` bytes of a keeper.
     pub fn new(keeper: Arc<dyn Keeper>, len: usize) -> Self {
         Self { keeper, range: 0..len }
     }
 
-    /// Who has them.
+    /// The keeper.
     pub fn keeper(&self) -> &dyn Keeper {
         &*self.keeper
     }
 
-    /// Where they are in what the keeper has.
+    /// Range within the keeper's bytes.
     pub fn range(&self) -> Range<usize> {
         self.range.clone()
     }
@@ -52,7 +52,7 @@ impl PartialEq for Kept {
 impl Eq for Kept {}
 
 impl Payload {
-    /// How many bytes.
+    /// Number of bytes.
     pub fn len(&self) -> usize {
         match self {
             Self::Bytes(bytes) => bytes.len(),
@@ -60,7 +60,7 @@ impl Payload {
         }
     }
 
-    /// None at all.
+    /// True if there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -73,10 +73,10 @@ impl Payload {
         }
     }
 
-    /// Some of them.
+    /// A part of the payload.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If `part` exceeds the payload.
     pub fn slice(&self, part: Range<usize>) -> Self {
         match self {
             Self::Bytes(bytes) => Self::Bytes(bytes.slice(part)),
@@ -89,10 +89,10 @@ impl Payload {
         }
     }
 
-    /// Cuts off the first `at` bytes; the others stay.
+    /// Split off the first `at` bytes; the rest stays.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If `at` exceeds the payload.
     pub fn split_to(&mut self, at: usize) -> Self {
         let front = self.slice(0..at);
         *self = self.slice(at..self.len());
@@ -100,7 +100,7 @@ impl Payload {
     }
 }
 
-/// Where the bytes are makes no difference only where they are in memory.
+/// Payloads are equal only as bytes in memory, wherever those are.
 impl PartialEq for Payload {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {

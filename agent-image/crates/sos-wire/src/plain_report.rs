@@ -6,13 +6,13 @@ use crate::cursor::{Cursor, put_address};
 use crate::error::WireError;
 use crate::path_report::ServiceMark;
 
-/// Most counters one PlainReport holds.
+/// Most counters of one PlainReport.
 pub const MAX_PLAIN_ROWS: usize = 16;
 /// Most connections one PlainReport names.
 pub const MAX_PLAIN_SAMPLES: usize = 16;
 
-/// Why a connection that a service covers is left to plain TCP: the numbers of the closed set of northbound.md clause 4, as
-/// far as an agent decides about it. A number that this version does not know is kept as it is.
+/// Reason for leaving a covered connection to plain TCP: a number of the closed set of northbound.md clause 4, as
+/// far as an agent decides about it. A number that this version does not know is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PlainReason(pub u16);
 
@@ -49,12 +49,12 @@ impl PlainReason {
     pub const SERVER_SILENT: Self = Self(29);
 }
 
-/// How many connections of a service there were with one reason.
+/// Connections of a service with one reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlainRow {
-    /// Which service.
+    /// The service.
     pub service: ServiceMark,
-    /// Why.
+    /// The reason.
     pub reason: PlainReason,
     /// Connections since the sender's boot.
     pub count: u64,
@@ -63,9 +63,9 @@ pub struct PlainRow {
 /// One connection that went plain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlainSample {
-    /// Which service.
+    /// The service.
     pub service: ServiceMark,
-    /// Why.
+    /// The reason.
     pub reason: PlainReason,
     /// The client's address and port.
     pub client: SocketAddrV4,
@@ -73,7 +73,7 @@ pub struct PlainSample {
     pub server: SocketAddrV4,
 }
 
-/// What an agent near the clients has left to plain TCP.
+/// Covered connections that an ingress agent has left to plain TCP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlainReport {
     /// At most 16 counters.

@@ -1,24 +1,24 @@
-//! Refusing signed datagrams that were seen before (README.md clause 9).
+//! Replay protection for signed datagrams (README.md clause 9).
 
 use thiserror::Error;
 
 use crate::id::BootId;
 
-/// How many sequences behind the highest one are remembered.
+/// Size of the replay window: sequences remembered behind the highest one.
 pub const WINDOW: u64 = 128;
-/// How far the clock in a message with a new boot id may be from the receiver's, in milliseconds.
+/// Largest difference between the clock in a message with a new boot id and the receiver's, in milliseconds.
 pub const CLOCK_TOLERANCE_MS: u64 = 30_000;
 
-/// Why a datagram counts as replayed.
+/// Reason for treating a datagram as replayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Replay {
     /// The sender has restarted since.
     #[error("boot id of an earlier life")]
     OldBoot,
-    /// This very sequence was seen.
+    /// The sequence was received before.
     #[error("sequence seen before")]
     Seen,
-    /// Too far behind the highest sequence to know.
+    /// Too far behind the highest sequence to decide.
     #[error("sequence too old")]
     TooOld,
     /// A new boot id whose time is not near the receiver's clock.
@@ -26,22 +26,22 @@ pub enum Replay {
     Clock(u64),
 }
 
-/// What is remembered of one sender. Ask it only about messages whose tag is right.
+/// Replay state of one sender, for messages whose tag is valid.
 #[derive(Debug, Clone, Default)]
 pub struct ReplayGuard {
     boot: Option<BootId>,
     highest: u64,
-    /// Bit `i` says that `highest - i` was seen.
+    /// Bit `i`: `highest - i` was received.
     seen: u128,
 }
 
 impl ReplayGuard {
-    /// Admits a message once.
+    /// Admit a message once.
     ///
     /// `time_ms` is the time the message claims, `now_ms` the receiver's, both in milliseconds since 1970.
     ///
     /// # Errors
-    /// The [`Replay`] that forbids it; nothing is remembered then.
+    /// The [`Replay`] that forbids it; the state is unchanged then.
     pub fn admit(&mut self, boot: BootId, sequence: u64, time_ms: u64, now_ms: u64) -> Result<(), Replay> {
         match self.boot {
             Some(known) if boot < known => Err(Replay::OldBoot),
@@ -97,7 +97,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a model that remembers everything: never twice, and everything fresh inside the window once.
+        /// Against a model with unlimited memory: no sequence twice, and every new one inside the window once.
         #[test]
         fn a_sequence_is_admitted_at_most_once(sequences in prop::collection::vec(0u64..400, 1..600)) {
             let (mut guard, mut seen) = (ReplayGuard::default(), BTreeSet::new());

@@ -1,4 +1,4 @@
-//! Properties of the codecs: decoding undoes encoding, pieces do not matter, arbitrary bytes give an error and never a panic.
+//! Properties of the codecs: decoding reverses encoding for any split of the bytes; arbitrary bytes give an error and never a panic.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -279,7 +279,7 @@ proptest! {
         prop_assert_eq!(decoded, frames);
     }
 
-    /// A reader without room takes parts; by their offsets the parts are the frame.
+    /// Parts taken by a reader without room equal the frame, by their offsets.
     #[test]
     fn parts_of_a_data_frame_are_its_bytes(
         at in 0u64..1 << 40,
@@ -346,7 +346,7 @@ proptest! {
         prop_assert!(UnverifiedBeacon::parse(&bytes).and_then(|b| b.verify(&KEY)).is_err());
     }
 
-    /// Also under a valid tag: the tag proves who wrote the bytes, not that they make sense.
+    /// Even under a valid tag: the tag proves the author of the bytes, not their validity.
     #[test]
     fn signed_nonsense_is_refused_without_a_panic(
         code in 0u8..9,

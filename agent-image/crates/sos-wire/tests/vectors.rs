@@ -1,4 +1,4 @@
-//! The golden vectors of `spec/vectors`, which the Python side reads too: both directions, byte for byte.
+//! The golden vectors of `spec/vectors`, shared with Python: both directions, byte for byte.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::net::{Ipv4Addr, SocketAddrV4};
