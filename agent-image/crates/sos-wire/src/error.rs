@@ -2,8 +2,6 @@
 
 use thiserror::Error;
 
-use crate::replay::Replay;
-
 /// Reason for rejecting a message. Callers count each kind separately; none affects more than the message or stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum WireError {
@@ -34,4 +32,21 @@ pub enum WireError {
     /// The message was seen before or is too old (README.md clause 9).
     #[error("replayed: {0}")]
     Replayed(#[from] Replay),
+}
+
+/// Reason for treating a datagram as replayed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum Replay {
+    /// The sender has restarted since.
+    #[error("boot id of an earlier life")]
+    OldBoot,
+    /// The sequence was received before.
+    #[error("sequence seen before")]
+    Seen,
+    /// Too far behind the highest sequence to decide.
+    #[error("sequence too old")]
+    TooOld,
+    /// A new boot id whose time is not near the receiver's clock.
+    #[error("new boot id with a clock {0} ms away")]
+    Clock(u64),
 }

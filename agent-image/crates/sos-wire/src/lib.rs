@@ -46,7 +46,7 @@ pub mod replay;
 
 pub use beacon::{Beacon, UnverifiedBeacon};
 pub use decoder::Decoder;
-pub use error::WireError;
+pub use error::{Replay, WireError};
 pub use frame::{Backlog, Body, Frame, Open, Willingness};
 pub use handshake::{Capabilities, Hello, Welcome, WelcomeStatus};
 pub use id::{AgentId, BootId, ControllerId, KeyId, MacAddress, SessionNumber, SessionUuid, SiteId};
@@ -60,4 +60,4 @@ pub use order_body::{
 pub use path_report::{PathReport, PathRow, ServiceMark, ServiceRow};
 pub use payload::{Keeper, Kept, Payload};
 pub use plain_report::{PlainReason, PlainReport, PlainRow, PlainSample};
-pub use replay::{Replay, ReplayGuard};
+pub use replay::ReplayGuard;

@@ -1,30 +1,12 @@
 //! Replay protection for signed datagrams (README.md clause 9).
 
-use thiserror::Error;
-
+use crate::error::Replay;
 use crate::id::BootId;
 
 /// Size of the replay window: sequences remembered behind the highest one.
 pub const WINDOW: u64 = 128;
 /// Largest difference between the clock in a message with a new boot id and the receiver's, in milliseconds.
 pub const CLOCK_TOLERANCE_MS: u64 = 30_000;
-
-/// Reason for treating a datagram as replayed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub enum Replay {
-    /// The sender has restarted since.
-    #[error("boot id of an earlier life")]
-    OldBoot,
-    /// The sequence was received before.
-    #[error("sequence seen before")]
-    Seen,
-    /// Too far behind the highest sequence to decide.
-    #[error("sequence too old")]
-    TooOld,
-    /// A new boot id whose time is not near the receiver's clock.
-    #[error("new boot id with a clock {0} ms away")]
-    Clock(u64),
-}
 
 /// Replay state of one sender, for messages whose tag is valid.
 #[derive(Debug, Clone, Default)]
