@@ -8,63 +8,63 @@ use clap::{Parser, Subcommand};
 use crate::compare::Compared;
 use crate::wire::{Direction, MOST_SECONDS};
 
-/// Sends real TCP between two places and says what became of it.
+/// Sends real TCP between two hosts and reports the outcome.
 #[derive(Debug, Parser)]
 #[command(name = "sos-probe", version)]
 pub struct Cli {
-    /// What to do.
+    /// The verb.
     #[command(subcommand)]
     pub verb: Verb,
 }
 
-/// What it can do.
+/// The verbs of the command line.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
-    /// Be the far end, until standard input ends or the time is over
+    /// Serve transfers, until standard input ends or the time is over
     Serve {
-        /// Own address to listen at
+        /// Local address to listen on
         #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0")]
         address: Ipv4Addr,
-        /// Listen at the first free port of these; repeat for further ranges
+        /// Listen on the first free port of this range; repeat for further ranges
         #[arg(long, value_name = "FIRST[-LAST]", value_parser = ports, action = clap::ArgAction::Append)]
         through: Vec<RangeInclusive<u16>>,
-        /// And at one of these, which also answers `mtu`
+        /// Listen on the first free port of this range, too, which also answers `mtu`
         #[arg(long, value_name = "FIRST[-LAST]", value_parser = ports, action = clap::ArgAction::Append)]
         plain: Vec<RangeInclusive<u16>>,
-        /// Seconds to live at most
+        /// Time limit in seconds
         #[arg(long, default_value_t = 120, value_parser = clap::value_parser!(u16).range(1..=3600))]
         seconds: u16,
     },
-    /// Move bytes one way and check each of them
+    /// Transfer bytes one way and check each of them
     Transfer {
         /// The server's address
         address: Ipv4Addr,
-        /// Its port
+        /// The server's port
         port: u16,
-        /// Which way the bytes go
+        /// Direction of the bytes
         #[arg(long, value_enum, default_value_t = Direction::Down)]
         direction: Direction,
-        /// For how long
+        /// Duration in seconds
         #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=i64::from(MOST_SECONDS)))]
         seconds: u16,
-        /// Keep the connection open afterwards for so long, or until standard input ends
+        /// Keep the connection open afterwards for this many seconds, or until standard input ends
         #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=60))]
         hold: u16,
     },
-    /// Download beside a service and through it, and say in words whether all is well: exit code 1 if not
+    /// Download outside a service and through it, and report in words whether all is well: exit code 1 if not
     Compare(Compared),
-    /// Only ask whether somebody listens
+    /// Only check for a listening server
     Connect {
         /// The server's address
         address: Ipv4Addr,
-        /// Its port
+        /// The server's port
         port: u16,
     },
     /// Find the largest IP packet that passes unfragmented, there and back
     Mtu {
-        /// Where `serve` runs
+        /// Address of `serve`
         address: Ipv4Addr,
-        /// Its plain port
+        /// Plain port of `serve`
         port: u16,
     },
 }

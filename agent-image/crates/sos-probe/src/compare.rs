@@ -1,4 +1,4 @@
-//! `compare`: the same download beside a service and through it, what a controller says of both, and a verdict. What `helm test` runs.
+//! `compare`: the same download outside a service and through it, the controller's view of both, and a verdict. Run by `helm test`.
 
 use std::net::Ipv4Addr;
 use std::thread;
@@ -11,36 +11,36 @@ use crate::verdict::{self, Download, Measure, Verdict};
 use crate::watch::Watch;
 use crate::wire::Direction;
 
-/// A connection is kept open for so long after its bytes, until its session has been seen: agents report every 5 s.
+/// Time for which a connection stays open after its bytes, until its session has been listed: agents report every 5 s.
 const HOLD: Duration = Duration::from_secs(10);
 const AFTER_A_TRY: Duration = Duration::from_secs(1);
 
-/// What is compared.
+/// Arguments of a comparison.
 #[derive(Debug, clap::Args)]
 pub struct Compared {
-    /// Where `serve` runs
+    /// Address of `serve`
     pub address: Ipv4Addr,
-    /// Its port that no service covers
+    /// Port of `serve` that no service covers
     #[arg(long, value_name = "PORT")]
     pub plain_port: u16,
-    /// Its port that a service covers; without it nothing is compared
+    /// Port of `serve` that a service covers; without it nothing is compared
     #[arg(long, value_name = "PORT")]
     pub port: Option<u16>,
-    /// Ask this controller whether the connections are accelerated
+    /// Query this controller for sessions of the connections
     #[arg(long, value_name = "URL")]
     pub controller: Option<Controller>,
-    /// How long each download lasts
+    /// Duration of each download in seconds
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=i64::from(crate::wire::MOST_SECONDS)))]
     pub seconds: u16,
-    /// It fails where the service is slower than this times plain TCP
+    /// Fail if the service is slower than this times plain TCP
     #[arg(long, default_value_t = 0.5)]
     pub least_gain: f64,
-    /// How long to wait for the server, in seconds
+    /// Time to wait for the server, in seconds
     #[arg(long, default_value_t = 60)]
     pub wait: u16,
 }
 
-/// Waits for the server, downloads, and judges.
+/// Wait for the server, download, and judge.
 #[must_use]
 pub fn compare(asked: &Compared) -> Verdict {
     if let Err(why) = reachable(asked) {
@@ -54,7 +54,7 @@ pub fn compare(asked: &Compared) -> Verdict {
     verdict::judge(&plain, covered.as_ref(), measure)
 }
 
-/// Only the plain port is asked: a controller leaves a server plain for a while that has not answered a connection of a service's.
+/// Only the plain port is probed: after a connection that the server has not answered, a controller leaves the server plain for a while.
 fn reachable(asked: &Compared) -> Result<(), String> {
     let until = Instant::now() + Duration::from_secs(asked.wait.into());
     loop {

@@ -1,4 +1,4 @@
-//! `connect`: does somebody listen? An agent may accept before the server has: what happens next counts, too.
+//! `connect`: is a server listening? An agent may accept before the server has, so the next event counts, too.
 
 use std::io::Read as _;
 use std::net::{SocketAddr, SocketAddrV4, TcpStream};
@@ -9,23 +9,23 @@ use serde::Serialize;
 use crate::failure::Failure;
 use crate::transfer::CONNECT_WITHIN;
 
-/// How long a reset may take that follows a handshake: an agent gives a silent server up after a second.
+/// Longest time between a handshake and a reset that revokes it: an agent gives up a silent server after a second.
 const SETTLE: Duration = Duration::from_secs(3);
 
-/// What became of it.
+/// Outcome of the connection.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// Somebody accepted, and did not take it back.
+    /// The connection was accepted and not reset.
     pub ok: bool,
-    /// One word for why not.
+    /// The failure in one word.
     pub failure: Option<&'static str>,
-    /// The same in more words.
+    /// The failure in more words.
     pub detail: String,
-    /// From the SYN to its answer.
+    /// Time from the SYN to its answer.
     pub connect_seconds: f64,
 }
 
-/// Opens a connection, waits a moment and closes it. Nothing is sent.
+/// Open a connection, wait a moment and close it. Nothing is sent.
 #[must_use]
 pub fn connect(server: SocketAddrV4) -> Report {
     let began = Instant::now();
@@ -47,6 +47,6 @@ fn taken_back(mut stream: &TcpStream) -> Option<Failure> {
     let _ = stream.set_read_timeout(Some(SETTLE));
     match stream.read(&mut [0]) {
         Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => Some(Failure::moving(&error)),
-        _ => None, // silence, a greeting or a close: it is a server
+        _ => None, // silence, a greeting or a close: a server is there
     }
 }

@@ -1,4 +1,4 @@
-//! Whether a controller has a session for a connection: one question of its API (spec/northbound.md).
+//! Query for the session of a connection in a controller's API (spec/northbound.md).
 
 use std::io::{Error, ErrorKind, Read as _, Result, Write as _};
 use std::net::{SocketAddrV4, TcpStream, ToSocketAddrs as _};
@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-/// An answer comes at once; a controller that is away must not hold up the next question.
+/// Timeout: answers are immediate, and an unreachable controller must not delay the next query.
 const WITHIN: Duration = Duration::from_secs(2);
-/// An answer is a few lines: those of one connection are asked for.
+/// Limit of an answer, which holds a few lines: only the sessions of one connection are requested.
 const ANSWER_MOST: u64 = 1 << 20;
 
-/// Where a controller answers, without TLS, as within a cluster.
+/// Address of a controller, without TLS, as within a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Controller {
     /// `HOST:PORT`
@@ -35,7 +35,7 @@ impl FromStr for Controller {
 }
 
 impl Controller {
-    /// Whether it has a session for the connection from `client` to `server`; nothing when it does not answer.
+    /// True if the controller lists a session for the connection from `client` to `server`; `None` without an answer.
     #[must_use]
     pub fn lists(&self, client: &str, server: SocketAddrV4) -> Option<bool> {
         let answer = self.ask(&format!("/v1/sessions?client={client}&server={server}")).ok()?;
@@ -47,7 +47,7 @@ impl Controller {
         let mut stream = TcpStream::connect_timeout(&place, WITHIN)?;
         stream.set_read_timeout(Some(WITHIN))?;
         stream.set_write_timeout(Some(WITHIN))?;
-        // 1.0: the answer is neither chunked nor kept open
+        // HTTP 1.0: the answer is neither chunked nor kept open
         write!(stream, "GET {path} HTTP/1.0\r\nHost: {}\r\n\r\n", self.place)?;
         let mut answer = Vec::new();
         stream.take(ANSWER_MOST).read_to_end(&mut answer)?;
@@ -67,7 +67,7 @@ struct Session {
     state: String,
 }
 
-/// What an HTTP answer says of one connection. A session that is only being set up may still be refused, and the connection plain.
+/// Find one connection in an HTTP answer. A session still in set-up may be refused, and the connection plain.
 fn active(answer: &[u8], client: &str, server: &str) -> Option<bool> {
     let end = answer.windows(4).position(|four| four == b"\r\n\r\n")?;
     let status = answer[..end].split(|byte| *byte == b'\r').next()?;

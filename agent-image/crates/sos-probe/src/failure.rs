@@ -1,24 +1,24 @@
-//! What can become of a connection, in one word each: `kubectl sos diagnose` decides by them.
+//! Outcomes of a connection, in one word each, on which `kubectl sos diagnose` decides.
 
 use std::io::{Error, ErrorKind};
 
-/// How something failed.
+/// A failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// One word.
     pub word: &'static str,
-    /// The system's words, or where in the transfer it was.
+    /// The system's message, or the position in the transfer.
     pub detail: String,
 }
 
 impl Failure {
-    /// Both parts.
+    /// From both parts.
     #[must_use]
     pub fn new(word: &'static str, detail: impl Into<String>) -> Self {
         Self { word, detail: detail.into() }
     }
 
-    /// While a connection is opened.
+    /// From an error while connecting.
     #[must_use]
     pub fn opening(error: &Error) -> Self {
         let word = match error.kind() {
@@ -31,7 +31,7 @@ impl Failure {
         Self::new(word, error.to_string())
     }
 
-    /// While bytes move.
+    /// From an error while transferring bytes.
     #[must_use]
     pub fn moving(error: &Error) -> Self {
         let word = match error.kind() {

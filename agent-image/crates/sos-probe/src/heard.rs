@@ -1,4 +1,4 @@
-//! What a receiver has confirmed, as its sender hears it. The other end may say anything: what it says is bounded and checked.
+//! A receiver's acknowledgements at its sender. The other end is not trusted: its acknowledgements are bounded and checked.
 
 use std::collections::VecDeque;
 use std::io::{Error, ErrorKind, Read, Result};
@@ -6,27 +6,27 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Said instead of a number: other bytes have come than were sent.
+/// Acknowledgement of corrupt data: bytes other than those sent arrived.
 pub const WRONG: u64 = u64::MAX;
-/// What may be under way before anything is confirmed: twenty seconds' worth at 100 kbit/s.
+/// Bytes allowed in flight before the first acknowledgement: twenty seconds' worth at 100 kbit/s.
 pub const FIRST_UNDER_WAY: u64 = 256 << 10;
-/// What may be under way at least once so much has been confirmed: a round trip of 164 ms at 400 Mbit/s.
+/// Minimum of bytes allowed in flight once this many have been acknowledged: a round trip of 164 ms at 400 Mbit/s.
 const USUAL_UNDER_WAY: u64 = 8 << 20;
-/// How far back the rate is looked at, and in what steps: that bounds how much is kept.
+/// Period of the rate measurement, and its steps, which bound the memory.
 const BACK: Duration = Duration::from_secs(1);
 const STEP: Duration = Duration::from_millis(50);
 
-/// What a receiver has confirmed so far.
+/// Acknowledgements of a receiver.
 #[derive(Debug)]
 pub struct Heard(Mutex<Progress>);
 
 #[derive(Debug)]
 struct Progress {
-    /// The last that was confirmed, and when it grew.
+    /// The latest acknowledgement, and the time at which it grew.
     latest: (Instant, u64),
-    /// When the receiver had how much, a second back.
+    /// Acknowledgements of the last second, with their times.
     marks: VecDeque<(Instant, u64)>,
-    /// The beginning of a word whose rest has not come.
+    /// The beginning of an incomplete word.
     word: [u8; 8],
     filled: usize,
     failed: Option<ErrorKind>,
@@ -41,7 +41,7 @@ impl Default for Heard {
 }
 
 impl Heard {
-    /// Listens to the other direction of a connection until that ends, or nobody wants to know any more.
+    /// Read the reverse direction of a connection until it ends, or the result is no longer used.
     pub fn listen(mut from: impl Read + Send + 'static) -> Arc<Self> {
         let heard = Arc::new(Self::default());
         let mine = Arc::clone(&heard);
@@ -69,7 +69,7 @@ impl Heard {
         self.lock().failed.get_or_insert(kind);
     }
 
-    /// Takes what has come, however it was cut.
+    /// Add received bytes, split in any way.
     pub fn hear(&self, now: Instant, bytes: &[u8]) {
         let mut progress = self.lock();
         for byte in bytes {
@@ -83,11 +83,11 @@ impl Heard {
         }
     }
 
-    /// How much of `sent` bytes is confirmed.
+    /// Bytes of `sent` that are acknowledged.
     ///
     /// # Errors
-    /// `InvalidData` when the receiver has got other bytes, or has confirmed what was not sent; the connection's, unless
-    /// everything is confirmed; `TimedOut` when nothing new has come for `stall`.
+    /// `InvalidData` if the receiver got other bytes, or acknowledged bytes that were not sent; the connection's error, unless
+    /// everything is acknowledged; `TimedOut` after `stall` without progress.
     pub fn check(&self, sent: u64, stall: Duration) -> Result<u64> {
         let progress = self.lock();
         let (at, confirmed) = progress.latest;
@@ -103,8 +103,8 @@ impl Heard {
         }
     }
 
-    /// How much may be under way: what the receiver took in the last second, twice, so that it can become faster. Before that
-    /// is known it grows with what is confirmed: what is under way at the end has to arrive in time, on a slow path, too.
+    /// Bytes allowed in flight: twice the receiver's progress of the last second, so that the rate can grow. Before that
+    /// is known, the window grows with the acknowledgements: the bytes in flight at the end have to arrive in time, on a slow path, too.
     #[must_use]
     pub fn window(&self) -> u64 {
         let progress = self.lock();

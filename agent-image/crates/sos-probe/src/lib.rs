@@ -1,9 +1,33 @@
-//! Sends real TCP between two places and says what became of it.
+//! Sends real TCP between two hosts and reports the outcome.
 //!
-//! Four verbs answer with a line of JSON: `serve` is the far end, `transfer` moves verified bytes one way for some seconds
-//! (after a first line that tells its own address and port), `connect` asks whether somebody listens, `mtu` finds the largest
-//! packet that passes unfragmented. `kubectl sos diagnose` judges what they say. A fifth, `compare`, judges by itself: it is what
-//! `helm test` runs. None needs rights, files or configuration. A server lives as long as its standard input is open.
+//! Four verbs print a line of JSON: `serve` is the far end, `transfer` moves verified bytes one way for some seconds (after a first
+//! line with its own address and port), `connect` checks for a listening server, `mtu` finds the largest packet that passes
+//! unfragmented. `kubectl sos diagnose` interprets them. A fifth, `compare`, prints its own verdict: `helm test` runs it. None needs
+//! rights, files or configuration. A server lives as long as its standard input is open.
+//!
+//! Who calls what, in which order:
+//!
+//! 1. `main` parses the arguments with [`cli`] and calls one verb: [`serve::serve`], [`transfer::transfer`], [`compare::compare`],
+//!    [`connect::connect`] or [`mtu::find`].
+//! 2. [`transfer`] connects and speaks [`wire`] with [`serve`]: the sender takes bytes from [`pattern`] and limits those in flight by
+//!    [`heard`], the receiver checks and acknowledges them. [`failure`] names an error in one word.
+//! 3. [`compare`] runs two transfers, meanwhile queries [`controller`] through [`watch`], and passes both results to [`verdict`].
+//!
+//! | module | contains |
+//! |---|---|
+//! | [`cli`] | the command line |
+//! | [`serve`] | the far end of transfers and of `mtu` |
+//! | [`transfer`] | a transfer, and its report |
+//! | [`wire`] | the protocol of a transfer, both ends |
+//! | [`pattern`] | the bytes of a transfer |
+//! | [`heard`] | a receiver's acknowledgements, and the window that follows from them |
+//! | [`connect`] | a connection without data |
+//! | [`mtu`] | the search for the largest packet, both ends |
+//! | [`failure`] | outcomes in one word |
+//! | [`compare`] | two downloads, outside a service and through it |
+//! | [`controller`] | the query for a session in a controller's API |
+//! | [`watch`] | polling in the background |
+//! | [`verdict`] | the judgement of two downloads; pure |
 #![forbid(unsafe_code)]
 
 pub mod cli;

@@ -1,4 +1,4 @@
-//! `sos-probe`: arguments, one line of JSON (of `compare`, lines for people), exit code.
+//! `sos-probe`: arguments, one line of JSON (for `compare`, lines for people), exit code.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A report is printed whatever it says: 0 means that it is there.
+/// Print a report. Exit code 0 means that the report is there, whatever its content.
 fn print(report: &impl Serialize) -> ExitCode {
     match serde_json::to_string(report) {
         Ok(line) => {

@@ -1,7 +1,8 @@
-//! `mtu`: the largest IP packet that passes unfragmented, there and back.
+//! `mtu`: the largest IP packet that passes unfragmented, in both directions.
 //!
-//! Datagrams that no router may fragment, of several sizes at once and each three times; the far end says what has come
-//! and sends as much back. TCP alone would not tell: it finds its way round a black hole after some seconds, slowly.
+//! Sends datagrams that routers must not fragment, of several sizes at once and three times each; the far end reports the
+//! received sizes and answers with packets of the same size. TCP alone would not show the MTU: after some seconds it works around a
+//! black hole, slowly.
 
 use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
 use std::time::{Duration, Instant};
@@ -12,46 +13,46 @@ use serde::Serialize;
 
 use crate::wire::MAGIC;
 
-/// IPv4 and UDP.
+/// IPv4 and UDP headers.
 const HEADERS: u16 = 28;
-/// Every host must take this much (RFC 791): where it starts.
+/// Every host must accept packets of this size (RFC 791): the start of the search.
 const SMALLEST: u16 = 576;
 /// Sizes tried at once.
 const AT_ONCE: u16 = 12;
-/// Copies of each: one in a hundred lost is nothing to a path.
+/// Copies of each size, so that a loss of one in a hundred does not matter.
 const COPIES: u8 = 3;
-/// How long answers may take.
+/// Longest wait for answers.
 const WAIT: Duration = Duration::from_millis(1500);
-/// A header: the magic, what it is, and the size it is about.
+/// Length of a header: magic, kind, and size.
 pub const HEAD: usize = 11;
 const QUESTION: u8 = 0;
 const HEARD: u8 = 1;
 const BACK: u8 = 2;
 
-/// What was found; a size of 0 = nothing passed.
+/// Result; a size of 0 = nothing passed.
 #[derive(Debug, Default, Serialize)]
 pub struct Report {
-    /// Of the own interface.
+    /// MTU of the local interface.
     pub local: u16,
-    /// Largest packet to the server.
+    /// Largest packet towards the server.
     pub forward: u16,
     /// Largest packet back.
     pub back: u16,
-    /// Why it could not be found out, or "".
+    /// Reason for a missing result, or "".
     pub detail: String,
 }
 
-/// A socket that sends what does not fit nowhere, instead of cutting it up.
+/// Open a socket that does not fragment: packets beyond the interface's MTU fail to send.
 ///
 /// # Errors
-/// The system's.
+/// The system's error.
 pub fn socket(at: SocketAddrV4) -> std::io::Result<UdpSocket> {
     let socket = UdpSocket::bind(at)?;
     set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::PROBE)?;
     Ok(socket)
 }
 
-/// What the server does with a packet: says how large it was, and sends one as large.
+/// The server's answer to a packet: reports its size, and sends a packet of the same size.
 pub fn answer(socket: &UdpSocket, packet: &[u8], from: SocketAddr) {
     let Some((QUESTION, size)) = read(packet) else { return };
     if usize::from(size) != packet.len() + usize::from(HEADERS) {
@@ -61,7 +62,7 @@ pub fn answer(socket: &UdpSocket, packet: &[u8], from: SocketAddr) {
     let _ = socket.send_to(&filled(BACK, size), from);
 }
 
-/// Asks a server.
+/// Search with a server.
 #[must_use]
 pub fn find(server: SocketAddrV4) -> Report {
     let mut report = Report::default();
@@ -104,13 +105,13 @@ fn between(low: u16, high: u16) -> Vec<u16> {
         .collect()
 }
 
-/// Sends all sizes; returns the largest that arrived there, and the largest that came back.
+/// Send all sizes; returns the largest that arrived at the server, and the largest that came back.
 fn round(socket: &UdpSocket, sizes: &[u16]) -> std::io::Result<(u16, u16)> {
     for _ in 0..COPIES {
         for size in sizes {
             match socket.send(&filled(QUESTION, *size)) {
                 Err(error) if error.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error()) => {}
-                // an ICMP message about an earlier one; it counts by what does not come back
+                // an ICMP message about an earlier packet, which counts by its missing answer
                 Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {}
                 other => _ = other?,
             }
@@ -145,7 +146,7 @@ fn filled(kind: u8, size: u16) -> Vec<u8> {
     packet
 }
 
-/// What a packet is, and the size it is about; `None` for a stranger's.
+/// Kind and size of a packet; `None` for a packet that is not a probe's.
 #[must_use]
 pub fn read(packet: &[u8]) -> Option<(u8, u16)> {
     let (start, rest) = packet.split_at_checked(MAGIC.len())?;

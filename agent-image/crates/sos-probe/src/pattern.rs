@@ -1,6 +1,6 @@
-//! The bytes of a transfer: known to both ends, so that each byte that arrives is checked and none has to be kept.
+//! The bytes of a transfer, known to both ends, so that each byte is checked on arrival and none has to be stored.
 
-/// Length of the pattern. A prime: bytes that are moved by any round number do not look right.
+/// Length of the pattern. A prime, so that data shifted by a round number of bytes does not match.
 pub const PERIOD: usize = 1_048_573;
 
 /// The pattern, repeated for as long as a transfer lasts.
@@ -15,7 +15,7 @@ impl Default for Pattern {
         let mut bytes = Vec::with_capacity(2 * PERIOD);
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
         while bytes.len() < PERIOD {
-            // xorshift64: nothing on the way can compress it
+            // xorshift64: incompressible
             state ^= state << 13;
             state ^= state >> 7;
             state ^= state << 17;

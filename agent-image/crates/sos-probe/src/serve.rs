@@ -17,22 +17,22 @@ use crate::pattern::Pattern;
 use crate::transfer::STALL;
 use crate::wire::{self, Direction};
 
-/// Transfers at once; more are closed at once.
+/// Limit of concurrent transfers; further ones are closed at once.
 const MOST_TRANSFERS: usize = 16;
 
-/// How long accepting rests after it has failed.
+/// Pause after a failed accept.
 const AFTER_AN_ERROR: Duration = Duration::from_millis(100);
 
-/// Where it listens: the one line it prints.
+/// The listening ports: the one line of output.
 #[derive(Debug, Serialize)]
 pub struct Ports {
-    /// Of the ranges given by `--through`; none given or none free: null.
+    /// From the ranges of `--through`; null without a range or a free port.
     pub through: Option<u16>,
-    /// Of those of `--plain`.
+    /// From the ranges of `--plain`.
     pub plain: Option<u16>,
 }
 
-/// Listens, says where, and answers until standard input ends or the time is over.
+/// Listen, print the ports, and answer until standard input ends or the time is over.
 ///
 /// # Errors
 /// No port of either kind is free, or standard output is closed.
@@ -74,7 +74,7 @@ fn first_free<T>(
     ports.filter_map(|port| Some((port, bind(SocketAddrV4::new(address, port)).ok()?))).next()
 }
 
-/// Until standard input ends: whoever started this is gone, or done.
+/// Wait until standard input ends: the parent process is gone, or done.
 fn wait(time: Duration) {
     let (tell, told) = mpsc::channel::<()>();
     thread::spawn(move || {
@@ -90,7 +90,7 @@ fn accept(listener: TcpListener, pattern: &Arc<Pattern>, open: &Arc<AtomicUsize>
     thread::spawn(move || {
         loop {
             let Ok((stream, _)) = listener.accept() else {
-                thread::sleep(AFTER_AN_ERROR); // no descriptor is free, say: that passes, and is not to be asked at full speed
+                thread::sleep(AFTER_AN_ERROR); // such as no free descriptor: temporary, and not to be retried at full speed
                 continue;
             };
             if open.fetch_add(1, Ordering::Relaxed) >= MOST_TRANSFERS {
@@ -99,9 +99,9 @@ fn accept(listener: TcpListener, pattern: &Arc<Pattern>, open: &Arc<AtomicUsize>
             }
             let (pattern, open) = (Arc::clone(&pattern), Arc::clone(&open));
             thread::spawn(move || {
-                // what went wrong is the client's to tell: it knows which transfer it was
+                // the client reports errors: it knows the transfer
                 let _ = answer(&stream, &pattern);
-                // whoever listens to a copy of it ends, too
+                // ends the reader of the stream's clone, too
                 let _ = stream.shutdown(Shutdown::Both);
                 open.fetch_sub(1, Ordering::Relaxed);
             });

@@ -1,4 +1,4 @@
-//! `transfer`: bytes one way, every one of them checked.
+//! `transfer`: bytes in one direction, each of them checked.
 
 use std::io::{Read as _, stdin};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
@@ -13,30 +13,30 @@ use crate::heard::Heard;
 use crate::pattern::Pattern;
 use crate::wire::{self, Direction};
 
-/// A SYN is repeated after one and three seconds: two may be lost.
+/// Connection timeout. A SYN is retransmitted after one and three seconds: two may be lost.
 pub const CONNECT_WITHIN: Duration = Duration::from_secs(6);
-/// Nothing moves for so long: it stalls. Four retransmissions on a path of half a second.
+/// Time without progress that counts as a stall. Four retransmissions on a path of half a second.
 pub const STALL: Duration = Duration::from_secs(5);
 
-/// The first line, as soon as the connection is there: by it others find what a controller says of it.
+/// The first line of output, printed once connected, by which the connection can be found in a controller.
 #[derive(Debug, Serialize)]
 pub struct Opened<'a> {
-    /// The own address and port.
+    /// Local address and port.
     pub own: &'a str,
 }
 
-/// What became of it.
+/// Outcome of a transfer.
 #[derive(Debug, Default, Serialize)]
 pub struct Report {
-    /// All bytes arrived, and were those that were sent.
+    /// All bytes arrived as sent.
     pub ok: bool,
-    /// One word for why not.
+    /// The failure in one word.
     pub failure: Option<&'static str>,
-    /// The same in more words.
+    /// The failure in more words.
     pub detail: String,
-    /// The own address and port.
+    /// Local address and port.
     pub own: String,
-    /// What the server took it for.
+    /// The address that the server saw.
     pub seen: String,
     /// Bytes that arrived.
     pub bytes: u64,
@@ -46,7 +46,7 @@ pub struct Report {
     pub connect_seconds: f64,
 }
 
-/// Opens a connection, says so, and moves bytes; `hold` lasts as long as the connection is to be kept open afterwards.
+/// Open a connection, report it, and transfer bytes; `hold` returns when the connection may be closed.
 #[must_use]
 pub fn transfer(
     server: SocketAddrV4,
@@ -107,7 +107,7 @@ fn exchange(
     wire::send(stream, &pattern, Instant::now() + time, &heard, STALL, &mut report.bytes)
 }
 
-/// Until standard input ends, or the time is over: so long others can look at a connection.
+/// Wait until standard input ends, or the time is over, so that the connection can be inspected.
 pub fn until_told(time: Duration) {
     if time.is_zero() {
         return;

@@ -1,33 +1,33 @@
-//! What two downloads between the same hosts say: one that a service covers, and one that none does. Pure.
+//! Verdict on two downloads between the same hosts: one that a service covers, and one that none does. Pure.
 
 use crate::transfer::Report;
 
-/// One download, and what a controller said of it meanwhile.
+/// A download, and its session at a controller.
 #[derive(Debug, Default)]
 pub struct Download {
     /// The server's port.
     pub port: u16,
-    /// What became of it.
+    /// Its outcome.
     pub report: Report,
-    /// Whether the controller had a session for it; nobody asked, or nobody answered: none.
+    /// True if the controller had a session for it; none without a query or an answer.
     pub listed: Option<bool>,
 }
 
-/// How it is to be judged.
+/// Criteria of the verdict.
 #[derive(Debug, Clone, Copy)]
 pub struct Measure {
-    /// A service that is slower than this times plain TCP has failed.
+    /// Least gain: a service slower than this times plain TCP has failed.
     pub least_gain: f64,
-    /// A controller was to say which is accelerated.
+    /// True if a controller was to be queried for sessions.
     pub asked: bool,
 }
 
-/// The lines to print, and whether all is well.
+/// The lines to print, and the result.
 #[derive(Debug)]
 pub struct Verdict {
-    /// The last one is `passed` or `FAILED`.
+    /// Lines; the last one is `passed` or `FAILED`.
     pub lines: Vec<String>,
-    /// Whether it is `passed`.
+    /// True if it is `passed`.
     pub good: bool,
 }
 
@@ -68,7 +68,7 @@ impl Download {
     }
 }
 
-/// Judges a plain download and, if there is a service to try, one that it covers.
+/// Judge a plain download and, if there is a service to try, one that it covers.
 #[must_use]
 pub fn judge(plain: &Download, covered: Option<&Download>, measure: Measure) -> Verdict {
     let mut lines = vec![plain.line("plain")];
@@ -108,7 +108,7 @@ fn compare(
         Some(false) => wrong.push(format!(
             "port {port} was not accelerated: no controller listed a session (kubectl get sossvc -A says why)"
         )),
-        None if !covered.report.ok => {} // there may have been no connection to ask about
+        None if !covered.report.ok => {} // the connection may not have been opened at all
         None => wrong.push(format!(
             "port {port}: the controller did not answer, so nobody knows whether it was accelerated (test.controller)"
         )),

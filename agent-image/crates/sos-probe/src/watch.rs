@@ -1,12 +1,12 @@
-//! Asks something again and again while something else goes on, until the answer is yes.
+//! Polls a yes-or-no question in the background until the answer is yes.
 
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Between two questions.
+/// Interval of polls.
 const POLL: Duration = Duration::from_millis(300);
 
-/// What has been answered so far, shared by whoever asks and whoever waits.
+/// The latest answer, shared by poller and waiter.
 #[derive(Debug, Default)]
 pub struct Watch {
     known: Mutex<Known>,
@@ -20,7 +20,7 @@ struct Known {
 }
 
 impl Watch {
-    /// Asks until the answer is yes or [`stop`](Self::stop); an answer counts more than none, and the last one more than those before.
+    /// Poll until the answer is yes or [`stop`](Self::stop); an answer replaces none, and a later answer an earlier one.
     pub fn look(&self, ask: impl Fn() -> Option<bool>) {
         loop {
             let said = ask();
@@ -37,7 +37,7 @@ impl Watch {
         }
     }
 
-    /// Waits until the answer is yes, for some time at most.
+    /// Wait until the answer is yes, with a timeout.
     pub fn wait(&self, time: Duration) {
         let _known = self
             .changed
@@ -45,13 +45,13 @@ impl Watch {
             .expect(UNHARMED);
     }
 
-    /// No more questions.
+    /// Stop polling.
     pub fn stop(&self) {
         self.lock().over = true;
         self.changed.notify_all();
     }
 
-    /// What was answered; nothing where nobody did.
+    /// The latest answer; none without one.
     #[must_use]
     pub fn said(&self) -> Option<bool> {
         self.lock().said

@@ -1,5 +1,5 @@
-//! What is on a probe's connection: a greeting each way, then chunks of the pattern and an end that says how many bytes it
-//! was; the receiver says now and then, and at the end, how many it has. A clean end of file before is a truncation.
+//! Protocol of a probe's connection: a greeting each way, then chunks of the pattern and an end marker with the total of
+//! bytes; the receiver acknowledges at intervals and at the end. An end of file before the marker is a truncation.
 
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::thread::sleep;
@@ -8,26 +8,26 @@ use std::time::{Duration, Instant};
 use crate::heard::{FIRST_UNDER_WAY, Heard, WRONG};
 use crate::pattern::Pattern;
 
-/// First bytes of a request, so that a probe never takes a stranger for one.
+/// First bytes of a request, which identify a probe.
 pub const MAGIC: [u8; 8] = *b"SOSPROB1";
-/// Bytes of a chunk: enough that a gigabit needs two thousand a second.
+/// Bytes of a chunk: a gigabit needs two thousand chunks a second.
 const CHUNK: usize = 65_536;
-/// Longest transfer that is asked for.
+/// Longest transfer that can be requested.
 pub const MOST_SECONDS: u16 = 60;
-/// A receiver says how much it has after so long, or so much: less than a sender may have under way, or both would wait.
+/// Acknowledgement interval in time and bytes: less than the sender's window, or both ends would wait.
 const TELL: Duration = Duration::from_millis(50);
 const TELL_BYTES: u64 = FIRST_UNDER_WAY / 2;
-/// How long what is under way may take at the end, as long as it moves: that much at a megabit.
+/// Time limit for the bytes in flight at the end, as long as there is progress: the window at 1 Mbit/s.
 const DRAIN: Duration = Duration::from_secs(60);
-/// When a receiver gives up, after the time of a transfer.
+/// Time limit of a receiver, after the duration of a transfer.
 pub const LONGEST_END: Duration = Duration::from_secs(70);
-/// How long a receiver that has got wrong bytes goes on reading.
+/// Time for which a receiver keeps reading after corrupt bytes.
 const LISTEN_ON: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(5);
-/// Longest address a server tells: `255.255.255.255:65535`.
+/// Longest address in a greeting: `255.255.255.255:65535`.
 const LONGEST_ADDRESS: u8 = 21;
 
-/// Which way the bytes go, seen from whoever opened the connection.
+/// Direction of the bytes, as seen from the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Direction {
     /// To the server.
@@ -36,10 +36,10 @@ pub enum Direction {
     Down,
 }
 
-/// Asks for a transfer.
+/// Request a transfer.
 ///
 /// # Errors
-/// The connection's.
+/// The connection's error.
 pub fn ask(to: &mut impl Write, direction: Direction, seconds: u16) -> Result<()> {
     let [high, low] = seconds.to_be_bytes();
     to.write_all(&MAGIC)?;
@@ -47,10 +47,10 @@ pub fn ask(to: &mut impl Write, direction: Direction, seconds: u16) -> Result<()
     to.flush()
 }
 
-/// Takes a request.
+/// Read a request.
 ///
 /// # Errors
-/// The connection's, or it is none.
+/// The connection's error, or the bytes are not a request.
 pub fn asked(from: &mut impl Read) -> Result<(Direction, u16)> {
     let mut head = [0; 11];
     from.read_exact(&mut head)?;
@@ -61,10 +61,10 @@ pub fn asked(from: &mut impl Read) -> Result<(Direction, u16)> {
     Ok((if head[8] == 1 { Direction::Down } else { Direction::Up }, seconds))
 }
 
-/// Tells the other end under which address it is known here.
+/// Tell the other end its address as seen here.
 ///
 /// # Errors
-/// The connection's.
+/// The connection's error.
 pub fn tell_address(to: &mut impl Write, address: &str) -> Result<()> {
     let length = u8::try_from(address.len()).unwrap_or(0).min(LONGEST_ADDRESS);
     to.write_all(&[length])?;
@@ -72,10 +72,10 @@ pub fn tell_address(to: &mut impl Write, address: &str) -> Result<()> {
     to.flush()
 }
 
-/// Hears it.
+/// Read that address.
 ///
 /// # Errors
-/// The connection's, or it is no address.
+/// The connection's error, or the bytes are not an address.
 pub fn told_address(from: &mut impl Read) -> Result<String> {
     let mut length = [0];
     from.read_exact(&mut length)?;
@@ -87,12 +87,12 @@ pub fn told_address(from: &mut impl Read) -> Result<String> {
     String::from_utf8(text).map_err(|_| Error::new(ErrorKind::InvalidData, "not a probe's greeting"))
 }
 
-/// Sends the pattern until a time, then its end, and waits until the receiver has it all: `arrived` is how much. What is
-/// under way is bounded: an agent would take far more than its path carries, and the end would come late.
+/// Send the pattern until a time, then the end marker, and wait until the receiver has everything: `arrived` counts the acknowledged bytes. The
+/// bytes in flight are bounded: an agent would accept far more than its path carries, and the end would come late.
 ///
 /// # Errors
-/// The connection's; `InvalidData` when other bytes arrived; `TimedOut` when the receiver confirms nothing new for `stall`, or
-/// not everything in the time that is left for it.
+/// The connection's error; `InvalidData` if other bytes arrived; `TimedOut` if the receiver acknowledges nothing new for `stall`, or
+/// not everything in the time left for it.
 pub fn send(
     to: &mut impl Write,
     pattern: &Pattern,
@@ -131,7 +131,7 @@ pub fn send(
     }
 }
 
-/// A connection that breaks under a sender may have been closed for a reason that the receiver has told.
+/// Prefer the receiver's reason to the error of a connection that broke while sending.
 fn said(written: Result<()>, heard: &Heard, sent: u64) -> Result<()> {
     written.map_err(|error| match heard.check(sent, Duration::MAX) {
         Err(told) if told.kind() == ErrorKind::InvalidData => told,
@@ -139,11 +139,11 @@ fn said(written: Result<()>, heard: &Heard, sent: u64) -> Result<()> {
     })
 }
 
-/// Takes the pattern to its end, checking every byte, and tells `back` now and then how many there are: `taken`.
+/// Receive the pattern to its end, checking every byte, and acknowledge to `back` at intervals; `taken` counts the bytes.
 ///
 /// # Errors
-/// The connection's; `InvalidData` for a wrong byte or a wrong sum (the sender is told); `TimedOut` when it has not ended `within`
-/// that long.
+/// The connection's error; `InvalidData` for a wrong byte or total (acknowledged as such); `TimedOut` if the end does not arrive
+/// `within` that time.
 pub fn receive(
     from: &mut impl Read,
     back: &mut impl Write,
@@ -154,7 +154,7 @@ pub fn receive(
     let ended = take(from, back, pattern, within, taken);
     if ended.as_ref().is_err_and(|error| error.kind() == ErrorKind::InvalidData) {
         let _ = back.write_all(&WRONG.to_be_bytes()).and_then(|()| back.flush());
-        // closing with bytes unread would be a reset, and could overtake the word
+        // closing with unread bytes would send a reset, which could overtake the acknowledgement
         let (until, mut rest) = (Instant::now() + LISTEN_ON, vec![0; CHUNK]);
         while Instant::now() < until && matches!(from.read(&mut rest), Ok(1..)) {}
     }
@@ -210,7 +210,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    /// A whole connection in memory: what is written is taken at once, and the answers are heard.
+    /// A whole connection in memory: bytes written are received at once, and the acknowledgements are read.
     struct Loop<'a> {
         heard: &'a Heard,
         wire: Vec<u8>,
