@@ -4,15 +4,15 @@
 const ETHERNET: usize = 14;
 /// IEEE 802.1Q and 802.1ad tags.
 const TAGS: [u16; 2] = [0x8100, 0x88a8];
-/// Tags looked behind: two that a frame may carry, and two that a switch may push.
+/// Limit of skipped tags: two that a frame may carry, and two that a switch may push.
 const MAX_TAGS: usize = 4;
-/// IPv6 extension headers looked behind; RFC 8200 section 4.1 lists fewer.
+/// Limit of skipped IPv6 extension headers; RFC 8200 section 4.1 lists fewer.
 const MAX_EXTENSIONS: usize = 8;
 
 pub(crate) const TCP: u8 = 6;
 pub(crate) const UDP: u8 = 17;
 
-/// Where a frame's transport header is.
+/// Position of a frame's transport header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Headers {
     pub(crate) tags: usize,
@@ -23,7 +23,7 @@ pub(crate) struct Headers {
     pub(crate) l4: usize,
     /// Protocol of the transport header.
     pub(crate) protocol: u8,
-    /// Whether IPv6 extension headers stand between the two.
+    /// True if IPv6 extension headers stand between the two.
     pub(crate) extended: bool,
 }
 
@@ -32,7 +32,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u16> {
 }
 
 impl Headers {
-    /// `None` for frames that are not IP, or of which too little is in `frame`.
+    /// `None` for frames that are not IP, or too short in `frame`.
     pub(crate) fn of(frame: &[u8]) -> Option<Self> {
         let mut ethertype = word(frame, ETHERNET - 2)?;
         let (mut l3, mut tags) = (ETHERNET, 0);
@@ -57,7 +57,7 @@ impl Headers {
     fn ipv6(frame: &[u8], l3: usize, tags: usize) -> Option<Self> {
         let (mut l4, mut protocol, mut extended) = (l3 + 40, *frame.get(l3 + 6)?, false);
         for _ in 0..MAX_EXTENSIONS {
-            // Hop-by-hop options, routing, destination options: the ones a whole packet may have before its transport header.
+            // Hop-by-hop options, routing, destination options: those that a whole packet may have before its transport header.
             if !matches!(protocol, 0 | 43 | 60) {
                 return Some(Self { tags, ipv6: true, l3, l4, protocol, extended });
             }
@@ -87,8 +87,8 @@ impl Headers {
         }
     }
 
-    /// The sum of the pseudo header (RFC 9293 section 3.1, RFC 8200 section 8.1): what the checksum field of a segment holds while the
-    /// rest is left to offload. `frame_len` counts bytes that are not in `frame`, too.
+    /// The sum of the pseudo header (RFC 9293 section 3.1, RFC 8200 section 8.1): content of a segment's checksum field while the
+    /// rest is left to offload. `frame_len` includes bytes outside `frame`.
     pub(crate) fn pseudo_sum(&self, frame: &[u8], frame_len: usize) -> Option<u16> {
         let addresses = if self.ipv6 {
             frame.get(self.l3 + 8..self.l3 + 40)?
@@ -100,7 +100,7 @@ impl Headers {
     }
 }
 
-/// The sum of 16-bit words (RFC 1071), not folded; an odd last byte counts as if a zero followed.
+/// The sum of 16-bit words (RFC 1071), not folded; an odd last byte counts as if followed by a zero.
 pub(crate) fn sum(bytes: &[u8]) -> u64 {
     bytes.chunks(2).map(|pair| u64::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| u64::from(*low))).sum()
 }

@@ -1,14 +1,14 @@
-//! What Open vSwitch 3.1 lacks at the ports of its datapath in user space. To be preloaded into ovs-vswitchd (`LD_PRELOAD`).
+//! Fixes for the ports of Open vSwitch 3.1's datapath in user space. To be preloaded into ovs-vswitchd (`LD_PRELOAD`).
 //!
-//! *Room for bursts.* It reads its ports by packet sockets (packet(7)), whose buffers it leaves as the kernel makes them:
-//! 212,992 bytes, which are ninety packets of 1,500 bytes or two or three segments of 64 KiB. TCP sends more than that at once on any fast
-//! path, and what does not fit is lost, for plain traffic as well (docs/adr/0038). Open vSwitch has no setting for it, and the kernel's
-//! default (net.core.rmem_default) would be that of every socket of the machine. So packet sockets get it here, where they are made.
+//! *Receive buffers.* Open vSwitch reads its ports through packet sockets (packet(7)) with the kernel's default buffer:
+//! 212,992 bytes, which are ninety packets of 1,500 bytes or two or three segments of 64 KiB. TCP sends larger bursts on any fast
+//! path, and the excess is lost, for plain traffic as well (docs/adr/0038). Open vSwitch has no setting for it, and the kernel's
+//! default (net.core.rmem_default) would apply to every socket of the machine. So [`socket`] enlarges the buffers of packet sockets.
 //!
-//! *Segment sizes.* With segmentation offload it cuts segments by the MTU of the port they leave by, not by the connection's MSS
-//! (docs/adr/0043). [`offload`] keeps the size with the frame; here are the functions by which ports read and send.
+//! *Segment sizes.* With segmentation offload, Open vSwitch cuts segments by the MTU of the outgoing port, not by the connection's MSS
+//! (docs/adr/0043). `offload` keeps the size with the frame; this file has the functions by which ports read and send.
 //!
-//! No dependencies, so that one compiler call makes it for the image of Open vSwitch.
+//! No dependencies, so that one compiler call builds it for the image of Open vSwitch.
 #![allow(unsafe_code)]
 
 mod frame;
@@ -24,26 +24,26 @@ use std::ffi::{c_int, c_uint, c_ulong, c_void};
 use crate::ports::Ports;
 use crate::real::{IoVec, MMsgHdr};
 
-/// What a port's buffer may hold: 4 MiB, which the kernel doubles as it counts its own structures with it (socket(7)). That is 130 ms of
-/// 500 Mbit/s, longer than a busy machine keeps a switch waiting, or 3,600 packets of 1,500 bytes.
+/// Receive buffer of a port: 4 MiB, doubled by the kernel to account for its own structures (socket(7)). That is 130 ms of
+/// 500 Mbit/s, longer than a busy machine suspends a switch, or 3,600 packets of 1,500 bytes.
 static ROOM: c_int = 4 << 20;
 
-// Of Linux on x86-64, aarch64 and most others.
+// Values of Linux on x86-64, aarch64 and most other architectures.
 const AF_PACKET: c_int = 17;
 const SOL_SOCKET: c_int = 1;
-/// Past net.core.rmem_max; needs NET_ADMIN, as Open vSwitch does.
+/// Ignores net.core.rmem_max; needs NET_ADMIN, as Open vSwitch does.
 const SO_RCVBUFFORCE: c_int = 33;
 const SOL_PACKET: c_int = 263;
-/// The kernel does not take a frame with such a `virtio_net_hdr`.
+/// The kernel rejects the frame's `virtio_net_hdr`.
 const EINVAL: c_int = 22;
-/// A frame is longer than the device's MTU allows.
+/// The frame exceeds the device's MTU.
 const EMSGSIZE: c_int = 90;
-/// Each frame has a `virtio_net_hdr` before it (packet(7)).
+/// A `virtio_net_hdr` precedes each frame (packet(7)).
 const PACKET_VNET_HDR: c_int = 15;
-/// Makes a tun or tap device of a descriptor, with flags at this offset of `struct ifreq` (netdevice(7)).
+/// Turns a descriptor into a tun or tap device, with flags at this offset of `struct ifreq` (netdevice(7)).
 const TUNSETIFF: c_ulong = 0x4004_54ca;
 const IFREQ_FLAGS: usize = 16;
-/// As [`PACKET_VNET_HDR`], for a tap device.
+/// Like [`PACKET_VNET_HDR`], for a tap device.
 const IFF_VNET_HDR: u16 = 0x4000;
 
 /// Packet sockets and tap devices whose frames have a `virtio_net_hdr`.
@@ -53,10 +53,10 @@ unsafe extern "C" {
     fn __errno_location() -> *mut c_int;
 }
 
-/// socket(2), for packet sockets with more room.
+/// socket(2), with a larger receive buffer for packet sockets.
 ///
 /// # Safety
-/// None is needed: any arguments may be given, as to the C library's.
+/// None is needed: any arguments are allowed, as for the C library's.
 #[cfg_attr(not(any(test, feature = "fuzzing")), unsafe(no_mangle))]
 pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     // SAFETY: as this function itself.
@@ -67,10 +67,10 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
     fd
 }
 
-/// Without the right to it the socket stays as it is; the caller's errno, too.
+/// Enlarge the receive buffer. Without the right to do so, socket and errno stay unchanged.
 fn give_room(fd: c_int) {
     let length = size_of_val(&ROOM) as u32;
-    // SAFETY: errno is the thread's own; the value is as long as is said.
+    // SAFETY: errno is the thread's own; the value has the stated length.
     unsafe {
         let errno = __errno_location();
         let before = *errno;
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn setsockopt(
     result
 }
 
-/// ioctl(2); of what varies, Linux takes one argument.
+/// ioctl(2); Linux takes one variable argument.
 ///
 /// # Safety
 /// As the C library's.
@@ -122,13 +122,13 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
 /// None is needed, as with the C library's.
 #[cfg_attr(not(any(test, feature = "fuzzing")), unsafe(no_mangle))]
 pub unsafe extern "C" fn close(fd: c_int) -> c_int {
-    // Before, as another thread may be given the number right after.
+    // Before the call: another thread may get the same number right after.
     PORTS.set(fd, false);
     // SAFETY: as this function itself.
     unsafe { real::close(fd) }
 }
 
-/// recvmmsg(2): how packet sockets are read.
+/// recvmmsg(2), by which packet sockets are read.
 ///
 /// # Safety
 /// As the C library's.
@@ -144,7 +144,7 @@ pub unsafe extern "C" fn recvmmsg(
     let received = unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
     if PORTS.has(fd) {
         for index in 0..usize::try_from(received).unwrap_or(0) {
-            // SAFETY: the kernel has filled so many messages, each by its vectors and up to its length.
+            // SAFETY: the kernel has filled this many messages, each by its vectors and up to its length.
             unsafe {
                 let message = &*messages.add(index);
                 keep(message.hdr.iov, message.hdr.iov_len, message.len as usize);
@@ -154,7 +154,7 @@ pub unsafe extern "C" fn recvmmsg(
     received
 }
 
-/// readv(2): how tap devices are read.
+/// readv(2), by which tap devices are read.
 ///
 /// # Safety
 /// As the C library's.
@@ -172,15 +172,15 @@ pub unsafe extern "C" fn readv(fd: c_int, vectors: *const IoVec, count: c_int) -
     length
 }
 
-/// sendmmsg(2): how packet sockets send.
+/// sendmmsg(2), by which packet sockets send.
 ///
 /// # Safety
-/// As the C library's, and the messages may be changed: those of Open vSwitch's ports are its own buffers, which it discards next.
+/// As the C library's, and the messages may be modified: those of Open vSwitch's ports are its own buffers, discarded afterwards.
 #[cfg_attr(not(any(test, feature = "fuzzing")), unsafe(no_mangle))]
 pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut MMsgHdr, count: c_uint, flags: c_int) -> c_int {
     if PORTS.has(fd) {
         for index in 0..count as usize {
-            // SAFETY: the caller says that there are so many messages, and that their vectors are its own.
+            // SAFETY: the caller guarantees this many messages, and exclusive vectors.
             unsafe {
                 let hdr = &(*messages.add(index)).hdr;
                 let total = (0..hdr.iov_len).map(|i| (*hdr.iov.add(i)).len).sum::<usize>();
@@ -192,7 +192,7 @@ pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut MMsgHdr, count: c_ui
     }
     // SAFETY: as this function itself.
     let sent = unsafe { real::sendmmsg(fd, messages, count, flags) };
-    // One frame that the kernel refuses would cost all behind it, which may be anybody's: Open vSwitch gives up a batch at its first error.
+    // A frame that the kernel rejects would cost all frames behind it: Open vSwitch drops a batch at its first error.
     if sent < 0 && count > 1 && PORTS.has(fd) && [EINVAL, EMSGSIZE].contains(&errno()) { 1 } else { sent }
 }
 
@@ -201,14 +201,14 @@ fn errno() -> c_int {
     unsafe { *__errno_location() }
 }
 
-/// write(2): how tap devices send.
+/// write(2), by which tap devices send.
 ///
 /// # Safety
 /// As the C library's, and as [`sendmmsg`].
 #[cfg_attr(not(any(test, feature = "fuzzing")), unsafe(no_mangle))]
 pub unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, count: usize) -> isize {
     if PORTS.has(fd) && !buffer.is_null() {
-        // SAFETY: what is written to a port is a packet of Open vSwitch's own memory.
+        // SAFETY: a write to a port is a packet in Open vSwitch's own memory.
         let head = unsafe { std::slice::from_raw_parts_mut(buffer.cast_mut().cast::<u8>(), count) };
         fence(|| offload::restore(head, count.saturating_sub(offload::VNET)));
     }
@@ -222,7 +222,7 @@ unsafe fn keep(vectors: *const IoVec, count: usize, length: usize) {
     if count == 0 {
         return;
     }
-    // SAFETY: the two first vectors, and no more of them than was filled. One cut short by too small buffers is discarded by the reader.
+    // SAFETY: the first two vectors, up to the filled length. The reader discards a frame truncated by too small buffers.
     unsafe {
         let head = bytes(vectors, length);
         let left = length - head.len();
@@ -231,16 +231,16 @@ unsafe fn keep(vectors: *const IoVec, count: usize, length: usize) {
     }
 }
 
-/// A panic would end ovs-vswitchd: it costs the frame that it is about, which goes on as it is.
+/// Contain a panic, which would end ovs-vswitchd: the frame passes unchanged.
 fn fence(act: impl FnOnce()) {
     _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act));
 }
 
-/// A frame with its `virtio_net_hdr`, received into two buffers and sent: whatever it holds, nothing panics, no more changes than the two
-/// checksum fields that may have been incomplete, and sending it again changes nothing.
+/// Receive a frame with its `virtio_net_hdr` into two buffers and send it: for any content, nothing panics, nothing changes but the two
+/// checksum fields that may have been incomplete, and a second send changes nothing.
 ///
 /// # Panics
-/// One of that is not so.
+/// One of these does not hold.
 #[cfg(feature = "fuzzing")]
 pub fn fuzz_frame(data: &[u8]) {
     let Some((cut, frame)) = data.split_first_chunk::<2>() else { return };
@@ -258,10 +258,10 @@ pub fn fuzz_frame(data: &[u8]) {
     assert!(changed <= 4, "{changed} bytes of the frame have changed");
 }
 
-/// A vector's bytes, as many as there are of `length`.
+/// The bytes of a vector, up to `length`.
 ///
 /// # Safety
-/// The vector points to memory of its length that is nobody else's meanwhile.
+/// The vector points to memory of its length, exclusive for the time of use.
 unsafe fn bytes<'a>(vector: *const IoVec, length: usize) -> &'a mut [u8] {
     // SAFETY: as this function itself.
     unsafe {

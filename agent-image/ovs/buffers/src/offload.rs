@@ -1,14 +1,14 @@
-//! What Open vSwitch 3.1 forgets of a frame's offload between the port that a frame came by and those that it leaves by.
+//! Keeps the offload state that Open vSwitch 3.1 drops between the incoming and the outgoing ports of a frame.
 //!
-//! With `userspace-tso-enable` a port hands over a `virtio_net_hdr` (virtio 1.2, 5.1.6) before each frame. Of that Open vSwitch keeps two
-//! bits, "TCP to be segmented" and "checksum to be completed", and makes a new header for the port that the frame leaves by: segments as
-//! large as that port's MTU allows, whatever the connection's MSS is, and a checksum in the outermost TCP or UDP header, wherever it was
-//! missing. Behind a hop of a smaller MTU such segments never arrive.
+//! With `userspace-tso-enable` a port supplies a `virtio_net_hdr` (virtio 1.2, 5.1.6) before each frame. Open vSwitch keeps two
+//! bits of it, "TCP to be segmented" and "checksum to be completed", and builds a new header for the outgoing port: segments as
+//! large as that port's MTU allows, regardless of the connection's MSS, and a checksum in the outermost TCP or UDP header, wherever it was
+//! missing. Such segments never pass a hop of a smaller MTU.
 //!
-//! So [`keep`] writes the segment size where it stays with the frame: into its checksum field. That holds the sum of the pseudo header
-//! then, which follows from other fields, and [`restore`] computes it anew. Nothing is remembered outside the frame.
+//! So [`keep`] writes the segment size into a place that stays with the frame: its checksum field. At that time the field holds the sum of
+//! the pseudo header, which follows from other fields, and [`restore`] computes it again. No state is kept outside the frame.
 //!
-//! Frames come from hosts: nothing is believed of their contents, and a header that is not understood leaves the frame as it is.
+//! Frames come from hosts: their contents are not trusted, and a frame with an unknown header stays unchanged.
 
 use crate::frame::{Headers, TCP, UDP, fold, sum};
 
@@ -22,8 +22,8 @@ const GSO_UDP_L4: u8 = 5;
 /// Bit of the type: CWR is for the first segment only (RFC 3168 section 6.1.2). Without it all get the flag, as accurate ECN needs.
 const GSO_ECN: u8 = 0x80;
 
-/// In a checksum field: segment size, and whether the type had [`GSO_ECN`]. A larger size is kept as the largest: of a frame of 64 KiB the
-/// segments are then more than two, and none is larger than the sender's.
+/// In a checksum field: segment size, and the [`GSO_ECN`] bit of the type. A larger size is stored as the largest: a frame of 64 KiB then
+/// has more than two segments, and none is larger than the sender's.
 const MAX_SIZE: u16 = 0x7fff;
 const ECN: u16 = 0x8000;
 
@@ -61,8 +61,8 @@ impl Vnet {
     }
 }
 
-/// Notes the segment size of a frame that a port has received, or completes its checksum where Open vSwitch would look for that in the
-/// wrong header. `head` is the `virtio_net_hdr` and what follows it in the first buffer, `rest` what is in the next.
+/// Store the segment size of a frame that a port has received, or complete its checksum if Open vSwitch would write it into the
+/// wrong header. `head` is the `virtio_net_hdr` and the rest of the first buffer, `rest` the next buffer.
 pub(crate) fn keep(head: &mut [u8], rest: &[u8]) {
     let Some((raw, frame)) = head.split_first_chunk_mut::<VNET>() else { return };
     let mut vnet = Vnet::decode(raw);
@@ -76,8 +76,8 @@ pub(crate) fn keep(head: &mut [u8], rest: &[u8]) {
     }
 }
 
-/// Gives a frame that leaves by a port the segment size back that [`keep`] noted. A frame without a note is left as it is: its checksum
-/// field holds what it should, so a second call changes nothing. `frame_len` counts what follows `head`'s buffer, too.
+/// Restore the segment size stored by [`keep`] in a frame that leaves by a port. A frame without one stays unchanged: its checksum
+/// field is valid, so a second call changes nothing. `frame_len` includes bytes after `head`'s buffer.
 pub(crate) fn restore(head: &mut [u8], frame_len: usize) {
     let Some((raw, frame)) = head.split_first_chunk_mut::<VNET>() else { return };
     if let Some(vnet) = restored(Vnet::decode(raw), frame, frame_len) {
@@ -99,10 +99,10 @@ fn note(vnet: &mut Vnet, frame: &mut [u8], frame_len: usize) -> Option<()> {
     let ecn = if vnet.gso_type & GSO_ECN == 0 { 0 } else { ECN };
     let mut value = vnet.gso_size.min(MAX_SIZE) | ecn;
     if value == headers.pseudo_sum(frame, frame_len)? {
-        value -= 1; // Would be taken for no note. A byte less fits as well.
+        value -= 1; // Would read as no stored size. A byte less fits as well.
     }
     *field(frame, &headers)? = value.to_be_bytes();
-    // UDP passes as TCP, as Open vSwitch knows no other segments.
+    // UDP passes as TCP: Open vSwitch knows no other segments.
     vnet.gso_type = if headers.ipv6 { GSO_TCPV6 } else { GSO_TCPV4 };
     Some(())
 }
@@ -135,8 +135,8 @@ fn restored(made: Vnet, frame: &mut [u8], frame_len: usize) -> Option<Vnet> {
     })
 }
 
-/// The size noted, and no more than fits the port's MTU, which is the sum of what Open vSwitch took for header and segment. UDP is not
-/// divided anew: its segments are datagrams.
+/// The stored size, limited to the port's MTU, which is the sum of header and segment assumed by Open vSwitch. UDP is not
+/// resegmented: its segments are datagrams.
 fn size(noted: u16, made: &Vnet, headers: &Headers, transport_len: usize) -> u16 {
     let mtu = usize::from(made.hdr_len) + usize::from(made.gso_size);
     let fits = mtu.saturating_sub(headers.l4 - headers.l3 + transport_len);
@@ -147,8 +147,8 @@ fn size(noted: u16, made: &Vnet, headers: &Headers, transport_len: usize) -> u16
     }
 }
 
-/// Completes the checksum of an ordinary frame, unless Open vSwitch will ask for the same one: that of TCP, UDP or SCTP right behind an
-/// IP header, at most one VLAN tag before it. What is in a tunnel, or behind extension headers, it takes for another header's.
+/// Complete the checksum of an ordinary frame, unless Open vSwitch requests the same one: that of TCP, UDP or SCTP right after an
+/// IP header, with at most one VLAN tag before it. Of a frame in a tunnel, or with extension headers, it would use another header.
 fn complete(vnet: &mut Vnet, frame: &mut [u8], rest: &[u8]) -> Option<()> {
     if vnet.flags & NEEDS_CSUM == 0 {
         return None;
@@ -164,11 +164,11 @@ fn complete(vnet: &mut Vnet, frame: &mut [u8], rest: &[u8]) -> Option<()> {
         return None;
     }
     let covered = frame.get(start..)?;
-    // Where the rest begins at an odd byte, its bytes stand in the other half of each word.
+    // If the rest starts at an odd byte, its bytes are in the other half of each word.
     let tail = fold(sum(rest));
     let tail = if covered.len() % 2 == 0 { tail } else { tail.swap_bytes() };
     let value = match !fold(sum(covered) + u64::from(tail)) {
-        0 => 0xffff, // In UDP none at all (RFC 768), in others the same.
+        0 => 0xffff, // In UDP, 0 means no checksum (RFC 768); elsewhere both are the same.
         value => value,
     };
     let at = start + offset;

@@ -1,10 +1,10 @@
-//! A set of file descriptors that every thread may ask.
+//! A set of file descriptors that all threads may query.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Descriptors below this number are looked after: sixteen times the ports that a node's bridge may have, as the kernel gives the lowest
-/// number free. A port by a higher one works as without this library.
+/// Limit of tracked descriptors: sixteen times the ports that a node's bridge may have, as the kernel assigns the lowest
+/// free number. A port with a higher descriptor works as without this library.
 const MAX_FDS: usize = 65_536;
 
 pub(crate) struct Ports([AtomicU64; MAX_FDS / 64]);

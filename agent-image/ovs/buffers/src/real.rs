@@ -1,9 +1,9 @@
-//! The C library's own functions, behind those that are preloaded.
+//! The C library's own functions behind the preloaded ones.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 use std::sync::OnceLock;
 
-/// dlsym(3): the next object that has the name.
+/// dlsym(3): the next object with that name.
 const RTLD_NEXT: *mut c_void = usize::MAX as *mut c_void;
 
 unsafe extern "C" {
@@ -36,7 +36,7 @@ pub struct MMsgHdr {
     pub(crate) len: c_uint,
 }
 
-/// Looked for once; every process of the GNU C library has them.
+/// Looked up once; every process of the GNU C library has them.
 fn find(found: &OnceLock<usize>, name: &CStr) -> *mut c_void {
     let address = *found.get_or_init(|| {
         // SAFETY: the name is a C string.
@@ -58,7 +58,7 @@ macro_rules! real {
                 Err(_) => panic!("a name without a zero"),
             };
             type Function = unsafe extern "C" fn($($type),*) -> $result;
-            // SAFETY: the C library declares it so.
+            // SAFETY: the declaration of the C library.
             let function = unsafe { std::mem::transmute::<*mut c_void, Function>(find(&FOUND, NAME)) };
             // SAFETY: as this function itself.
             unsafe { function($($argument),*) }

@@ -1,4 +1,4 @@
-//! What [`crate::offload`] keeps, with a model of what Open vSwitch 3.1 makes of a header between two ports.
+//! Tests of [`crate::offload`], with a model of Open vSwitch 3.1's handling of a header between two ports.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -13,7 +13,7 @@ const GSO_TCPV6: u8 = 4;
 const GSO_UDP_L4: u8 = 5;
 const GSO_ECN: u8 = 0x80;
 
-/// A frame to be segmented, as a packet socket hands it over.
+/// A frame to be segmented, as a packet socket delivers it.
 #[derive(Debug, Clone)]
 struct Segments {
     tag: bool,
@@ -116,7 +116,7 @@ fn header(message: &[u8]) -> Vnet {
     Vnet::decode(message.first_chunk().unwrap())
 }
 
-/// What leaves of a message by a port of this MTU; `buffer` bytes of it are in the first buffer.
+/// A message after leaving by a port of this MTU; `buffer` bytes of it are in the first buffer.
 fn across(mut message: Vec<u8>, mtu: u16, buffer: usize) -> Vec<u8> {
     let first = buffer.min(message.len());
     let (head, rest) = message.split_at_mut(first);
@@ -131,7 +131,7 @@ proptest! {
     #[test]
     fn frames_leave_as_they_came(segments in segments(), buffer in 150usize..4000) {
         let message = segments.message();
-        // Where the port's MTU allows segments of that size.
+        // If the port's MTU allows segments of that size.
         let sent = across(message.clone(), 9100, buffer);
         let (before, after) = (header(&message), header(&sent));
         prop_assert_eq!(&sent[VNET..], &message[VNET..]);
@@ -192,7 +192,7 @@ proptest! {
 
     #[test]
     fn a_checksum_inside_a_tunnel_is_completed(inner in vec(any::<u8>(), 40..400), buffer in 70usize..400, udp: bool) {
-        // The inner packet as VXLAN has it: behind an outer UDP header, its own header unknown to the switch.
+        // An inner packet in VXLAN: after an outer UDP header; the switch does not know the inner header.
         let segments = Segments {
             tag: false, ipv6: false, udp: true, options: 0, size: 0, ecn: false, payload: inner, addresses: [9; 32],
         };
