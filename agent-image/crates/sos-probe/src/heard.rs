@@ -109,9 +109,9 @@ impl Heard {
     pub fn window(&self) -> u64 {
         let progress = self.lock();
         let confirmed = progress.latest.1;
-        let lately = confirmed.saturating_sub(progress.marks.front().map_or(0, |mark| mark.1));
+        let recent = confirmed.saturating_sub(progress.marks.front().map_or(0, |mark| mark.1));
         let growing = FIRST_UNDER_WAY.saturating_add(confirmed.saturating_mul(2)).min(USUAL_UNDER_WAY);
-        growing.max(lately.saturating_mul(2))
+        growing.max(recent.saturating_mul(2))
     }
 }
 

@@ -103,14 +103,16 @@ fn compare(
     lines.push(covered.line("service"));
     wrong.extend(covered.wrong());
     match covered.listed {
-        _ if !measure.asked => lines.push("no controller was asked whether the second was accelerated".to_owned()),
+        _ if !measure.asked => {
+            lines.push("no controller was asked whether the second was accelerated".to_owned());
+        }
         Some(true) => {}
         Some(false) => wrong.push(format!(
             "port {port} was not accelerated: no controller listed a session (kubectl get sossvc -A says why)"
         )),
         None if !covered.report.ok => {} // the connection may not have been opened at all
         None => wrong.push(format!(
-            "port {port}: the controller did not answer, so nobody knows whether it was accelerated (test.controller)"
+            "port {port}: the controller did not answer, so its acceleration is unknown (test.controller)"
         )),
     }
     if plain.report.ok && covered.report.ok && plain.mbps() > 0.0 {
@@ -191,9 +193,10 @@ mod tests {
 
     #[test]
     fn a_connection_that_was_refused_is_that_and_nothing_else() {
-        let report = Report { failure: Some("refused"), detail: "nobody".to_owned(), ..Report::default() };
+        let report =
+            Report { failure: Some("refused"), detail: "no listener".to_owned(), ..Report::default() };
         let verdict = judge(&plain(), Some(&Download { port: 5000, report, listed: None }), ASKED);
-        assert_eq!(verdict.lines[2..], ["wrong: port 5000: it is refused: nobody", "FAILED"]);
+        assert_eq!(verdict.lines[2..], ["wrong: port 5000: it is refused: no listener", "FAILED"]);
     }
 
     #[test]

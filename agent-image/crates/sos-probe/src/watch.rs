@@ -62,7 +62,7 @@ impl Watch {
     }
 }
 
-const UNHARMED: &str = "nobody panics while holding it";
+const UNHARMED: &str = "no thread panics while holding it";
 
 #[cfg(test)]
 mod tests {
