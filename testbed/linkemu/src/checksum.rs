@@ -1,4 +1,4 @@
-//! The Internet checksum (RFC 1071) over the pieces the emulator rewrites.
+//! The Internet checksum (RFC 1071) over the parts that the emulator rewrites.
 
 /// One's complement sum of `bytes` as big-endian 16-bit words, added to `start`; not yet folded.
 fn sum(bytes: &[u8], start: u64) -> u64 {
@@ -19,19 +19,19 @@ fn fold(mut total: u64) -> u16 {
     total as u16
 }
 
-/// The value for an IPv4 header's checksum field. The field itself (bytes 10 and 11) is taken as zero.
+/// The value for an IPv4 header's checksum field. The field itself (bytes 10 and 11) counts as zero.
 pub fn ipv4_header(header: &[u8]) -> u16 {
     !fold(sum(&header[12..], sum(&header[..10], 0)))
 }
 
-/// The *partial* checksum that a stack leaves in a TCP or UDP header for checksum offload: the folded pseudo-header
-/// sum, not complemented (virtio 1.2, 5.1.6.2). `addresses` is source and destination as they stand in the IP header.
+/// The *partial* checksum that a stack leaves in a TCP or UDP header for offload to complete: the folded pseudo-header
+/// sum, not complemented (virtio 1.2, 5.1.6.2). `addresses` is source and destination as in the IP header.
 pub fn partial(addresses: &[u8], protocol: u8, l4_len: usize) -> u16 {
     let rest = u64::from(protocol) + (l4_len as u64 & 0xffff) + (l4_len as u64 >> 16);
     fold(sum(addresses, rest))
 }
 
-/// True if the complete checksum inside `l4` (header and payload) is right.
+/// True if the complete checksum inside `l4` (header and payload) is valid.
 pub fn transport_is_right(addresses: &[u8], protocol: u8, l4: &[u8]) -> bool {
     let pseudo = u64::from(partial(addresses, protocol, l4.len()));
     fold(sum(l4, pseudo)) == 0xffff
@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn known_ipv4_header() {
-        // The worked example of a header found in many textbooks: checksum 0xb861.
+        // The worked example of many textbooks: checksum 0xb861.
         let header = [
             0x45, 0, 0, 0x73, 0, 0, 0x40, 0, 0x40, 0x11, 0xb8, 0x61, 0xc0, 0xa8, 0, 1, 0xc0, 0xa8,
             0, 0xc7,

@@ -4,14 +4,14 @@ use crate::units::{self, Nanos, QueueSpec, UnitError};
 use std::str::FromStr;
 use thiserror::Error;
 
-/// One GSO super-frame of 64 KiB on the wire (45 packets of 1538 bytes). A `bdp` queue is never smaller, because a
-/// host's stack hands over whole super-frames and a queue below one would drop the tail of each on an idle link.
+/// One GSO super-frame of 64 KiB on the wire (45 packets of 1538 bytes). A `bdp` queue is never smaller: a
+/// host's stack sends whole super-frames, and a smaller queue would drop the tail of each on an idle link.
 pub const MIN_BDP_QUEUE_BYTES: u64 = 45 * 1538;
 
 /// Longest interface name Linux allows (IFNAMSIZ without the final zero).
 const MAX_INTERFACE_NAME: usize = 15;
 
-/// A link specification that could not be read.
+/// An invalid link specification.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ConfigError {
     /// A value has the wrong form.
@@ -19,10 +19,10 @@ pub enum ConfigError {
     Value {
         /// The key whose value is wrong.
         key: String,
-        /// The error.
+        /// The error in the value.
         source: UnitError,
     },
-    /// A part is not `key=value` or the key is not known.
+    /// A part is not `key=value`, or the key is unknown.
     #[error(
         "{0:?}: expected key=value with key A, B, name, rate, delay, loss, queue, or a2b./b2a. before one of the last four"
     )]
@@ -30,12 +30,12 @@ pub enum ConfigError {
     /// A required key is missing.
     #[error("{0} is missing")]
     Missing(&'static str),
-    /// An interface name Linux would not accept, or the same one twice.
+    /// An interface name that Linux would reject, or the same one twice.
     #[error("interface {0:?}: expected two different names of 1 to 15 characters")]
     Interface(String),
 }
 
-/// One of the two ways through a link.
+/// Direction of traffic through a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// From interface A to interface B.
@@ -45,10 +45,10 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Both, in the order of arrays indexed by [`Direction::index`].
+    /// Both directions, in the order of arrays indexed by [`Direction::index`].
     pub const BOTH: [Direction; 2] = [Direction::AToB, Direction::BToA];
 
-    /// Index into per-direction arrays; also the index of the end where frames of this direction come in.
+    /// Index into per-direction arrays; also the index of the end at which frames of this direction arrive.
     pub const fn index(self) -> usize {
         match self {
             Direction::AToB => 0,
@@ -64,7 +64,7 @@ impl Direction {
         }
     }
 
-    /// The direction of a name, if it is one.
+    /// The direction of a name, if valid.
     pub fn from_name(name: &str) -> Option<Direction> {
         Direction::BOTH.into_iter().find(|d| d.name() == name)
     }
@@ -77,13 +77,13 @@ pub struct DirectionSpec {
     pub rate_bps: u64,
     /// Propagation delay, one way.
     pub delay: Nanos,
-    /// Probability that a packet which left the queue is lost on the line.
+    /// Probability that a packet is lost on the line after the queue.
     pub loss: f64,
     /// Limit of the queue before the serialiser.
     pub queue: QueueSpec,
 }
 
-/// A change of some characteristics of one direction; `None` keeps what is.
+/// A change of some characteristics of one direction; `None` keeps the current value.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct DirectionChange {
     /// New rate in bits per second.
@@ -97,7 +97,7 @@ pub struct DirectionChange {
 }
 
 impl DirectionChange {
-    /// Reads `text` as the value of `key` (`rate`, `delay`, `loss` or `queue`).
+    /// Parse `text` as the value of `key` (`rate`, `delay`, `loss` or `queue`).
     pub fn set(&mut self, key: &str, text: &str) -> Result<(), ConfigError> {
         let wrap = |source| ConfigError::Value {
             key: key.to_owned(),
@@ -113,7 +113,7 @@ impl DirectionChange {
         Ok(())
     }
 
-    /// This change where it says something, else `base`.
+    /// This change, with the values of `base` for those that it keeps.
     pub fn or(self, base: DirectionChange) -> DirectionChange {
         DirectionChange {
             rate_bps: self.rate_bps.or(base.rate_bps),
@@ -123,7 +123,7 @@ impl DirectionChange {
         }
     }
 
-    /// `spec` with this change made.
+    /// `spec` with this change applied.
     pub fn apply(self, spec: DirectionSpec) -> DirectionSpec {
         DirectionSpec {
             rate_bps: self.rate_bps.unwrap_or(spec.rate_bps),
@@ -137,7 +137,7 @@ impl DirectionChange {
 /// A link between two interfaces.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LinkSpec {
-    /// The name the control socket knows it by; `A-B` of the interfaces unless given.
+    /// Name in the control protocol; `A-B` of the interfaces by default.
     pub name: String,
     /// Interfaces A and B.
     pub ends: [String; 2],
@@ -147,7 +147,7 @@ pub struct LinkSpec {
 
 /// The queue limit in wire bytes of `direction` within a link of these directions.
 ///
-/// `Bdp` takes the delay of both ways, which is what a sender's window has to fill.
+/// `Bdp` uses the delay of both directions, which a sender's window has to fill.
 pub fn queue_bytes(directions: &[DirectionSpec; 2], direction: Direction) -> u64 {
     let spec = &directions[direction.index()];
     let drained_in = |time: Nanos| {

@@ -1,8 +1,8 @@
 //! The control protocol: one JSON object per line in, one per line out (pure).
 //!
 //! Requests: `{"op":"stats"}`, `{"op":"set","link":L,"direction":D,"rate":"100mbit",...}`, `{"op":"down",...}`,
-//! `{"op":"up",...}`. `direction` is `a2b` or `b2a`; without it both are meant. Without `link` all links are.
-//! Answers carry `"ok":true` and for `stats` the links, or `"ok":false` and `error`.
+//! `{"op":"up",...}`. `direction` is `a2b` or `b2a`, both by default. The default of `link` is all links.
+//! Answers have `"ok":true` and for `stats` the links, or `"ok":false` and `error`.
 
 use crate::config::{ConfigError, Direction, DirectionChange};
 use crate::link::Link;
@@ -15,19 +15,19 @@ use thiserror::Error;
 /// Longest request line; a longer one ends the connection.
 pub const MAX_LINE: usize = 4096;
 
-/// Reason for refusing a request.
+/// Reason for rejecting a request.
 #[derive(Debug, Error)]
 pub enum ControlError {
     /// Not JSON, or a field missing, unknown or of the wrong type.
     #[error("request: {0}")]
     Malformed(#[from] serde_json::Error),
-    /// No such link.
+    /// Unknown link.
     #[error("link: {0:?} is not one of {1}")]
     UnknownLink(String, String),
     /// A value has the wrong form.
     #[error(transparent)]
     Value(#[from] ConfigError),
-    /// A `set` that sets nothing.
+    /// A `set` without a value.
     #[error("set: expected at least one of rate, delay, loss, queue")]
     NothingToSet,
 }
@@ -76,15 +76,15 @@ enum Request {
     Up(Target),
 }
 
-/// Something only the edge knows about one direction, added to its statistics.
+/// Statistics of one direction that only the edge has.
 pub trait EdgeView {
-    /// Adds what the interfaces of link `index` know about `direction` to `stats`.
+    /// Add the counters of the interfaces of link `index` for `direction` to `stats`.
     fn complete(&mut self, index: usize, direction: Direction, stats: &mut DirectionStats);
     /// True if the interface at `end` (0 for A, 1 for B) of link `index` exists and is up.
     fn attached(&self, index: usize, end: usize) -> bool;
 }
 
-/// Carries out the request in `line` at `now`; returns the answer.
+/// Execute the request in `line` at `now`; returns the answer.
 pub fn answer(line: &str, now: Nanos, links: &mut [Link], edge: &mut dyn EdgeView) -> Value {
     match carry_out(line, now, links, edge) {
         Ok(value) => value,
@@ -162,7 +162,7 @@ fn chosen<'a>(links: &'a mut [Link], name: Option<&str>) -> Result<&'a mut [Link
     }
 }
 
-/// Everything known about all links, as the `stats` request answers it.
+/// Statistics of all links, as in the answer to `stats`.
 pub fn statistics(now: Nanos, links: &[Link], edge: &mut dyn EdgeView) -> Value {
     let links: Vec<Value> = links
         .iter()

@@ -1,8 +1,8 @@
-//! Cutting frames into the runs of packets that are delivered, and joining runs of one flow (pure, over bytes).
+//! Cuts frames into the runs of packets that are delivered, and joins runs of one flow (pure, over bytes).
 //!
-//! A run of consecutive surviving packets of a super-frame leaves as one frame again, with the header fields that the
+//! A run of consecutive surviving packets of a super-frame leaves as one frame, with the header fields that the
 //! kernel's own segmentation would have produced. Payload is never copied: a delivery is a small rewritten header and
-//! slices of the frames it came from.
+//! slices of the original frames.
 
 use crate::checksum;
 use crate::frame::{Frame, Ip, Layout, PROTOCOL_TCP};
@@ -10,7 +10,7 @@ use crate::vnet::{GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, NEEDS_CSUM, VnetHeade
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Largest IP packet a super-frame may claim to be.
+/// Largest IP packet of a super-frame.
 const MAX_IP_PACKET: usize = 65_535;
 
 const FIN: u8 = 0x01;
@@ -34,7 +34,7 @@ impl Chunk {
     }
 }
 
-/// One frame to send: `vnet`, then `head`, then the chunks one after another.
+/// One frame to send: `vnet`, then `head`, then the chunks in order.
 #[derive(Debug, Clone)]
 pub struct Delivery {
     vnet: VnetHeader,
@@ -46,7 +46,7 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// The virtio-net header to send it with.
+    /// Its virtio-net header.
     pub fn vnet(&self) -> &VnetHeader {
         &self.vnet
     }
@@ -56,12 +56,12 @@ impl Delivery {
         &self.head
     }
 
-    /// The rest.
+    /// The rest of the frame.
     pub fn chunks(&self) -> &[Chunk] {
         &self.chunks
     }
 
-    /// Wire packets it stands for.
+    /// Number of wire packets.
     pub fn packets(&self) -> usize {
         self.packets
     }
@@ -92,7 +92,7 @@ impl Delivery {
         }
     }
 
-    /// Makes sure the headers are in `head`, where they can be changed.
+    /// Move the headers into `head`, so that they can be changed.
     fn detach_header(&mut self, layout: &Layout) {
         if self.head.is_empty() {
             self.head = self.chunks[0].bytes()[..layout.payload].to_vec();
@@ -101,7 +101,7 @@ impl Delivery {
     }
 }
 
-/// Takes `count` packets of `frame` from packet `first` on as one delivery. The range must lie within the frame.
+/// Cut `count` packets of `frame`, from packet `first` on, as one delivery. The range must lie within the frame.
 pub fn cut(frame: &Rc<Frame>, first: usize, count: usize) -> Delivery {
     let wire_bytes = (first..first + count)
         .map(|i| frame.packet_wire_bytes(i))
@@ -135,7 +135,7 @@ pub fn cut(frame: &Rc<Frame>, first: usize, count: usize) -> Delivery {
     }
 }
 
-/// Makes the header of a piece what segmentation would have made it (as the kernel's `tcp_gso_segment` does).
+/// Adapt the header of a piece as segmentation would (the kernel's `tcp_gso_segment`).
 fn edit_piece(piece: &mut Delivery, whole: &Layout, first: usize, count: usize) {
     let ecn = piece.vnet.gso_type & GSO_ECN;
     if whole.protocol == PROTOCOL_TCP {
@@ -145,7 +145,7 @@ fn edit_piece(piece: &mut Delivery, whole: &Layout, first: usize, count: usize) 
         if first + count < whole.packets() {
             *flags &= !(FIN | PSH);
         }
-        // Without the ECN bit CWR is one of the ACE bits of accurate ECN and belongs to every segment.
+        // Without the ECN bit, CWR is one of the ACE bits of accurate ECN and belongs to every segment.
         if first > 0 && ecn != 0 {
             *flags &= !CWR;
         }
@@ -166,7 +166,7 @@ fn edit_piece(piece: &mut Delivery, whole: &Layout, first: usize, count: usize) 
     }
 }
 
-/// Writes the length fields for `layout.payload_len`, the IPv4 checksum and the partial transport checksum.
+/// Write the length fields for `layout.payload_len`, the IPv4 checksum and the partial transport checksum.
 fn edit_lengths(head: &mut [u8], layout: &Layout) {
     let l4_len = layout.payload - layout.l4 + layout.payload_len;
     let (l3, l4) = (layout.l3, layout.l4);
@@ -196,10 +196,10 @@ fn ip_id(header: &[u8], layout: &Layout) -> u16 {
     u16::from_be_bytes([header[layout.l3 + 4], header[layout.l3 + 5]])
 }
 
-/// Joins neighbours of one TCP flow where nothing but position tells them apart (the rules of the kernel's GRO).
+/// Join neighbours of one TCP flow that differ only by position (the rules of the kernel's GRO).
 ///
-/// The order of deliveries is kept and only direct neighbours are joined. No result exceeds `max_wire_bytes` unless a
-/// single input already did.
+/// Deliveries keep their order, and only direct neighbours are joined. No result exceeds `max_wire_bytes` unless a
+/// single input did.
 pub fn coalesce(deliveries: Vec<Delivery>, max_wire_bytes: u64) -> Vec<Delivery> {
     let mut joined: Vec<Delivery> = Vec::with_capacity(deliveries.len());
     for next in deliveries {
@@ -234,7 +234,7 @@ fn checksum_is_good(delivery: &Delivery) -> bool {
     delivery.chunks.len() > 1 || delivery.chunks[0].frame.checksum_is_good()
 }
 
-/// True if `b`'s headers continue `a`'s last packet.
+/// True if `b`'s headers are those of the packet after `a`'s last.
 fn headers_continue(a: &Delivery, b: &Delivery, layout: &Layout) -> bool {
     let (ha, hb) = (a.header(), b.header());
     let (l3, l4, end) = (layout.l3, layout.l4, layout.payload);
@@ -261,7 +261,7 @@ fn headers_continue(a: &Delivery, b: &Delivery, layout: &Layout) -> bool {
     same(0..l3) && ip_continues && flags_continue && tcp_same && tcp_seq(hb, layout) == next_seq
 }
 
-/// Appends `b` to `a`; [`may_join`] must have allowed it.
+/// Append `b` to `a`; [`may_join`] must have allowed it.
 fn join(a: &mut Delivery, mut b: Delivery) {
     let (Some(la), Some(lb)) = (a.layout, b.layout) else {
         return;

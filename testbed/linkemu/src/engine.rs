@@ -1,7 +1,7 @@
-//! The loop: waits for frames, due deliveries, control requests and signals; moves bytes between ports and shapers.
+//! The event loop: waits for frames, due deliveries, control requests and signals; moves bytes between ports and shapers.
 //!
-//! While there is traffic the loop runs at most once per tick, so that frames are read and written in batches. Reading
-//! late costs nothing: the kernel's arrival times count, not the time of reading.
+//! Under traffic the loop runs at most once per tick, so that frames are read and written in batches. Reading
+//! late does no harm: the kernel's arrival times count, not the time of reading.
 
 use crate::config::{Direction, LinkSpec};
 use crate::control::{self, EdgeView};
@@ -26,10 +26,10 @@ const MAX_EVENTS: usize = 64;
 const STOP_TOKEN: u64 = 1 << 32;
 const SERVER_TOKEN: u64 = 1 << 33;
 
-/// Failure to start or to continue.
+/// The emulator could not start or continue.
 #[derive(Debug, Error)]
 pub enum EngineError {
-    /// An interface did not appear in time.
+    /// An interface was not ready in time.
     #[error("interface {name}: not there and up in this network namespace within {seconds} s")]
     Missing {
         /// The interface.
@@ -47,7 +47,7 @@ pub enum EngineError {
         /// The kernel's error.
         source: io::Error,
     },
-    /// The control socket could not be made.
+    /// The control socket could not be created.
     #[error("control socket: {0}")]
     Control(io::Error),
     /// A system call of the loop failed.
@@ -61,14 +61,14 @@ impl From<rustix::io::Errno> for EngineError {
     }
 }
 
-/// Parameters of the loop.
+/// Settings of the loop.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
-    /// Grouping and memory of every direction.
+    /// Grouping and memory limits of every direction.
     pub limits: Limits,
-    /// Shortest time between two rounds under traffic; deliveries are at most this late.
+    /// Shortest interval of rounds under traffic; deliveries are at most this late.
     pub tick: Nanos,
-    /// Determines which packets are lost.
+    /// Seed of packet loss.
     pub seed: u64,
 }
 
@@ -115,7 +115,7 @@ fn timespec(time: Nanos) -> Timespec {
 }
 
 impl Engine {
-    /// Links and ports for `specs`; nothing is attached yet. Reading from `stop` ends [`Engine::run`].
+    /// Create links and ports for `specs`, not yet attached. A readable `stop` ends [`Engine::run`].
     pub fn new(
         specs: Vec<LinkSpec>,
         settings: Settings,
@@ -142,8 +142,8 @@ impl Engine {
         })
     }
 
-    /// Attaches to every interface, waiting up to `patience` for those that are not there or not up. Returns `false` if
-    /// it was told to stop meanwhile.
+    /// Attach to every interface, waiting up to `patience` for those that are missing or down. Returns `false` if
+    /// stopped meanwhile.
     pub fn attach(&mut self, patience: Nanos) -> Result<bool, EngineError> {
         let deadline = now() + patience;
         loop {
@@ -168,7 +168,7 @@ impl Engine {
         }
     }
 
-    /// Opens the control socket. Its existence tells others that the links work.
+    /// Open the control socket. Its existence signals that the links work.
     pub fn listen(&mut self, path: &Path) -> Result<(), EngineError> {
         let server =
             Server::listen(path, &self.poll, SERVER_TOKEN).map_err(EngineError::Control)?;
@@ -176,7 +176,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Runs until told to stop.
+    /// Run until stopped.
     pub fn run(&mut self) -> Result<(), EngineError> {
         let mut round = now();
         loop {
@@ -191,7 +191,7 @@ impl Engine {
             self.serve(&tokens);
             let pause = (round + self.tick).saturating_sub(now());
             if !tokens.is_empty() && pause > 0 {
-                // Interrupted sleep only means a shorter pause.
+                // An interrupted sleep only shortens the pause.
                 let _ = rustix::thread::nanosleep(&timespec(pause));
             }
         }
@@ -202,7 +202,7 @@ impl Engine {
         control::statistics(now(), &self.links, &mut self.ports)
     }
 
-    /// Waits for events until `until`; returns their tokens.
+    /// Wait for events until `until`; returns their tokens.
     fn wait(&self, until: Option<Nanos>) -> Result<Vec<u64>, EngineError> {
         let timeout = until.map(|at| timespec(at.saturating_sub(now())));
         let mut events = Vec::with_capacity(MAX_EVENTS);
@@ -217,8 +217,8 @@ impl Engine {
         Ok(events.iter().map(|e| e.data.u64()).collect())
     }
 
-    /// Time of the next action without events: the next delivery, not before the next tick, or the next check for an
-    /// absent interface.
+    /// Time of the next action without events: the next delivery, not before the next tick, or the next
+    /// attempt to attach to a missing interface.
     fn next_wake(&self, round: Nanos) -> Option<Nanos> {
         let due = self
             .links
@@ -264,7 +264,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Tries absent interfaces whose time has come, or all of them.
+    /// Attach to missing interfaces whose retry is due, or to all of them.
     fn attach_absent(&mut self, time: Nanos, all: bool) -> Result<(), EngineError> {
         for port in self.ports.0.iter_mut().flatten() {
             if port.retry_at().is_some_and(|at| all || at <= time) {

@@ -1,4 +1,4 @@
-//! Frames as they come in, and what is known about cutting them into wire packets.
+//! Received frames, and their division into wire packets.
 
 use crate::checksum;
 use crate::vnet::{GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, VnetHeader};
@@ -9,7 +9,7 @@ pub const ETHERNET_HEADER: usize = 14;
 const MIN_ETHERNET_FRAME: usize = 60;
 /// Preamble and start delimiter 8, frame check sequence 4, inter-packet gap 12.
 pub const WIRE_OVERHEAD: usize = 24;
-/// Most VLAN tags looked behind (IEEE 802.1ad stacks two).
+/// Limit of skipped VLAN tags (IEEE 802.1ad stacks two).
 const MAX_VLAN_TAGS: usize = 2;
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
@@ -22,7 +22,7 @@ pub const PROTOCOL_TCP: u8 = 6;
 /// Protocol number of UDP.
 pub const PROTOCOL_UDP: u8 = 17;
 
-/// Bytes a frame of `len` bytes (Ethernet header included) takes on the wire.
+/// Wire bytes of a frame of `len` bytes (Ethernet header included).
 pub fn wire_bytes(len: usize) -> u64 {
     (len.max(MIN_ETHERNET_FRAME) + WIRE_OVERHEAD) as u64
 }
@@ -46,7 +46,7 @@ impl Ip {
     }
 }
 
-/// Offsets in a frame whose payload can be divided or joined.
+/// Layout of a frame whose payload can be divided or joined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     /// IP version.
@@ -76,7 +76,7 @@ impl Layout {
         if self.protocol == PROTOCOL_TCP { 16 } else { 6 }
     }
 
-    /// Source and destination address as they stand in the IP header.
+    /// Source and destination address as in the IP header.
     pub fn addresses<'a>(&self, header: &'a [u8]) -> &'a [u8] {
         match self.ip {
             Ip::V4 => &header[self.l3 + 12..self.l3 + 20],
@@ -94,11 +94,11 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// Takes a frame that is to leave by an interface of this MTU; `None` if it is shorter than an Ethernet header.
+    /// Build a frame for an outgoing interface of this MTU; `None` if it is shorter than an Ethernet header.
     ///
-    /// A super-frame whose segments would not fit the MTU is divided into such as do. Open vSwitch 3.1 makes them: it
+    /// A super-frame whose segments exceed the MTU is divided into smaller ones. Open vSwitch 3.1 produces such frames: it
     /// computes the segment size without TCP options, so that the packets of a sender with timestamps (1448 bytes)
-    /// would come out twelve bytes too long.
+    /// would be twelve bytes too long.
     pub fn new(mut vnet: VnetHeader, bytes: Box<[u8]>, mtu: usize) -> Option<Frame> {
         if bytes.len() < ETHERNET_HEADER {
             return None;
@@ -125,20 +125,20 @@ impl Frame {
         &self.bytes
     }
 
-    /// Layout for division; `None` for a frame that passes in one piece.
+    /// Its layout; `None` for a frame that passes in one piece.
     pub fn layout(&self) -> Option<&Layout> {
         self.layout.as_ref()
     }
 
-    /// Number of wire packets it stands for.
+    /// Number of wire packets.
     pub fn packets(&self) -> usize {
         self.layout.map_or(1, |l| l.packets())
     }
 
     /// Wire bytes of packet `index`.
     ///
-    /// A super-frame that cannot be divided (tunnelled, or with IP options) counts as one packet but pays framing for
-    /// all the packets it stands for.
+    /// A super-frame that cannot be divided (tunnelled, or with IP options) counts as one packet, but with the framing of
+    /// all its packets.
     pub fn packet_wire_bytes(&self, index: usize) -> u64 {
         match &self.layout {
             Some(l) => {
@@ -153,8 +153,8 @@ impl Frame {
         }
     }
 
-    /// True for a super-frame inside a tunnel. The virtio-net header cannot express it, and the kernel takes no such
-    /// frame back.
+    /// True for a super-frame inside a tunnel. A virtio-net header cannot express it, so the kernel rejects such
+    /// a frame.
     pub fn is_tunnelled(&self) -> bool {
         let outer = || {
             let (l3, ethertype) = network_header(&self.bytes)?;
@@ -165,7 +165,7 @@ impl Frame {
             && outer().is_some_and(|l4| usize::from(self.vnet.csum_start) > l4)
     }
 
-    /// True if the transport checksum may be replaced: partial, verified by the kernel, or right when computed.
+    /// True if its transport checksum may be replaced: partial, verified before, or valid when computed.
     pub fn checksum_is_good(&self) -> bool {
         let trusted = self.vnet.flags & (crate::vnet::NEEDS_CSUM | crate::vnet::DATA_VALID) != 0;
         let verify = |l: &Layout| {
@@ -223,7 +223,7 @@ fn payload_offset(bytes: &[u8], protocol: u8, l4: usize) -> Option<usize> {
     (header_len >= least && l4 + header_len < bytes.len()).then_some(l4 + header_len)
 }
 
-/// Layout of the frame's segments, if every field it depends on is consistent; `None` is always safe.
+/// The layout of the frame, if every field that it depends on is consistent; `None` is always safe.
 fn layout(vnet: &VnetHeader, bytes: &[u8], mtu: usize) -> Option<Layout> {
     let (l3, ethertype) = network_header(bytes)?;
     let (ip, protocol, l4) = transport_header(bytes, l3, ethertype)?;

@@ -1,7 +1,27 @@
 //! Emulates WAN links between pairs of network interfaces, for kernels without `netem`.
 //!
-//! The core is pure and in virtual time: [`frame`] understands what comes in, [`shaper`] queues, times and loses wire
-//! packets, [`delivery`] cuts and joins super-frames. [`engine`], [`port`], [`server`] and [`sys`] are the edge.
+//! Who calls what, in which order:
+//!
+//! 1. `main` parses the arguments ([`config`], [`units`]), creates an [`engine::Engine`] with one [`link::Link`] and two [`port::Port`]s
+//!    per `--link`, attaches the ports and runs the loop.
+//! 2. The loop waits for events. [`port`] reads frames through [`sys`], and [`frame`] finds out how each divides into wire packets.
+//! 3. The [`shaper`] of the link's direction queues, times and loses the packets, in virtual time. Once some are due, [`delivery`] cuts
+//!    and joins super-frames of them, and the other port sends those.
+//! 4. [`server`] passes lines of the control socket to [`control`], which changes links and answers with their [`stats`].
+//!
+//! | module | contains |
+//! |---|---|
+//! | [`config`], [`units`] | link specifications, and the quantities in them |
+//! | [`frame`], [`vnet`], [`checksum`] | frames, their virtio-net headers, the Internet checksum |
+//! | [`link`], [`shaper`], [`stats`] | a link, one direction of it in virtual time, its counters |
+//! | [`delivery`] | runs of packets as frames |
+//! | [`control`] | the control protocol |
+//! | [`engine`] | the event loop |
+//! | [`port`] | one end of a link |
+//! | [`server`] | the control socket |
+//! | [`sys`] | packet sockets: the only unsafe code |
+//!
+//! [`engine`], [`port`], [`server`] and [`sys`] are the edge; the rest is pure, without clock or socket.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod checksum;

@@ -1,4 +1,4 @@
-//! A link: two directions, their specification, and the changes an operator makes to them.
+//! A link: two directions, their specification, and changes at run time.
 
 use crate::config::{Direction, DirectionChange, DirectionSpec, LinkSpec, queue_bytes};
 use crate::shaper::{Limits, Shape, Shaper};
@@ -29,7 +29,7 @@ fn shape(directions: &[DirectionSpec; 2], direction: Direction) -> Shape {
 }
 
 impl Link {
-    /// The `index`-th link of this process. `seed` determines its losses.
+    /// Create the `index`-th link of this process. `seed` determines its losses.
     pub fn new(spec: LinkSpec, index: usize, limits: Limits, seed: u64) -> Link {
         let shapers = Direction::BOTH.map(|d| {
             let shape = shape(&spec.directions, d);
@@ -38,7 +38,7 @@ impl Link {
         Link { spec, shapers }
     }
 
-    /// Its name for the control socket.
+    /// Its name in the control protocol.
     pub fn name(&self) -> &str {
         &self.spec.name
     }
@@ -53,12 +53,12 @@ impl Link {
         &self.shapers[direction.index()]
     }
 
-    /// One direction, to put frames in and take them out.
+    /// One direction, for enqueuing and delivering frames.
     pub fn shaper_mut(&mut self, direction: Direction) -> &mut Shaper {
         &mut self.shapers[direction.index()]
     }
 
-    /// Changes one direction, or both. A queue given as `bdp` or as a time follows rate and delay.
+    /// Change one direction, or both. A queue given as `bdp` or as a time follows rate and delay.
     pub fn change(&mut self, now: Nanos, which: Option<Direction>, change: DirectionChange) {
         for direction in affected(which) {
             let spec = &mut self.spec.directions[direction.index()];
@@ -73,7 +73,7 @@ impl Link {
         }
     }
 
-    /// Cuts or repairs one direction, or both.
+    /// Cut or repair one direction, or both.
     pub fn set_down(&mut self, which: Option<Direction>, down: bool) {
         for direction in affected(which) {
             self.shaper_mut(direction).set_down(down);

@@ -26,31 +26,31 @@ const MIB: u64 = 1 << 20;
 #[derive(Parser)]
 #[command(name = "sos-linkemu", version, verbatim_doc_comment)]
 struct Arguments {
-    /// A link; repeat for more
+    /// Link specification; repeat for more links
     #[arg(long = "link", value_name = "SPEC", required = true)]
     links: Vec<LinkSpec>,
-    /// Determines which packets are lost
+    /// Seed of packet loss
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Unix socket for control requests, made when all interfaces are attached
+    /// Unix socket for control requests, created once all interfaces are attached
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
-    /// Where to write statistics as JSON on exit (- for standard output)
+    /// File for statistics as JSON on exit (- for standard output)
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
-    /// How long to wait at the start for an interface to be there and up
+    /// Time to wait at the start for interfaces that are missing or down
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::parse_delay)]
     wait: Nanos,
     /// Longest run of packets delivered as one super-frame, as time on the wire; 0 for single packets
     #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = units::parse_delay)]
     burst: Nanos,
-    /// Do not join packets of different frames into super-frames
+    /// Deliver packets of different frames as separate frames
     #[arg(long)]
     no_coalesce: bool,
-    /// Run at ordinary priority; then deliveries are tens of milliseconds late whenever the machine is busy
+    /// Run at ordinary priority; deliveries are then tens of milliseconds late whenever the machine is busy
     #[arg(long)]
     no_realtime: bool,
-    /// Deliveries are at most about this late; smaller costs more CPU
+    /// Approximate limit of a delivery's lateness; smaller costs more CPU
     #[arg(long, value_name = "TIME", default_value = "200us", value_parser = parse_tick)]
     tick: Nanos,
     /// Memory per direction in MiB; frames beyond are dropped and counted
@@ -58,7 +58,7 @@ struct Arguments {
     memory: u64,
 }
 
-/// A tick of zero would be a busy loop, one beyond 10 ms no emulation.
+/// A tick of zero would be a busy loop, and one beyond 10 ms would not emulate the link.
 fn parse_tick(text: &str) -> Result<Nanos, UnitError> {
     let tick = units::parse_delay(text)?;
     if (10 * 1_000..=10 * units::MILLISECOND).contains(&tick) {
@@ -71,7 +71,7 @@ fn parse_tick(text: &str) -> Result<Nanos, UnitError> {
     })
 }
 
-/// Two links of one name could not be told apart, two of one interface would form a loop.
+/// Links of the same name would be indistinguishable, links of the same interface would form a loop.
 fn check_unique(links: &[LinkSpec]) -> Result<(), String> {
     let mut seen = std::collections::BTreeSet::new();
     for link in links {

@@ -1,4 +1,4 @@
-//! One end of a link: an interface that may come and go.
+//! One end of a link: an interface that may disappear and reappear.
 
 use crate::delivery::Delivery;
 use crate::frame::{ETHERNET_HEADER, Frame};
@@ -10,14 +10,14 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// Interval of checks for an absent interface, so that a repaired link works at once for a user.
+/// Interval of attempts to attach to a missing interface, so that users see a repaired link work at once.
 pub const RETRY_INTERVAL: Nanos = 200 * MILLISECOND;
-/// MTU of Ethernet, as long as the interface has not told its own.
+/// MTU of Ethernet, until the interface's own is known.
 const DEFAULT_MTU: usize = 1500;
-/// Batches read from one port before others get their turn.
+/// Limit of batches read from one port before the others.
 const MAX_BATCHES: usize = 8;
 
-/// An interface and, while it is there and up, a socket on it.
+/// An interface and, while the interface exists and is up, a socket on it.
 #[derive(Debug)]
 pub struct Port {
     name: String,
@@ -27,13 +27,13 @@ pub struct Port {
     mtu: usize,
     last_arrival: Nanos,
     drops: u64,
-    /// Frames the interface refused.
+    /// Frames that the interface refused.
     pub send_errors: u64,
     /// Frames that could not be read.
     pub unreadable: u64,
 }
 
-/// Wall clock minus monotonic clock at one moment, to place the kernel's arrival times.
+/// Wall clock and monotonic clock at one moment, to convert the kernel's arrival times.
 #[derive(Debug, Clone, Copy)]
 pub struct Clocks {
     /// Monotonic nanoseconds.
@@ -43,7 +43,7 @@ pub struct Clocks {
 }
 
 impl Clocks {
-    /// The monotonic time of a wall-clock stamp that cannot lie in the future. A stepped wall clock gives `now`.
+    /// Monotonic time of a wall-clock stamp, never in the future. A stepped wall clock gives `now`.
     fn arrival(&self, stamp: Option<u64>, not_before: Nanos) -> Nanos {
         stamp
             .and_then(|s| self.wall_ns.checked_sub(s))
@@ -54,7 +54,7 @@ impl Clocks {
 }
 
 impl Port {
-    /// A port on interface `name`, not yet attached. `token` identifies its events.
+    /// Create a port on interface `name`, not yet attached. `token` identifies its events.
     pub fn new(name: &str, token: u64) -> Port {
         Port {
             name: name.to_owned(),
@@ -79,12 +79,12 @@ impl Port {
         self.socket.is_some()
     }
 
-    /// Time of the next check for an absent interface.
+    /// Time of the next attempt to attach.
     pub fn retry_at(&self) -> Option<Nanos> {
         self.socket.is_none().then_some(self.retry_at)
     }
 
-    /// Attaches to the interface if it is there and up. Errors other than its absence are returned.
+    /// Attach to the interface if it exists and is up. Errors other than its absence are returned.
     pub fn try_attach(&mut self, now: Nanos, poll: &OwnedFd) -> io::Result<bool> {
         if self.socket.is_some() {
             return Ok(true);
@@ -106,12 +106,12 @@ impl Port {
         Ok(true)
     }
 
-    /// The interface's MTU, or what it last was.
+    /// The interface's MTU, or its last known one.
     pub fn mtu(&self) -> usize {
         self.mtu
     }
 
-    /// An MTU may be changed at any time; a frame that no longer fits tells.
+    /// Read the MTU, which may change at any time: a frame that no longer fits triggers it.
     fn learn_mtu(&mut self) {
         let now = self.socket.as_ref().and_then(|s| s.mtu(&self.name).ok());
         self.mtu = now.unwrap_or(self.mtu);
@@ -123,7 +123,7 @@ impl Port {
             return Ok(None);
         }
         socket.silence_arp(&self.name)?;
-        // Without IPv6 in the kernel or with a read-only /proc there is nothing to switch off or no way to.
+        // Without IPv6 in the kernel there is nothing to disable; with a read-only /proc it is impossible.
         let _ = fs::write(
             format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", self.name),
             "1",
@@ -131,7 +131,7 @@ impl Port {
         Ok(Some(socket))
     }
 
-    /// Lets go of an interface that went away; closing the socket takes it out of the poll set.
+    /// Detach from an interface that disappeared; closing the socket removes it from the poll set.
     fn detach(&mut self, now: Nanos) {
         self.take_drops();
         self.socket = None;
@@ -143,13 +143,13 @@ impl Port {
         self.drops += new.unwrap_or(0);
     }
 
-    /// Frames the kernel dropped because they were not read in time.
+    /// Frames that the kernel dropped because they were not read in time.
     pub fn dropped_by_socket(&mut self) -> u64 {
         self.take_drops();
         self.drops
     }
 
-    /// Reads what has arrived and is to leave by an interface of that MTU. Losing the interface detaches the port and is no error.
+    /// Read frames that are to leave by an interface of that MTU. Losing the interface detaches the port and is not an error.
     pub fn receive(
         &mut self,
         clocks: Clocks,
@@ -177,7 +177,7 @@ impl Port {
         Ok(frames)
     }
 
-    /// Counts a frame that cannot be handed on, and says once what to do about it.
+    /// Count a frame that cannot be forwarded, and print the remedy once.
     fn note_tunnel(&mut self) {
         if self.unreadable == 0 {
             eprintln!(
@@ -206,8 +206,8 @@ impl Port {
         }
     }
 
-    /// Sends deliveries in order. What the interface refuses is counted and skipped; what finds no interface is lost
-    /// like light in a cut fibre.
+    /// Send deliveries in order. Frames that the interface refuses are counted and skipped; without an interface they are lost,
+    /// as in a cut fibre.
     pub fn send(&mut self, now: Nanos, mut deliveries: &[Delivery]) -> io::Result<()> {
         while !deliveries.is_empty() {
             let Some(socket) = &self.socket else {
@@ -238,7 +238,7 @@ fn is_absence(error: &io::Error) -> bool {
     )
 }
 
-/// True if the error concerns one frame: too long for the MTU, a header the kernel refuses, or no room.
+/// True if the error concerns one frame: longer than the MTU, a header that the kernel rejects, or no buffer.
 fn is_refusal(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -246,7 +246,7 @@ fn is_refusal(error: &io::Error) -> bool {
     )
 }
 
-/// The frame as it was on the wire, its VLAN tag put back.
+/// The frame as on the wire, with its VLAN tag.
 fn frame_of(received: &Received<'_>, mtu: usize) -> Option<Frame> {
     if received.truncated {
         return None;

@@ -1,4 +1,4 @@
-//! The control socket: accepts connections, cuts lines, writes answers. Knows nothing of their meaning.
+//! The control socket: accepts connections, splits lines, writes answers. Does not interpret them.
 
 use crate::control::MAX_LINE;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -10,11 +10,11 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::{fs, mem};
 
-/// Connections at a time; further ones are closed at once.
+/// Limit of concurrent connections; further ones are closed at once.
 const MAX_CLIENTS: usize = 16;
-/// Unsent answers of a client that does not read; beyond, it is disconnected.
+/// Limit of unsent answers to a client that does not read; beyond it the client is disconnected.
 const MAX_OUTPUT: usize = 1 << 20;
-/// Bytes read from a client in one go.
+/// Bytes per read from a client.
 const READ_SIZE: usize = 4096;
 
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub struct Server {
     clients: BTreeMap<u64, Client>,
 }
 
-/// Makes room for the socket: removes a stale file, and refuses one with a listener.
+/// Remove a stale socket file; fail if a process listens on it.
 fn clear_stale(path: &Path) -> io::Result<()> {
     match UnixStream::connect(path) {
         Ok(_) => Err(io::Error::new(
@@ -49,7 +49,7 @@ fn clear_stale(path: &Path) -> io::Result<()> {
 }
 
 impl Server {
-    /// Listens at `path`. Events of the listener carry `first_token`, those of clients greater ones.
+    /// Listen at `path`. Events of the listener carry `first_token`, those of clients greater ones.
     pub fn listen(path: &Path, poll: &OwnedFd, first_token: u64) -> io::Result<Server> {
         clear_stale(path)?;
         let listener = UnixListener::bind(path)?;
@@ -69,7 +69,7 @@ impl Server {
         })
     }
 
-    /// Handles an event of the listener or a client; `answer` is called with each complete line.
+    /// Handle an event of the listener or a client; `answer` is called with each complete line.
     pub fn on_event(&mut self, token: u64, poll: &OwnedFd, mut answer: impl FnMut(&str) -> Value) {
         if token == self.first_token {
             self.accept(poll);
@@ -120,7 +120,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Already gone is as good.
+        // The file may be gone already.
         let _ = fs::remove_file(&self.path);
     }
 }

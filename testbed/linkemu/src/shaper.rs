@@ -1,8 +1,8 @@
 //! One direction of a link in virtual time: drop-tail queue, serialiser, lossy line with a delay.
 //!
-//! The queue and the serialiser are one number, the time until which the serialiser is busy: what it still has to
-//! send at `now` is the queue. Each packet of a super-frame is judged and timed by itself; consecutive survivors travel
-//! on as a run that is due when its last packet has arrived, as a network card with receive coalescing reports it.
+//! Queue and serialiser are one number, the time until which the serialiser is busy: its remaining work at `now`
+//! is the queue. Each packet of a super-frame is dropped and timed by itself; consecutive survivors continue
+//! as a run, due when its last packet arrives, as from a network card with receive coalescing.
 
 use crate::delivery::{self, Delivery};
 use crate::frame::Frame;
@@ -13,13 +13,13 @@ use rand_pcg::rand_core::{Rng, SeedableRng};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// Picoseconds, so that rounding a packet's time does not change the rate (1 ns of 1230 at 10 Gbit/s is 0.1 %).
+/// Picoseconds, so that rounding the duration of a packet does not change the rate (1 ns of 1230 at 10 Gbit/s is 0.1 %).
 type Picos = u128;
 
 const PICOS_PER_NANO: u128 = 1_000;
 const PICO_BITS_PER_BYTE: u128 = 8 * 1_000_000_000_000;
 
-/// Book-keeping of one held frame beyond its bytes (allocations, line entry); makes small frames count honestly.
+/// Overhead of a held frame beyond its bytes (allocations, line entry), so that small frames count fully.
 const HELD_FRAME_OVERHEAD: u64 = 256;
 
 /// A direction's characteristics, resolved to numbers.
@@ -31,37 +31,37 @@ pub struct Shape {
     pub delay: Nanos,
     /// Loss probability per packet.
     pub loss: f64,
-    /// Queue limit in wire bytes; a packet is always accepted when nothing is queued.
+    /// Queue limit in wire bytes; an empty queue always accepts a packet.
     pub queue_bytes: u64,
 }
 
-/// Grouping of packets on delivery, and memory limit.
+/// Limits of grouping and memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Longest run delivered as one frame, as serialisation time; a run has at least one packet.
+    /// Longest run delivered as one frame, in serialisation time; a run has at least one packet.
     pub run_time: Nanos,
     /// True if packets of different frames may be joined.
     pub coalesce: bool,
-    /// Most memory held; frames beyond are dropped and counted.
+    /// Limit of held memory; frames beyond it are dropped and counted.
     pub max_held_bytes: u64,
 }
 
-/// Consecutive packets of one frame on their way.
+/// Consecutive packets of one frame in transit.
 #[derive(Debug)]
 struct Run {
     frame: Rc<Frame>,
     first: usize,
     count: usize,
     wire_bytes: u64,
-    /// Time at which the serialiser has sent the last packet.
+    /// Time at which the serialiser has sent the last of them.
     sent: Picos,
-    /// Arrival time of the last packet.
+    /// Arrival time of the last of them.
     due: Nanos,
-    /// True for the frame's last run, which frees the frame's memory.
+    /// True for the frame's last run, which releases its memory.
     releases: bool,
 }
 
-/// One direction of a link. Owns no clock and no socket.
+/// One direction of a link. Has no clock and no socket.
 #[derive(Debug)]
 pub struct Shaper {
     shape: Shape,
@@ -80,14 +80,14 @@ fn held_cost(frame: &Frame) -> u64 {
     frame.bytes().len() as u64 + HELD_FRAME_OVERHEAD
 }
 
-/// `loss` as a bound for a uniform 64-bit number.
+/// `loss` as a threshold for a uniform 64-bit number.
 fn threshold(loss: f64) -> u64 {
     // The cast saturates, so a loss of 1 loses all but one packet in 2^64.
     (loss * 2f64.powi(64)) as u64
 }
 
 impl Shaper {
-    /// A direction with nothing on it. `seed` determines which packets are lost.
+    /// Create an empty direction. `seed` determines the lost packets.
     pub fn new(shape: Shape, limits: Limits, seed: u64) -> Shaper {
         Shaper {
             shape,
@@ -103,7 +103,7 @@ impl Shaper {
         }
     }
 
-    /// Takes a frame that arrived at `now`. Times may not go backwards from call to call.
+    /// Enqueue a frame that arrived at `now`. Times must not decrease from call to call.
     pub fn enqueue(&mut self, now: Nanos, frame: Frame) {
         let packets = frame.packets();
         let bytes = (0..packets).map(|i| frame.packet_wire_bytes(i)).sum();
@@ -119,7 +119,7 @@ impl Shaper {
         let frame = Rc::new(frame);
         let mut runs = self.transmit(now, &frame);
         let kept: usize = runs.iter().map(|r| r.count).sum();
-        // Few survivors must not hold the whole super-frame: a flooded queue would need many times its size.
+        // A few survivors must not keep the whole super-frame in memory: a flooded queue would need many times its size.
         let compact = kept * 2 < packets;
         match runs.last_mut() {
             Some(last) if !compact => {
@@ -133,7 +133,7 @@ impl Shaper {
         }
     }
 
-    /// Queues, serialises and loses the packets of `frame`; returns the runs that will arrive.
+    /// Queue, serialise and lose the packets of `frame`; returns the runs that will arrive.
     fn transmit(&mut self, now: Nanos, frame: &Rc<Frame>) -> Vec<Run> {
         let now = Picos::from(now) * PICOS_PER_NANO;
         self.busy_until = self.busy_until.max(now);
@@ -190,7 +190,7 @@ impl Shaper {
         self.line.push_back(run);
     }
 
-    /// Arrival time of a packet that the serialiser finished at `sent`, never before earlier packets.
+    /// Arrival time of data that the serialiser has finished at `sent`. Never before that of earlier data.
     fn due_time(&mut self, sent: Picos) -> Nanos {
         let sent = u64::try_from(sent.div_ceil(PICOS_PER_NANO)).unwrap_or(u64::MAX);
         self.last_due = sent.saturating_add(self.shape.delay).max(self.last_due);
@@ -207,7 +207,7 @@ impl Shaper {
         u64::try_from(bytes).unwrap_or(u64::MAX)
     }
 
-    /// Wire bytes the link carries in the longest run; also the bound for joined frames.
+    /// Wire bytes of the longest run; also the limit of joined frames.
     fn max_run_bytes(&self) -> u64 {
         let bits = u128::from(self.shape.rate_bps) * u128::from(self.limits.run_time);
         u64::try_from(bits / 8 / u128::from(SECOND)).unwrap_or(u64::MAX)
@@ -217,12 +217,12 @@ impl Shaper {
         self.loss_threshold > 0 && self.rng.next_u64() < self.loss_threshold
     }
 
-    /// Due time of the next delivery.
+    /// Time of the next delivery.
     pub fn next_due(&self) -> Option<Nanos> {
         self.line.front().map(|run| run.due)
     }
 
-    /// Takes off the line what is due at `now`, in order.
+    /// Remove the deliveries due at `now`, in order.
     pub fn due(&mut self, now: Nanos) -> Vec<Delivery> {
         let mut deliveries = Vec::new();
         while let Some(run) = self.pop_due(now) {
@@ -260,8 +260,8 @@ impl Shaper {
         self.stats.late_over_1ms += u64::from(late_us > 1_000);
     }
 
-    /// Changes the characteristics at `now`. What is queued is sent at the new rate and travels with the new delay; what
-    /// is on the line arrives as it would have. Order is kept.
+    /// Change the characteristics at `now`. Queued data is sent at the new rate and with the new delay; data
+    /// on the line arrives as before. Order is kept.
     pub fn reshape(&mut self, now: Nanos, shape: Shape) {
         let now = Picos::from(now) * PICOS_PER_NANO;
         let (old_rate, new_rate) = (u128::from(self.shape.rate_bps), u128::from(shape.rate_bps));
@@ -279,7 +279,7 @@ impl Shaper {
         self.busy_until = now + rescaled(self.busy_until.saturating_sub(now));
     }
 
-    /// Cuts the line (`true`) or repairs it. A cut loses what is queued and on its way, and then everything that comes.
+    /// Cut the line (`true`) or repair it. A cut loses all data queued and in transit, and all data that arrives later.
     pub fn set_down(&mut self, down: bool) {
         self.down = down;
         if down {
@@ -291,7 +291,7 @@ impl Shaper {
         }
     }
 
-    /// True while the line is cut.
+    /// True if the line is cut.
     pub fn is_down(&self) -> bool {
         self.down
     }
@@ -312,7 +312,7 @@ impl Shaper {
     }
 }
 
-/// The run's packets as a frame of their own, so that the frame they came from can go.
+/// The run's packets as a frame of their own, so that the original frame can be freed.
 fn compacted(run: &Run) -> Option<Frame> {
     let piece = delivery::cut(&run.frame, run.first, run.count);
     Frame::new(

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// Counts of one kind of event.
+/// Counters of one kind of event.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Traffic {
     /// Frames as read or written, super-frames counted once.
@@ -14,7 +14,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Counts one frame.
+    /// Count one frame.
     pub fn add(&mut self, packets: usize, bytes: u64) {
         self.frames += 1;
         self.packets += packets as u64;
@@ -22,14 +22,14 @@ impl Traffic {
     }
 }
 
-/// Packets that came in and did not go out, by reason.
+/// Dropped packets by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Dropped {
     /// Tail drops at the queue limit.
     pub queue: u64,
-    /// Lost on the line with the set probability.
+    /// Lost on the line by the configured probability.
     pub loss: u64,
-    /// Arrived at, or were on, a link set down.
+    /// Arrived at, or in transit on, a cut link.
     pub down: u64,
     /// The memory bound was reached.
     pub memory: u64,
@@ -37,18 +37,18 @@ pub struct Dropped {
     pub socket: u64,
     /// Super-frames inside a tunnel, which a virtio-net header cannot express, and frames longer than 64 KiB.
     pub unreadable: u64,
-    /// Frames the outgoing interface refused (longer than its MTU, full, or down).
+    /// Frames that the outgoing interface refused (longer than its MTU, full, or down).
     pub send: u64,
 }
 
 /// Statistics of one direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct DirectionStats {
-    /// Received.
+    /// Received traffic.
     pub received: Traffic,
-    /// Delivered.
+    /// Delivered traffic.
     pub delivered: Traffic,
-    /// Dropped.
+    /// Dropped packets.
     pub dropped: Dropped,
     /// Queue length now.
     pub queue_bytes: u64,
@@ -60,8 +60,8 @@ pub struct DirectionStats {
     pub held_bytes: u64,
     /// Most bytes delivered at one instant.
     pub burst_max_bytes: u64,
-    /// Longest time a delivery was behind its due time, in microseconds: the resolution actually reached.
+    /// Longest delay of a delivery beyond its due time, in microseconds: the resolution actually reached.
     pub late_max_us: u64,
-    /// Deliveries more than a millisecond behind.
+    /// Deliveries more than a millisecond late.
     pub late_over_1ms: u64,
 }

@@ -1,6 +1,6 @@
 //! Quantities as users write them: `500mbit`, `29.5ms`, `1%`, `bdp`.
 //!
-//! Every parser returns a [`UnitError`] naming the text, so that a bad `--link` says what was wrong with it.
+//! Every parser returns a [`UnitError`] with the text, so that the error of a bad `--link` names the value.
 
 use thiserror::Error;
 
@@ -12,32 +12,32 @@ pub const MILLISECOND: Nanos = 1_000_000;
 /// One second.
 pub const SECOND: Nanos = 1_000_000_000;
 
-/// Slower than any modem; below it one packet would take longer than a test.
+/// Slower than any modem; below it, one packet would take longer than a test.
 const MIN_RATE_BPS: f64 = 1_000.0;
-/// Far above what one thread carries; keeps picosecond arithmetic away from overflow.
+/// Far above the capacity of one thread; prevents overflow of picosecond arithmetic.
 const MAX_RATE_BPS: f64 = 400e9;
 /// A minute one way: beyond interplanetary use, and it bounds the memory of the delay line.
 const MAX_DELAY_NS: f64 = 60e9;
 /// A queue beyond 4 GiB is a typing error.
 const MAX_QUEUE_BYTES: f64 = 4.0 * 1024.0 * 1024.0 * 1024.0;
 
-/// A quantity that could not be read.
+/// An invalid quantity.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum UnitError {
     /// The text is not a number followed by a known unit.
     #[error("{what} {text:?}: expected {expected}")]
     Malformed {
-        /// Name of the value ("rate", ...).
+        /// The quantity ("rate", ...).
         what: &'static str,
         /// The text as given.
         text: String,
         /// An example of the right form.
         expected: &'static str,
     },
-    /// The number is outside what the emulator can do.
+    /// The number is outside the emulator's range.
     #[error("{what} {text:?} is out of range ({range})")]
     OutOfRange {
-        /// Name of the value.
+        /// The quantity.
         what: &'static str,
         /// The text as given.
         text: String,

@@ -1,4 +1,4 @@
-//! The virtio-net header that AF_PACKET puts before each frame (`struct virtio_net_hdr`, virtio 1.2, 5.1.6).
+//! The virtio-net header before each frame of AF_PACKET (`struct virtio_net_hdr`, virtio 1.2, 5.1.6).
 //!
 //! In its legacy form, which packet sockets use, the 16-bit fields are in the machine's byte order.
 
@@ -28,18 +28,18 @@ pub struct VnetHeader {
     pub flags: u8,
     /// One of the `GSO_` values, perhaps with [`GSO_ECN`].
     pub gso_type: u8,
-    /// Length of all headers; a hint for the kernel's allocation, but one without which it allocates 64 KiB in one piece.
+    /// Length of all headers: a hint for the kernel's allocation, without which it allocates 64 KiB in one piece.
     pub hdr_len: u16,
     /// Payload bytes per segment.
     pub gso_size: u16,
     /// Start of checksumming, from the frame's first byte.
     pub csum_start: u16,
-    /// Offset of the checksum field, from `csum_start`.
+    /// Position of the checksum, from `csum_start`.
     pub csum_offset: u16,
 }
 
 impl VnetHeader {
-    /// From the bytes the kernel delivered.
+    /// Decode the bytes from the kernel.
     pub fn decode(b: &[u8; VNET_LEN]) -> VnetHeader {
         let word = |i: usize| u16::from_ne_bytes([b[i], b[i + 1]]);
         VnetHeader {
@@ -52,7 +52,7 @@ impl VnetHeader {
         }
     }
 
-    /// To the bytes the kernel takes.
+    /// Encode the bytes for the kernel.
     pub fn encode(&self) -> [u8; VNET_LEN] {
         let mut b = [0; VNET_LEN];
         b[0] = self.flags;
@@ -69,7 +69,7 @@ impl VnetHeader {
         self.flags & NEEDS_CSUM != 0
     }
 
-    /// The header for the same frame after `by` bytes (a VLAN tag) were put in before the network header.
+    /// The header for the same frame after inserting `by` bytes (a VLAN tag) before the network header.
     pub fn shifted(mut self, by: u16) -> VnetHeader {
         if self.hdr_len != 0 {
             self.hdr_len = self.hdr_len.saturating_add(by);

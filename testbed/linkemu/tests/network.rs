@@ -35,7 +35,7 @@ fn each_way_has_its_own_delay() {
 #[test]
 fn udp_gets_the_rate_and_no_more() {
     let world = World::new();
-    // The queue keeps the line busy while a loaded machine does not let the sender run.
+    // The queue keeps the line busy while a loaded machine suspends the sender.
     let _emulator = world.emulator("rate=50mbit,delay=10ms,queue=250ms");
     let result = world.iperf("-u -b 80M -l 1400 -t 4 -w 2M");
     let seen = result["end"]["sum_received"]["bits_per_second"]
@@ -91,7 +91,7 @@ fn tcp_reaches_the_wire_limit() {
     );
 }
 
-/// Takes the trust out of veth: the emulator's ends complete checksums and segment, the hosts verify what arrives.
+/// Make veth verify checksums: the emulator's ends complete checksums and segment, the hosts verify them on arrival.
 fn verify_checksums(world: &World) {
     for end in ["wa", "wb"] {
         world.wan.run(&format!(

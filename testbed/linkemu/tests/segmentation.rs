@@ -187,7 +187,7 @@ fn a_wrong_checksum_is_delivered_as_it_is() {
 fn segments_too_long_for_the_mtu_become_those_the_sender_made() {
     let stream = Stream::tcp4(vec![7; 10 * 1448], 1448);
     let (vnet, bytes) = stream.super_frame();
-    // As Open vSwitch 3.1 hands it on: header and segment size computed without the TCP options.
+    // As from Open vSwitch 3.1: header and segment size computed without the TCP options.
     let overlong = VnetHeader {
         gso_size: 1460,
         hdr_len: 54,

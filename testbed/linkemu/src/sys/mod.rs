@@ -1,6 +1,6 @@
 //! The only unsafe code: AF_PACKET sockets with virtio-net headers, batch receive and send, interface flags.
 //!
-//! See packet(7). Every pointer handed to the kernel is built from buffers borrowed for the length of that call.
+//! See packet(7). Every pointer passed to the kernel is built from buffers borrowed for the duration of that call.
 #![allow(unsafe_code)]
 
 mod receive;
@@ -14,11 +14,11 @@ use std::io;
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// Frames written in one system call.
+/// Frames per send call.
 const TX_BATCH: usize = 64;
-/// Kernel-side buffer per socket and direction: 130 ms at 2 Gbit/s, for when this process does not get the CPU.
+/// Kernel buffer per socket and direction: 130 ms at 2 Gbit/s, for times without CPU.
 const SOCKET_BUFFER: libc::c_int = 32 << 20;
-/// `SOL_PACKET` option that keeps frames this host sends out of the socket; not in every libc.
+/// `SOL_PACKET` option that excludes frames sent by this host; not in every libc.
 const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
@@ -47,7 +47,7 @@ fn set_option<T>(
     .map(drop)
 }
 
-/// Puts this thread before all ordinary processes, as the kernel's own packet queues are; children do not inherit it.
+/// Give this thread priority over all ordinary processes, as the kernel's own packet queues have; children do not inherit it.
 /// The kernel still leaves others a twentieth of the time (sched(7)).
 pub fn become_realtime() -> io::Result<()> {
     let parameters = libc::sched_param { sched_priority: 1 };
@@ -56,7 +56,7 @@ pub fn become_realtime() -> io::Result<()> {
     check(unsafe { libc::sched_setscheduler(0, policy, &parameters) }).map(drop)
 }
 
-/// Index of the interface of that name in this network namespace, if there is one.
+/// Index of the interface of that name in this network namespace, if it exists.
 pub fn interface_index(name: &str) -> Option<libc::c_int> {
     let name = CString::new(name).ok()?;
     // SAFETY: a terminated string that lives across the call.
@@ -90,13 +90,13 @@ impl AsFd for PacketSocket {
 }
 
 impl PacketSocket {
-    /// Opens and binds a socket on the interface of that index, in promiscuous mode, with virtio-net headers, arrival
+    /// Open a socket on the interface of that index, in promiscuous mode, with virtio-net headers, arrival
     /// times, VLAN tags as auxiliary data, and without the frames this host sends. Needs CAP_NET_RAW and CAP_NET_ADMIN.
     pub fn open(index: libc::c_int) -> io::Result<PacketSocket> {
         let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: no pointers. Protocol 0 receives nothing until bound.
         let raw = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
-        // SAFETY: a newly created descriptor without another owner.
+        // SAFETY: a new descriptor without another owner.
         let fd = unsafe { OwnedFd::from_raw_fd(raw) };
         let on: libc::c_int = 1;
         for option in [
@@ -164,7 +164,7 @@ impl PacketSocket {
         Ok(usize::try_from(mtu).unwrap_or(0))
     }
 
-    /// Stops the kernel from answering ARP on `name`: the end of a cable does not speak.
+    /// Disable ARP on `name`: the end of a cable does not answer.
     pub fn silence_arp(&self, name: &str) -> io::Result<()> {
         let mut request = interface_request(name)?;
         self.control(libc::SIOCGIFFLAGS, &mut request)?;
@@ -173,7 +173,7 @@ impl PacketSocket {
         self.control(libc::SIOCSIFFLAGS, &mut request)
     }
 
-    /// Frames the kernel dropped for want of buffer since the last call.
+    /// Frames that the kernel dropped for lack of buffer space since the last call.
     pub fn take_drops(&self) -> io::Result<u64> {
         // SAFETY: tpacket_stats is plain data for which zeroes are valid.
         let mut stats: libc::tpacket_stats = unsafe { zeroed() };
@@ -192,7 +192,7 @@ impl PacketSocket {
         Ok(u64::from(stats.tp_drops))
     }
 
-    /// Sends deliveries in order; returns how many the kernel took. An error is that of the first one not taken.
+    /// Send deliveries in order; returns the number that the kernel accepted. An error is that of the first one not accepted.
     pub fn send(&self, deliveries: &[Delivery]) -> io::Result<usize> {
         let batch = &deliveries[..deliveries.len().min(TX_BATCH)];
         let headers: Vec<[u8; VNET_LEN]> = batch.iter().map(|d| d.vnet().encode()).collect();

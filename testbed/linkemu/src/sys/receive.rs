@@ -6,14 +6,14 @@ use std::io;
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Frames read in one system call: 2 MiB of buffers, enough that calls are few and they stay in the cache.
+/// Frames per receive call: 2 MiB of buffers, for few calls and good cache use.
 const RX_BATCH: usize = 32;
-/// Longest frame the kernel hands over: 64 KiB of IP packet, Ethernet header and tags.
+/// Longest frame from the kernel: 64 KiB of IP packet, Ethernet header and tags.
 const MAX_FRAME: usize = 65_536 + 64;
-/// Room for a timestamp and the auxiliary data in 8-byte words (both messages take 32 to 40 bytes).
+/// Size of a buffer for a timestamp and the auxiliary data, in 8-byte words (both messages take 32 to 40 bytes).
 const CONTROL_WORDS: usize = 16;
 
-/// A frame as the kernel delivered it.
+/// A frame from the kernel.
 #[derive(Debug)]
 pub struct Received<'a> {
     /// The virtio-net header.
@@ -22,9 +22,9 @@ pub struct Received<'a> {
     pub bytes: &'a [u8],
     /// Arrival by the wall clock, in nanoseconds since 1970.
     pub wall_ns: Option<u64>,
-    /// VLAN tag taken out by the kernel: protocol and control information.
+    /// VLAN tag that the kernel removed: protocol and control information.
     pub vlan: Option<(u16, u16)>,
-    /// The frame was longer than any the emulator handles.
+    /// The frame exceeded the emulator's limit.
     pub truncated: bool,
 }
 
@@ -55,10 +55,10 @@ impl Default for RxBatch {
 }
 
 impl RxBatch {
-    /// The number of frames that means there may be more.
+    /// A batch of this many frames may have successors.
     pub const FULL: usize = RX_BATCH;
 
-    /// Reads what is there, up to one batch; `WouldBlock` if nothing is.
+    /// Read one batch of frames; `WouldBlock` if there are none.
     pub fn receive(&mut self, socket: &PacketSocket) -> io::Result<usize> {
         self.arrived.clear();
         let mut vectors = Vec::with_capacity(RX_BATCH);
@@ -126,7 +126,7 @@ impl RxBatch {
     }
 }
 
-/// Reads arrival time and VLAN tag from the control messages.
+/// Parse arrival time and VLAN tag from the control messages.
 fn read_control(words: &[u64; CONTROL_WORDS], length: usize, received: &mut Received<'_>) {
     // SAFETY: msghdr is plain data for which zeroes are valid.
     let mut header: libc::msghdr = unsafe { zeroed() };

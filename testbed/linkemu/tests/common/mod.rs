@@ -8,7 +8,7 @@ pub const FIN: u8 = 0x01;
 pub const PSH: u8 = 0x08;
 pub const ACK: u8 = 0x10;
 
-/// A stretch of a TCP stream or a row of datagrams, before it is put into frames.
+/// A range of a TCP stream or a row of datagrams, before framing.
 #[derive(Debug, Clone)]
 pub struct Stream {
     pub vlan: bool,
@@ -25,7 +25,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// A plain IPv4 TCP stream with timestamps, as bulk transfers have.
+    /// A plain IPv4 TCP stream with timestamps, as in bulk transfers.
     pub fn tcp4(payload: Vec<u8>, mss: usize) -> Stream {
         Stream {
             vlan: false,
@@ -62,7 +62,7 @@ impl Stream {
         if self.udp { 6 } else { 16 }
     }
 
-    /// The whole stretch as one super-frame, or as an ordinary frame if it is but one packet.
+    /// The whole range as one super-frame, or as an ordinary frame if it has only one packet.
     pub fn super_frame(&self) -> (VnetHeader, Vec<u8>) {
         let gso = match (self.packets() > 1, self.udp, self.v6) {
             (false, ..) => GSO_NONE,
@@ -162,7 +162,7 @@ impl Stream {
         ones_complement(&pseudo)
     }
 
-    /// `packet(index)` with its checksum completed, as it comes without offload.
+    /// `packet(index)` with its checksum completed, as without offload.
     pub fn completed_packet(&self, index: usize) -> Vec<u8> {
         let mut b = self.packet(index);
         let sum = !ones_complement(&b[self.l4()..]);

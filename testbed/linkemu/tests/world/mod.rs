@@ -1,4 +1,4 @@
-//! A client and a server namespace joined by the emulator in a third. Needs root and iproute2; all is undone on drop.
+//! A client and a server namespace joined by the emulator in a third. Needs root and iproute2; everything is removed on drop.
 #![allow(dead_code)] // each test binary uses a part
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -18,7 +18,7 @@ pub const CLIENT: &str = "10.99.0.1";
 pub const SERVER: &str = "10.99.0.2";
 pub const SERVER_V6: &str = "fd99::2";
 
-/// Timeout of every step; generous, for machines under load.
+/// Timeout of any step; generous, for machines under load.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -35,7 +35,7 @@ pub fn run(line: &str) -> String {
     text
 }
 
-/// Waits until `condition` gives something.
+/// Wait until `condition` returns a value.
 pub fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -97,11 +97,11 @@ impl Drop for Namespace {
     }
 }
 
-/// A process that is ended on drop.
+/// A process terminated on drop.
 pub struct Process(pub Child);
 
 impl Process {
-    /// Sends SIGTERM if the process still runs: after a wait its pid may be reused.
+    /// Send SIGTERM if the process still runs: after wait, its id may belong to another process.
     pub fn terminate(&mut self) {
         if matches!(self.0.try_wait(), Ok(None)) {
             let _ = Command::new("kill").arg(self.0.id().to_string()).status();
@@ -123,7 +123,7 @@ pub struct Emulator {
 }
 
 impl Emulator {
-    /// Starts it in `namespace` and waits until it is ready.
+    /// Start the emulator in `namespace` and wait until it is ready.
     pub fn start(namespace: &Namespace, arguments: &str) -> Emulator {
         let folder = std::env::temp_dir().join(&namespace.0);
         fs::create_dir_all(&folder).unwrap();
@@ -149,7 +149,7 @@ impl Emulator {
         self.folder.join("control")
     }
 
-    /// One request and its answer, which must be positive.
+    /// Send a request; its answer must be positive.
     pub fn ask(&self, request: &str) -> Value {
         let mut stream = UnixStream::connect(self.control()).unwrap();
         writeln!(stream, "{request}").unwrap();
@@ -208,7 +208,7 @@ impl World {
         world
     }
 
-    /// Makes the veth pair between a host and the emulator.
+    /// Create the veth pair between a host and the emulator.
     pub fn cable(&self, host: &Namespace, inner: &str, v4: &str, v6: &str) {
         let (host, wan) = (&host.0, &self.wan.0);
         run(&format!(
@@ -255,13 +255,13 @@ impl World {
         serde_json::from_str(&text).unwrap()
     }
 
-    /// Sends `size` pseudo-random bytes from client to server and back; panics if a single one is wrong.
+    /// Send `size` pseudo-random bytes from client to server and back; panics if one differs.
     pub fn echo(&self, server: &str, size: usize) {
         echo(&self.client, &self.server, server, size);
     }
 }
 
-/// Byte `i` of the test pattern: no period that a lost or doubled packet could hide in.
+/// Byte `i` of the test pattern, without a period that could hide a lost or duplicated packet.
 fn pattern(size: usize) -> Vec<u8> {
     let mut state = 0x2545_f491_4f6c_dd1du64;
     let mut bytes = Vec::with_capacity(size + 8);
@@ -275,7 +275,7 @@ fn pattern(size: usize) -> Vec<u8> {
     bytes
 }
 
-/// Sends `size` bytes from one namespace to `server` in the other, and the same back, checking both.
+/// Send `size` bytes from one namespace to `server` in the other, and back, checking both.
 pub fn echo(client: &Namespace, server_side: &Namespace, server: &str, size: usize) {
     let address: SocketAddr = (server.parse::<IpAddr>().unwrap(), 7000).into();
     let (ready, listening) = std::sync::mpsc::channel();
