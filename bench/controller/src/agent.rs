@@ -1,4 +1,4 @@
-//! An agent of SOS as a controller sees it: beacons, answers to orders, ends of sessions, reports. It relays nothing.
+//! An agent of SOS as a controller sees it: beacons, answers to orders, ends of sessions, reports. It relays no bytes.
 
 use std::collections::HashMap;
 
@@ -12,17 +12,17 @@ use crate::packets::{FlowKey, Party, datagram};
 
 /// UUIDs in one chunk of a report (spec/order.md 7).
 const CHUNK: usize = 64;
-/// Ports an agent has for streams; path labels of its sessions come from them.
+/// Stream ports of an agent, from which the path labels of its sessions come.
 const STREAM_PORTS: (u16, u16) = (10_000, 8);
 
-/// State of an agent from its orders and reports.
+/// Counters of orders.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Orders {
-    /// Preparations taken.
+    /// Preparations accepted.
     pub prepared: u64,
-    /// Preparations that were to be forgotten.
+    /// Preparations released.
     pub released: u64,
-    /// Orders that were no orders, or not signed for it.
+    /// Invalid orders, or not signed for this agent.
     pub refused: u64,
 }
 
@@ -52,7 +52,7 @@ struct Keys {
 }
 
 impl Agent {
-    /// An agent that has just started. `site_key` is its site's.
+    /// Create an agent that has just started. `site_key` is its site's.
     pub fn new(plan: AgentPlan, site_key: &(KeyId, Key), discovery: &Discovery, boot: BootId) -> Self {
         let key = &site_key.1;
         let keys = Keys {
@@ -77,7 +77,7 @@ impl Agent {
         }
     }
 
-    /// Its port and identity.
+    /// Its site, addresses and port.
     pub fn plan(&self) -> &AgentPlan {
         &self.plan
     }
@@ -95,7 +95,7 @@ impl Agent {
             sequence: self.beacons,
             time_ms,
             sessions: u32::try_from(self.sessions.len()).unwrap_or(u32::MAX),
-            // more than any run makes: what is measured is the controller, not the limits of agents
+            // more than any run needs: the benchmark measures the controller, not the limits of agents
             session_limit: 10_000_000,
             bytes_per_second: 0,
             cpu_permille: 0,
@@ -113,7 +113,7 @@ impl Agent {
         datagram(self.plan.party, self.discovery.0, (self.discovery.2, self.discovery.1), &bytes)
     }
 
-    /// Takes an order; the frame that answers it, if one does.
+    /// Process an order; returns the frame that answers it, if any.
     pub fn obey(&mut self, payload: &[u8], time_ms: u64) -> Option<Vec<u8>> {
         let checked = UnverifiedOrder::parse(payload).and_then(|order| order.verify(&self.keys.to_agent));
         let Ok(order) = checked else {
@@ -150,7 +150,7 @@ impl Agent {
         self.flows.get(flow).copied()
     }
 
-    /// The frame that says that a session is over; None when it is not one of this agent's.
+    /// The frame that ends a session; None for a session of another agent.
     pub fn end(&mut self, session: SessionUuid, time_ms: u64) -> Option<Vec<u8>> {
         self.forget(session)?;
         let ended = Ended {
@@ -163,7 +163,7 @@ impl Agent {
         self.say(OrderBody::Ended(ended), time_ms, 0)
     }
 
-    /// The whole list of sessions, as frames; none before a controller has spoken.
+    /// The whole list of sessions, as frames; none before a controller has sent an order.
     pub fn report(&mut self, time_ms: u64) -> Vec<Vec<u8>> {
         self.reports += 1;
         let all: Vec<SessionUuid> = self.sessions.keys().copied().collect();

@@ -1,4 +1,4 @@
-//! The parts of a controller-config document (spec/controller-config.md) that say what is to be emulated, and the keys of its agents.
+//! The parts of a controller-config document (spec/controller-config.md) that define the emulated network, and the keys of its agents.
 
 use std::collections::HashMap;
 use std::fs;
@@ -9,7 +9,7 @@ use std::path::Path;
 use serde::{Deserialize, Deserializer, de::Error as _};
 use sos_wire::{AgentId, Key, KeyFile, KeyId, SiteId};
 
-/// A document; what is not needed here is not looked at.
+/// A document; unused fields are ignored.
 #[derive(Debug, Deserialize)]
 pub struct Document {
     /// Discovery settings.
@@ -54,7 +54,7 @@ pub struct Site {
     pub name: String,
     /// Its number.
     pub id: u16,
-    /// True for a transit site.
+    /// True if the site only carries traffic of others.
     pub transit: bool,
     /// Its switches.
     pub datapaths: Vec<Datapath>,
@@ -78,7 +78,7 @@ pub struct Agent {
     /// Its id.
     #[serde(deserialize_with = "parsed")]
     pub id: AgentId,
-    /// Its node: the switch of that name, the site's first one if there is none.
+    /// Its node, which names the switch; the site's first switch by default.
     pub node: String,
     /// Its address.
     pub address: Ipv4Addr,
@@ -89,9 +89,9 @@ pub struct Agent {
 pub struct Service {
     /// Its name.
     pub id: String,
-    /// The clients' end.
+    /// Clients.
     pub from: End,
-    /// The servers' end.
+    /// Servers.
     pub to: End,
     /// Server ports.
     pub ports: Vec<Ports>,
@@ -100,7 +100,7 @@ pub struct Service {
 /// One end of a service.
 #[derive(Debug, Deserialize)]
 pub struct End {
-    /// Name of the site.
+    /// Its site.
     pub site: String,
     /// Prefixes there.
     pub prefixes: Vec<Prefix>,

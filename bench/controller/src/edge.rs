@@ -16,14 +16,14 @@ use crate::switch::MAX_UNSENT;
 use crate::wire::WireError;
 use crate::world::World;
 
-/// Between two beacons of an agent; reports come with every fifth (spec/beacon.md 1, spec/order.md 7).
+/// Interval of an agent's beacons; reports come with every fifth (spec/beacon.md 1, spec/order.md 7).
 const BEACON: Duration = Duration::from_secs(1);
-/// Length of the intervals of the series.
+/// Length of an interval of the series.
 const INTERVAL: Duration = Duration::from_millis(250);
 const CONNECT: Duration = Duration::from_secs(5);
 const READ: usize = 256 * 1024;
 
-/// A run that could not be finished.
+/// A run that could not be completed.
 #[derive(Debug, Error)]
 pub enum RunError {
     /// A socket failed.
@@ -32,10 +32,10 @@ pub enum RunError {
     /// The controller closed a connection.
     #[error("the controller closed the connection of switch {0}")]
     Closed(String),
-    /// The controller sent something else than OpenFlow 1.3.
+    /// The controller sent something other than OpenFlow 1.3.
     #[error("switch {0}: {1}")]
     Wire(String, #[source] WireError),
-    /// It does not read.
+    /// The controller does not read.
     #[error("the controller does not read what switch {0} sends")]
     Unread(String),
     /// It was not ready in time.
@@ -43,22 +43,22 @@ pub enum RunError {
     NotReady(Duration, usize, usize),
 }
 
-/// Parameters of a run against a controller.
+/// Parameters of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     /// The controller's address.
     pub controller: SocketAddr,
-    /// Load profile.
+    /// The load.
     pub load: Load,
-    /// Time limit until the controller is ready.
+    /// Time limit for the controller to get ready.
     pub ready: Duration,
-    /// Duration of host announcements at the start.
+    /// Time for announcing hosts before anything else.
     pub settle: Duration,
-    /// SYNs offered and not counted.
+    /// Time of load before the measurement.
     pub warm_up: Duration,
     /// Duration of the measurement.
     pub measure: Duration,
-    /// Number of answers that ends the run; checked after every interval.
+    /// Number of answers that ends the measurement; checked after every interval.
     pub most: u64,
     /// Its process.
     pub pid: Option<u32>,
@@ -74,7 +74,7 @@ struct Runner {
     buffer: Vec<u8>,
 }
 
-/// Runs a world against a controller.
+/// Run a world against a controller.
 ///
 /// # Errors
 /// The controller cannot be reached, misbehaves, or is not ready in time.
@@ -177,7 +177,7 @@ impl Runner {
         Ok(self.now())
     }
 
-    /// Lets time pass, with or without load.
+    /// Let time pass, with or without load.
     fn spin(&mut self, length: Duration, load: Option<Load>) -> Result<(), RunError> {
         let started = self.now();
         match load {
@@ -191,7 +191,7 @@ impl Runner {
         }
     }
 
-    /// Offers load until `length` after `started`.
+    /// Offer load until `length` after `started`.
     fn stretch(&mut self, started: Duration, length: Duration, load: Load) -> Result<(), RunError> {
         loop {
             let now = self.now();
@@ -203,7 +203,7 @@ impl Runner {
         }
     }
 
-    /// Writes what is to be written, waits a millisecond at most, reads what has come.
+    /// Write pending output, wait a millisecond at most, read the input.
     fn turn(&mut self) -> Result<(), RunError> {
         let now = self.now();
         let time_ms = wall_ms();

@@ -1,14 +1,23 @@
 //! Emulates many OpenFlow 1.3 switches and measures how a controller answers their packet-ins, as OFCBenchmark did (M. Jarschel et al.,
 //! "A flexible OpenFlow-controller benchmark", EWSDN 2012): per switch rates, latencies, outstanding packets and fairness.
 //!
-//! | module | what |
+//! Who calls what, in which order:
+//!
+//! 1. `main` parses the arguments, builds a [`network`] (from the document of [`config`], if given), its agents and a [`world::World`].
+//! 2. [`edge::run`] connects every switch to the controller and loops: it passes received bytes and the time to the world, and writes
+//!    the switches' output.
+//! 3. [`world`] sends the SYNs that [`load`] finds due; each [`switch`] answers the controller from its [`table`], each [`agent`]
+//!    answers orders; [`stats`] counts.
+//! 4. [`report`] formats the counts, with the CPU time of [`process`].
+//!
+//! | module | contains |
 //! |---|---|
-//! | [`wire`], [`packets`] | OpenFlow and the frames in it, bytes only |
-//! | [`table`], [`switch`], [`agent`] | one switch, one agent of SOS |
-//! | [`network`], [`config`] | what is emulated |
-//! | [`world`], [`load`], [`stats`] | all of it together, in the time it is told |
+//! | [`wire`], [`packets`] | OpenFlow messages and the frames in them, bytes only |
+//! | [`table`], [`switch`], [`agent`] | one switch with its flow table, one agent of SOS |
+//! | [`network`], [`config`] | the emulated network |
+//! | [`world`], [`load`], [`stats`] | the whole emulation, with time as an argument |
 //! | [`edge`], [`process`] | sockets, clocks, /proc |
-//! | [`report`] | what was found |
+//! | [`report`] | results |
 
 pub mod agent;
 pub mod config;

@@ -1,24 +1,24 @@
-//! Schedule of SYNs: at a fixed rate, or whenever fewer than a number are unanswered.
+//! Times of the SYNs: at a rate regardless of answers, or whenever fewer than a number are unanswered.
 
 use std::time::Duration;
 
-/// Load profile.
+/// Load model of the SYNs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Load {
-    /// So many a second over all switches, evenly spaced, whatever the answers (open loop).
+    /// A rate per second over all switches, evenly spaced, regardless of answers (open loop).
     Rate(f64),
-    /// As many as keep this number unanswered at each switch (closed loop).
+    /// A constant number of unanswered SYNs at each switch (closed loop).
     Outstanding(u32),
 }
 
-/// Counts what an open loop owes.
+/// Counts the SYNs due in an open loop.
 #[derive(Debug, Default)]
 pub struct Pacer {
     offered: u64,
 }
 
 impl Pacer {
-    /// Number of SYNs due `elapsed` after the start and not handed out yet, at most `limit` at once: the others follow.
+    /// Number of SYNs due `elapsed` after the start and not issued yet, at most `limit` at once: the others come next.
     pub fn due(&mut self, rate: f64, elapsed: Duration, limit: u64) -> u64 {
         #[expect(
             clippy::cast_possible_truncation,

@@ -19,11 +19,11 @@ use sos_wire::BootId;
 
 /// Emulates OpenFlow 1.3 switches and measures how a controller answers their packet-ins.
 ///
-/// Without --config: switches with clients and a server of their own, as for a learning switch. Each SYN is handed to the controller whatever entries it
-/// has installed, and counts as answered when a packet-out carries it. With --config: the network that a controller-config document of SOS declares,
-/// with agents that announce themselves, answer orders and end sessions; SYNs are handed over by the entries that ask for them.
+/// Without --config: switches with clients and a server of their own, as for a learning switch. Each SYN is sent to the controller regardless of
+/// installed entries, and counts as answered when a packet-out carries it. With --config: the network that a controller-config document of SOS
+/// declares, with agents that send beacons, answer orders and end sessions; entries send the SYNs to the controller.
 ///
-/// SYNs of one millisecond leave together. Latencies run from there to the packet-out that holds the SYN (release) and to the entry for exactly its
+/// SYNs of one millisecond leave together. Latencies run from there to the packet-out with the SYN (release) and to the entry for exactly its
 /// flow at its own switch (entry).
 ///
 /// Exit status: 0 measured, 1 failed, 2 bad usage.
@@ -36,16 +36,16 @@ struct Arguments {
     /// Switches to emulate (without --config)
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=4096))]
     switches: u32,
-    /// How they are joined; LLDP crosses these wires (without --config)
+    /// Links between switches, which LLDP crosses (without --config)
     #[arg(long, value_enum, default_value = "none")]
     topology: Topology,
-    /// Controller-config document whose network is emulated
+    /// Controller-config document of the emulated network
     #[arg(long, value_name = "FILE", requires = "keys")]
     config: Option<PathBuf>,
-    /// Folder of site keys, as the controller's
+    /// Folder of site keys, in the controller's format
     #[arg(long, value_name = "DIR")]
     keys: Option<PathBuf>,
-    /// SYNs offered per second over all switches, whatever is answered
+    /// SYNs offered per second over all switches, regardless of answers
     #[arg(long, value_name = "SYNS", conflicts_with = "outstanding", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     rate: Option<u32>,
     /// SYNs kept unanswered at each switch
@@ -54,16 +54,16 @@ struct Arguments {
     /// Seconds to measure
     #[arg(long, default_value_t = 5.0, value_parser = seconds)]
     duration: f64,
-    /// Answers after which no more is measured: for a controller that holds only so many sessions, none of which ends
+    /// Answers after which the measurement ends: for a controller with a limit of sessions, none of which ends
     #[arg(long, value_name = "SYNS", default_value_t = u64::MAX, hide_default_value = true)]
     most: u64,
-    /// Seconds of load before that are not counted
+    /// Seconds of load before the measurement
     #[arg(long, default_value_t = 1.0, value_parser = seconds)]
     warm_up: f64,
     /// Seconds for the controller to learn hosts before it is loaded
     #[arg(long, default_value_t = 1.0, value_parser = seconds)]
     settle: f64,
-    /// Seconds until the controller must want SYNs
+    /// Seconds until the controller must request SYNs
     #[arg(long, default_value_t = 60.0, value_parser = seconds)]
     ready: f64,
     /// Seconds after which a SYN counts as lost
@@ -72,13 +72,13 @@ struct Arguments {
     /// Seconds a session lasts before both agents end it; without this option sessions do not end
     #[arg(long, value_parser = seconds)]
     hold: Option<f64>,
-    /// Servers do not tell where they are, so that a far entry goes to every datapath of their site
+    /// Servers do not announce themselves, so that a far entry goes to every datapath of their site
     #[arg(long)]
     unknown_servers: bool,
-    /// Process whose CPU time is measured
+    /// Process to measure the CPU time of
     #[arg(long)]
     pid: Option<u32>,
-    /// Where to write the report as JSON (- for standard output, instead of text)
+    /// File for the report as JSON (- for standard output, instead of text)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! The emulated network: switches, wires between them, hosts behind ports, and sources of SYNs.
+//! The emulated network: switches, the wires between them, the hosts behind their ports, and the sources of SYNs.
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -9,9 +9,9 @@ use sos_wire::{AgentId, MacAddress, SiteId};
 
 /// Clients behind the host port of each switch that sends SYNs.
 pub const CLIENTS: usize = 20;
-/// Port of clients, and of servers where these are elsewhere.
+/// Port of clients, and of servers on other switches.
 pub const HOST_PORT: u32 = 1;
-/// Port of the server where it is on the clients' own switch.
+/// Port of a server on the clients' own switch.
 pub const SERVER_PORT: u32 = 2;
 /// First port of agents.
 const AGENT_PORTS: u32 = 10;
@@ -49,29 +49,29 @@ pub struct AgentPlan {
     pub name: String,
     /// Its addresses.
     pub party: Party,
-    /// Its port.
+    /// Its switch and port.
     pub place: Place,
 }
 
-/// A source of SYNs: clients behind a port that connect to one server.
+/// Source of SYNs: clients behind a port, who connect to one server.
 #[derive(Debug, Clone)]
 pub struct Lane {
-    /// Port of the clients.
+    /// Switch and port of the clients.
     pub place: Place,
     /// The clients.
     pub clients: Vec<Party>,
-    /// The server that they connect to.
+    /// The server.
     pub server: Party,
-    /// Port of the server.
+    /// Switch and port of the server.
     pub server_place: Place,
-    /// The server's port.
+    /// The server's TCP port.
     pub server_port: u16,
 }
 
-/// Topology of a network without a document.
+/// Links between the switches of a network without a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Topology {
-    /// Not at all.
+    /// None.
     None,
     /// In a row.
     Line,
@@ -79,7 +79,7 @@ pub enum Topology {
     Ring,
 }
 
-/// Everything that is emulated.
+/// The complete emulated network.
 #[derive(Debug, Default)]
 pub struct Network {
     /// Switches.
@@ -93,7 +93,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Switches that each have clients and a server of their own: the world of a learning switch.
+    /// Switches that each have clients and a server of their own: the network of a learning switch.
     pub fn plain(count: usize, topology: Topology) -> Self {
         let mut network = Self::default();
         for index in 0..count {
@@ -123,7 +123,7 @@ impl Network {
         network
     }
 
-    /// The network a controller-config document declares: its datapaths, every edge one wired to every transit one (in a ring when there is no
+    /// The network of a controller-config document: its datapaths, each edge one wired to every transit one (in a ring without a
     /// transit site), its agents, and for each service clients at each datapath of its `from` site.
     ///
     /// # Errors

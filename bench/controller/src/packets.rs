@@ -1,4 +1,4 @@
-//! The frames that travel: SYNs of emulated clients, ARP announcements of hosts, datagrams of agents.
+//! Frames in the network: SYNs of emulated clients, ARP announcements of hosts, datagrams of agents.
 
 use std::net::Ipv4Addr;
 
@@ -7,7 +7,7 @@ use crate::wire::{u16_at, u32_at};
 /// An Ethernet address.
 pub type Mac = [u8; 6];
 
-/// The 4-tuple of a TCP connection, as in the packet.
+/// Source and destination of a TCP connection: addresses and ports as in the packet.
 pub type FlowKey = [u8; 12];
 
 /// A host, or an agent.
@@ -19,10 +19,10 @@ pub struct Party {
     pub address: Ipv4Addr,
 }
 
-/// Offset of TCP or UDP in the frames built here and looked at: IPv4 without options.
+/// Offset of TCP or UDP in these frames: IPv4 without options.
 const L4: usize = 34;
 
-/// A bare SYN with the options a Linux client sends. `number` is its initial sequence number, by which it is known again.
+/// A bare SYN with the options of a Linux client. `number`, its initial sequence number, identifies it.
 pub fn syn(client: Party, server: Party, ports: (u16, u16), number: u32) -> Vec<u8> {
     let mut tcp = Vec::with_capacity(40);
     tcp.extend_from_slice(&ports.0.to_be_bytes());
@@ -82,7 +82,7 @@ fn checksum(parts: &[&[u8]]) -> u16 {
     !u16::try_from((folded & 0xFFFF) + (folded >> 16)).expect("folded twice")
 }
 
-/// Ethertype, 0 when there is none.
+/// Ethertype, 0 without one.
 pub fn ethertype(frame: &[u8]) -> u16 {
     if frame.len() < 14 { 0 } else { u16_at(frame, 12) }
 }
@@ -91,7 +91,7 @@ fn protocol(frame: &[u8]) -> Option<u8> {
     (ethertype(frame) == 0x0800 && frame.len() >= L4 + 8 && frame[14] == 0x45).then(|| frame[23])
 }
 
-/// Number (initial sequence number) of the SYN in a frame, None when it is anything else.
+/// Number (initial sequence number) of the SYN in a frame, None for any other frame.
 pub fn syn_number(frame: &[u8]) -> Option<u32> {
     (protocol(frame)? == 6 && frame.len() >= L4 + 20 && frame[L4 + 13] & 0x17 == 2)
         .then(|| u32_at(frame, L4 + 4))

@@ -1,21 +1,21 @@
-//! CPU time of the process that is measured, from /proc (proc(5)).
+//! CPU time of the measured process, from /proc (proc(5)).
 
 use std::fs;
 use std::io;
 
-/// Clock ticks in a second; the same on every Linux this runs on (USER_HZ).
+/// Clock ticks per second; the same on every supported Linux (USER_HZ).
 const TICKS: f64 = 100.0;
 
 /// CPU seconds of a process so far, user and system, all its threads.
 ///
 /// # Errors
-/// The process is gone, or its line cannot be read.
+/// The process does not exist, or its line cannot be read.
 pub fn cpu_seconds(pid: u32) -> io::Result<f64> {
     let line = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     parse(&line).ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat cannot be read")))
 }
 
-/// utime and stime, fields 14 and 15. The name before them may hold anything but ends with the last parenthesis.
+/// utime and stime, fields 14 and 15. The name before them may contain any character but ends with the last parenthesis.
 fn parse(line: &str) -> Option<f64> {
     let (_, rest) = line.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace().skip(11).map(str::parse::<f64>);

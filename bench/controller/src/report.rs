@@ -1,4 +1,4 @@
-//! The results as JSON and as text.
+//! Results, as JSON and as text.
 
 use std::fmt::Write as _;
 
@@ -7,18 +7,18 @@ use serde::Serialize;
 use crate::stats::{Latencies, Messages, jain};
 use crate::world::{Counts, World};
 
-/// Quantiles of a latency in milliseconds; absent without any.
+/// Quantiles of a latency in milliseconds; absent without samples.
 #[derive(Debug, Serialize)]
 pub struct Quantiles {
-    /// Number of measurements.
+    /// Number of samples.
     pub count: u64,
-    /// Half were faster.
+    /// Median.
     pub p50_ms: Option<f64>,
-    /// 90 of 100 were faster.
+    /// 90th percentile.
     pub p90_ms: Option<f64>,
-    /// 99 of 100 were faster.
+    /// 99th percentile.
     pub p99_ms: Option<f64>,
-    /// The slowest.
+    /// Maximum.
     pub max_ms: Option<f64>,
 }
 
@@ -29,7 +29,7 @@ impl From<&Latencies> for Quantiles {
     }
 }
 
-/// Messages of a controller per answered SYN.
+/// A controller's messages for each SYN that it answered.
 #[derive(Debug, Serialize)]
 pub struct PerSyn {
     /// Flow-mods that add.
@@ -49,19 +49,19 @@ pub struct PerSwitch {
     pub name: String,
     /// Datapath id, 16 hex digits.
     pub dpid: String,
-    /// SYNs handed to the controller.
+    /// SYNs sent to the controller.
     pub sent: u64,
-    /// Answered.
+    /// Answered SYNs.
     pub answered: u64,
-    /// Not answered in time.
+    /// SYNs not answered in time.
     pub lost: u64,
-    /// Answered per second.
+    /// Answers per second.
     pub rate: f64,
     /// From SYN to packet-out.
     pub answer: Quantiles,
     /// Unanswered at the end of each interval.
     pub outstanding: Vec<u32>,
-    /// Answered in each interval.
+    /// Answers in each interval.
     pub answered_in: Vec<u64>,
 }
 
@@ -70,7 +70,7 @@ pub struct PerSwitch {
 pub struct Report {
     /// The controller's address.
     pub controller: String,
-    /// Load profile.
+    /// The load.
     pub load: String,
     /// Switches emulated, and those that sent SYNs.
     pub switches: usize,
@@ -78,33 +78,33 @@ pub struct Report {
     pub sources: usize,
     /// From the first connection to all switches described, seconds.
     pub handshake_s: f64,
-    /// From there until the controller wanted SYNs, seconds.
+    /// From there until the controller requested SYNs, seconds.
     pub ready_s: f64,
-    /// Duration of the measurement in seconds.
+    /// Duration of the measurement, seconds.
     pub duration_s: f64,
-    /// SYNs handed to the controller.
+    /// SYNs sent to the controller.
     pub sent: u64,
-    /// Answered.
+    /// Answered SYNs.
     pub answered: u64,
-    /// Of these, sent to an agent of SOS.
+    /// Of these, redirected to an agent of SOS.
     pub redirected: u64,
-    /// Not answered in time.
+    /// SYNs not answered in time.
     pub lost: u64,
-    /// Not sent because too many were unanswered.
+    /// SYNs not sent because too many were unanswered.
     pub withheld: u64,
-    /// SYNs that reached an agent which had not been told of them: an error of the controller.
+    /// SYNs that reached an agent without a preparation: an error of the controller.
     pub unprepared: u64,
     /// Error messages sent either way.
     pub errors: u64,
     /// LLDP frames that crossed wires since the start.
     pub probes: u64,
-    /// Answered per second.
+    /// Answers per second.
     pub rate: f64,
     /// CPU seconds of the controller while measuring.
     pub cpu_s: Option<f64>,
-    /// Answered per CPU second of the controller.
+    /// Answers per CPU second of the controller.
     pub per_cpu_second: Option<f64>,
-    /// From SYN to the packet-out that lets it go on.
+    /// From SYN to the packet-out that releases it.
     pub answer: Quantiles,
     /// From SYN to the entry for its flow at its own switch, if the controller installs such entries.
     pub entry: Quantiles,
@@ -118,20 +118,20 @@ pub struct Report {
     pub per_switch: Vec<PerSwitch>,
 }
 
-/// Measurements of the edge around a world's counters.
+/// Measurements of the edge, beside the counts of a world.
 #[derive(Debug, Default)]
 pub struct Measured {
     /// The controller's address.
     pub controller: String,
-    /// Load profile.
+    /// The load.
     pub load: String,
-    /// Seconds of handshake, of getting ready, of measuring, of an interval.
+    /// Seconds of handshake, of getting ready, of the measurement, of an interval.
     pub seconds: [f64; 4],
     /// CPU seconds of the controller.
     pub cpu_s: Option<f64>,
     /// Messages of the controller.
     pub messages: Messages,
-    /// Per interval and source: answered so far, unanswered now.
+    /// Per interval and source: total of answers, SYNs unanswered.
     pub series: Vec<Vec<(u64, u32)>>,
 }
 
@@ -141,7 +141,7 @@ fn ratio(count: u64, by: f64) -> f64 {
 }
 
 impl Report {
-    /// The report of a world that has been measured.
+    /// Build the report of a measured world.
     pub fn new(world: &World, measured: Measured) -> Self {
         let [handshake_s, ready_s, duration_s, interval_s] = measured.seconds;
         let total = |of: fn(&Counts) -> u64| world.counts.iter().map(of).sum::<u64>();

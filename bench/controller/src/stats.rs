@@ -1,10 +1,10 @@
-//! Counters per switch and in total: latencies, rates, outstanding packets, fairness.
+//! Statistics, per switch and in total: latencies, rates, outstanding packets, fairness.
 
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-/// Latencies to three digits, up to a minute; memory does not grow with what is recorded.
+/// Latencies to three digits, up to a minute; memory does not grow with the number of samples.
 #[derive(Debug, Clone)]
 pub struct Latencies(Histogram<u64>);
 
@@ -15,27 +15,27 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    /// Takes a latency; longer ones than a minute count as a minute.
+    /// Record a latency; more than a minute counts as a minute.
     pub fn record(&mut self, latency: Duration) {
         self.0.saturating_record(u64::try_from(latency.as_micros()).unwrap_or(u64::MAX));
     }
 
-    /// Adds those of another.
+    /// Add the samples of another histogram.
     pub fn merge(&mut self, other: &Self) {
         self.0 += &other.0;
     }
 
-    /// Number of latencies.
+    /// Number of samples.
     pub fn count(&self) -> u64 {
         self.0.len()
     }
 
-    /// A quantile in milliseconds, None without any.
+    /// A quantile in milliseconds, None without samples.
     pub fn quantile_ms(&self, quantile: f64) -> Option<f64> {
         (!self.0.is_empty()).then(|| micros_to_ms(self.0.value_at_quantile(quantile)))
     }
 
-    /// The longest in milliseconds, None without any.
+    /// The maximum in milliseconds, None without samples.
     pub fn max_ms(&self) -> Option<f64> {
         (!self.0.is_empty()).then(|| micros_to_ms(self.0.max()))
     }
@@ -46,7 +46,7 @@ fn micros_to_ms(micros: u64) -> f64 {
     micros as f64 / 1000.0
 }
 
-/// Jain's fairness index of shares: 1 when all are equal, 1/n when one has everything; 1 when all are zero.
+/// Jain's fairness index of shares: 1 if all are equal, 1/n if one has everything; 1 if all are zero.
 pub fn jain(shares: &[f64]) -> f64 {
     let (sum, squares) = shares.iter().fold((0.0, 0.0), |(sum, squares), x| (sum + x, squares + x * x));
     #[expect(clippy::cast_precision_loss, reason = "a number of switches")]
@@ -54,7 +54,7 @@ pub fn jain(shares: &[f64]) -> f64 {
     if squares == 0.0 { 1.0 } else { sum * sum / (count * squares) }
 }
 
-/// Messages of a controller, by what they are.
+/// Messages of a controller, by type.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Messages {
     /// Flow-mods that add.
@@ -68,7 +68,7 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// Difference from an earlier count.
+    /// The difference from an earlier count.
     pub fn since(self, earlier: Self) -> Self {
         Self {
             adds: self.adds - earlier.adds,

@@ -1,4 +1,4 @@
-//! One emulated switch: answers what a controller asks, and tells what it was made to do.
+//! One emulated switch: answers a controller's requests, and reports the effects of its commands.
 
 use std::mem;
 
@@ -8,43 +8,43 @@ use crate::stats::Messages;
 use crate::table::{Outcome, Table};
 use crate::wire::{self, FlowMod, Request, WireError, outputs, u16_at};
 
-/// Bytes written that the controller has not taken; beyond it the run ends, since nothing measured then means anything.
+/// Limit of bytes that the controller has not read; beyond it the run ends, since its measurements would be meaningless.
 pub const MAX_UNSENT: usize = 256 * 1024 * 1024;
 
-/// Something a controller made a switch do.
+/// An effect of a controller's command.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Deed {
-    /// A packet left by a port; reserved ports are those of the message.
+    /// A packet was sent to a port; reserved ports are those of the message.
     Sent {
         /// The port.
         port: u32,
         /// The frame.
         frame: Vec<u8>,
     },
-    /// An entry for exactly one flow came, written from client to server.
+    /// An entry for exactly one flow was added, given from client to server.
     Entry(FlowKey),
 }
 
 /// A switch.
 #[derive(Debug)]
 pub struct Switch {
-    /// Its description.
+    /// Its plan.
     pub plan: SwitchPlan,
     /// Its entries.
     pub table: Table,
-    /// Messages taken from the controller.
+    /// Messages received from the controller.
     pub messages: Messages,
     /// Bytes to be written to the controller.
     pub out: Vec<u8>,
-    /// Errors the controller reported, and messages answered by an error.
+    /// Errors that the controller reported, and messages answered by an error.
     pub errors: u64,
-    /// It has told its ports: a controller knows it now.
+    /// Its ports have been requested: the controller knows the switch now.
     pub described: bool,
     unread: Vec<u8>,
 }
 
 impl Switch {
-    /// A switch that has just connected: it says hello.
+    /// Create a switch that has just connected: it sends Hello.
     pub fn new(plan: SwitchPlan) -> Self {
         let mut out = Vec::new();
         wire::put_hello(&mut out);
@@ -52,7 +52,7 @@ impl Switch {
         Self { plan, table, messages, out, errors: 0, described: false, unread: Vec::new() }
     }
 
-    /// Takes bytes of the controller; what they made it do goes to `deeds`.
+    /// Process bytes of the controller; the effects go to `deeds`.
     ///
     /// # Errors
     /// They are not OpenFlow 1.3.
@@ -69,7 +69,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Hands a packet to the controller because of an entry; `u64::MAX` stands for none.
+    /// Send a packet to the controller because of an entry; `u64::MAX` stands for none.
     pub fn packet_in(&mut self, cookie: u64, in_port: u32, frame: &[u8]) {
         wire::put_packet_in(&mut self.out, cookie, in_port, frame);
     }
@@ -128,7 +128,7 @@ impl Switch {
         }
     }
 
-    /// Multipart replies (7.3.5): those of a controller's start-up are right, statistics not needed here are empty.
+    /// Multipart replies (7.3.5): complete for the requests of a controller's start-up; unused statistics are empty.
     fn multipart(&mut self, xid: u32, kind: u16, body: &[u8], message: &[u8]) {
         match kind {
             0 => wire::put_multipart(&mut self.out, xid, 0, false, &description(&self.plan.name)),
@@ -173,7 +173,7 @@ fn description(name: &str) -> Vec<u8> {
     out
 }
 
-/// The flow an exact match is for, None when it leaves an address or port open.
+/// The flow of an exact match, None if it leaves an address or port open.
 fn exact_flow(oxms: &[u8]) -> Option<FlowKey> {
     let (mut key, mut found, mut at) = ([0; 12], 0, 0);
     while at + 4 <= oxms.len() {

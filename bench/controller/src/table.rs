@@ -1,13 +1,13 @@
-//! A simplified flow table: enough to answer a controller about its own entries and to know which packets it wants to see.
+//! A simplified flow table: answers a controller about its own entries and finds the packets to send to the controller.
 //!
-//! Entries are told apart by table, priority and the bytes of the match, so a controller has to write the same match the same way
-//! twice to mean the same entry; controllers do. Timeouts are not kept: what is measured takes seconds.
+//! Entries are identified by table, priority and the bytes of the match, so a controller has to encode the same match identically
+//! each time; controllers do. Timeouts are ignored: a measurement takes seconds.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::wire::{FlowMod, put_multipart, reaches_controller, u16_at, u32_at};
 
-/// Entries of one switch; a further one is refused as a hardware table would.
+/// Limit of entries of one switch; a further one is refused, as by a hardware table.
 pub const MAX_ENTRIES: usize = 262_144;
 
 /// Bytes of entries in one part of a multipart reply, below the 64 KiB of a message.
@@ -28,14 +28,14 @@ struct Entry {
     instructions: Box<[u8]>,
 }
 
-/// Effect of a flow-mod.
+/// Result of a flow-mod.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub enum Outcome {
-    /// An entry came or was replaced.
+    /// An entry was added or replaced.
     Added,
     /// Entries were changed or deleted, perhaps none.
     Changed,
-    /// There is no room.
+    /// The table is full.
     Full,
 }
 
@@ -43,7 +43,7 @@ pub enum Outcome {
 #[derive(Debug, Default)]
 pub struct Table {
     entries: HashMap<Identity, Entry>,
-    /// Cookies of the entries that send packets to the controller: few, and looked at for each new kind of packet.
+    /// Cookies of the entries that send packets to the controller: few, and searched for each new kind of packet.
     punts: BTreeMap<Identity, u64>,
 }
 
@@ -53,12 +53,12 @@ impl Table {
         self.entries.len()
     }
 
-    /// True without entries.
+    /// True if there are none.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Does what a flow-mod says (6.4).
+    /// Apply a flow-mod (6.4).
     pub fn apply(&mut self, change: &FlowMod<'_>) -> Outcome {
         let identity = Identity { table: change.table, priority: change.priority, oxms: change.oxms.into() };
         match change.command {
@@ -97,7 +97,7 @@ impl Table {
         Outcome::Added
     }
 
-    /// Deletes all entries of a table and cookie; with a match only those with the very same one.
+    /// Delete all entries of a table and cookie; with a match, only those with an identical one.
     fn delete(&mut self, change: &FlowMod<'_>) {
         let meant = |identity: &Identity, cookie: u64| {
             (change.table == 0xFF || change.table == identity.table)
@@ -108,7 +108,7 @@ impl Table {
         self.punts.retain(|identity, cookie| !meant(identity, *cookie));
     }
 
-    /// Cookie of the entry that sends a frame to the controller, None when no entry does.
+    /// Cookie of the entry that sends a frame to the controller, None without such an entry.
     pub fn punts(&self, in_port: u32, frame: &[u8]) -> Option<u64> {
         let matching = self.punts.iter().filter(|(identity, _)| matches(&identity.oxms, in_port, frame));
         matching
@@ -116,7 +116,7 @@ impl Table {
             .map(|(_, cookie)| *cookie)
     }
 
-    /// Appends the reply to a flow statistics request (7.3.5.2), in as many parts as it takes.
+    /// Append the reply to a flow statistics request (7.3.5.2), in as many parts as needed.
     pub fn put_stats(&self, out: &mut Vec<u8>, xid: u32, request: &[u8]) {
         let filter = (request.len() >= 32).then(|| (u64_at(request, 16), u64_at(request, 24), request[0]));
         let mut part = Vec::new();
@@ -161,7 +161,7 @@ fn put_entry(out: &mut Vec<u8>, identity: &Identity, entry: &Entry) {
     out.extend_from_slice(&entry.instructions);
 }
 
-/// True if a frame from a port satisfies a match (7.2.3). Fields not known here match nothing.
+/// True if a frame from a port fulfils a match (7.2.3). Unknown fields match nothing.
 fn matches(mut oxms: &[u8], in_port: u32, frame: &[u8]) -> bool {
     while oxms.len() >= 4 {
         let (class, field, masked) = (u16_at(oxms, 0), oxms[2] >> 1, oxms[2] & 1 == 1);
@@ -183,7 +183,7 @@ fn matches(mut oxms: &[u8], in_port: u32, frame: &[u8]) -> bool {
     oxms.is_empty()
 }
 
-/// A field of a frame, right-aligned in eight bytes; None when the frame does not have it.
+/// A field of a frame, right-aligned in eight bytes; None if the frame does not have it.
 fn value(class: u16, field: u8, in_port: u32, frame: &[u8]) -> Option<[u8; 8]> {
     if frame.len() < 42 {
         return None;

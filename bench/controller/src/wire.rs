@@ -1,6 +1,6 @@
-//! OpenFlow 1.3 as a switch speaks it: what controllers send, read by slicing; what switches send, written into a buffer.
+//! OpenFlow 1.3 from the switch's side: parses a controller's messages by slicing, and writes a switch's messages into a buffer.
 //!
-//! Clause numbers are those of OpenFlow Switch Specification 1.3.5. Nothing here allocates more than the message it is given.
+//! Clause numbers are those of OpenFlow Switch Specification 1.3.5. No function allocates more than its message.
 
 use thiserror::Error;
 
@@ -21,12 +21,12 @@ pub enum WireError {
     /// Another version of OpenFlow.
     #[error("OpenFlow version {0} instead of 4")]
     Version(u8),
-    /// A length that cannot be.
+    /// An invalid length.
     #[error("impossible length in a message of type {0}")]
     Length(u8),
 }
 
-/// Requests of a controller.
+/// A controller's message.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Request<'a> {
     /// Hello (7.5.1).
@@ -60,7 +60,7 @@ pub enum Request<'a> {
 /// A packet to send.
 #[derive(Debug, PartialEq, Eq)]
 pub struct PacketOut<'a> {
-    /// The port it is said to have come in by.
+    /// Its nominal ingress port.
     pub in_port: u32,
     /// Action list.
     pub actions: &'a [u8],
@@ -73,7 +73,7 @@ pub struct PacketOut<'a> {
 pub struct FlowMod<'a> {
     /// Cookie of the entry, or of the entries meant.
     pub cookie: u64,
-    /// Mask of the cookie bits to match when modifying or deleting.
+    /// Mask of the cookie for modify and delete.
     pub cookie_mask: u64,
     /// Table, 255 = all of them (deletes).
     pub table: u8,
@@ -113,7 +113,7 @@ pub fn frame(buffer: &[u8]) -> Result<Option<usize>, WireError> {
 /// Transaction and request of a whole message.
 ///
 /// # Errors
-/// A length inside it that cannot be.
+/// An invalid length inside it.
 pub fn parse(message: &[u8]) -> Result<(u32, Request<'_>), WireError> {
     let kind = message[1];
     let short = |bytes: usize| if message.len() < bytes { Err(WireError::Length(kind)) } else { Ok(()) };
@@ -179,7 +179,7 @@ fn flow_mod(message: &[u8]) -> Result<FlowMod<'_>, WireError> {
     })
 }
 
-/// Ports that an action list sends to, in order (7.2.5).
+/// Output ports of an action list, in order (7.2.5).
 pub fn outputs(actions: &[u8]) -> impl Iterator<Item = u32> + '_ {
     items(actions).filter(|(kind, body)| *kind == 0 && body.len() >= 4).map(|(_, body)| u32_at(body, 0))
 }
@@ -191,7 +191,7 @@ pub fn reaches_controller(instructions: &[u8]) -> bool {
         .any(|(_, body)| outputs(&body[4..]).any(|port| port == PORT_CONTROLLER))
 }
 
-/// Type and body of each item of a list; ends at the first length that cannot be.
+/// Type and body of each item of a list; ends at the first invalid length.
 fn items(mut list: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = if list.len() < 4 { 0 } else { usize::from(u16_at(list, 2)) };
@@ -219,7 +219,7 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from(u32_at(bytes, at)) << 32 | u64::from(u32_at(bytes, at + 4))
 }
 
-/// Appends a message: header, then what `body` writes.
+/// Append a message: header, then the output of `body`.
 pub fn put(out: &mut Vec<u8>, kind: u8, xid: u32, body: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.extend_from_slice(&[VERSION, kind, 0, 0]);
@@ -229,7 +229,7 @@ pub fn put(out: &mut Vec<u8>, kind: u8, xid: u32, body: impl FnOnce(&mut Vec<u8>
     out[start + 2..start + 4].copy_from_slice(&length.to_be_bytes());
 }
 
-/// Hello with the one version we speak.
+/// Hello with the only supported version.
 pub fn put_hello(out: &mut Vec<u8>) {
     put(out, 0, 1, |b| b.extend_from_slice(&[0, 1, 0, 8, 0, 0, 0, 1 << VERSION]));
 }
@@ -247,7 +247,7 @@ pub fn put_packet_in(out: &mut Vec<u8>, cookie: u64, in_port: u32, data: &[u8]) 
     put(out, 10, 0, |b| {
         b.extend_from_slice(&NO_BUFFER.to_be_bytes());
         b.extend_from_slice(&u16::try_from(data.len()).expect("a frame is short").to_be_bytes());
-        // reason: an action; table 0. Without an entry: no match, and the cookie of none
+        // reason: an action; table 0. Without an entry: no match, and the cookie that stands for none
         b.extend_from_slice(&[u8::from(cookie != u64::MAX), 0]);
         b.extend_from_slice(&cookie.to_be_bytes());
         b.extend_from_slice(&[0, 1, 0, 12, 0x80, 0, 0, 4]);
@@ -266,7 +266,7 @@ pub fn put_multipart(out: &mut Vec<u8>, xid: u32, kind: u16, more: bool, body: &
     });
 }
 
-/// Error (7.4.4) with the first bytes of what it is about.
+/// Error (7.4.4) with the first bytes of the message concerned.
 pub fn put_error(out: &mut Vec<u8>, xid: u32, kind: u16, code: u16, about: &[u8]) {
     put(out, 1, xid, |b| {
         b.extend_from_slice(&kind.to_be_bytes());

@@ -1,4 +1,4 @@
-//! Everything emulated, together: SYNs go in, what the controller does with them comes out and is counted. No sockets, no clock.
+//! The whole emulation: SYNs go in, a controller's reactions come out and are counted. No sockets, no clock.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -13,30 +13,30 @@ use crate::stats::Latencies;
 use crate::switch::{Deed, Switch};
 use crate::wire::WireError;
 
-/// SYNs unanswered at once, over all switches; further ones are withheld and counted.
+/// Limit of unanswered SYNs over all switches; further ones are withheld and counted.
 pub const MAX_OUTSTANDING: usize = 1 << 20;
-/// SYNs handed out in one go, so that reading is never starved.
+/// Limit of SYNs sent in one go, so that reading is never starved.
 const BURST: u64 = 4096;
 const LLDP: u16 = 0x88CC;
 
-/// Counters of a lane, or of all.
+/// Counts of a lane, or of all lanes.
 #[derive(Debug, Default, Clone)]
 pub struct Counts {
-    /// SYNs handed to the controller.
+    /// SYNs sent to the controller.
     pub sent: u64,
-    /// SYNs it let go on, to an agent or plain.
+    /// SYNs that the controller released, to an agent or plain.
     pub answered: u64,
     /// Of these, to an agent.
     pub redirected: u64,
     /// SYNs not answered in time.
     pub lost: u64,
-    /// From SYN to the packet-out that lets it go on.
+    /// From SYN to the packet-out that releases it.
     pub answer: Latencies,
     /// From SYN to the entry for its flow at its own switch.
     pub entry: Latencies,
 }
 
-/// A SYN on its way.
+/// A SYN in flight.
 #[derive(Debug)]
 struct Pending {
     lane: usize,
@@ -51,9 +51,9 @@ pub struct Settings {
     pub patience: Duration,
     /// Duration of sessions; None = unlimited.
     pub hold: Option<Duration>,
-    /// True if servers announce themselves.
+    /// True if servers announce themselves to the network.
     pub announce_servers: bool,
-    /// True if a SYN is punted without a matching entry (an empty table).
+    /// True if SYNs are sent to the controller without an entry for it (an empty table).
     pub always_punt: bool,
 }
 
@@ -64,13 +64,13 @@ pub struct World {
     pub switches: Vec<Switch>,
     /// Counts of each lane.
     pub counts: Vec<Counts>,
-    /// SYNs unanswered at each lane.
+    /// Unanswered SYNs of each lane.
     pub outstanding: Vec<u32>,
     /// Agents.
     pub agents: Vec<Agent>,
     /// SYNs that could not be sent because too many were unanswered.
     pub withheld: u64,
-    /// SYNs that reached an agent which had not been told of them.
+    /// SYNs that reached an agent without a preparation.
     pub unprepared: u64,
     /// LLDP frames that crossed a wire.
     pub probes: u64,
@@ -89,7 +89,7 @@ pub struct World {
 }
 
 impl World {
-    /// A network whose switches have just connected.
+    /// Create a network whose switches have just connected.
     pub fn new(network: Network, agents: Vec<Agent>, settings: Settings, order_port: u16) -> Self {
         let lanes = network.lanes;
         let agent_at = agents.iter().enumerate().map(|(i, a)| (a.plan().place, i)).collect();
@@ -121,19 +121,19 @@ impl World {
         &self.lanes
     }
 
-    /// SYNs unanswered.
+    /// Number of unanswered SYNs.
     pub fn unanswered(&self) -> usize {
         self.pending.len()
     }
 
-    /// Forgets what was counted so far, and begins to offer SYNs at zero.
+    /// Reset the counts, and start the offered load at zero.
     pub fn reset(&mut self) {
         self.counts.fill(Counts::default());
         self.withheld = 0;
         self.pacer = Pacer::default();
     }
 
-    /// Hosts announce themselves: clients, and servers unless they are to stay unknown.
+    /// Announce hosts: clients, and servers unless they are to stay unknown.
     pub fn announce(&mut self) {
         for lane in &self.lanes {
             let servers = self.settings.announce_servers.then_some((lane.server_place, lane.server));
@@ -144,7 +144,7 @@ impl World {
         }
     }
 
-    /// Agents make themselves known; with `report` they also list their sessions.
+    /// Send the agents' beacons; with `report` also their lists of sessions.
     pub fn beacons(&mut self, time_ms: u64, report: bool) {
         for agent in &mut self.agents {
             let place = agent.plan().place;
@@ -158,7 +158,7 @@ impl World {
         }
     }
 
-    /// True if every lane's switch would punt its SYNs to the controller.
+    /// True if every lane's switch would send its SYNs to the controller.
     pub fn ready(&self) -> bool {
         let wants = |lane: &Lane| {
             let frame = packets::syn(lane.clients[0], lane.server, (1024, lane.server_port), 0);
@@ -168,7 +168,7 @@ impl World {
         self.switches.iter().all(|s| s.described) && self.lanes.iter().all(wants)
     }
 
-    /// Sends the SYNs that are due `elapsed` after the start of offering.
+    /// Send the SYNs due `elapsed` after the start of the load.
     pub fn offer(&mut self, load: Load, now: Duration, elapsed: Duration) {
         match load {
             Load::Rate(rate) => {
@@ -208,7 +208,7 @@ impl World {
         self.counts[index].sent += 1;
     }
 
-    /// Takes bytes a switch was sent.
+    /// Process bytes sent to a switch.
     ///
     /// # Errors
     /// They are not OpenFlow 1.3.
@@ -237,7 +237,7 @@ impl World {
         }
     }
 
-    /// A packet left a switch: over a wire to the next one, to an agent, or to a host.
+    /// Forward a packet that left a switch: over a wire to the next one, to an agent, or to a host.
     fn sent(&mut self, from: Place, frame: &[u8], now: Duration, time_ms: u64) {
         if let Some(to) = self.wires.get(&from).copied()
             && ethertype(frame) == LLDP
@@ -278,7 +278,7 @@ impl World {
         }
     }
 
-    /// Lets time pass: sessions end, SYNs are given up.
+    /// Advance time: sessions end, SYNs time out.
     pub fn pass(&mut self, now: Duration, time_ms: u64) {
         while self.ending.front().is_some_and(|(due, _)| *due <= now) {
             let Some((_, session)) = self.ending.pop_front() else { return };

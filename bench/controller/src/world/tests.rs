@@ -10,7 +10,7 @@ fn world(topology: Topology) -> World {
     World::new(Network::plain(2, topology), Vec::new(), settings, 0)
 }
 
-/// The packet-ins a switch wants to send, as frames; its other messages are dropped.
+/// A switch's pending packet-ins, as frames; its other messages are dropped.
 fn packet_ins(switch: &mut Switch) -> Vec<Vec<u8>> {
     let (out, mut at, mut found) = (std::mem::take(&mut switch.out), 0, Vec::new());
     while let Ok(Some(length)) = frame(&out[at..]) {
