@@ -60,12 +60,12 @@ impl Agent {
             to_agent: key.order_to_agent(plan.id),
             from_agent: key.order_to_controller(plan.id),
         };
-        let nobody = Party { mac: discovery.mac.0, address: discovery.address };
+        let sink = Party { mac: discovery.mac.0, address: discovery.address };
         Self {
             plan,
             key_id: site_key.0,
             keys,
-            discovery: (nobody, discovery.beacon_port, discovery.order_port),
+            discovery: (sink, discovery.beacon_port, discovery.order_port),
             boot,
             controller: None,
             beacons: 0,
