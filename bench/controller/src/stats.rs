@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_those_of_what_was_recorded() {
+    fn quantiles_match_the_recorded_latencies() {
         let mut latencies = Latencies::default();
         assert_eq!(latencies.quantile_ms(0.5), None);
         (1..=1000_u64).for_each(|ms| latencies.record(Duration::from_millis(ms)));

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_does_not_know_is_answered_by_an_error() {
+    fn unknown_messages_are_answered_by_an_error() {
         let mut switch = switch();
         switch
             .receive(&[4, 18, 0, 16, 0, 0, 0, 9, 0, 12, 0, 0, 0, 0, 0, 0], &mut Vec::new())

@@ -326,7 +326,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_a_controller_sends_is_parsed_without_panic(kind in 0_u8..40, body in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn any_message_of_a_controller_is_parsed_without_panic(kind in 0_u8..40, body in prop::collection::vec(any::<u8>(), 0..200)) {
             let mut message = Vec::new();
             put(&mut message, kind, 1, |b| b.extend_from_slice(&body));
             if let Ok((_, Request::FlowMod(change))) = parse(&message) {

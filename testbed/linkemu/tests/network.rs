@@ -47,7 +47,7 @@ fn udp_gets_the_rate_and_no_more() {
 }
 
 #[test]
-fn loss_is_what_was_set() {
+fn loss_matches_the_setting() {
     let world = World::new();
     let emulator = world.emulator("rate=100mbit,delay=2ms,queue=2mb,a2b.loss=5%");
     let result = world.iperf("-u -b 30M -l 1400 -t 4 -w 2M");

@@ -47,7 +47,7 @@ fn all_packets(deliveries: &[Delivery]) -> Vec<Vec<u8>> {
 
 proptest! {
     #[test]
-    fn each_packet_of_a_super_frame_is_what_a_card_would_send(stream in streams()) {
+    fn each_packet_of_a_super_frame_equals_a_network_cards(stream in streams()) {
         let whole = Rc::new(frame(stream.super_frame()));
         prop_assume!(!(stream.udp && stream.packets() == 1));
         prop_assert_eq!(whole.packets(), stream.packets());

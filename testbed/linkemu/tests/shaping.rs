@@ -225,7 +225,7 @@ fn a_saturated_link_carries_tcp_at_1448_of_1538() {
 }
 
 #[test]
-fn what_waits_is_sent_at_the_new_rate() {
+fn queued_packets_are_sent_at_the_new_rate() {
     // 100 packets of 1538 bytes at 1 Gbit/s take 1230400 ns; after half of them the rate is quartered.
     let mut shaper = Shaper::new(shape(1_000_000_000, 0, 0.0, 1_000_000), LIMITS, 1);
     for mark in 0..100 {
@@ -270,7 +270,7 @@ fn runs_are_no_longer_than_the_burst_allows() {
 }
 
 #[test]
-fn a_cut_line_loses_what_is_on_it_and_what_comes() {
+fn a_cut_line_loses_packets_in_transit_and_new_ones() {
     let mut shaper = Shaper::new(shape(1_000_000_000, SECOND, 0.0, 1_000_000), LIMITS, 1);
     shaper.enqueue(0, marked(1, 10));
     shaper.set_down(true);

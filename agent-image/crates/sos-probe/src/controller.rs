@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_is_none() {
+    fn an_invalid_answer_is_none() {
         let whole = answer("Active");
         for wrong in [
             "",

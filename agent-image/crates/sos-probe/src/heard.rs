@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_sent_is_not_confirmed_and_wrong_bytes_are_no_reset() {
+    fn acknowledgements_of_unsent_bytes_fail_and_corruption_is_not_a_reset() {
         let heard = Heard::default();
         says(&heard, Duration::ZERO, 10);
         assert_eq!(heard.check(10, LONG).unwrap(), 10);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_a_receiver_says_little_of_it_is_kept() {
+    fn memory_is_bounded_for_any_acknowledgements() {
         let heard = Heard::default();
         for word in 1..100_000 {
             says(&heard, Duration::from_micros(word * 30), word);

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_wrong_fails() {
+    fn any_failure_fails_the_verdict() {
         let broken = |which| {
             changed(which, |found| {
                 found.report.ok = false;
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_tried_is_said() {
+    fn untried_parts_are_reported() {
         let alone = judge(&plain(), None, ASKED);
         assert!(alone.good && alone.lines.iter().any(|line| line.contains("nothing compared")));
         let unasked =

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_is_told_at_once_and_a_stop_ends_the_questions() {
+    fn an_answer_wakes_the_waiter_and_stop_ends_polling() {
         let watch = Watch::default();
         let began = Instant::now();
         thread::scope(|scope| {

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_arrives_is_counted_and_confirmed() {
+    fn sent_bytes_arrive_and_are_counted_and_acknowledged() {
         let (count, back) = taken(&sent());
         let count = count.unwrap();
         assert!(count > 0 && back.ends_with(&count.to_be_bytes()));

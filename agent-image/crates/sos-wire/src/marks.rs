@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn routers_lower_the_ttl_to_what_still_arrives() {
+    fn routers_lower_a_known_ttl_but_never_to_zero() {
         let behind = |ttl, routers| Marks { dscp: 46, ttl }.behind(routers);
         assert_eq!(behind(64, 1), Marks { dscp: 46, ttl: 63 });
         assert_eq!((behind(64, 0).ttl, behind(1, 1).ttl, behind(0, 1).ttl), (64, 1, 0));

@@ -141,7 +141,7 @@ mod tests {
     impl Keeper for Nobody {}
 
     #[test]
-    fn parts_of_what_is_kept_are_ranges_of_it() {
+    fn parts_of_kept_bytes_are_ranges_of_them() {
         let mut rest = Payload::Kept(Kept::new(Arc::new(Nobody), 100));
         let front = rest.split_to(30);
         assert_eq!((front.len(), rest.len(), front.bytes()), (30, 70, None));
