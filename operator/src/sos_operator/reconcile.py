@@ -32,7 +32,8 @@ from sos_operator.core.plan import Changes, Ref, fingerprint, owned, plan, ref_o
 from sos_operator.core.scheduling.backoff import Outcome
 from sos_operator.core.scheduling.change_queue import Changed, of_kinds
 from sos_operator.core.secrets import key_rotation, keys, secrets, token_rotation
-from sos_operator.core.status.report import Report, Situation, report, unknown
+from sos_operator.core.status.report import report, unknown
+from sos_operator.core.status.situation import Report, Situation
 from sos_operator.core.status.status_writer import Write, build_event, plan_write, still_pending
 from sos_operator.process.bugs import Bugs
 from sos_operator.process.defaults import is_default

@@ -26,7 +26,7 @@ from sos_operator.core.model.options import Settings
 from sos_operator.core.model.world import Seen, component_of, leaving
 from sos_operator.core.plan import Changes, owned
 from sos_operator.core.scheduling.change_queue import of_kinds
-from sos_operator.core.status.report import Report
+from sos_operator.core.status.situation import Report
 from sos_operator.core.status.status_writer import plan_write
 from sos_operator.loop import assembled
 from sos_operator.process.metrics import Metrics

@@ -26,7 +26,8 @@ from sos_operator.core.model.kinds import API_VERSION
 from sos_operator.core.model.node_status import NodeAnswer
 from sos_operator.core.model.options import Images, Settings
 from sos_operator.core.model.world import Seen, api_base, controller_endpoints
-from sos_operator.core.status.report import Situation, report
+from sos_operator.core.status.report import report
+from sos_operator.core.status.situation import Situation
 from sos_operator.process.bugs import Bugs
 from sos_operator.process.health import Health
 from sos_operator.process.metrics import Metrics

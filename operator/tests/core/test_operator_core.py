@@ -456,7 +456,7 @@ def own(kind: str = "SosService", **status: Any) -> dict[str, Any]:
 
 
 def test_a_status_is_written_only_when_it_says_something_new() -> None:
-    from sos_operator.core.status.report import Report
+    from sos_operator.core.status.situation import Report
 
     said = Report({"sessions": 1, "from": "west"}, (Verdict("Ready", "True", "Programmed"),))
     first = status_writer.plan_write(own(), said, "2026-01-01T00:00:00Z", 0.0)
@@ -472,7 +472,7 @@ def test_a_status_is_written_only_when_it_says_something_new() -> None:
 
 
 def test_allocations_outlive_an_invalid_spec() -> None:
-    from sos_operator.core.status.report import Report
+    from sos_operator.core.status.situation import Report
 
     refused = Report({}, (Verdict("Accepted", "False", "Invalid"),))
     write = status_writer.plan_write(own("SosSite", siteID=4, nodes=[{"name": "a"}], nodesReady="1/1"), refused, "t", 0.0)

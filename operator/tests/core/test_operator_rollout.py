@@ -15,7 +15,8 @@ from sos_compile.model.formats import content_hash
 from sos_operator.core.desired.rollout import TURNS_ANNOTATION, Standing, decide, max_unavailable, plan_rollouts, urgent_pods, withhold
 from sos_operator.core.model.node_status import NodeAnswer
 from sos_operator.core.model.world import Seen
-from sos_operator.core.status.report import Situation, report
+from sos_operator.core.status.report import report
+from sos_operator.core.status.situation import Situation
 
 
 def node(given: str, wanted: str = "new", pod: str = "Ready", state: str = "Ready", said: str = "", turn: bool = False) -> Standing:

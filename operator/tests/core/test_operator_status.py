@@ -14,7 +14,8 @@ from operator_kube import ROOT
 from sos_operator.core.model.conditions import Verdict
 from sos_operator.core.model.controller_view import ControllerView
 from sos_operator.core.model.world import Seen, parse_allocations
-from sos_operator.core.status.report import Report, Situation, report
+from sos_operator.core.status.report import report
+from sos_operator.core.status.situation import Report, Situation
 from sos_operator.core.status.status_writer import plan_write, still_pending
 
 FIGURE8 = {"edge1": "west", "core1": "core1", "core2": "core2", "edge2": "east"}

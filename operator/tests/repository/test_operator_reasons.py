@@ -30,10 +30,10 @@ def name_of(node: ast.AST) -> str:
 
 
 def reasons(function: ast.FunctionDef) -> Iterator[str]:
-    """Reasons of a Verdict or of what is `_Expected`, what a function with a Verdict assigns to `reason`, what a `_reason` returns."""
+    """Reasons of a Verdict or of what is `Expected`, what a function with a Verdict assigns to `reason`, what a `_reason` returns."""
     calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
     verdicts = [call.args[2:3] for call in calls if name_of(call.func) == "Verdict"]
-    given = [*verdicts, *(call.args[3:5] for call in calls if name_of(call.func) == "_Expected")]
+    given = [*verdicts, *(call.args[3:5] for call in calls if name_of(call.func) == "Expected")]
     for node in ast.walk(function):
         if isinstance(node, ast.Assign) and verdicts and "reason" in map(name_of, node.targets):
             given.append([node.value])

@@ -1,7 +1,14 @@
 """Status of each object: facts of a pass in, reports, status patches and events out.
 
-`report`          status of every object, from one `Situation`
-`acceleration`    whether a service's connections are accelerated in fact
-`overlaps`        conditions of services that cover the same connections
-`status_writer`   statuses that differ from the cluster's, and the events that go with them
+`report.report` calls the builder of the object's kind; `status_writer` compares the reports with the cluster.
+
+`report`              status of any object; objects being deleted, or not compiled yet
+`situation`           `Situation` in, `Report` out, and verdicts that several builders share
+`site_report`         SosSite and its nodes
+`agent_report`        SosAgent
+`controller_report`   SosController
+`service_report`      SosService and SosLink
+`acceleration`        whether a service's connections are accelerated in fact
+`overlaps`            conditions of services that cover the same connections
+`status_writer`       statuses that differ from the cluster's, and the events that go with them
 """

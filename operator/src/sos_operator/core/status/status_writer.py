@@ -9,7 +9,7 @@ from typing import Any
 from sos_operator.core.model.conditions import READY, Transition, build_conditions, transitions
 from sos_operator.core.model.kinds import CONTROLLER, EVENT, SERVICE, SITE
 from sos_operator.core.model.objects import Object
-from sos_operator.core.status.report import Report
+from sos_operator.core.status.situation import Report
 
 # Fields that change all the time and are not worth a write (and a wake of every watcher) for themselves.
 COARSE_FIELDS = frozenset({"sessions", "gain", "links"})

@@ -1,0 +1,89 @@
+"""Status of a SosController: its Deployment, datapaths and agents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sos_compile
+from sos_compile.manifests import naming
+from sos_compile.model.addresses import is_ipv4
+
+from sos_operator.core.model.conditions import Verdict, summary
+from sos_operator.core.model.controller_view import ControllerView, counted
+from sos_operator.core.model.kinds import CONTROLLER
+from sos_operator.core.model.objects import Object
+from sos_operator.core.model.pod_state import deployment_verdict
+from sos_operator.core.model.world import PREFIX, controller_endpoints, service_addresses
+from sos_operator.core.status.site_report import HASH_MAX
+from sos_operator.core.status.situation import Report, Situation, accepted_verdict, expected_datapaths, known_to_all, unreachable_message
+
+NO_IPV4 = (
+    "Service {service} has no IPv4 address, by which switches connect: in a cluster with both families delete it, and it is made anew with "
+    "one; in a cluster of IPv6 alone add IPv4 Service addresses, or run the controller elsewhere (type: External)"
+)
+
+
+def build_controller_report(obj: Object, facts: sos_compile.Facts, situation: Situation) -> Report:
+    """Return the status of a SosController."""
+    name = obj["metadata"]["name"]
+    accepted = accepted_verdict(obj, facts, situation)
+    number = {"controllerID": facts.number} if facts.number else {}
+    if accepted.status != "True":
+        return Report(number, (accepted, summary([accepted], "")))
+    view = situation.controllers([name])[0]
+    available = _available(obj, view, situation)
+    datapaths, connected = known_to_all(expected_datapaths(facts.dpids, situation), [view])
+    fields: dict[str, Any] = number | {"datapaths": f"{connected}/{len(facts.dpids)}"}
+    endpoints = list(controller_endpoints(situation.seen).get(name, ()))
+    if endpoints:
+        fields["endpoints"] = endpoints
+    if view.reachable:
+        fields |= {
+            "connectedDatapaths": len(view.connected()),
+            "registeredAgents": len(view.agents()),
+            "links": view.count("links"),
+            "sessions": view.count("sessions"),
+        }
+        fields |= {"configGeneration": generation} if (generation := counted(view.config("generation"))) else {}
+        fields |= {"configHash": hash_[:HASH_MAX]} if isinstance(hash_ := view.config("hash"), str) else {}
+    verdicts = [accepted, available, datapaths]
+    # A datapath that is away is its site's trouble; the controller itself is ready when it serves the right configuration.
+    return Report(fields, (*verdicts, summary([accepted, available], "Available", available.message)))
+
+
+def _available(obj: Object, view: ControllerView, situation: Situation) -> Verdict:
+    if certain := _cannot_be_available(obj, view, situation):
+        return certain
+    if not view.asked:
+        return Verdict("Available", "Unknown", "NotObserved", "an External controller without apiURL is watched from elsewhere")
+    if not view.reachable:
+        return _not_reached(obj, view, situation)
+    if view.push_error:
+        return Verdict("Available", "False", "ConfigRefused", f"the controller refused its configuration: {view.push_error}")
+    if not view.current:
+        return Verdict("Available", "False", "Programming", "the controller has not taken over the present configuration yet")
+    return Verdict("Available", "True", "Available", f"configuration generation {view.config('generation')} is in force")
+
+
+def _cannot_be_available(obj: Object, view: ControllerView, situation: Situation) -> Verdict | None:
+    """Return what is missing on the operator's side, independent of the controller's answer."""
+    name = obj["metadata"]["name"]
+    error = situation.apply_errors.get((CONTROLLER.kind, name))
+    addresses = service_addresses(name, situation.seen) if (obj.get("spec") or {}).get("type") != "External" else ()
+    if (error and "ipFamilies" in error) or (addresses and not any(map(is_ipv4, addresses))):
+        return Verdict("Available", "False", "NoIPv4", NO_IPV4.format(service=naming.controller(PREFIX, name)))
+    if error:
+        return Verdict("Available", "False", "ApplyFailed", error)
+    secret = ((obj.get("spec") or {}).get("external") or {}).get("tokenSecretName")
+    if secret and not view.has_token:
+        missing = f"spec.external.tokenSecretName: the release namespace has no Secret {secret} with a key named token"
+        return Verdict("Available", "False", "SecretNotFound", f"{missing}: create it, or name another")
+    return None
+
+
+def _not_reached(obj: Object, view: ControllerView, situation: Situation) -> Verdict:
+    managed = (obj.get("spec") or {}).get("type") != "External"
+    name = naming.controller(PREFIX, obj["metadata"]["name"])
+    rollout = deployment_verdict(situation.seen.child("Deployment", name)) if managed else None
+    remedy = "" if managed else ": does spec.external.apiURL lead to it, and does it run?"
+    return rollout or Verdict("Available", "Unknown", "ControllerUnreachable", unreachable_message(view) + remedy)

@@ -1,0 +1,108 @@
+"""Status of a SosSite and of its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import sos_compile
+
+from sos_operator.core.model.conditions import Verdict, summary
+from sos_operator.core.model.kinds import SITE
+from sos_operator.core.model.objects import Object
+from sos_operator.core.model.pod_state import PodState
+from sos_operator.core.status import overlaps
+from sos_operator.core.status.situation import (
+    NAMED_MAX,
+    Report,
+    Situation,
+    accepted_verdict,
+    expected_agents,
+    expected_datapaths,
+    known_to_all,
+)
+
+NO_MULTUS_FOR_AGENTS = (
+    "the cluster has no NetworkAttachmentDefinitions (Multus), which spec.attach: Multus needs: install Multus and ovs-cni, or use Host"
+)
+
+
+NODES_MAX = 1024  # as many as the schema of SosSite.status.nodes takes
+
+
+NODE_MESSAGE_MAX = 1024
+
+
+HASH_MAX = 80  # and these are as much of it as its fields take of what controllers say
+
+
+def build_site_report(obj: Object, facts: sos_compile.Facts, situation: Situation) -> Report:
+    """Return the status of a SosSite."""
+    name = obj["metadata"]["name"]
+    accepted = accepted_verdict(obj, facts, situation)
+    number = {"siteID": facts.number} if facts.number else {}
+    mtu = {"mtu": facts.mtu} if facts.mtu else {}
+    if accepted.status != "True":
+        return Report(number, (accepted, summary([accepted], "")))
+    states = {node: situation.node_state(name, node) for node in facts.nodes}
+    views = situation.controllers(facts.controllers)
+    bridges = _bridges(obj, states, situation.apply_errors.get((SITE.kind, name)))
+    datapaths, connected = known_to_all(expected_datapaths(facts.dpids, situation), views)
+    agents, registered = known_to_all(expected_agents("AgentsRegistered", facts.agents, situation), views)
+    if not facts.agents:
+        agents = Verdict("AgentsRegistered", "True", "NoneExpected", "no agent pool serves this site, so its traffic stays plain")
+    ready = sum(state.state == "Ready" for state in states.values())
+    fields = (
+        number
+        | mtu
+        | {
+            "nodesReady": f"{ready}/{len(states)}",
+            "datapathsConnected": f"{connected}/{len(facts.dpids)}",
+            "agentsRegistered": f"{registered}/{len(facts.agents)}",
+            "nodes": [_site_node(node, states[node], facts, situation.compiled) for node in sorted(facts.nodes)[:NODES_MAX]],
+        }
+    )
+    verdicts = [accepted, bridges, datapaths, agents]
+    extra = overlaps.site_verdicts(situation.overlaps.get(name, [])) + ([] if situation.multus else [no_multus()])
+    return Report(fields, (*verdicts, *extra, summary(verdicts, "Ready")))
+
+
+def no_multus() -> Verdict:
+    """Verdict for pods that cannot attach to a site: the cluster has no Multus."""
+    message = "the cluster has no NetworkAttachmentDefinitions (Multus): pods cannot join this site's bridge, everything else works"
+    return Verdict("PodsAttachable", "False", "MultusMissing", message)
+
+
+def _bridges(obj: Object, states: Mapping[str, PodState], error: str | None) -> Verdict:
+    spec = obj.get("spec") or {}
+    if error:
+        return Verdict("BridgesReady", "False", "ApplyFailed", error)
+    if not spec.get("nodeSelector"):
+        where = "another cluster" if spec.get("remote") else "external switches"
+        return Verdict("BridgesReady", "True", "NotBuiltHere", f"the site is built by {where}")
+    if not states:
+        return Verdict("BridgesReady", "False", "NoMatchingNodes", "no node has the labels of spec.nodeSelector: label one, or change it")
+    failed = {node: s for node, s in states.items() if s.state == "Failed"}
+    missing = {node: s for node, s in states.items() if s.state != "Ready"}
+    if not missing:
+        return Verdict("BridgesReady", "True", "Ready", f"{len(states)} nodes")
+    shown = "; ".join(f"{node}: {s.message}" for node, s in sorted((failed or missing).items())[:NAMED_MAX])
+    message = f"{len(states) - len(missing)} of {len(states)} nodes ready; {shown}"
+    reason = "RolloutAborted" if any(s.state == "Aborted" for s in states.values()) else "NodeFailed" if failed else "RollingOut"
+    return Verdict("BridgesReady", "False", reason, message)
+
+
+def _site_node(node: str, state: PodState, facts: sos_compile.Facts, compiled: sos_compile.Compiled) -> dict[str, Any]:
+    document = compiled.nodes.get(node)
+    agents = sorted((a for a in compiled.allocations.agents if a.node == node), key=lambda a: a.slot)
+    row: dict[str, Any] = {"name": node, "state": state.state}
+    if message := "; ".join(filter(None, (facts.node_problems.get(node), state.message))):
+        row["message"] = message[:NODE_MESSAGE_MAX]
+    if node in compiled.allocations.nodes:
+        row["number"] = compiled.allocations.nodes[node]
+    if document:
+        row["datapathId"] = document["bridge"]["datapathId"]
+    if agents:
+        row["agentAddress"] = agents[0].address
+        row["agents"] = [{"pool": a.pool, "address": a.address, "slot": a.slot} for a in agents]
+    return row

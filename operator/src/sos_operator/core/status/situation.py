@@ -1,0 +1,168 @@
+"""Input and output of the status builders, and the verdicts that several of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import sos_compile
+from sos_compile import ObjectKey
+from sos_compile.manifests import naming
+
+from sos_operator.core.desired.rollout import Rollout
+from sos_operator.core.model.conditions import Verdict
+from sos_operator.core.model.controller_view import ControllerView
+from sos_operator.core.model.kinds import SITE
+from sos_operator.core.model.node_status import NodeAnswer
+from sos_operator.core.model.objects import Object
+from sos_operator.core.model.pod_state import PodState, daemon_set_of, lost, pod_state, with_answer
+from sos_operator.core.model.world import PREFIX, Seen, leaving, node_of
+from sos_operator.core.status import overlaps
+
+NAMED_MAX = 5  # names listed in one message
+
+
+@dataclass(frozen=True, kw_only=True)  # without slots, for the index below
+class Situation:
+    """Everything a status depends on."""
+
+    seen: Seen
+    compiled: sos_compile.Compiled
+    views: Mapping[str, ControllerView] = field(default_factory=dict)
+    answers: Mapping[str, NodeAnswer] = field(default_factory=dict)
+    """Nodes' answers, by the uid of their pod."""
+    rollouts: Mapping[str, Rollout] = field(default_factory=dict)
+    """Rollout of each site's node-configs, by site name."""
+    apply_errors: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """(kind, name) of one of our objects -> what the API server said against one of its children."""
+    multus: bool = True
+    """True if the cluster serves NetworkAttachmentDefinitions."""
+
+    @cached_property
+    def nodes(self) -> Mapping[str, Object]:
+        """The cluster's nodes by name."""
+        return {node["metadata"]["name"]: node for node in self.seen.nodes}
+
+    @cached_property
+    def overlaps(self) -> Mapping[str, list[str]]:
+        """Messages about overlapping services of different namespaces, by site."""
+        return overlaps.overlaps_by_site(self.compiled.facts)
+
+    def pod(self, daemon_set: str, node: str) -> Object | None:
+        """The pod of a DaemonSet on a node, preferring one that is not going away."""
+        found = [p for p in self.seen.pods if daemon_set_of(p) == daemon_set and node_of(p) == node]
+        return min(found, key=leaving, default=None)
+
+    def node_state(self, site: str, node: str) -> PodState:
+        """State of a site's node: its turn in a roll-out, else its pod's with what the node itself says about it."""
+        if gone := lost(self.nodes.get(node)):
+            return gone
+        rollout = self.rollouts.get(site, Rollout())
+        pod = self.pod(naming.node(PREFIX, site), node)
+        answer = self.answers.get(pod["metadata"]["uid"]) if pod else None
+        state = with_answer(pod_state(pod), answer)
+        why = rollout.waiting.get(node)
+        if why is None or state.state == "Failed":
+            # Its own failure matters more than whose turn it is.
+            return state if why is None else PodState(state.state, f"{state.message}; {why}")
+        return PodState("Aborted" if rollout.aborted else "Pending", why)
+
+    def controllers(self, names: Iterable[str]) -> list[ControllerView]:
+        """The views of controllers by name; one that is not known at all counts as unreachable."""
+        return [self.views.get(name) or ControllerView(name=name, error="it does not exist (yet)") for name in sorted(names)]
+
+    def undecided(self, obj: Object) -> bool:
+        """True while a controller that the object's status depends on has a request to answer, and was well a moment ago."""
+        awaited = {view.name for view in self.views.values() if view.awaited}
+        meta = obj["metadata"]
+        facts = self.compiled.facts.get(ObjectKey(obj["kind"], meta.get("namespace") or "", meta["name"]))
+        if not awaited or facts is None or leaving(obj):
+            return False
+        of_sites = {name for site in facts.sites for name in site_controllers(site, self)}
+        return not awaited.isdisjoint({*facts.controllers, *of_sites})
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Status of one object without its conditions, and what these should say."""
+
+    fields: dict[str, Any]
+    verdicts: tuple[Verdict, ...]
+
+
+def accepted_verdict(obj: Object, facts: sos_compile.Facts, situation: Situation, with_references: bool = True) -> Verdict:
+    """Return the condition Accepted, with warnings of the compilation as its message."""
+    if not facts.accepted or (with_references and not facts.resolved):
+        return Verdict("Accepted", "False", facts.reason, facts.message)
+    meta = obj["metadata"]
+    key = (obj["kind"], meta.get("namespace") or "", meta["name"])
+    warnings = [p for p in situation.compiled.problems if p.warning and (p.kind, p.namespace, p.name) == key]
+    return Verdict("Accepted", "True", "Accepted", "; ".join(": ".join(filter(None, (p.path, p.message))) for p in warnings))
+
+
+def unreachable_message(view: ControllerView) -> str:
+    """Return why a controller has no current status."""
+    return f"controller {view.name} cannot be reached: {view.error}" if view.error else f"controller {view.name} has not answered yet"
+
+
+def listed_names(names: Iterable[str]) -> str:
+    """Return the first names in order, and the number of the rest."""
+    listed = sorted(names)
+    rest = len(listed) - NAMED_MAX
+    return ", ".join(listed[:NAMED_MAX]) + (f" and {rest} more" if rest > 0 else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Facts that every controller should know, with words for them."""
+
+    type: str
+    names: Mapping[str, str]
+    """Id -> name to show."""
+    method: str
+    """Name of the view's method that lists the ids it knows."""
+    good: str
+    bad: str
+    noun: str
+
+
+def datapath_names(ids: Iterable[str], situation: Situation) -> dict[str, str]:
+    """Return a name with its node for each datapath id."""
+    known = {doc["bridge"]["datapathId"]: node for node, doc in situation.compiled.nodes.items()}
+    return {id_: f"{known[id_]} ({id_})" if id_ in known else id_ for id_ in ids}
+
+
+def expected_datapaths(ids: Iterable[str], situation: Situation) -> Expected:
+    """Return the datapaths that every controller should have connected."""
+    return Expected("DatapathsConnected", datapath_names(ids, situation), "connected", "Connected", "NotConnected", "datapaths")
+
+
+def expected_agents(type_: str, ids: Iterable[str], situation: Situation) -> Expected:
+    """Return the agents that every controller should have registered."""
+    known = {doc["agentId"]: node for (_, node), doc in situation.compiled.agents.items()}
+    return Expected(type_, {id_: known.get(id_, id_) for id_ in ids}, "agents", "Registered", "NotRegistered", "agents")
+
+
+def known_to_all(expected: Expected, views: list[ControllerView]) -> tuple[Verdict, int]:
+    """Return whether every controller knows all that is expected, and the number of facts that all of them know."""
+    wanted = frozenset(expected.names)
+    asked = [view for view in views if view.asked]
+    known = wanted.intersection(*[getattr(view, expected.method)() for view in asked]) if asked else frozenset()
+    lost = [view for view in asked if not view.reachable]
+    if lost:
+        return Verdict(expected.type, "Unknown", "ControllerUnreachable", unreachable_message(lost[0])), len(known)
+    if not asked:
+        return Verdict(expected.type, "Unknown", "NotObserved", "its controllers are watched from elsewhere"), 0
+    if known == wanted:
+        return Verdict(expected.type, "True", expected.good, f"{len(wanted)} {expected.noun}"), len(known)
+    missing = listed_names(expected.names[id_] for id_ in wanted - known)
+    message = f"{len(known)} of {len(wanted)} {expected.noun}; missing: {missing}"
+    return Verdict(expected.type, "False", expected.bad, message), len(known)
+
+
+def site_controllers(site: str, situation: Situation) -> tuple[str, ...]:
+    """Return the controllers of a site."""
+    facts = situation.compiled.facts.get(ObjectKey(SITE.kind, "", site))
+    return facts.controllers if facts else ()
