@@ -24,8 +24,8 @@ _TEST_FILE = re.compile(r"#\[cfg\((?:all\()?test\b[^\]]*\]\s*(?:#\[[^\]]*\]\s*)*
 _DECLARED = re.compile(r"^\s*(?:pub(?:\([^)]*\))?\s+)?mod\s+(\w+)\s*;", re.MULTILINE)
 _USE = re.compile(r"(?<!\w)(pub(?:\([^)]*\))?\s+)?use\s+([^;]+);")
 _INLINE = re.compile(r"(?<![\w:])((?:crate|super)(?:::\w+)+)")
-_NAMED = re.compile(r"`([\w:./]+?)(?:\(\))?`")
-PENDING = frozenset(("linkemu", "sos-agent", "sos-node", "sos-tunnel", "sos-wire"))
+_NAMED = re.compile(r"`([\w:./]+(?:\{[\w:, ]+\})?)(?:\(\))?`")
+PENDING = frozenset(("linkemu", "sos-node", "sos-wire"))
 """Crates that still have circles or incomplete pages. A crate leaves this list with its last problem; none is added."""
 LISTING = 0.5
 """A page that names this share of its modules lists modules, and has to name all of them."""
@@ -216,7 +216,7 @@ def circles(graph: Graph) -> list[tuple[str, ...]]:
 
 def omitted(page: str, modules: Iterable[str]) -> list[str]:
     """List the modules that a page does not name in backticks; none if the page does not list modules at all (LISTING)."""
-    words = {word for name in _NAMED.findall(page) for word in re.split(r"::|[./]", name)}
+    words = {word for name in _NAMED.findall(page) for word in re.split(r"\W+", name)}
     own = sorted(set(modules))
     named = [name for name in own if name in words]
     return [name for name in own if name not in words] if own and len(named) >= max(3, LISTING * len(own)) else []

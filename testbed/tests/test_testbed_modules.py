@@ -76,6 +76,7 @@ def test_circles_are_the_groups_that_reach_each_other(modules: ModuleType) -> No
 
 def test_a_page_that_lists_modules_has_to_name_all(modules: ModuleType) -> None:
     assert modules.omitted("[`a`], [`b::C`] and `c.f()` and `d/`", ["a", "b", "c", "d", "e"]) == ["e"]
+    assert modules.omitted("`a`, `b::{c, d}` and `{e}`", ["a", "b", "c", "d", "e"]) == ["e"]
     assert modules.omitted("Only `a` is a door.", ["a", "b", "c", "d", "e"]) == []
     assert modules.omitted("`a`, `b`, `c` of nine", list("abcdefghi")) == []
 
