@@ -143,9 +143,10 @@ def occurrences(texts: Iterable[str], words: Sequence[str] = WORDS) -> dict[str,
     return dict(found)
 
 
-def private_names(paths: Iterable[Path], part: str = "") -> list[str]:
+def private_names(paths: Iterable[Path]) -> list[str]:
     """Select module names that are private words."""
-    return sorted(path.stem for path in paths if path.stem in PRIVATE_WORDS and (part, path.stem) not in PLAIN_WHERE)
+    private = (path for path in paths if path.stem in PRIVATE_WORDS)
+    return sorted(path.stem for path in private if PLAIN_WHERE.isdisjoint((part, path.stem) for part in path.parts))
 
 
 def fullest(paths: Iterable[Path]) -> tuple[str, int]:
@@ -210,7 +211,7 @@ def rooms_row(part: Part, top: Path, docs: Callable[[str], list[str]], found: Se
     folder, most = fullest(part.files)
     test_folder, most_tests = fullest(part.tests)
     comments = [doc for text in part.code for doc in docs(text)]
-    private = private_names(part.files, part.name)
+    private = private_names(part.files)
     return (
         part.name,
         f"{most} `{_short(folder, top)}`",

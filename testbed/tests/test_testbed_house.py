@@ -60,8 +60,8 @@ def test_words_are_counted_whole_and_in_any_case(house: ModuleType) -> None:
 
 def test_private_names_and_the_fullest_folder(house: ModuleType) -> None:
     paths = [Path("a/courier.py"), Path("a/plan.py"), Path("b/observed.rs")]
-    assert house.private_names(paths, "sos-agent") == ["courier", "observed"]
-    assert house.private_names(paths, "sos-node") == ["courier"]
+    assert house.private_names(paths) == ["courier", "observed"]
+    assert house.private_names([*paths[:2], Path("crates/sos-node/src/observed.rs")]) == ["courier"]
     assert house.fullest(paths) == ("a", 2)
     assert house.fullest([]) == ("", 0)
 
