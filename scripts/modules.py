@@ -25,7 +25,7 @@ _DECLARED = re.compile(r"^\s*(?:pub(?:\([^)]*\))?\s+)?mod\s+(\w+)\s*;", re.MULTI
 _USE = re.compile(r"(?<!\w)(pub(?:\([^)]*\))?\s+)?use\s+([^;]+);")
 _INLINE = re.compile(r"(?<![\w:])((?:crate|super)(?:::\w+)+)")
 _NAMED = re.compile(r"`([\w:./]+(?:\{[\w:, ]+\})?)(?:\(\))?`")
-PENDING = frozenset(("linkemu", "sos-node", "sos-wire"))
+PENDING = frozenset(("sos-node",))
 """Crates that still have circles or incomplete pages. A crate leaves this list with its last problem; none is added."""
 LISTING = 0.5
 """A page that names this share of its modules lists modules, and has to name all of them."""
