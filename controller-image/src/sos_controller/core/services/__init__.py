@@ -3,7 +3,7 @@
 After a change, `engine` calls `plan.Plan.replan`, which recomputes pairs, guards and punts, then replans the parts below it. For each new
 flow, `sessions.setup` asks `plan` for agents (`choose`), labels and transport.
 
-- `plan`: standing entries, and questions about one new flow
+- `plan`: standing entries (punts, guards, paths), and questions about one new flow
 - `agent_pairs`: paths between two agents and their entries; `pair_selection`: choice of a pair; `path_choice`: choice of a path
 - `proactive`: services whose entries stand before any SYN; `cache_guard`: keeps cached megaflows off new sessions
 - `fragments`, `icmp_errors`: IP fragments and ICMP errors of sessions' segments
