@@ -1,4 +1,4 @@
-//! Panics: each is logged and counted, and ends what it was about, never the process (docs/adr/0048): a document or a look at the node.
+//! Panics: log and count each one, and abandon the document or observation that caused it, never the process (docs/adr/0048).
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::LazyLock;
@@ -6,10 +6,10 @@ use std::sync::LazyLock;
 use prometheus_client::metrics::counter::Counter;
 use tracing::error;
 
-/// Of the process, as panics are.
+/// Process-wide, as panics are.
 static BUGS: LazyLock<Counter> = LazyLock::new(Counter::default);
 
-/// Panics where a test asks for it, in its thread.
+/// Panic at a place that a test chooses, in the test's thread.
 #[cfg(test)]
 pub(crate) mod provoked {
     use std::cell::Cell;
@@ -21,13 +21,13 @@ pub(crate) mod provoked {
     }
 }
 
-/// Count of panics, for the registry of metrics.
+/// Counter of panics, for the metrics registry.
 #[must_use]
 pub fn counter() -> Counter {
     BUGS.clone()
 }
 
-/// Has panics logged and counted, in whatever task or thread they happen.
+/// Log and count panics of all tasks and threads.
 pub fn count_panics() {
     panic::set_hook(Box::new(|panic| {
         BUGS.inc();
@@ -36,7 +36,8 @@ pub fn count_panics() {
     }));
 }
 
-/// The value of `act`; `None` after a panic. Whatever is shared must be whole at each step of `act`, as behind locks that are poisoned.
+/// Run `act` and return its value; `None` after a panic. State shared with `act` must be consistent after each of its steps, as with
+/// poisoned locks.
 pub fn fence<T>(act: impl FnOnce() -> T) -> Option<T> {
     panic::catch_unwind(AssertUnwindSafe(act)).ok()
 }

@@ -1,4 +1,4 @@
-//! What can be done to a node, as values.
+//! Changes to a node, as values.
 
 use std::net::IpAddr;
 
@@ -6,10 +6,10 @@ use crate::flow::Flow;
 use crate::observed::{Device, Offloads};
 use crate::ovsdb::Row;
 
-/// One change. [`crate::encode`] knows the commands, [`crate::plan`] when one is due.
+/// One change. [`crate::encode`] knows the commands, [`crate::plan`] the conditions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// Make a VXLAN device, mark it as ours and switch it on.
+    /// Create a VXLAN device, mark it as ours and set it up.
     AddTunnel {
         /// The device.
         name: String,
@@ -17,18 +17,18 @@ pub enum Change {
         vni: u32,
         /// The other end.
         remote: IpAddr,
-        /// Destination UDP port.
+        /// Remote endpoint.
         udp_port: u16,
         /// Its MTU.
         mtu: u32,
-        /// The mark.
+        /// Ownership mark.
         alias: String,
     },
     /// Mark a device as ours.
     TagLink {
         /// The device.
         name: String,
-        /// The mark.
+        /// Ownership mark.
         alias: String,
     },
     /// Give a device an MTU.
@@ -38,21 +38,21 @@ pub enum Change {
         /// In bytes.
         mtu: u32,
     },
-    /// Switch a device on.
+    /// Set a device up.
     SetLinkUp {
         /// The device.
         name: String,
     },
-    /// Make the pair of devices where connections are reset, mark its outer end as ours and switch both on.
+    /// Create the veth pair where the kernel resets connections, mark its outer end as ours and set both ends up.
     AddReject {
         /// The device on the bridge.
         name: String,
-        /// Its other end.
+        /// Its peer.
         peer: String,
-        /// The mark.
+        /// Ownership mark.
         alias: String,
     },
-    /// Have the kernel reset what comes in by a device.
+    /// Make the kernel reset TCP connections that arrive on a device.
     SetRejectRules {
         /// The device.
         peer: String,
@@ -67,7 +67,7 @@ pub enum Change {
         /// The device.
         name: String,
     },
-    /// Make a bridge.
+    /// Create a bridge.
     AddBridge {
         /// The bridge.
         name: String,
@@ -81,7 +81,7 @@ pub enum Change {
         /// The columns.
         row: Row,
     },
-    /// Remove a bridge with all that is on it.
+    /// Delete a bridge with all its ports.
     DeleteBridge {
         /// The bridge.
         name: String,
@@ -90,10 +90,10 @@ pub enum Change {
     SetControllers {
         /// The bridge.
         bridge: String,
-        /// Where they listen.
+        /// Their targets.
         targets: Vec<String>,
     },
-    /// Put a port on a bridge.
+    /// Add a port to a bridge.
     AddPort {
         /// The bridge.
         bridge: String,
@@ -113,67 +113,67 @@ pub enum Change {
         /// Columns of its interface's row.
         interface: Row,
     },
-    /// Take a port off a bridge.
+    /// Remove a port from a bridge.
     DeletePort {
         /// The bridge.
         bridge: String,
         /// The port.
         name: String,
     },
-    /// Let flooding leave a port out or not.
+    /// Set or clear the "no flood" flag of a port.
     SetNoFlood {
         /// The bridge.
         bridge: String,
         /// The port.
         port: String,
-        /// Whether flooding leaves it out.
+        /// True to exclude the port from flooding.
         no_flood: bool,
     },
-    /// Add and remove flow entries, all at once.
+    /// Add and remove flow entries in one transaction.
     EditFlows {
         /// The bridge.
         bridge: String,
-        /// Added; one takes the place of an entry with its key.
+        /// Added; an entry replaces the one with its key.
         add: Vec<Flow>,
         /// Removed, by key and cookie.
         remove: Vec<Flow>,
     },
-    /// Switch offloads of a device on or off.
+    /// Enable or disable offloads of a device.
     SetOffloads {
         /// The device.
         device: Device,
-        /// Which.
+        /// The offloads.
         which: Offloads,
-        /// On or off.
+        /// True to enable.
         on: bool,
     },
-    /// Take away the entries of sessions that lead to an agent's port.
+    /// Delete the session entries that output to an agent's port.
     ForgetAgent {
         /// The bridge.
         bridge: String,
         /// The port's number.
         ofport: u16,
     },
-    /// Give a device an address.
+    /// Add an address to a device.
     AddAddress {
         /// The device.
         device: String,
         /// The address with its prefix length.
         address: String,
     },
-    /// Make a route through a device.
+    /// Add a route through a device.
     AddRoute {
         /// The device.
         device: String,
-        /// The route as [`crate::local::LocalPort::routes`] has it.
+        /// The route in the form of [`crate::local::LocalPort::routes`].
         route: String,
     },
-    /// Let Open vSwitch forward although nobody has said that its entries are restored.
+    /// End flow-restore-wait: let Open vSwitch forward although its entries have not been reported as restored.
     EndRestoreWait,
 }
 
 impl Change {
-    /// Whether it is a change to Open vSwitch's database: neighbours of that kind go into one transaction.
+    /// True for changes to Open vSwitch's database: adjacent ones share a transaction.
     #[must_use]
     pub fn is_database(&self) -> bool {
         matches!(

@@ -1,4 +1,4 @@
-//! Runs commands with a deadline.
+//! Run commands with a deadline.
 
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
@@ -9,39 +9,39 @@ use wait_timeout::ChildExt;
 
 use crate::encode::CommandLine;
 
-/// Longest run of one command. Those of Open vSwitch give up by themselves before.
+/// Longest run of one command. Those of Open vSwitch time out earlier by themselves.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// Most bytes of what a command prints; more is a failure. A hundred thousand flow entries fit.
+/// Output limit in bytes; more is a failure. A hundred thousand flow entries fit.
 const MAX_OUTPUT_BYTES: u64 = 32 * 1024 * 1024;
-/// Most bytes of a complaint that are kept.
+/// Limit of a kept error message, in bytes.
 const MAX_COMPLAINT_BYTES: usize = 512;
 
-/// A command did not do what it was run for.
+/// A command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
-    /// It could not be started or talked to.
+    /// It could not be started, or its pipes failed.
     #[error("{program}: {source}")]
     Io {
         /// The program.
         program: &'static str,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// It took too long.
+    /// It exceeded the deadline.
     #[error("{program} did not end within {} s", DEADLINE.as_secs())]
     Timeout {
         /// The program.
         program: &'static str,
     },
-    /// It said no.
+    /// It exited with an error.
     #[error("{program}: {complaint}")]
     Failed {
         /// The program.
         program: &'static str,
-        /// What it printed on its standard error, shortened.
+        /// Its standard error, shortened.
         complaint: String,
     },
-    /// It printed more than we read.
+    /// Its output exceeded the limit.
     #[error("{program} printed more than {MAX_OUTPUT_BYTES} bytes")]
     Output {
         /// The program.
@@ -49,7 +49,7 @@ pub enum CommandError {
     },
 }
 
-/// Runs a command and returns what it printed.
+/// Run a command and return its standard output.
 ///
 /// # Errors
 /// It cannot be started, fails, prints too much, or takes longer than ten seconds (then it is killed).
@@ -65,7 +65,7 @@ pub fn run(line: &CommandLine) -> Result<String, CommandError> {
         .map_err(io)?;
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let input = line.stdin.clone();
-    // A program that does not read to the end is heard of by its exit status.
+    // The exit status reports a program that stops reading early.
     let writer = thread::spawn(move || stdin.map_or(Ok(()), |mut pipe| pipe.write_all(input.as_bytes())));
     let output = thread::spawn(move || read_all(stdout));
     let complaint = thread::spawn(move || read_all(stderr));
@@ -91,13 +91,13 @@ pub fn run(line: &CommandLine) -> Result<String, CommandError> {
 fn read_all(pipe: Option<impl Read>) -> String {
     let mut bytes = Vec::new();
     if let Some(pipe) = pipe {
-        // What was read before an error is all there is to report.
+        // After a read error, only the bytes read so far can be reported.
         let _ = pipe.take(MAX_OUTPUT_BYTES + 1).read_to_end(&mut bytes);
     }
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// A complaint as one line, without the program's name, which most programs put before each of theirs.
+/// An error message as one line, without the prefix of the program's name that most programs add.
 fn shorten(program: &str, complaint: &str, status: &str) -> String {
     let name = format!("{program}: ");
     let lines =

@@ -1,8 +1,7 @@
-//! node-config: what one node's switch shall be (spec/node-config.md, section 1).
+//! node-config: the desired state of one node's switch (spec/node-config.md, section 1).
 //!
 //! Parsing is strict and happens once, here: an unknown field, a missing field or a value out of bounds is an error that
-//! names its JSON path. Names and texts that end up on command
-//! lines are of [`crate::names`].
+//! names its JSON path. [`crate::names`] has the types of names and texts that end up on command lines.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -14,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 use crate::names::{ControllerTarget, DatapathId, DeviceName, FlowText};
 
-/// The version of the document this program understands.
+/// Document version that this program supports.
 pub const VERSION: &str = "v1alpha1";
 /// Largest document in bytes.
 pub const MAX_DOCUMENT_BYTES: usize = 4 * 1024 * 1024;
@@ -28,47 +27,47 @@ pub const MAX_AGENT_PORTS: usize = 256;
 pub const MAX_CONTROLLERS: usize = 16;
 /// Most base flow entries: a few per port and agent.
 pub const MAX_BASE_FLOWS: usize = 16_384;
-/// Highest port number a switch may give (`OFPP_MAX` of OpenFlow 1.0 less one, which bounds Open vSwitch).
+/// Highest port number (`OFPP_MAX` of OpenFlow 1.0 less one, which bounds Open vSwitch).
 const MAX_OFPORT: u16 = 0xfeff;
-/// The frame sizes Ethernet devices take: the least IPv4 asks of a link (RFC 791) to the usual jumbo frame.
+/// MTUs of Ethernet devices: from the IPv4 minimum of a link (RFC 791) to the usual jumbo frame.
 const MTU_RANGE: std::ops::RangeInclusive<u32> = 576..=9_216;
 
-/// What is wrong with a document, and where.
+/// An error in a document, with its place.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {message}")]
 pub struct ConfigError {
     /// JSON path of the field; `.` is the document.
     pub path: String,
-    /// What is wrong there.
+    /// The error.
     pub message: String,
 }
 
 impl ConfigError {
-    /// An error at a path; a field whose name is empty is the document's.
+    /// Build an error at a path; an empty field name stands for the document.
     pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
         let path = Some(path.into()).filter(|path| !path.is_empty());
         Self { path: path.unwrap_or_else(|| ".".into()), message: message.into() }
     }
 }
 
-/// Whether the switch shall be there.
+/// Desired presence of the switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub enum Presence {
     /// As described.
     Present,
-    /// Nothing of ours is left.
+    /// Remove everything that this program made.
     Absent,
 }
 
-/// Which datapath a bridge uses.
+/// Datapath of a bridge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub enum DatapathType {
-    /// The kernel's where Open vSwitch has it, else the one in user space.
+    /// The kernel's if Open vSwitch has loaded it, else user space.
     Auto,
-    /// The kernel's.
+    /// In the kernel.
     #[serde(rename = "system")]
     System,
-    /// The one in user space.
+    /// In user space.
     #[serde(rename = "netdev")]
     Netdev,
 }
@@ -83,13 +82,13 @@ pub struct BridgeConfig {
     pub datapath_id: DatapathId,
     /// Its datapath type.
     pub datapath_type: DatapathType,
-    /// Largest IP packet, in bytes, that goes through uncut.
+    /// Largest IP packet, in bytes, forwarded without fragmentation.
     pub mtu: u32,
-    /// Whether Open vSwitch's segmentation offload in user space is meant to be on.
+    /// True if Open vSwitch's user-space segmentation offload is expected to be on.
     pub userspace_tso: bool,
 }
 
-/// A network device of the node that leads to other sites.
+/// A network device of the node towards other sites.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Uplink {
@@ -97,11 +96,11 @@ pub struct Uplink {
     pub name: DeviceName,
     /// Its OpenFlow port number.
     pub ofport: u16,
-    /// Whether it carries unlabelled traffic (clause 5).
+    /// True if it carries unlabelled traffic (clause 5).
     pub base: bool,
 }
 
-/// A VXLAN tunnel to another node, made by this program.
+/// A VXLAN tunnel to another node, created by this program.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Tunnel {
@@ -111,15 +110,15 @@ pub struct Tunnel {
     pub ofport: u16,
     /// The other node.
     pub remote: IpAddr,
-    /// VXLAN network identifier (RFC 7348), 24 bits; tells the tunnels of one UDP port apart on receipt.
+    /// VXLAN network identifier (RFC 7348), 24 bits; distinguishes tunnels that share a UDP port on receipt.
     pub vni: u32,
     /// Destination UDP port.
     pub udp_port: u16,
-    /// Whether it carries unlabelled traffic (clause 5).
+    /// True if it carries unlabelled traffic (clause 5).
     pub base: bool,
 }
 
-/// A port that an agent of this node makes.
+/// A port that an agent of this node creates.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct AgentPort {
@@ -129,13 +128,13 @@ pub struct AgentPort {
     pub ofport: u16,
 }
 
-/// A pair of devices, made by this program, where the kernel answers TCP with a reset (clause 35).
+/// A veth pair, created by this program, where the kernel answers TCP with a reset (clause 35).
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct RejectPort {
     /// The device on the bridge.
     pub name: DeviceName,
-    /// Its other end.
+    /// Its peer.
     pub peer: DeviceName,
     /// Its OpenFlow port number.
     pub ofport: u16,
@@ -161,7 +160,7 @@ pub struct BaseFlow {
 pub struct NodeConfig {
     /// Always [`VERSION`].
     pub version: String,
-    /// Grows with every change.
+    /// Increases with every change.
     pub generation: u64,
     /// Hash of the rest (controller-config.md clause 2).
     pub hash: String,
@@ -169,10 +168,10 @@ pub struct NodeConfig {
     pub node: String,
     /// The site's name.
     pub site: String,
-    /// The site's id, which marks what this program makes as its own.
+    /// The site's id, which marks objects of this program as its own.
     #[serde(rename = "siteID")]
     pub site_id: u16,
-    /// Whether anything shall be there.
+    /// Desired presence.
     pub state: Presence,
     /// The bridge.
     pub bridge: BridgeConfig,
@@ -186,16 +185,16 @@ pub struct NodeConfig {
     pub controllers: Vec<ControllerTarget>,
     /// The base table.
     pub base_flows: Vec<BaseFlow>,
-    /// The port that ends connections which must not be plain; none where no service requires anything.
+    /// The port that resets connections not allowed to be plain; none if no service requires SOS.
     #[serde(default)]
     pub reject_port: Option<RejectPort>,
 }
 
 impl NodeConfig {
-    /// Parses and checks a document.
+    /// Parse and check a document.
     ///
     /// # Errors
-    /// The document is too large, is not JSON, breaks the schema or a bound, or its hash is not that of its content.
+    /// The document is too large, is not JSON, breaks the schema or a bound, or its hash does not match its content.
     pub fn parse(document: &[u8]) -> Result<Self, ConfigError> {
         if document.len() > MAX_DOCUMENT_BYTES {
             return Err(ConfigError::new(".", format!("larger than {MAX_DOCUMENT_BYTES} bytes")));
@@ -212,16 +211,16 @@ impl NodeConfig {
         Ok(config)
     }
 
-    /// The same, to be taken away.
+    /// The same config with state Absent.
     #[must_use]
     pub fn absent(&self) -> Self {
         Self { state: Presence::Absent, ..self.clone() }
     }
 
-    /// Low 32 bits of the hash, which distinguish the base entries of one document from another's (clause 3).
+    /// Low 32 bits of the hash, which distinguish base entries of different documents (clause 3).
     #[must_use]
     pub fn hash_low(&self) -> u32 {
-        // `parse` let only 64 hexadecimal digits through; a value made otherwise gets 0, which is a valid cookie too.
+        // `parse` admits only 64 hexadecimal digits; a value built otherwise gets 0, which is a valid cookie too.
         let start = self.hash.len().saturating_sub(8);
         self.hash.get(start..).and_then(|digits| u32::from_str_radix(digits, 16).ok()).unwrap_or(0)
     }
@@ -258,7 +257,7 @@ impl NodeConfig {
         }
     }
 
-    /// Names and numbers of ports are unique on a bridge.
+    /// Check that port names and numbers are unique on a bridge.
     fn check_ports(&self) -> Result<(), ConfigError> {
         let uplinks = self.uplinks.iter().map(|p| ("uplinks", &p.name, p.ofport)).enumerate();
         let tunnels = self.tunnels.iter().map(|p| ("tunnels", &p.name, p.ofport)).enumerate();
@@ -290,7 +289,7 @@ impl NodeConfig {
         }
     }
 
-    /// The kernel tells the tunnels of one UDP port apart by their VNI alone.
+    /// Check VNIs: the kernel distinguishes tunnels that share a UDP port only by VNI.
     fn check_tunnels(&self) -> Result<(), ConfigError> {
         let mut taken = BTreeSet::new();
         for (i, tunnel) in self.tunnels.iter().enumerate() {
@@ -320,7 +319,7 @@ pub fn document_hash(document: &[u8]) -> Result<String, serde_json::Error> {
         fields.remove("generation");
         fields.remove("hash");
     }
-    // Objects may keep the order of the text, depending on what features other crates of a build switch on.
+    // The features of other crates in a build decide whether objects keep the order of the text.
     value.sort_all_objects();
     let mut hash = "sha256:".to_owned();
     for byte in Sha256::digest(value.to_string().as_bytes()) {
@@ -329,10 +328,10 @@ pub fn document_hash(document: &[u8]) -> Result<String, serde_json::Error> {
     Ok(hash)
 }
 
-/// Why a valid document does not take the place of the one in force (controller-config.md clause 1).
+/// Reason for keeping the config in force despite a valid new document (controller-config.md clause 1).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// It is older.
+    /// The new one is older.
     #[error("generation: {offered} is lower than {in_force}, which is in force")]
     Older {
         /// The generation offered.
@@ -340,7 +339,7 @@ pub enum Refusal {
         /// The generation in force.
         in_force: u64,
     },
-    /// It claims to be the one in force and is not.
+    /// The new one has the same generation and other content.
     #[error("generation: {generation} is in force with another content")]
     Changed {
         /// The generation of both.
@@ -348,7 +347,7 @@ pub enum Refusal {
     },
 }
 
-/// Whether `offered` takes the place of `in_force`; `Ok(false)` if they are the same.
+/// True if `offered` replaces `in_force`; `Ok(false)` if they are the same.
 ///
 /// # Errors
 /// It is older, or differs under the same generation.

@@ -1,4 +1,4 @@
-//! The loop: which config is in force, when to look, what to say about it.
+//! The main loop: the config in force, the schedule of passes, the status.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -17,41 +17,41 @@ use crate::status::{State, Status};
 use crate::store::{self, Store};
 use crate::watch::Watch;
 
-/// Time between two glances at Open vSwitch's sockets and the devices.
+/// Interval between checks of Open vSwitch's sockets and the device list.
 pub const TICK: Duration = Duration::from_millis(250);
-/// Time between two looks at the config file, by content: a mounted `ConfigMap` swaps a symbolic link.
+/// Interval between checks of the config file, by content: a mounted `ConfigMap` swaps a symbolic link.
 const CONFIG_PERIOD: Duration = Duration::from_secs(1);
 
 /// Message of the status after a panic.
 const BUG: &str = "a bug of sos-node, which its log shows: report it with the node-config";
 
-/// What the command line says.
+/// Options of the command line.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// A config file, or a folder with `<node>.json`.
     pub config: PathBuf,
     /// This node's name.
     pub node: String,
-    /// Where the last good config is kept.
+    /// Folder of the last good config.
     pub state: PathBuf,
-    /// Where Open vSwitch's sockets are.
+    /// Folder of Open vSwitch's sockets.
     pub ovs_rundir: PathBuf,
-    /// Where to write the status.
+    /// Path of the status file.
     pub status_file: Option<PathBuf>,
-    /// Addresses that the node must reach, whatever becomes of its uplinks.
+    /// Addresses that must stay reachable, whatever happens to the uplinks.
     pub anchors: Vec<SocketAddr>,
 }
 
-/// A config did not come into force.
+/// A config was not put in force.
 #[derive(Debug, thiserror::Error)]
 pub enum OfferError {
-    /// It is wrong.
+    /// It is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// It is older than the one in force.
+    /// It is older than the config in force, or differs under the same generation.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// It could not be tried, read or kept; it will be offered again.
+    /// It could not be checked, read or kept; the next check of the file retries.
     #[error("{0}")]
     Later(String),
 }
@@ -65,38 +65,38 @@ pub struct Daemon {
     watch: Watch,
     schedule: Schedule<(Fingerprint, u64)>,
     config_due: Instant,
-    /// The document last read, so that the same one is not judged again.
+    /// The document read last, so that an unchanged document is not checked twice.
     seen: Option<Vec<u8>>,
-    /// What is wrong with it.
+    /// The error in it.
     objection: Option<String>,
     in_force: Option<Target>,
-    /// A config of another site, and its document, which waits until everything of the former site is gone.
+    /// A config of another site, and its document; waits until everything of the former site is removed.
     successor: Option<(Target, Vec<u8>)>,
-    /// Everything is removed: there is nothing that a config could be older than.
+    /// Everything is removed, so no config counts as older.
     removed: bool,
 }
 
-/// What one tick did.
+/// Result of one tick.
 #[derive(Debug)]
 pub struct Ticked {
-    /// How the node stands, if it was looked at.
+    /// Status after the pass.
     pub status: Status,
-    /// What was changed.
+    /// Kinds of changes made.
     pub made: Vec<&'static str>,
-    /// Whether everything went well.
+    /// True if nothing failed.
     pub well: bool,
 }
 
 impl Daemon {
-    /// Takes up the config that was in force before, if any.
+    /// Restore the config that was in force before, if any.
     ///
     /// # Errors
-    /// The state folder cannot be made.
+    /// The state folder cannot be created.
     pub fn new(options: Options, now: Instant) -> std::io::Result<Self> {
         let store = Store::open(&options.state)?;
         let kept = fence(|| store.last_good(&options.node).map(Target::new)).flatten();
         let in_force = kept.and_then(|target| {
-            target.inspect_err(|error| tracing::warn!(%error, "the config kept is not usable")).ok()
+            target.inspect_err(|error| tracing::warn!(%error, "the last good config is not usable")).ok()
         });
         let memory = Memory::load(&store, now);
         let node = Node {
@@ -121,16 +121,16 @@ impl Daemon {
         })
     }
 
-    /// Whether there is a config to work by.
+    /// True if a config is in force.
     #[must_use]
     pub fn has_config(&self) -> bool {
         self.in_force.is_some()
     }
 
-    /// Looks at the config file now.
+    /// Check the config file now.
     ///
     /// # Errors
-    /// There is a new document and it does not come into force.
+    /// There is a new document and it is not put in force.
     pub fn reload(&mut self, now: Instant) -> Result<(), OfferError> {
         self.config_due = now + CONFIG_PERIOD;
         let path = store::config_path(&self.options.config, &self.options.node);
@@ -182,7 +182,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Does what is due. `None` if nothing was. A panic is a look at the node in which something failed.
+    /// Run a pass if one is due; `None` if not. A panic counts as a failed pass.
     pub fn tick(&mut self, now: Instant) -> Option<Ticked> {
         fence(|| self.act(now)).unwrap_or_else(|| {
             self.schedule.ended(false, now + now.elapsed());
@@ -216,7 +216,7 @@ impl Daemon {
                 Ticked { status, made: vec![], well: false }
             }
         };
-        // The end of the pass counts, not its beginning: one that takes long must not be followed by another at once.
+        // Counted from the end of the pass: a long one must not be followed by the next at once.
         self.schedule.ended(ticked.well, now + now.elapsed());
         Some(self.publish(ticked))
     }
@@ -229,7 +229,7 @@ impl Daemon {
 
     fn after(&mut self, config: &NodeConfig, pass: Pass) -> Ticked {
         let status = Status::describe(config, &pass.observed, &pass.plan, &pass.errors);
-        // A switch that waits for its entries is soon another one.
+        // A switch that waits for its entries changes soon.
         let waits = pass.plan.problems.contains(&Problem::RestoreWait);
         let well = pass.errors.is_empty() && pass.plan.changes.is_empty() && !waits;
         let mut ticked = Ticked { status, made: pass.made, well };
@@ -260,20 +260,20 @@ impl Daemon {
             Ok(()) => {
                 self.removed = self.in_force.as_ref().is_some_and(|t| t.config.state == Presence::Absent);
             }
-            Err(error) => tracing::warn!(error, "the state folder"),
+            Err(error) => tracing::warn!(error, "cannot write to the state folder"),
         }
     }
 
     fn publish(&self, mut ticked: Ticked) -> Ticked {
         if let Some(objection) = &self.objection {
-            // What is in force stays and goes on, but somebody wanted something else.
+            // The config in force stays applied, but a newer one was rejected.
             ticked.status.message = format!("{objection}; in force: {}", ticked.status.message);
             ticked.status.state = State::Failed;
         }
         if let Some(path) = &self.options.status_file
             && let Err(error) = store::write_status(path, &ticked.status)
         {
-            tracing::warn!(%error, path = %path.display(), "the status file");
+            tracing::warn!(%error, path = %path.display(), "cannot write the status file");
         }
         ticked
     }

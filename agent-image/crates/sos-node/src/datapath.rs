@@ -1,8 +1,8 @@
-//! Which of Open vSwitch's datapaths the bridge is on, and whether the kernel's is ours to use.
+//! The datapath of the bridge, and ownership of the kernel's.
 //!
-//! A network namespace has one datapath of each kind, and each belongs to one ovs-vswitchd. Who opens the kernel's takes all
-//! ports off that its own database does not have (`open_dpif_backer` in Open vSwitch), so nobody but us may have it. The one
-//! in user space needs no such care: who opens a second one fails, and the first does not notice
+//! A network namespace has one datapath of each kind, and each belongs to one ovs-vswitchd. An ovs-vswitchd that opens the kernel's
+//! removes all ports that its own database does not have (`open_dpif_backer` in Open vSwitch), so it must be the only one. The datapath in
+//! user space is safe: a second ovs-vswitchd fails to open it and the first one is unaffected
 //! (docs/adr/0025-run-a-dedicated-open-vswitch-never-the-nodes-own.md).
 
 use std::collections::BTreeSet;
@@ -11,8 +11,8 @@ use crate::config::{DatapathType, NodeConfig};
 use crate::observed::Observed;
 use crate::ovsdb::{Row, text};
 
-/// `system` or `netdev`. A bridge that was made while the kernel had no datapath keeps what it has: changing it would
-/// interrupt every flow. So does one that shall be on the kernel's while another Open vSwitch has that.
+/// `system` or `netdev`. A bridge created while the kernel had no datapath keeps its type: a change would
+/// interrupt every flow. So does a bridge meant for the kernel's datapath while another Open vSwitch owns that.
 #[must_use]
 pub fn datapath_type(config: &NodeConfig, observed: &Observed) -> &'static str {
     match (config.bridge.datapath_type, existing(config, observed)) {
@@ -25,13 +25,13 @@ pub fn datapath_type(config: &NodeConfig, observed: &Observed) -> &'static str {
     }
 }
 
-/// Whether the bridge shall be on the kernel's datapath and cannot, because another Open vSwitch of this node has it.
+/// True if the bridge is meant for the kernel's datapath and another Open vSwitch of this node owns that.
 #[must_use]
 pub fn is_refused(config: &NodeConfig, observed: &Observed) -> bool {
     config.bridge.datapath_type == DatapathType::System && is_anothers(config, observed)
 }
 
-/// Whether it matters what is in the kernel's datapath: our bridge may be put there.
+/// True if our bridge may be put on the kernel's datapath, so that its content matters.
 #[must_use]
 pub fn asks_for_kernel(config: &NodeConfig, observed: &Observed) -> bool {
     match config.bridge.datapath_type {
@@ -41,7 +41,7 @@ pub fn asks_for_kernel(config: &NodeConfig, observed: &Observed) -> bool {
     }
 }
 
-/// What our bridge is on, if it is there.
+/// Datapath of our bridge, if the bridge exists.
 fn existing(config: &NodeConfig, observed: &Observed) -> Option<&'static str> {
     let name = config.bridge.name.as_str();
     let existing = observed.bridges.get(name).filter(|_| observed.owns_bridge(name, config.site_id));
@@ -52,18 +52,19 @@ fn datapath_of(row: &Row) -> &'static str {
     if text(row, "datapath_type") == "netdev" { "netdev" } else { "system" }
 }
 
-/// Whether a bridge of our own Open vSwitch is on the kernel's datapath, which therefore is ours.
+/// True if a bridge of our own Open vSwitch is on the kernel's datapath, which therefore is ours.
 fn is_ours(observed: &Observed) -> bool {
     observed.bridges.values().any(|bridge| datapath_of(&bridge.row) == "system")
 }
 
-/// The kernel keeps a datapath whose process was killed: with our bridge's port in it, it was ours.
+/// True if another Open vSwitch owns the kernel's datapath. The kernel keeps the datapath of a killed process: if our bridge's port is in
+/// it, it was ours.
 fn is_anothers(config: &NodeConfig, observed: &Observed) -> bool {
     let ports = &observed.kernel_ports;
     !is_ours(observed) && !ports.is_empty() && !ports.contains(config.bridge.name.as_str())
 }
 
-/// Reads what `ovs-dpctl show` prints: the ports of all datapaths but those that stand for a datapath itself.
+/// Parse `ovs-dpctl show`: the ports of all datapaths but those that stand for a datapath itself.
 #[must_use]
 pub fn parse_ports(printed: &str) -> BTreeSet<String> {
     let mut datapath = "";

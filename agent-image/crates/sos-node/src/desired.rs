@@ -1,62 +1,62 @@
-//! What a node-config means in Open vSwitch's terms.
+//! The node-config in Open vSwitch's terms.
 
 use crate::config::{NodeConfig, Presence};
 use crate::datapath::datapath_type;
 use crate::observed::{Controller, DEVICE_KEY, Device, OFFLOADS_KEY, OWNER_KEY, Observed, Offloads};
 use crate::ovsdb::{Row, text};
 
-/// Longest wait between two attempts to reach a controller, in milliseconds: one that comes back shall not be waited for
-/// longer than its pod took to start. Open vSwitch 3.1 keeps the value and still waits 1, 2, 4, 8, 8 ... s (measured on
-/// the wire); versions that act on it come back within this time.
+/// Longest wait between connection attempts to a controller, in milliseconds: reconnecting must not take longer
+/// than the start of its pod. Open vSwitch 3.1 keeps the value and still waits 1, 2, 4, 8, 8 ... s (measured on
+/// the wire); versions that honour it reconnect within this time.
 const MAX_BACKOFF_MS: u32 = 2_000;
-/// Silence after which Open vSwitch sends an echo request, and again before it gives up, in milliseconds.
+/// Silence after which Open vSwitch sends an echo request; after the same time again it disconnects. In milliseconds.
 const INACTIVITY_PROBE_MS: u32 = 5_000;
-/// OpenFlow 1.3 is what controllers speak. 1.0 is for ovs-ofctl(8): later versions have no "no flood" on a port.
+/// Controllers speak OpenFlow 1.3. 1.0 is for ovs-ofctl(8): later versions have no "no flood" on a port.
 const PROTOCOLS: &str = "OpenFlow10,OpenFlow13";
 
-/// Where a port comes from.
+/// Origin of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PortKind {
     /// A device of the node.
     Uplink,
-    /// A VXLAN device we make.
+    /// A VXLAN device that this program creates.
     Tunnel,
-    /// A device an agent makes.
+    /// A device that an agent creates.
     Agent,
-    /// One end of a pair we make, at whose other end the kernel resets connections.
+    /// One end of a veth pair of this program; at the other end the kernel resets connections.
     Reject,
 }
 
 /// Port numbers of agents (spec/node-config.md clause 6): 34001 + slot, below those of tunnels.
 const AGENT_OFPORTS: std::ops::Range<u32> = 34_001..35_000;
 
-/// Whether a port of ours was made for an agent: its row says which number it asked for.
+/// True for an agent's port of ours, recognised by the port number that its row requests.
 #[must_use]
 pub fn is_agent_port(interface: &Row) -> bool {
     text(interface, "ofport_request").parse().is_ok_and(|number: u32| AGENT_OFPORTS.contains(&number))
 }
 
-/// A port that shall be on the bridge.
+/// A port that belongs on the bridge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DesiredPort {
     /// The device.
     pub name: String,
-    /// Where it comes from.
+    /// Its origin.
     pub kind: PortKind,
     /// Its OpenFlow port number.
     pub ofport: u16,
-    /// Whether it carries unlabelled traffic.
+    /// True if it carries unlabelled traffic.
     pub base: bool,
 }
 
 impl DesiredPort {
-    /// Whether flooding leaves it out (spec/node-config.md clause 7).
+    /// True if flooding excludes the port (spec/node-config.md clause 7).
     #[must_use]
     pub fn no_flood(&self) -> bool {
         !self.base
     }
 
-    /// Columns of its row. To be remembered: `device`, its number, and `offloads`, for uplinks.
+    /// Columns of its row. `device` (its number) and, for uplinks, `offloads` are stored in it.
     #[must_use]
     pub fn port_row(&self, site_id: u16, device: Option<u32>, offloads: Option<String>) -> Row {
         let protected = self.kind == PortKind::Tunnel && self.base;
@@ -76,7 +76,7 @@ impl DesiredPort {
     }
 }
 
-/// The ports that shall be there, in the order uplinks, tunnels, agent ports, reject port.
+/// The desired ports, in the order uplinks, tunnels, agent ports, reject port.
 #[must_use]
 pub fn ports(config: &NodeConfig) -> Vec<DesiredPort> {
     if config.state == Presence::Absent {
@@ -112,13 +112,13 @@ pub fn bridge_row(config: &NodeConfig, observed: &Observed) -> Row {
 }
 
 /// MAC address of the bridge's local port: the low 40 bits of the datapath id after `06`, which is locally administered
-/// and no path MAC (those begin with 02:53). Open vSwitch would take that of a port, and change it with the ports.
+/// and no path MAC (those begin with 02:53). Open vSwitch would use a port's MAC, and change it with the ports.
 fn local_mac(datapath_id: u64) -> String {
     let [_, _, _, a, b, c, d, e] = datapath_id.to_be_bytes();
     format!("06:{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}")
 }
 
-/// The controllers of the bridge, sorted, as Open vSwitch shall have them.
+/// The desired controllers of the bridge, sorted.
 #[must_use]
 pub fn controllers(config: &NodeConfig) -> Vec<Controller> {
     if config.state == Presence::Absent {
@@ -131,7 +131,7 @@ pub fn controllers(config: &NodeConfig) -> Vec<Controller> {
     controllers
 }
 
-/// A controller's row. It is reached over the node's own network, never through the bridge it controls.
+/// A controller's row. Out-of-band: the controller is reached over the node's own network, never through the bridge it controls.
 #[must_use]
 pub fn controller(target: &str) -> Controller {
     Controller {
@@ -143,16 +143,16 @@ pub fn controller(target: &str) -> Controller {
     }
 }
 
-/// Whether packets that are too large, or lack their checksum, must not reach the bridge: the datapath in user space
-/// understands them only with its segmentation offload on.
+/// True if packets that are too large, or lack their checksum, must not reach the bridge: the datapath in user space
+/// handles them only with its segmentation offload on.
 #[must_use]
 pub fn offloads_must_be_off(config: &NodeConfig, observed: &Observed) -> bool {
     let tso = config.bridge.userspace_tso && observed.ovs.tso;
     config.state == Presence::Present && datapath_type(config, observed) == "netdev" && !tso
 }
 
-/// The devices whose offloads matter, that is none unless [`offloads_must_be_off`]: those of our ports, and the ends in
-/// pods of the ports that ovs-cni put on the bridge.
+/// The devices whose offloads matter, none unless [`offloads_must_be_off`]: those of our ports, and the pod ends of ports
+/// that ovs-cni put on the bridge.
 #[must_use]
 pub fn offload_devices(config: &NodeConfig, observed: &Observed) -> Vec<Device> {
     if !offloads_must_be_off(config, observed) {
@@ -172,7 +172,7 @@ pub fn offload_devices(config: &NodeConfig, observed: &Observed) -> Vec<Device> 
     ours.chain(pods).collect()
 }
 
-/// Offloads as the text a port's row remembers them by.
+/// Encode offloads as the text stored in a port's row.
 #[must_use]
 pub fn encode_offloads(offloads: Offloads) -> String {
     match (offloads.tx, offloads.gro) {
@@ -184,7 +184,7 @@ pub fn encode_offloads(offloads: Offloads) -> String {
     .to_owned()
 }
 
-/// The reverse of [`encode_offloads`].
+/// Decode the text of [`encode_offloads`].
 #[must_use]
 pub fn parse_offloads(text: &str) -> Offloads {
     Offloads { tx: text.contains("tx"), gro: text.contains("gro") }

@@ -9,7 +9,7 @@ use crate::observed::{Controller, Device, Offloads};
 use crate::ovsdb::{Row, TABLES};
 use crate::reject;
 
-/// How long one command of Open vSwitch may wait for its daemons, in seconds.
+/// Timeout of one Open vSwitch command, in seconds.
 const OVS_TIMEOUT_S: u32 = 4;
 
 /// One command.
@@ -19,7 +19,7 @@ pub struct CommandLine {
     pub program: &'static str,
     /// Its arguments.
     pub args: Vec<String>,
-    /// What it reads.
+    /// Its standard input.
     pub stdin: String,
 }
 
@@ -29,7 +29,7 @@ impl CommandLine {
     }
 }
 
-/// The Open vSwitch whose sockets are in one directory.
+/// An Open vSwitch, identified by its socket directory.
 #[derive(Debug, Clone)]
 pub struct Ovs {
     /// The directory.
@@ -71,7 +71,7 @@ impl Ovs {
         CommandLine { program: "ovs-ofctl", args, stdin: String::new() }
     }
 
-    /// Prints the database's tables, for [`crate::ovsdb::parse`].
+    /// Print the database's tables, for [`crate::ovsdb::parse`].
     #[must_use]
     pub fn list(&self) -> CommandLine {
         let tables = TABLES.iter().enumerate().flat_map(|(i, (table, columns))| {
@@ -85,7 +85,7 @@ impl Ovs {
         self.vsctl(std::iter::once("--".to_owned()).chain(tables).collect())
     }
 
-    /// Prints entries, base entries or all, for [`crate::flow::parse_dump`].
+    /// Print entries, base entries or all, for [`crate::flow::parse_dump`].
     #[must_use]
     pub fn dump_flows(&self, bridge: &str, all: bool) -> CommandLine {
         let (any, base) = (String::new(), format!("cookie={BASE_COOKIE:#x}/{BASE_COOKIE_MASK:#x}"));
@@ -93,33 +93,33 @@ impl Ovs {
         self.ofctl("OpenFlow13", bridge, &command, [if all { &any } else { &base }])
     }
 
-    /// Prints the entries of sessions that lead to an agent's port, one a line.
+    /// Print the session entries that output to an agent's port, one per line.
     #[must_use]
     pub fn dump_redirects(&self, bridge: &str, ofport: u16) -> CommandLine {
         self.ofctl("OpenFlow13", bridge, &["--no-stats", "--no-names", "dump-flows"], [&redirects_to(ofport)])
     }
 
-    /// Prints ports with their OpenFlow configuration, for [`parse_ports`].
+    /// Print ports with their OpenFlow configuration, for [`parse_ports`].
     #[must_use]
     pub fn show(&self, bridge: &str) -> CommandLine {
         self.ofctl("OpenFlow10", bridge, &["show"], [])
     }
 
-    /// Prints entries as Open vSwitch understands them, for [`crate::flow::parse_base_flows`]. Needs no daemon.
+    /// Print entries as Open vSwitch normalises them, for [`crate::flow::parse_base_flows`]. Needs no daemon.
     #[must_use]
     pub fn parse_flows(entries: String) -> CommandLine {
         let args = ["-O", "OpenFlow13", "parse-flows", "-"];
         CommandLine { stdin: entries, ..CommandLine::new("ovs-ofctl", args) }
     }
 
-    /// Succeeds where the kernel has Open vSwitch's datapath, which it loads for that if it can. Prints what is in it, for
+    /// Succeeds if the kernel has Open vSwitch's datapath, which the command loads if it can. Prints its ports, for
     /// [`crate::datapath::parse_ports`].
     #[must_use]
     pub fn show_kernel_datapaths() -> CommandLine {
         CommandLine::new("ovs-dpctl", ["show"])
     }
 
-    /// The commands that make changes, in order: neighbouring changes of the database are one transaction.
+    /// The commands that make changes, in order: adjacent database changes are one transaction.
     #[must_use]
     pub fn encode(&self, changes: &[Change]) -> Vec<CommandLine> {
         let groups = changes.chunk_by(|a, b| a.is_database() && b.is_database());
@@ -154,7 +154,7 @@ impl Ovs {
                     ip(["link", "add", "name", name, "type", "veth", "peer", "name", peer]),
                     ip(["link", "set", "dev", name, "alias", alias, "addrgenmode", "none", "up"]),
                     ip(["link", "set", "dev", peer, "addrgenmode", "none", "up"]),
-                    // A datapath in user space may take packets without their checksums for what they are.
+                    // A datapath in user space may take packets without checksums for complete ones.
                     CommandLine::new("ethtool", ["-K", peer.as_str(), "tx", "off"]),
                 ];
                 lines.push(nft(reject::rules(peer)));
@@ -201,39 +201,39 @@ fn nft(rules: String) -> CommandLine {
     CommandLine { stdin: rules, ..CommandLine::new("nft", ["-f", "-"]) }
 }
 
-/// Prints the rules that reset connections, for [`crate::reject::parse`]. Fails where there are none.
+/// Print the reset rules, for [`crate::reject::parse`]. Fails if there are none.
 #[must_use]
 pub fn show_reject_rules() -> CommandLine {
     CommandLine::new("nft", ["-j", "list", "table", "netdev", reject::TABLE])
 }
 
-/// Prints devices with their addresses, for [`crate::link::parse_links`].
+/// Print devices with their addresses, for [`crate::link::parse_links`].
 #[must_use]
 pub fn show_links() -> CommandLine {
     ip(["-d", "-j", "addr", "show"])
 }
 
-/// The families of addresses, as options of ip(8).
+/// Address families, as options of ip(8).
 pub const FAMILIES: [&str; 2] = ["-4", "-6"];
 
-/// Prints the routes of a family, of all tables: what a policy chooses is needed, too.
+/// Print the routes of a family, of all tables: those that policy rules select are needed, too.
 #[must_use]
 pub fn show_routes(family: &str) -> CommandLine {
     ip(["-d", "-j", family, "route", "show", "table", "all"])
 }
 
-/// Prints the routes of a family through one device, for [`crate::local::parse_routes`].
+/// Print the routes of a family through one device, for [`crate::local::parse_routes`].
 #[must_use]
 pub fn show_routes_of(family: &str, device: &str) -> CommandLine {
     ip(["-j", family, "route", "show", "table", "main", "dev", device])
 }
 
-/// The match of entries of sessions that lead to a port. Base entries, whose cookie has a hash where others have a kind, lead to none.
+/// Match of the session entries that output to a port. Base entries do not match: their cookie holds a hash in place of the kind.
 fn redirects_to(ofport: u16) -> String {
     format!("cookie={REDIRECT_COOKIE:#x}/{REDIRECT_COOKIE_MASK:#x},out_port={ofport}")
 }
 
-/// Prints a device's offloads, for [`crate::link::parse_offloads`].
+/// Print a device's offloads, for [`crate::link::parse_offloads`].
 #[must_use]
 pub fn show_offloads(device: &Device) -> CommandLine {
     ethtool(device, ["--json", "-k", &device.name])
@@ -256,14 +256,14 @@ fn ethtool<'a>(device: &'a Device, args: impl IntoIterator<Item = &'a str>) -> C
     }
 }
 
-/// Additions first: an entry that takes the place of an older one then does so without a gap.
+/// Additions first, so that replacing an entry leaves no gap.
 fn encode_flows(add: &[Flow], remove: &[Flow]) -> String {
     let added = add.iter().map(|f| format!("add {},cookie={:#x} actions={}\n", f.key, f.cookie, f.actions));
     let removed = remove.iter().map(|f| format!("delete_strict {},cookie={:#x}/-1\n", f.key, f.cookie));
     added.chain(removed).collect()
 }
 
-/// The clauses of one change, each a command of ovs-vsctl.
+/// The clauses of one change, each an ovs-vsctl command.
 fn database_clauses(change: &Change) -> Vec<Vec<String>> {
     match change {
         Change::AddBridge { name, row } => vec![clause(["add-br", name]), set("Bridge", name, row)],
@@ -297,7 +297,7 @@ fn clause<const N: usize>(words: [&str; N]) -> Vec<String> {
 
 fn set(table: &str, record: &str, row: &Row) -> Vec<String> {
     let mut words = clause(["set", table, record]);
-    // Values of maps are always texts; quoted, they may hold colons and digits alone. Plain columns are ours and plain.
+    // Map values are always strings; quoted, they may hold colons or only digits. Values of plain columns need no quotes: they are ours.
     words.extend(row.iter().map(|(column, value)| match column.contains(':') {
         true => format!("{column}={}", serde_json::Value::from(value.as_str())),
         false => format!("{column}={value}"),
@@ -321,7 +321,7 @@ fn controllers(bridge: &str, targets: &[String]) -> Vec<Vec<String>> {
     targets.iter().enumerate().map(create).chain([assign]).collect()
 }
 
-/// Reads what `ovs-ofctl show` prints with OpenFlow 1.0: which ports there are, and whether flooding leaves them out.
+/// Parse `ovs-ofctl show` with OpenFlow 1.0: the ports, and their "no flood" flags.
 #[must_use]
 pub fn parse_ports(printed: &str) -> std::collections::BTreeMap<String, bool> {
     let mut ports = std::collections::BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Flow entries in the text that ovs-ofctl(8) prints and reads.
+//! Flow entries in the text format of ovs-ofctl(8).
 //!
 //! Open vSwitch normalises matches and actions when it prints them (`dl_type=0x0800` becomes `ip`). The entries of a
 //! node-config go through `ovs-ofctl parse-flows` once, which prints them with the same code that prints a switch's
@@ -10,16 +10,16 @@ use crate::config::{ConfigError, NodeConfig};
 
 /// Cookie of every base entry: this and the low 32 bits of the config's hash (spec/node-config.md clause 3).
 pub const BASE_COOKIE: u64 = 0x534f_0001_0000_0000;
-/// Which bits of a cookie tell that an entry is a base entry.
+/// Cookie mask that selects base entries.
 pub const BASE_COOKIE_MASK: u64 = 0xffff_ffff_0000_0000;
-/// Cookie of the entries of sessions, of all controllers (spec/node-config.md clause 8): kind 3 ...
+/// Cookie of session entries, of all controllers (spec/node-config.md clause 8): kind 3 ...
 pub const REDIRECT_COOKIE: u64 = 0x534f_0000_0300_0000;
-/// ... whatever controller, epoch and number.
+/// ... for any controller, epoch and number.
 pub const REDIRECT_COOKIE_MASK: u64 = 0xffff_0000_ff00_0000;
-/// Priority of an entry whose text names none (OpenFlow's default).
+/// Priority of an entry whose text has none (OpenFlow's default).
 const DEFAULT_PRIORITY: u16 = 32_768;
 
-/// What identifies an entry within a switch: a second one with the same key takes its place.
+/// Identity of an entry within a switch: adding a second one with the same key replaces it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FlowKey {
     /// The flow table.
@@ -43,23 +43,23 @@ impl fmt::Display for FlowKey {
 /// An entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flow {
-    /// What identifies it.
+    /// Its identity.
     pub key: FlowKey,
-    /// Whose it is.
+    /// Its owner.
     pub cookie: u64,
     /// Its actions, as Open vSwitch prints them.
     pub actions: String,
 }
 
 impl Flow {
-    /// Whether it is a base entry, of this config or of an older one.
+    /// True for base entries, of this config or an older one.
     #[must_use]
     pub fn is_base(&self) -> bool {
         self.cookie & BASE_COOKIE_MASK == BASE_COOKIE
     }
 }
 
-/// A line that is not what ovs-ofctl prints.
+/// A line not in the format of ovs-ofctl.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unexpected line of ovs-ofctl: `{0}`")]
 pub struct FlowParseError(String);
@@ -70,7 +70,7 @@ pub fn base_cookie(config: &NodeConfig) -> u64 {
     BASE_COOKIE | u64::from(config.hash_low())
 }
 
-/// The base entries of a config as input for ovs-ofctl, one a line.
+/// The base entries of a config as input for ovs-ofctl, one per line.
 #[must_use]
 pub fn encode_base_flows(config: &NodeConfig) -> String {
     let cookie = base_cookie(config);
@@ -84,11 +84,11 @@ pub fn encode_base_flows(config: &NodeConfig) -> String {
     config.base_flows.iter().map(line).collect()
 }
 
-/// Reads what `ovs-ofctl parse-flows` made of [`encode_base_flows`], and checks that each entry is still where and whose
-/// the config says (a match text could have named another table or cookie).
+/// Parse the output of `ovs-ofctl parse-flows` for [`encode_base_flows`], and check that table and cookie of each entry
+/// are still those of the config (a match text could have named others).
 ///
 /// # Errors
-/// An entry changed its place, or two are the same.
+/// An entry changed its table or cookie, or two are the same.
 pub fn parse_base_flows(config: &NodeConfig, printed: &str) -> Result<Vec<Flow>, ConfigError> {
     let lines = printed.lines().filter(|line| line.contains("FLOW_MOD"));
     let flows: Vec<Flow> = lines
@@ -133,12 +133,12 @@ fn parse_flow_mod(line: &str) -> Result<Flow, FlowParseError> {
     Ok(Flow { key, cookie, actions: actions.to_owned() })
 }
 
-/// Reads what `ovs-ofctl --no-stats --no-names dump-flows` prints.
+/// Parse the output of `ovs-ofctl --no-stats --no-names dump-flows`.
 ///
 /// # Errors
 /// A line is not an entry.
 pub fn parse_dump(printed: &str) -> Result<Vec<Flow>, FlowParseError> {
-    // The header of a reply has no cookie; neither have empty lines.
+    // Only entries have a cookie; reply headers and empty lines have none.
     printed.lines().filter(|line| line.contains("cookie=")).map(parse_dumped).collect()
 }
 
@@ -156,7 +156,7 @@ fn parse_dumped(line: &str) -> Result<Flow, FlowParseError> {
             rest = part;
         }
     }
-    // Flags such as send_flow_rem stand before the match, which has no spaces in it; a lone timeout is no match.
+    // Flags such as send_flow_rem stand before the match, which contains no spaces; a lone timeout is no match.
     let last = rest.split(' ').next_back().unwrap_or("");
     let matches = if last.contains("_timeout=") || last.starts_with("importance=") { "" } else { last };
     let (priority, matches) = split_priority(matches.trim_end_matches(',')).ok_or_else(wrong)?;

@@ -1,19 +1,36 @@
-//! Makes one node's Open vSwitch match its node-config (spec/node-config.md, sections 1 and 2), and keeps it so.
+//! Keeps one node's Open vSwitch in the state of its node-config (spec/node-config.md, sections 1 and 2).
 //!
 //! Who calls what, in which order:
 //!
-//! 1. [`daemon`] looks four times a second whether anything may have changed: the config file, Open vSwitch's sockets,
-//!    the list of network devices. If so, and every few seconds anyway, it makes a pass.
-//! 2. [`node`] observes: `ovs-vsctl`, `ovs-ofctl`, `ip` and `ethtool` print, [`ovsdb`], [`flow`] and [`link`] parse,
-//!    and the answer is one value, [`observed::Observed`].
-//! 3. [`plan::plan`] compares that with the [`config::NodeConfig`] and returns the [`change::Change`]s that are missing,
-//!    in an order in which no moment forwards in a loop. It is the only place that decides anything.
-//! 4. [`encode`] turns changes into command lines, [`node`] runs them and observes again; [`status`] says how it stands.
+//! 1. [`daemon`] checks four times a second for changes: the config file ([`store`], [`config`]), Open vSwitch's sockets, the list of
+//!    network devices, notifications of Open vSwitch's database ([`watch`]). [`schedule`] turns them into passes, at least one every few
+//!    seconds.
+//! 2. [`node`] observes: [`command`] runs `ovs-vsctl`, `ovs-ofctl`, `ip` and `ethtool`, [`ovsdb`], [`flow`] and [`link`] parse their
+//!    output, [`memory`] adds what earlier passes left, and the result is one value, [`observed::Observed`].
+//! 3. [`plan::plan`] compares it with the [`config::NodeConfig`], in the terms of [`desired`], and returns the missing
+//!    [`change::Change`]s, in an order that avoids forwarding loops at every step. It is the only place that decides anything.
+//! 4. [`encode`] turns changes into command lines, [`node`] runs them and observes again; [`status`] describes the result, [`serve`] and
+//!    [`metrics`] publish it.
 //!
-//! An uplink is put on the bridge on trial ([`trial`]), and what a restart of Open vSwitch takes from the bridge's local port is given
-//! back ([`local`]).
+//! A new uplink is on trial ([`trial`]): it is removed again if it cuts the node off. [`local`] restores the addresses that the bridge's
+//! local port loses in a restart of Open vSwitch.
 //!
-//! Everything but [`command`], [`daemon`], [`memory`], [`node`], [`serve`], [`store`] and [`watch`] is pure.
+//! | module | contains |
+//! |---|---|
+//! | [`daemon`], [`schedule`] | the main loop, and the times of passes |
+//! | [`config`], [`names`] | the node-config and the checked texts in it |
+//! | [`store`], [`memory`] | files, and the state that outlives a pass |
+//! | [`node`], [`command`], [`watch`] | one pass, the commands that it runs, the subscription to Open vSwitch's database |
+//! | [`ovsdb`], [`flow`], [`link`] | parsers of rows, flow entries and devices |
+//! | [`observed`] | the observed state as one value |
+//! | [`desired`], [`datapath`], [`vlan`] | the desired ports, bridge and controllers; the choice of datapath; entries for foreign ports |
+//! | [`plan`], [`change`], [`problem`] | the difference, the changes that remove it, the problems that no change removes |
+//! | [`trial`], [`local`], [`reject`] | uplinks on trial, addresses to restore, the rules that reset connections |
+//! | [`encode`] | changes and observations as command lines |
+//! | [`status`], [`metrics`], [`serve`] | the status, its metrics, the HTTP server |
+//! | [`bugs`] | panics, logged and counted |
+//!
+//! All modules are pure, except [`bugs`], [`command`], [`daemon`], [`memory`], [`metrics`], [`node`], [`serve`], [`store`] and [`watch`].
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What `ip -d -j addr show`, `ip -j route show` and `ethtool --json -k` print.
+//! Parsers for `ip -d -j addr show`, `ip -j route show` and `ethtool --json -k`.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::observed::{Link, Offloads, Vxlan};
 
-/// Most routes of one device that are kept: one is enough to refuse it, a few tell what it is for.
+/// Limit of kept routes per device: one is enough to refuse the device, a few show its use.
 const MAX_ROUTES: usize = 4;
 
 #[derive(Deserialize)]
@@ -56,7 +56,7 @@ struct PrintedRoute {
     nexthops: Vec<PrintedHop>,
 }
 
-/// One way of a route that has several.
+/// One next hop of a multipath route.
 #[derive(Deserialize)]
 struct PrintedHop {
     dev: Option<String>,
@@ -67,15 +67,15 @@ impl PrintedRoute {
         self.dev.iter().chain(self.nexthops.iter().filter_map(|hop| hop.dev.as_ref()))
     }
 
-    /// Whether the kernel would have it without anybody's wish: for an address, for link scope, for what is local.
+    /// True for routes that the kernel adds by itself: from an address, of link scope, or local.
     fn goes_without_saying(&self) -> bool {
         let local = !matches!(self.r#type.as_str(), "" | "unicast");
         local || self.protocol == "kernel" || self.dst.starts_with("fe80:") || self.dst.starts_with("ff")
     }
 }
 
-/// Reads `ip -d -j addr show` and the routes of both families. Addresses of link scope, which the kernel gives every device
-/// by itself, are left out, and so are routes that it makes by itself.
+/// Parse `ip -d -j addr show` and the routes of both families. Link-scope addresses and routes are left out: the kernel
+/// adds them to every device by itself.
 ///
 /// # Errors
 /// A text is not JSON of that form.
@@ -99,7 +99,7 @@ pub fn parse_links(links: &str, routes: &[&str]) -> Result<BTreeMap<String, Link
     Ok(found)
 }
 
-/// `ip -j` prints nothing at all, or objects that are empty, where there is nothing to list.
+/// `ip -j` prints nothing, or empty objects, for an empty list.
 fn parse_list<T: for<'a> Deserialize<'a>>(text: &str) -> Result<Vec<T>, serde_json::Error> {
     if text.trim().is_empty() {
         return Ok(vec![]);
@@ -123,7 +123,7 @@ fn link(printed: &PrintedLink) -> Link {
     let global = || printed.addr_info.iter().filter(|a| a.scope != "link");
     let addresses = global().filter_map(address).collect();
     let lent = global().filter(|a| a.dynamic).filter_map(address).collect();
-    // The other end of a pair is named in the same field, and neither stands on the other. Tunnels say it elsewhere.
+    // A veth names its peer in the same field, and neither stands on the other. Tunnels use another field.
     let stands = printed.link.clone().filter(|_| kind.as_deref() != Some("veth"));
     let data = printed.linkinfo.as_ref().and_then(|info| info.info_data.as_ref());
     let lower = stands.or_else(|| Some(data?.get("link")?.as_str()?.to_owned()));
@@ -154,8 +154,8 @@ fn vxlan(data: &Value) -> Option<Vxlan> {
     })
 }
 
-/// Reads `ethtool --json -k DEVICE`: whether offloads are on that can be switched off. Of groups such as
-/// `tx-checksumming` ethtool does not say whether they can (`"fixed": null`), so the members are looked at.
+/// Parse `ethtool --json -k DEVICE`: offloads that are on and can be switched off. For groups such as
+/// `tx-checksumming` ethtool does not report whether they can (`"fixed": null`), so their members are examined.
 ///
 /// # Errors
 /// The text is not JSON of that form.

@@ -1,50 +1,49 @@
-//! The addresses that somebody gave to the bridge's local port.
+//! Addresses configured on the bridge's local port by other programs.
 //!
-//! The port is a device of Open vSwitch's. It outlives a restart of ovs-vswitchd, but not one that loads the kernel's datapath anew or
-//! starts with another database, and the kernel forgets addresses and routes with it. They are no business of ours, except to give
-//! them back. Pure.
+//! The port is a device of Open vSwitch. It survives a restart of ovs-vswitchd, but not one that reloads the kernel's datapath or
+//! starts with another database, and the kernel drops its addresses and routes with the device. This program only restores them. Pure.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::observed::Link;
 
-/// Most addresses, and most routes, that are remembered.
+/// Limit of remembered addresses, and of remembered routes.
 const MAX_REMEMBERED: usize = 256;
-/// Fields of a printed route, and the words of ip(8) for them.
+/// Fields of a printed route, and their ip(8) keywords.
 const WORDS: [(&str, &str); 4] =
     [("gateway", "via"), ("prefsrc", "src"), ("metric", "metric"), ("protocol", "proto")];
-/// Fields that say nothing which the words do not, or that follow from them.
+/// Fields that follow from the keywords.
 const IMPLIED: [&str; 3] = ["dst", "dev", "scope"];
-/// Flags that tell how a route is, not how it was made.
+/// Flags of a route's state, not of its configuration.
 const STATES: [&str; 6] = ["linkdown", "dead", "offload", "trap", "rt_offload", "rt_trap"];
-/// Measures of a route that ip(8) takes as it prints them.
+/// Route metrics that ip(8) reads in the form it prints.
 const METRICS: [&str; 2] = ["mtu", "advmss"];
 
-/// The local port at a moment.
+/// State of the local port at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LocalPort {
-    /// The life of the kernel that `index` is of.
+    /// Kernel boot that `index` belongs to.
     pub boot: String,
-    /// The device's number.
+    /// The device's index.
     pub index: u32,
-    /// Its addresses with their prefix lengths, but those that run out: who gave them gives them again.
+    /// Its addresses with prefix lengths, except those with a lifetime: their source renews them.
     pub addresses: Vec<String>,
     /// Routes through it that do not follow from an address, as arguments of ip(8) without the device, the family first.
     pub routes: Vec<String>,
 }
 
-/// What is to be given back.
+/// Addresses and routes to restore.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Lost {
     /// Addresses.
     pub addresses: Vec<String>,
-    /// Routes, to be set after the addresses.
+    /// Routes, to be added after the addresses.
     pub routes: Vec<String>,
 }
 
 impl Lost {
-    /// Whether nothing is.
+    /// True if there is nothing to restore.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.addresses.is_empty() && self.routes.is_empty()
@@ -52,7 +51,7 @@ impl Lost {
 }
 
 impl LocalPort {
-    /// The port as it is observed. `routes` are [`parse_routes`]'s.
+    /// Build the state from the device and the routes of [`parse_routes`].
     #[must_use]
     pub fn observe(boot: &str, link: &Link, mut routes: Vec<String>) -> Self {
         let lasting = link.addresses.iter().filter(|address| !link.lent.contains(*address));
@@ -62,8 +61,8 @@ impl LocalPort {
         Self { boot: boot.to_owned(), index: link.index, addresses, routes }
     }
 
-    /// What the port has lost since it was remembered: nothing as long as it is the same device, because then somebody took it away
-    /// who may, and nothing over a boot, after which whoever configures the node does so anew.
+    /// Addresses and routes lost since the remembered state. None while the device is the same: an administrator removed them. None across a
+    /// boot: the node's own configuration adds them again.
     #[must_use]
     pub fn lost(&self, remembered: Option<&Self>) -> Lost {
         let Some(old) = remembered.filter(|old| old.boot == self.boot && old.index != self.index) else {
@@ -75,23 +74,23 @@ impl LocalPort {
     }
 }
 
-/// Routes that somebody made.
+/// Configured routes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Routes {
-    /// In the words that make them again.
+    /// As ip(8) arguments that add them again.
     pub made: Vec<String>,
-    /// As they are printed, where we have no such words.
+    /// As printed, if ip(8) arguments cannot reproduce them.
     pub unknown: Vec<String>,
 }
 
-/// Reads `ip -j FAMILY route show dev DEVICE`, and adds it to `routes`.
+/// Parse `ip -j FAMILY route show dev DEVICE` and add the result to `routes`.
 ///
 /// # Errors
 /// The text is not JSON.
 pub fn parse_routes(routes: &mut Routes, family: &str, printed: &str) -> Result<(), serde_json::Error> {
     let list: Vec<Value> = if printed.trim().is_empty() { vec![] } else { serde_json::from_str(printed)? };
     for route in list {
-        // The kernel's own follow from an address, a router's from what it advertises; one that runs out is given again.
+        // Kernel routes follow from an address, router routes from advertisements; routes with a lifetime are renewed.
         if matches!(route["protocol"].as_str(), Some("kernel" | "ra" | "redirect"))
             || route.get("expires").is_some()
         {
@@ -105,7 +104,7 @@ pub fn parse_routes(routes: &mut Routes, family: &str, printed: &str) -> Result<
     Ok(())
 }
 
-/// The words that make a route again; none if it has something that we do not know, since it would become another one.
+/// The ip(8) arguments that add a route again; none if it has an unknown attribute, without which it would be another route.
 fn words(family: &str, route: &Value) -> Option<String> {
     let mut text = format!("{family} {}", route["dst"].as_str()?);
     let mut add = |word: &str, value: &Value| match value {
@@ -114,7 +113,7 @@ fn words(family: &str, route: &Value) -> Option<String> {
     };
     for (field, value) in route.as_object()? {
         let known = match field.as_str() {
-            // Read below, in the order of ip(8).
+            // Handled below, in the order of ip(8).
             field if IMPLIED.contains(&field) || WORDS.iter().any(|(name, _)| *name == field) => true,
             "pref" => value == "medium",
             "type" => value == "unicast",

@@ -18,7 +18,7 @@ use sos_node::store::config_path;
 use sos_node::trial::{MAX_ANCHORS, parse_anchor};
 use tracing_subscriber::EnvFilter;
 
-/// How long `--once` tries.
+/// Time limit of `--once`.
 const ONCE_DEADLINE: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -27,10 +27,10 @@ enum LogFormat {
     Json,
 }
 
-/// Makes this node's Open vSwitch match its node-config, and keeps it so.
+/// Keeps this node's Open vSwitch in the state of its node-config.
 ///
-/// SIGTERM ends the program and leaves the switch as it is; only a config of state Absent removes anything. The level of
-/// detail of the log is taken from the environment variable RUST_LOG (default: info).
+/// SIGTERM ends the program and leaves the switch as it is; only a config of state Absent removes anything. The environment
+/// variable RUST_LOG sets the log level (default: info).
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
@@ -40,25 +40,25 @@ struct Arguments {
     /// This node's name.
     #[arg(long)]
     node: String,
-    /// Folder where the last good config is kept.
+    /// Folder of the last good config.
     #[arg(long, value_name = "DIR")]
     state: PathBuf,
     /// Folder of Open vSwitch's sockets (db.sock and BRIDGE.mgmt).
     #[arg(long, value_name = "DIR")]
     ovs_rundir: PathBuf,
-    /// An address that the node must reach (an API server's), up to four times: an uplink that cuts it off is taken off again
+    /// An address that the node must reach (an API server's), up to four times: an uplink that cuts it off is removed again
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_anchor)]
     anchor: Vec<SocketAddr>,
-    /// Apply and end: 0 if everything is as configured, 1 if not.
+    /// Apply once and exit: 0 if everything is as configured, 1 if not.
     #[arg(long)]
     once: bool,
-    /// File to write the status to, as JSON.
+    /// Status file, written as JSON.
     #[arg(long, value_name = "FILE")]
     status_file: Option<PathBuf>,
     /// Address for /healthz, /readyz, /status and /metrics.
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<SocketAddr>,
-    /// Form of the log.
+    /// Format of the log.
     #[arg(long, value_enum, default_value = "text")]
     log_format: LogFormat,
 }
@@ -111,13 +111,13 @@ fn run(arguments: &Arguments) -> Result<ExitCode, String> {
         Err(error) if arguments.once || !daemon.has_config() => {
             return Err(format!("{}: {error}", path.display()));
         }
-        Err(error) => tracing::error!(%error, "the new config is refused, the one in force stays"),
+        Err(error) => tracing::error!(%error, "new config rejected; the config in force stays"),
         Ok(()) => {}
     }
     if arguments.once { Ok(once(&mut daemon, &stop)) } else { serve_and_loop(&mut daemon, arguments, &stop) }
 }
 
-/// Passes until everything is in place, something is at fault, or time is up.
+/// Run passes until everything is in place, a fault needs action, or time is up.
 fn once(daemon: &mut Daemon, stop: &AtomicBool) -> ExitCode {
     let end = Instant::now() + ONCE_DEADLINE;
     let mut last = None;
@@ -160,7 +160,7 @@ fn serve_and_loop(daemon: &mut Daemon, arguments: &Arguments, stop: &AtomicBool)
     Ok(ExitCode::SUCCESS)
 }
 
-/// What changed is news; that nothing did is not.
+/// Log only what changed.
 fn log(ticked: &Ticked, last: Option<&Status>) {
     let Ticked { status, made, .. } = ticked;
     if !made.is_empty() {

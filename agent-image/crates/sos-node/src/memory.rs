@@ -1,4 +1,4 @@
-//! What a pass must know from the ones before it, kept on disk where it must outlive this program.
+//! State that outlives a pass, kept on disk where it must outlive the process.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpStream};
@@ -9,11 +9,11 @@ use crate::local::{LocalPort, Lost, Routes};
 use crate::store::{LOCAL_PORT, Store, UPLINKS};
 use crate::trial::{self, Reached, Trials, Watched};
 
-/// How long Open vSwitch may wait for its entries before it is told to forward: whoever restores them has given up long before.
+/// Longest flow-restore-wait before Open vSwitch is made to forward: a restore takes much less.
 const RESTORE_PATIENCE: Duration = Duration::from_secs(30);
-/// How often it is tried to give the local port back what it lost, over half a minute. Then what is there is what counts.
+/// Attempts to restore what the local port lost, over half a minute. Then the port's current state is accepted.
 const GIVE_BACK_TRIES: u32 = 10;
-/// Time between two tries of the anchors of a trial.
+/// Interval between probes of the anchors of a trial.
 const TRY_EVERY: Duration = Duration::from_millis(250);
 
 /// See the top of this file.
@@ -22,19 +22,19 @@ pub struct Memory {
     store: Store,
     boot: String,
     local: Option<LocalPort>,
-    /// How often it was tried to give back what it lost.
+    /// Attempts to restore what the port lost.
     tries: u32,
     trials: Trials,
     waiting_since: Option<Instant>,
 }
 
 impl Memory {
-    /// Takes up what an earlier life has left.
+    /// Load the state that an earlier process left.
     #[must_use]
     pub fn load(store: &Store, now: Instant) -> Self {
         Self {
             store: store.clone(),
-            // Without it every start counts as one after a boot: nothing is given back.
+            // Without it every start counts as the first after a boot: nothing is restored.
             boot: std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
                 .unwrap_or_default()
                 .trim()
@@ -46,13 +46,13 @@ impl Memory {
         }
     }
 
-    /// Whether anything is known of addresses of the local port.
+    /// True if addresses of the local port are known.
     #[must_use]
     pub fn knows_addresses(&self) -> bool {
         self.local.as_ref().is_some_and(|local| !local.addresses.is_empty())
     }
 
-    /// What the local port has lost; what it has is remembered once nothing is lost.
+    /// Addresses and routes that the local port has lost; its state is remembered once nothing is lost.
     pub fn local_port(&mut self, link: &crate::observed::Link, routes: Routes) -> Lost {
         let seen = LocalPort::observe(&self.boot, link, routes.made);
         let lost = seen.lost(self.local.as_ref());
@@ -60,12 +60,15 @@ impl Memory {
             return lost;
         }
         if !lost.is_empty() {
-            tracing::error!(?lost, "cannot be given back to the bridge's local port and is forgotten");
+            tracing::error!(
+                ?lost,
+                "giving up: addresses and routes of the bridge's local port cannot be restored"
+            );
         }
         self.tries = 0;
         if self.local.as_ref() != Some(&seen) {
             if !routes.unknown.is_empty() {
-                tracing::warn!(routes = ?routes.unknown, "of the bridge's local port would not be given back");
+                tracing::warn!(routes = ?routes.unknown, "these routes of the bridge's local port cannot be restored later");
             }
             self.keep(LOCAL_PORT, &seen);
             self.local = Some(seen);
@@ -73,19 +76,19 @@ impl Memory {
         Lost::default()
     }
 
-    /// It was tried to give back what was lost.
+    /// Count an attempt to restore.
     pub fn gave_back(&mut self) {
         self.tries += 1;
     }
 
-    /// Everything of ours is removed from the node, and from the state folder: a bridge that is made later is another one.
+    /// Delete all state after everything of ours was removed: a bridge created later is a new one.
     pub fn forget(&mut self, now: Instant) {
         self.local = None;
         self.tries = 0;
         self.trials = Trials::new(trial::Record::default(), now);
     }
 
-    /// Whether Open vSwitch waits for its entries for too long.
+    /// True if Open vSwitch has waited for its entries too long.
     pub fn restore_overdue(&mut self, waits: bool, now: Instant) -> bool {
         if !waits {
             self.waiting_since = None;
@@ -105,16 +108,16 @@ impl Memory {
             self.keep(UPLINKS, self.trials.record());
         }
         if self.trials.retry_due(now) {
-            // Who has no anchors any more does not want trials.
+            // Removing all anchors switches trials off.
             self.trials.retry(anchors.is_empty() || anchors.iter().any(answers), now);
         }
         self.trials.cut_off()
     }
 
-    /// Makes a change, on trial if it puts an uplink on the bridge and there is an anchor that can be reached now.
+    /// Make a change, on trial if it puts an uplink on the bridge and an anchor is reachable now.
     ///
     /// # Errors
-    /// It is not made: the uplink has cut the node off before, and without an anchor it would not show if it did again.
+    /// The change is not made: the uplink has cut the node off before, and without an anchor a second time would go unnoticed.
     pub fn on_trial<T>(
         &mut self,
         uplink: Option<String>,
@@ -135,11 +138,11 @@ impl Memory {
                 "{uplink} has cut the node off before and is not tried again before an anchor answers"
             ));
         }
-        tracing::warn!(uplink, "no anchor answers: the uplink goes on the bridge without a trial");
+        tracing::warn!(uplink, "no anchor answers: adding the uplink to the bridge without a trial");
         Ok(change())
     }
 
-    /// Ends a trial that an earlier life of this program has begun.
+    /// Finish a trial that an earlier process began.
     pub fn finish_trial(&mut self) {
         if !self.trials.record().trying.is_empty() {
             self.conclude();
@@ -151,9 +154,9 @@ impl Memory {
         let uplinks = &self.trials.record().trying;
         match &lost {
             Some(lost) => {
-                tracing::error!(lost, ?uplinks, "the node is cut off: the uplink is taken off again");
+                tracing::error!(lost, ?uplinks, "the uplink cut the node off: removing it from the bridge");
             }
-            None => tracing::info!(?uplinks, "the uplink leaves the node connected"),
+            None => tracing::info!(?uplinks, "the uplink passed its trial: the node is still connected"),
         }
         self.trials.end(lost.as_deref(), Instant::now());
         self.keep(UPLINKS, self.trials.record());
@@ -161,12 +164,12 @@ impl Memory {
 
     fn keep(&self, name: &str, value: &impl serde::Serialize) {
         if let Err(error) = self.store.save(name, value) {
-            tracing::warn!(%error, name, "the state folder");
+            tracing::warn!(%error, name, "cannot write to the state folder");
         }
     }
 }
 
-/// The anchors that can be reached before a change, each asked several times: one packet may be lost, one way of many dead.
+/// The anchors reachable before a change, each probed several times: one packet may be lost, one of several paths dead.
 fn reach(anchors: &[SocketAddr]) -> Vec<Reached> {
     let mut counts = vec![0; anchors.len()];
     for round in 0..trial::ASKED {
@@ -181,7 +184,7 @@ fn reach(anchors: &[SocketAddr]) -> Vec<Reached> {
     counted.map(|(anchor, count)| Reached { anchor: *anchor, steady: count == trial::ASKED }).collect()
 }
 
-/// Watches anchors after a change, for a bounded time. What could not be reached at its end, if anything.
+/// Watch anchors after a change, for a bounded time. Returns the anchors that were unreachable at its end, if any.
 fn watch(reached: &[Reached]) -> Option<String> {
     let start = Instant::now();
     let mut watched: Vec<Watched> = reached.iter().cloned().map(Watched::new).collect();
@@ -198,7 +201,7 @@ fn watch(reached: &[Reached]) -> Option<String> {
     }
 }
 
-/// Whether packets get there and back: a refusal is an answer, too.
+/// True if packets get there and back: a refusal is an answer, too.
 fn answers(anchor: &SocketAddr) -> bool {
     match TcpStream::connect_timeout(anchor, trial::ANSWER) {
         Ok(_) => true,
@@ -248,7 +251,7 @@ mod tests {
         store.save(UPLINKS, &record).unwrap();
         let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let anchor = [server.local_addr().unwrap()];
-        // Without an interface nobody can be reached there.
+        // Without an interface no host can be reached there.
         let silent = ["[fe80::1]:443".parse().unwrap()];
 
         let mut now = Instant::now();

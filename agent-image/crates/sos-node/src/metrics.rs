@@ -36,7 +36,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Makes them and their registry.
+    /// Create them and their registry.
     #[must_use]
     pub fn new() -> (Self, Registry) {
         let metrics = Self::default();
@@ -71,7 +71,7 @@ impl Metrics {
         (metrics, registry)
     }
 
-    /// Counts a pass that took so many seconds.
+    /// Count a pass and its duration in seconds.
     pub fn count_pass(&self, made: &[&'static str], failed: bool, seconds: f64) {
         self.passes.inc();
         if failed {
@@ -83,7 +83,7 @@ impl Metrics {
         self.pass_seconds.set(seconds);
     }
 
-    /// Shows a status.
+    /// Export a status.
     pub fn show(&self, status: &Status) {
         self.applied.set(i64::from(status.applied));
         self.rejected.inner().store(status.rejected.connections, Ordering::Relaxed);

@@ -1,11 +1,11 @@
-//! Names and texts of a config that end up on command lines: types that cannot hold anything dangerous there.
+//! Names and texts of a config that end up on command lines: types that exclude dangerous characters.
 
 use std::fmt;
 use std::net::SocketAddr;
 
 use serde::Deserialize;
 
-/// Longest interface name the kernel takes (IFNAMSIZ - 1).
+/// Longest interface name of the kernel (IFNAMSIZ - 1).
 const MAX_INTERFACE_NAME: usize = 15;
 /// Longest match or action list of a base flow entry, in bytes.
 const MAX_FLOW_TEXT: usize = 2_048;
@@ -63,13 +63,13 @@ impl TryFrom<String> for DatapathId {
     }
 }
 
-/// Where a controller listens: `tcp:ADDRESS:PORT` or `ssl:ADDRESS:PORT`, numeric.
+/// Address of a controller: `tcp:ADDRESS:PORT` or `ssl:ADDRESS:PORT`, numeric.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct ControllerTarget(String);
 
 impl ControllerTarget {
-    /// The target as Open vSwitch writes it.
+    /// The target in Open vSwitch's form.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -108,7 +108,7 @@ impl TryFrom<String> for FlowText {
         if text.len() > MAX_FLOW_TEXT {
             return Err(format!("longer than {MAX_FLOW_TEXT} bytes"));
         }
-        // A line feed would be a second entry, a hash sign would hide the rest of this one.
+        // A line feed would start a second entry, a hash sign would hide the rest of this one.
         if text.chars().any(|c| c.is_control() || c == '#') {
             return Err("holds a control character or a hash sign".into());
         }

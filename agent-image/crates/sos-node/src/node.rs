@@ -1,4 +1,4 @@
-//! One pass over the node: observe, plan, apply, observe again. The edge; every decision is [`crate::plan`]'s.
+//! One pass over the node: observe, plan, apply, observe again. An edge module; [`crate::plan`] makes every decision.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -21,36 +21,36 @@ use crate::plan::{Plan, plan};
 use crate::reject;
 use crate::trial;
 
-/// Most failures of one pass that are kept for its status.
+/// Limit of failures kept for the status of a pass.
 const MAX_ERRORS: usize = 4;
-/// Most times that a pass observes, plans and applies. Two are enough unless something changes meanwhile: ports whose devices the
-/// first makes, or that it takes off because theirs are others, are put on by the second.
+/// Limit of rounds (observe, plan, apply) in one pass. Two are enough unless the node changes meanwhile: the second round adds ports whose
+/// devices the first created, and ports that the first removed because their device was replaced.
 pub const MAX_ROUNDS: usize = 2;
 
 /// The node could not be observed.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// A command failed, most often because Open vSwitch is not there.
+    /// A command failed, most often because Open vSwitch is not running.
     #[error(transparent)]
     Command(#[from] CommandError),
-    /// ovs-vsctl answered something else.
+    /// Unexpected output of ovs-vsctl.
     #[error(transparent)]
     Database(#[from] DatabaseError),
-    /// ovs-ofctl answered something else.
+    /// Unexpected output of ovs-ofctl.
     #[error(transparent)]
     Flow(#[from] FlowParseError),
-    /// ip answered something else.
+    /// Unexpected output of ip.
     #[error("unexpected answer of ip: {0}")]
     Link(#[from] serde_json::Error),
 }
 
-/// Why a config did not become a [`Target`].
+/// A config did not become a [`Target`].
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
-    /// Its base entries are wrong.
+    /// Its base entries are invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// It could not be tried.
+    /// It could not be checked.
     #[error(transparent)]
     Command(CommandError),
 }
@@ -65,10 +65,10 @@ pub struct Target {
 }
 
 impl Target {
-    /// Has Open vSwitch read the base entries.
+    /// Normalise the base entries with ovs-ofctl.
     ///
     /// # Errors
-    /// It does not understand them, or ovs-ofctl cannot be run.
+    /// ovs-ofctl rejects them, or cannot be run.
     pub fn new(config: NodeConfig) -> Result<Self, TargetError> {
         let printed = match run(&Ovs::parse_flows(flow::encode_base_flows(&config))) {
             Ok(printed) => printed,
@@ -80,7 +80,7 @@ impl Target {
     }
 }
 
-/// ovs-ofctl names the line: `ovs-ofctl: -:3: unknown keyword foo`.
+/// Map an error of ovs-ofctl, which names the line, to its entry: `ovs-ofctl: -:3: unknown keyword foo`.
 fn unreadable_flow(complaint: &str) -> ConfigError {
     let located = complaint.split_once("-:").and_then(|(_, rest)| {
         let (line, what) = rest.split_once(": ")?;
@@ -92,35 +92,35 @@ fn unreadable_flow(complaint: &str) -> ConfigError {
     }
 }
 
-/// What a pass found and did.
+/// Findings and changes of a pass.
 #[derive(Debug)]
 pub struct Pass {
-    /// How it stands afterwards.
+    /// The node afterwards.
     pub observed: Observed,
-    /// What is still to be done afterwards.
+    /// Outstanding changes afterwards.
     pub plan: Plan,
-    /// What was done, as [`Change::kind`].
+    /// Changes made, as [`Change::kind`].
     pub made: Vec<&'static str>,
-    /// What failed; at most a few.
+    /// Failures; at most a few.
     pub errors: Vec<String>,
 }
 
-/// What can be looked at for next to nothing, to see whether a pass is due: Open vSwitch's sockets (a restarted daemon
-/// makes new ones) and the list of devices.
+/// Cheap observation that shows whether a pass is due: Open vSwitch's sockets (a restarted daemon creates new ones) and the
+/// list of devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fingerprint {
     sockets: Vec<Option<(u64, i64, i64)>>,
     devices: BTreeMap<u32, String>,
 }
 
-/// The node this runs on.
+/// The node this program runs on.
 #[derive(Debug)]
 pub struct Node {
     /// Its Open vSwitch.
     pub ovs: Ovs,
-    /// Addresses that it must reach, whatever becomes of its uplinks.
+    /// Addresses that must stay reachable, whatever happens to the uplinks.
     pub anchors: Vec<SocketAddr>,
-    /// What it remembers.
+    /// Its state across passes.
     pub memory: Memory,
 }
 
@@ -141,10 +141,10 @@ impl Node {
         Fingerprint { sockets, devices }
     }
 
-    /// Makes the node match the target as far as it can.
+    /// Bring the node as close to the target as possible.
     ///
     /// # Errors
-    /// The node cannot be observed. Changes that fail are in [`Pass::errors`]; the rest goes on.
+    /// The node cannot be observed. Failed changes are in [`Pass::errors`]; the rest goes on.
     pub fn pass(&mut self, target: &Target) -> Result<Pass, NodeError> {
         self.memory.finish_trial();
         let (observed, plan) = self.compare(target)?;
@@ -176,8 +176,8 @@ impl Node {
         errors
     }
 
-    /// Observes and plans. The entries of others are only asked for if there is something to install: there may be many,
-    /// and they only matter where they are in the place of one of ours.
+    /// Observe and plan. Foreign entries are read only if there is something to install: there may be many, and they only
+    /// matter in the place of one of ours.
     fn compare(&mut self, target: &Target) -> Result<(Observed, Plan), NodeError> {
         let mut observed = self.observe(&target.config)?;
         let first = plan(&target.config, &target.flows, &observed);
@@ -193,7 +193,7 @@ impl Node {
 
     fn observe(&mut self, config: &NodeConfig) -> Result<Observed, NodeError> {
         let database = ovsdb::parse(&run(&self.ovs.list())?)?;
-        // Only uplinks are judged by routes, of which some nodes have many.
+        // Only uplinks are checked for routes, of which some nodes have many.
         let routes = if config.uplinks.is_empty() {
             Ok(<[String; 2]>::default())
         } else {
@@ -233,7 +233,7 @@ impl Node {
         Ok(observed)
     }
 
-    /// Which agents' ports that are gone entries still lead to.
+    /// Ports of departed agents that entries still output to.
     fn stranded(&self, config: &NodeConfig, observed: &Observed) -> Result<BTreeSet<u16>, NodeError> {
         let gone = config.agent_ports.iter().filter(|port| !observed.links.contains_key(port.name.as_str()));
         let mut stranded = BTreeSet::new();
@@ -259,19 +259,19 @@ impl Node {
     }
 }
 
-/// What a command per family of addresses prints. A kernel without IPv6 has no routes of it, which ip calls an error.
+/// Output of a command for each address family. A kernel without IPv6 has no such routes, which ip reports as an error.
 fn per_family(command: impl Fn(&str) -> encode::CommandLine) -> Result<[String; 2], CommandError> {
     let [ipv4, ipv6] = encode::FAMILIES;
     Ok([run(&command(ipv4))?, run(&command(ipv6)).unwrap_or_default()])
 }
 
-/// Runs all, whatever becomes of each; at most a few complaints.
+/// Run all commands, even after failures; returns at most a few errors.
 fn run_all(lines: &[encode::CommandLine]) -> Vec<String> {
     let mut errors = vec![];
     for line in lines {
         tracing::debug!(program = line.program, args = ?line.args, stdin = line.stdin, "run");
         if let Err(error) = run(line) {
-            tracing::warn!(%error, "a change failed");
+            tracing::warn!(%error, "change failed");
             errors.push(error.to_string());
         }
     }
@@ -279,7 +279,7 @@ fn run_all(lines: &[encode::CommandLine]) -> Vec<String> {
     errors
 }
 
-/// The offloads of a device, unless it went away while we looked (a pod's namespace goes before its port).
+/// Offloads of a device; none if it disappeared meanwhile (a pod's namespace goes before its port).
 fn offloads(device: &Device) -> Option<Offloads> {
     let printed =
         run(&encode::show_offloads(device)).inspect_err(|error| tracing::debug!(%error, "offloads")).ok()?;

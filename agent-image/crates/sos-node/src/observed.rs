@@ -1,4 +1,4 @@
-//! What there is on the node, as one value.
+//! State of the node, as one value.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -8,14 +8,14 @@ use crate::local::Lost;
 use crate::ovsdb::{Row, text};
 use crate::reject::Rejected;
 
-/// Key under which everything this program makes in Open vSwitch's database carries the site's id.
+/// Key of the site's id on everything this program creates in Open vSwitch's database.
 pub const OWNER_KEY: &str = "external_ids:sos-owner";
-/// Key under which an uplink's port remembers which offloads were on before they were switched off.
+/// Key on an uplink's port for the offloads that were on before this program switched them off.
 pub const OFFLOADS_KEY: &str = "external_ids:sos-offloads";
-/// Key under which a port remembers the number of the device it was put on for: Open vSwitch's datapath in user space goes on reading
-/// from that one when another comes under the same name.
+/// Key on a port for the index of the device it was added for: if another device takes over the name, Open vSwitch's datapath in user
+/// space keeps reading from the old one.
 pub const DEVICE_KEY: &str = "external_ids:sos-device";
-/// What stands before the site's id in the alias of a device this program made.
+/// Prefix of the site's id in the alias of a device of this program.
 const ALIAS_PREFIX: &str = "sos-node:";
 
 /// The alias of devices made for a site.
@@ -27,11 +27,11 @@ pub fn link_alias(site_id: u16) -> String {
 /// Open vSwitch itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OvsInfo {
-    /// Its version, empty if it has not said.
+    /// Its version, empty if unknown.
     pub version: String,
-    /// Whether segmentation offload in user space is switched on.
+    /// True if user-space segmentation offload is on.
     pub tso: bool,
-    /// Whether it forwards nothing until somebody says that its entries are restored.
+    /// True while it forwards nothing because its entries have not been reported as restored.
     pub restore_wait: bool,
 }
 
@@ -49,15 +49,15 @@ pub struct Bridge {
 /// A controller of a bridge.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Controller {
-    /// Where it listens.
+    /// Its target.
     pub target: String,
     /// In-band or out-of-band.
     pub connection_mode: String,
     /// Longest wait between attempts, in milliseconds.
     pub max_backoff: String,
-    /// Idle time after which Open vSwitch asks whether it is still there, in milliseconds.
+    /// Idle time after which Open vSwitch sends an echo request, in milliseconds.
     pub inactivity_probe: String,
-    /// Whether it is connected.
+    /// True if connected.
     pub connected: bool,
 }
 
@@ -70,9 +70,9 @@ pub struct Port {
     pub interface: Row,
     /// Its OpenFlow port number, if it has one.
     pub ofport: Option<u16>,
-    /// Those of its other interfaces: a bond has several.
+    /// Numbers of its other interfaces: a bond has several.
     pub more_ofports: Vec<u16>,
-    /// What Open vSwitch says is wrong with it.
+    /// Error reported by Open vSwitch.
     pub error: Option<String>,
 }
 
@@ -81,7 +81,7 @@ pub struct Port {
 pub struct Vxlan {
     /// VXLAN network identifier.
     pub vni: u32,
-    /// The other end.
+    /// Remote endpoint.
     pub remote: IpAddr,
     /// Destination UDP port.
     pub udp_port: u16,
@@ -90,11 +90,11 @@ pub struct Vxlan {
 /// A network device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Link {
-    /// Its number: a device that was made anew has another one.
+    /// Its index: a device created again has another one.
     pub index: u32,
-    /// Whether it is switched on.
+    /// True if up.
     pub up: bool,
-    /// Whether it has a carrier.
+    /// True if it has a carrier.
     pub carrier: bool,
     /// Its MTU in bytes.
     pub mtu: u32,
@@ -102,19 +102,19 @@ pub struct Link {
     pub alias: Option<String>,
     /// The device it belongs to (a Linux bridge, a bond, Open vSwitch's kernel datapath).
     pub master: Option<String>,
-    /// What it is: `veth`, `vxlan`, nothing for hardware.
+    /// Its kind: `veth`, `vxlan`, none for hardware.
     pub kind: Option<String>,
-    /// If it is a VXLAN device to one place, which.
+    /// Parameters of a VXLAN device with one remote.
     pub vxlan: Option<Vxlan>,
-    /// The device it stands on (a VLAN's, a macvlan's).
+    /// The device below (of a VLAN, a macvlan).
     pub lower: Option<String>,
-    /// Its addresses but those of link scope, with their prefix lengths.
+    /// Its addresses with prefix lengths, link scope left out.
     pub addresses: Vec<String>,
-    /// Those of them that run out unless somebody renews them.
+    /// Those of them with a lifetime.
     pub lent: Vec<String>,
-    /// Whether a default route goes through it.
+    /// True if a default route uses it.
     pub default_route: bool,
-    /// Where other routes through it lead to that do not follow from its addresses; at most a few.
+    /// Destinations of other routes through it that do not follow from its addresses; at most a few.
     pub routes: Vec<String>,
 }
 
@@ -130,18 +130,18 @@ pub struct Offloads {
 /// A device whose offloads matter.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Device {
-    /// The namespace it is in, as a path; ours if none.
+    /// Path of its network namespace; ours if none.
     pub netns: Option<String>,
     /// Its name there.
     pub name: String,
 }
 
-/// Everything that [`crate::plan::plan`] looks at.
+/// Complete input of [`crate::plan::plan`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Observed {
-    /// Whether the kernel has Open vSwitch's datapath. Asked for, like the next, only where a bridge is to be put there.
+    /// True if the kernel has Open vSwitch's datapath. Observed, like the next field, only for a bridge that may be put there.
     pub kernel_datapath: bool,
-    /// Ports of the kernel's datapaths, whoever's they are.
+    /// Ports of the kernel's datapaths, of any owner.
     pub kernel_ports: BTreeSet<String>,
     /// Open vSwitch itself.
     pub ovs: OvsInfo,
@@ -153,42 +153,42 @@ pub struct Observed {
     pub links: BTreeMap<String, Link>,
     /// Flow entries of the config's bridge: at least the base entries.
     pub flows: Vec<Flow>,
-    /// Ports of the config's bridge that flooding leaves out; only ports that OpenFlow knows are in the map.
+    /// "No flood" flags of the config's bridge, for ports that OpenFlow knows.
     pub no_flood: BTreeMap<String, bool>,
-    /// Offloads of the devices [`crate::desired::offload_devices`] names.
+    /// Offloads of the devices of [`crate::desired::offload_devices`].
     pub offloads: BTreeMap<Device, Offloads>,
-    /// Whether [`OvsInfo::restore_wait`] has lasted too long.
+    /// True if [`OvsInfo::restore_wait`] has lasted too long.
     pub restore_overdue: bool,
-    /// Uplinks that cost the node its connections when they were put on the bridge, and which.
+    /// Uplinks that cut the node off when they were put on the bridge, with the connections lost.
     pub cut_off: BTreeMap<String, String>,
-    /// What the bridge's local port had before it was made anew and has no more.
+    /// Addresses and routes that the bridge's local port lost when it was created again.
     pub lost: Lost,
     /// Counters of the reject port's rules; none while the rules are missing.
     pub rejected: Option<Rejected>,
-    /// Numbers of agents' ports that entries of sessions lead to although the agent is gone.
+    /// Numbers of departed agents' ports that session entries still output to.
     pub stranded: BTreeSet<u16>,
 }
 
 impl Observed {
-    /// The bridge a port is on.
+    /// The bridge of a port.
     #[must_use]
     pub fn bridge_of(&self, port: &str) -> Option<&str> {
         self.bridges.iter().find(|(_, bridge)| bridge.ports.contains(port)).map(|(name, _)| name.as_str())
     }
 
-    /// Whether a bridge was made for this site.
+    /// True if a bridge was created for this site.
     #[must_use]
     pub fn owns_bridge(&self, bridge: &str, site_id: u16) -> bool {
         self.bridges.get(bridge).is_some_and(|bridge| owned(&bridge.row, site_id))
     }
 
-    /// Whether a port was made for this site.
+    /// True if a port was created for this site.
     #[must_use]
     pub fn owns_port(&self, port: &str, site_id: u16) -> bool {
         self.ports.get(port).is_some_and(|port| owned(&port.row, site_id))
     }
 
-    /// Whether a device was made for this site.
+    /// True if a device was created for this site.
     #[must_use]
     pub fn owns_link(&self, name: &str, site_id: u16) -> bool {
         self.links.get(name).is_some_and(|link| link.alias.as_deref() == Some(&link_alias(site_id)))

@@ -1,4 +1,4 @@
-//! What `ovs-vsctl --format=json list` prints (RFC 7047, 5.1 has the notation of values).
+//! Parse `ovs-vsctl --format=json list` (RFC 7047, 5.1 has the notation of values).
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use crate::observed::{Bridge, Controller, OvsInfo, Port};
 
-/// One row, flattened to texts: a scalar under its column's name, a map under `column:key`, a set joined by commas. What
-/// is absent or empty has no entry.
+/// One row, flattened to texts: a scalar under its column's name, a map under `column:key`, a set joined by commas.
+/// Absent and empty values have no entry.
 pub type Row = BTreeMap<String, String>;
 
 /// The tables in the order in which [`parse`] expects them, and their columns.
@@ -23,13 +23,13 @@ pub const TABLES: [(&str, &str); 5] = [
     ("Controller", "_uuid,target,is_connected,connection_mode,max_backoff,inactivity_probe"),
 ];
 
-/// What says that a switch waits for its entries: Open vSwitch's own key, and the mark of the start script, which needs longer.
+/// Keys of a switch that waits for its entries: Open vSwitch's own, and the mark of the start script, which needs longer.
 const RESTORE_WAIT: [&str; 2] = ["other_config:flow-restore-wait", "external_ids:sos-restoring"];
 
-/// An answer that is not what ovs-vsctl prints.
+/// Unexpected output of ovs-vsctl.
 #[derive(Debug, thiserror::Error)]
 pub enum DatabaseError {
-    /// No JSON, or not of the form of a table.
+    /// Not JSON, or not of the form of a table.
     #[error("unexpected answer of ovs-vsctl: {0}")]
     Json(#[from] serde_json::Error),
     /// A table too few or too many.
@@ -43,7 +43,7 @@ struct Table {
     data: Vec<Vec<Value>>,
 }
 
-/// The part of the database this program cares for.
+/// The part of the database that this program uses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Database {
     /// Open vSwitch itself.
@@ -54,7 +54,7 @@ pub struct Database {
     pub ports: BTreeMap<String, Port>,
 }
 
-/// Reads the answer to one `list` of each of [`TABLES`].
+/// Parse the answer to one `list` of each of [`TABLES`].
 ///
 /// # Errors
 /// The answer is not of that form.

@@ -1,21 +1,21 @@
-//! The difference between what shall be and what is.
+//! The difference between desired and observed state.
 //!
-//! The order of the changes is part of the answer. A port that is not base may exist only where a broadcast can neither
-//! leave by it nor come in by it, so ports are taken away before entries that guard them, and entries and "no flood" of
-//! existing ports come before new ports:
+//! The order of the changes is part of the result. A port that is not base may exist only while no broadcast can leave or
+//! enter by it, so ports are removed before the entries that guard them, and entries and "no flood" of
+//! existing ports precede new ports:
 //!
-//! 1. devices; 2. the bridge, its settings, ports taken off; 3. no flood; 4. base entries; 5. ports put on;
-//! 6. no flood of those; 7. offloads; 8. addresses of the local port; 9. devices that nobody uses any more.
+//! 1. devices; 2. the bridge, its settings, ports removed; 3. no flood; 4. base entries; 5. ports added;
+//! 6. no flood of those; 7. offloads; 8. addresses of the local port; 9. unused devices removed.
 //!
-//! Open vSwitch forgets all entries of a bridge when its first controller comes or its last one goes
-//! (`connmgr_set_controllers`), so the base entries are installed anew after such a change.
+//! Open vSwitch drops all entries of a bridge when it gets its first controller or loses its last one
+//! (`connmgr_set_controllers`), so the base entries are installed again after such a change.
 //!
-//! Where the device of a port is another one than the port was put on for, or gone, the port is taken off. It is put on again by the
-//! next plan: within one transaction Open vSwitch would see no difference. The next plan, too, sees to the offloads of the new device,
-//! and puts on the port of a tunnel whose device is made by this one: only then it is known that there is a device, and which.
+//! If the device of a port is gone or is not the one that the port was added for, the port is removed. The next plan adds it again:
+//! within one transaction Open vSwitch would see no difference. The next plan also sets the offloads of the new device, and adds the port
+//! of a tunnel whose device this plan creates: only then the device and its index are known.
 //!
-//! A port that is put on floods for the moment between 5 and 6; the entries of the same config at its other end drop what
-//! leaves by it. While Open vSwitch has no entries at all, as after its start, `fail_mode=secure` drops everything.
+//! A new port floods for the moment between 5 and 6; the entries of the same config at its other end drop that traffic.
+//! While Open vSwitch has no entries at all, as after its start, `fail_mode=secure` drops everything.
 
 mod refusal;
 mod reject;
@@ -33,16 +33,16 @@ use crate::ovsdb::{Row, text};
 use crate::problem::Problem;
 use crate::vlan;
 
-/// What is to be done and what cannot be.
+/// Changes to make, and problems that no change solves.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// In the order in which they are to be made.
+    /// In order of execution.
     pub changes: Vec<Change>,
-    /// What no change mends.
+    /// Problems that no change solves.
     pub problems: Vec<Problem>,
 }
 
-/// Compares a config with what there is. `base_flows` are the config's base entries as Open vSwitch prints them
+/// Compare a config with the observed state. `base_flows` are the config's base entries as Open vSwitch prints them
 /// ([`crate::flow::parse_base_flows`]).
 #[must_use]
 pub fn plan(config: &NodeConfig, base_flows: &[Flow], observed: &Observed) -> Plan {
@@ -60,7 +60,7 @@ pub fn plan(config: &NodeConfig, base_flows: &[Flow], observed: &Observed) -> Pl
         }
     }
     if observed.ovs.restore_wait && !observed.restore_overdue {
-        // Whoever restores the entries of a switch that has just started shall find it as it was.
+        // Leave a switch unchanged while its entries are being restored after a start.
         planner.problems.push(Problem::RestoreWait);
         return planner.finish();
     }
@@ -83,7 +83,7 @@ pub fn plan(config: &NodeConfig, base_flows: &[Flow], observed: &Observed) -> Pl
     planner.finish()
 }
 
-/// Changes by the step at which they are made; see the top of this file.
+/// Changes by the step of their execution; see the top of this file.
 #[derive(Default)]
 struct Phases {
     links: Vec<Change>,
@@ -121,7 +121,7 @@ impl<'a> Planner<'a> {
         self.observed.owns_port(name, self.config.site_id)
     }
 
-    /// Ports of ours that the config does not have, or has elsewhere, go.
+    /// Remove ports of ours that the config does not have, or has on another bridge.
     fn leftover_ports(&mut self) {
         let wanted: Vec<DesiredPort> = desired::ports(self.config);
         for (name, port) in &self.observed.ports {
@@ -136,8 +136,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Whether a port belongs to an agent that the config has no more and that is still there. It finishes its sessions
-    /// through the port; its device goes with it, and the port then.
+    /// True for the port of an agent that the config no longer has and that still runs. The agent finishes its sessions
+    /// through the port; its device disappears with the agent, then the port is removed.
     fn is_leaving(&self, name: &str, port: &Port) -> bool {
         self.config.state == Presence::Present
             && desired::is_agent_port(&port.interface)
@@ -147,7 +147,7 @@ impl<'a> Planner<'a> {
     fn detach(&mut self, bridge: &str, name: &str, port: &Port) {
         self.phases.database.push(Change::DeletePort { bridge: bridge.to_owned(), name: name.to_owned() });
         let which = desired::parse_offloads(text(&port.row, OFFLOADS_KEY));
-        // Of a device that came in place of the one that the port was put on for nothing was switched off.
+        // Offloads of a replacement device were never switched off.
         let same = self.observed.links.get(name).is_some_and(|link| may_be_of(port, link));
         if (which.tx || which.gro) && same {
             let device = Device { netns: None, name: name.to_owned() };
@@ -155,7 +155,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Bridges of ours that the config does not have go, unless others use them.
+    /// Remove bridges of ours that the config does not have, unless others use them.
     fn leftover_bridges(&mut self) {
         for (name, bridge) in &self.observed.bridges {
             let kept = self.config.state == Presence::Present && name == self.bridge_name();
@@ -178,7 +178,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Devices of ours that the config does not have go, after their ports.
+    /// Remove devices of ours that the config does not have, after their ports.
     fn leftover_links(&mut self) {
         let wanted = desired::ports(self.config);
         for (name, link) in &self.observed.links {
@@ -217,7 +217,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The local port follows the smallest MTU of the others unless it is given one.
+    /// Set the local port's MTU: by default it follows the smallest MTU of the other ports.
     fn local_mtu(&mut self, bridge: &str) {
         let wanted = Row::from([("mtu_request".to_owned(), self.config.bridge.mtu.to_string())]);
         let current = self.observed.ports.get(bridge).map(|port| port.interface.clone()).unwrap_or_default();
@@ -259,12 +259,12 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Whether a port of ours was put on for a device that is no more. `link` is the one that there will be.
+    /// True if a port of ours was added for a device that no longer exists. `link` is the device of that name after this plan.
     fn outlived_its_device(&self, port: &DesiredPort, link: Option<&Link>) -> bool {
         let Some(there) = self.observed.ports.get(&port.name).filter(|_| self.owns_port(&port.name)) else {
             return false;
         };
-        // Of one that remembers none it cannot be told. Agents come and go, and their ports are back in a moment; for the others the
+        // A port without a remembered device may be on the old one. Agents' ports are added again within a moment; for others the
         // interruption would be longer and more certain than the fault (spec/node-config.md clause 30).
         let doubtful = port.kind == PortKind::Agent && text(&there.row, DEVICE_KEY).is_empty();
         doubtful || !link.is_some_and(|link| may_be_of(there, link))
@@ -280,7 +280,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Whether a device is about to be made anew, so that its present state does not matter.
+    /// True if this plan creates the device again, so that its present state does not matter.
     fn replaced(&self, device: &str) -> bool {
         self.phases
             .links
@@ -288,7 +288,7 @@ impl<'a> Planner<'a> {
             .any(|change| matches!(change, Change::AddTunnel { name, .. } if name == device))
     }
 
-    /// Whether a port is about to be taken off. What its device is like is for the plan that puts it on again to see.
+    /// True if this plan removes the port. The plan that adds it again checks its device.
     fn taken_off(&self, port: &str) -> bool {
         self.phases
             .database
@@ -296,7 +296,7 @@ impl<'a> Planner<'a> {
             .any(|change| matches!(change, Change::DeletePort { name, .. } if name == port))
     }
 
-    /// The offloads a port's row shall remember: those it remembers, else those that are on now.
+    /// Offloads to store in a port's row: those stored already, else those that are on now.
     fn remembered(&self, port: &DesiredPort) -> Option<String> {
         if port.kind != PortKind::Uplink || !desired::offloads_must_be_off(self.config, self.observed) {
             return None;
@@ -321,7 +321,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// A port that is on the bridge. Others' ports are left alone even under a name of the config.
+    /// Correct a port that is on the bridge. Foreign ports stay unchanged even under a name of the config.
     fn mend_port(&mut self, wanted: &DesiredPort, link: Option<&Link>) {
         let name = wanted.name.clone();
         let observed = &self.observed.ports[&name];
@@ -346,7 +346,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Whether setting the controllers will make Open vSwitch forget the entries of the bridge.
+    /// True if setting the controllers makes Open vSwitch drop the entries of the bridge.
     fn flushes(&self) -> bool {
         let current =
             self.observed.bridges.get(self.bridge_name()).map_or(&[][..], |bridge| &bridge.controllers);
@@ -382,8 +382,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Entries of sessions whose agent is gone go: the agent's end of the connections is gone, too, and a host that opens the same
-    /// connection again is to be forwarded plainly, whether or not a controller is there to see to it.
+    /// Delete session entries of departed agents: the agent's end of each connection is gone, too, and a host that opens the same
+    /// connection again must be forwarded plainly, with or without a controller.
     fn stranded(&mut self) {
         let bridge = self.bridge_name();
         let changes = self.observed.stranded.iter();
@@ -392,7 +392,7 @@ impl<'a> Planner<'a> {
         self.phases.flows.extend(changes);
     }
 
-    /// What a local port that was made anew has lost is given back.
+    /// Restore what the local port lost when it was created again.
     fn local_addresses(&mut self) {
         let device = self.bridge_name();
         let lost = &self.observed.lost;
@@ -431,13 +431,13 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// Whether a port's row does not say that it was put on for another device.
+/// True unless a port's row says that it was added for another device.
 fn may_be_of(port: &Port, link: &Link) -> bool {
     let known = text(&port.row, DEVICE_KEY);
     known.is_empty() || known == link.index.to_string()
 }
 
-/// The columns that are not as wanted.
+/// The columns that differ from the desired row.
 fn missing(wanted: Row, current: &Row) -> Row {
     wanted.into_iter().filter(|(column, value)| text(current, column) != value).collect()
 }

@@ -1,17 +1,17 @@
-//! What a plan cannot mend.
+//! Problems that a plan cannot solve.
 
 use crate::flow::FlowKey;
 
-/// Something that is not as the config wants it and that no change mends.
+/// A difference from the config that no change removes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// The bridge's name is taken.
+    /// The bridge's name is in use.
     #[error("bridge {bridge} was not made for this site and is left alone")]
     ForeignBridge {
         /// The bridge.
         bridge: String,
     },
-    /// Another Open vSwitch of the node has the kernel's datapath.
+    /// Another Open vSwitch of the node owns the kernel's datapath.
     #[error(
         "bridge {bridge} is not put on the kernel's datapath: another Open vSwitch of this node has it, and two cannot share it. \
          Set spec.datapath.type of the SosSite to Auto, or leave the node out of the site"
@@ -20,23 +20,23 @@ pub enum Problem {
         /// The bridge.
         bridge: String,
     },
-    /// A bridge that shall go carries others' ports.
+    /// A bridge to be removed carries foreign ports.
     #[error("bridge {bridge} is kept as long as others' ports are on it: {}", ports.join(", "))]
     BridgeInUse {
         /// The bridge.
         bridge: String,
-        /// Ports of others.
+        /// Foreign ports.
         ports: Vec<String>,
     },
-    /// A port cannot be on the bridge.
+    /// A port must not be on the bridge.
     #[error("port {port} is refused: {reason}")]
     Refused {
         /// The port.
         port: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// A device is not there yet.
+    /// A device does not exist yet.
     #[error("port {port} is waited for: there is no such device")]
     Waiting {
         /// The port.
@@ -47,20 +47,20 @@ pub enum Problem {
     PortNumber {
         /// The port.
         port: String,
-        /// The number it shall have.
+        /// The desired number.
         wanted: u16,
-        /// The number it has.
+        /// The actual number.
         number: u16,
     },
-    /// Open vSwitch complains.
+    /// Open vSwitch reports an error.
     #[error("port {port}: {error}")]
     PortError {
         /// The port.
         port: String,
-        /// The complaint.
+        /// The error.
         error: String,
     },
-    /// A device takes only smaller packets than the bridge.
+    /// A device's MTU is smaller than the bridge's.
     #[error("port {port} has an MTU of {mtu}, the bridge {wanted}")]
     Mtu {
         /// The port.
@@ -70,17 +70,17 @@ pub enum Problem {
         /// The bridge's.
         wanted: u32,
     },
-    /// Somebody else has an entry in a base entry's place.
+    /// A foreign entry has the key of a base entry.
     #[error(
         "base entry `{key}` is not installed: an entry of cookie {cookie:#x} with other actions is in its place"
     )]
     FlowTaken {
-        /// The place.
+        /// The key.
         key: FlowKey,
-        /// Whose entry it is.
+        /// Cookie of the foreign entry.
         cookie: u64,
     },
-    /// Open vSwitch forwards nothing yet.
+    /// Open vSwitch does not forward yet.
     #[error("Open vSwitch waits for its entries to be restored (flow-restore-wait)")]
     RestoreWait,
     /// Segmentation offload is expected and off.
@@ -89,7 +89,7 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// Whether somebody has to do something about it; the others pass or only cost speed.
+    /// True if the problem needs action; the others pass or only cost speed.
     #[must_use]
     pub fn is_fault(&self) -> bool {
         !matches!(
@@ -102,7 +102,7 @@ impl Problem {
         )
     }
 
-    /// The port it is about.
+    /// The port concerned.
     #[must_use]
     pub fn port(&self) -> Option<&str> {
         match self {

@@ -1,23 +1,23 @@
-//! The rules by which the kernel resets connections that must not be plain (spec/node-config.md clause 35). Pure.
+//! Rules by which the kernel resets connections that must not be plain (spec/node-config.md clause 35). Pure.
 //!
-//! They stand at the ingress of a device of their own, in front of everything else that the node does with packets, and need no program: the
-//! reset comes while every process of SOS is gone. It goes back by the device that the segment came by, with its MAC addresses exchanged.
+//! They are an ingress chain of a dedicated device, ahead of all other packet processing of the node, and need no process: resets are sent
+//! even if no process of SOS runs. A reset leaves by the device that the segment arrived on, with the MAC addresses exchanged.
 
 use serde_json::Value;
 
 /// Name of the nftables table, of the family `netdev`.
 pub const TABLE: &str = "sos_reject";
 
-/// Counters since the rules were made.
+/// Counters since the rules were created.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Rejected {
-    /// Connections, by their first SYN or a repeat of it.
+    /// Connections, counted by SYN or retransmitted SYN.
     pub connections: u64,
-    /// Segments of connections that were there before.
+    /// Segments of established connections.
     pub segments: u64,
 }
 
-/// The rules, as text for `nft -f`; those of an earlier version go.
+/// The rules, as text for `nft -f`; replaces those of an earlier version.
 #[must_use]
 pub fn rules(peer: &str) -> String {
     format!(
@@ -33,13 +33,13 @@ pub fn rules(peer: &str) -> String {
     )
 }
 
-/// Takes the rules away, whether or not there are any.
+/// Remove the rules, present or not.
 #[must_use]
 pub fn no_rules() -> String {
     format!("table netdev {TABLE} {{\n}}\ndelete table netdev {TABLE}\n")
 }
 
-/// Reads `nft -j list table`. None where the rules are not all there: the kernel takes their chain away with its device.
+/// Parse `nft -j list table`. None if rules are missing: the kernel deletes their chain with its device.
 #[must_use]
 pub fn parse(printed: &str) -> Option<Rejected> {
     let document: Value = serde_json::from_str(printed).ok()?;
@@ -52,7 +52,7 @@ pub fn parse(printed: &str) -> Option<Rejected> {
     }
 }
 
-/// Packets that met a rule which resets.
+/// Packets that matched a resetting rule.
 fn counter(expression: &Value) -> Option<u64> {
     let parts = expression.as_array()?;
     let resets = parts.iter().any(|part| part["reject"]["type"] == "tcp reset");

@@ -1,15 +1,15 @@
-//! When to look at the node. Pure: `now` and what was seen are arguments.
+//! Schedule of passes. Pure: `now` and observations are arguments.
 
 use std::time::{Duration, Instant};
 
-/// Time between two looks when nothing seems to change: how long somebody's hand on the switch goes unnoticed.
+/// Interval between passes without a visible change: the longest time that a manual change of the switch goes unnoticed.
 pub const PERIOD: Duration = Duration::from_secs(5);
 /// First wait after a failure.
 pub const BACKOFF_MIN: Duration = Duration::from_millis(200);
-/// Longest wait after a failure. A restart of Open vSwitch is seen by its sockets, not by waiting.
+/// Longest wait after a failure. A restart of Open vSwitch shows at its sockets earlier.
 pub const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
-/// Decides when a pass is due.
+/// Decides whether a pass is due.
 #[derive(Debug)]
 pub struct Schedule<F> {
     due: Instant,
@@ -24,7 +24,7 @@ impl<F: PartialEq> Schedule<F> {
         Self { due: now, backoff: BACKOFF_MIN, seen: None }
     }
 
-    /// Takes what the surroundings look like, and makes a pass due if they changed.
+    /// Record the surroundings, and make a pass due if they changed.
     pub fn observe(&mut self, seen: F, now: Instant) {
         if self.seen.as_ref() != Some(&seen) {
             self.seen = Some(seen);
@@ -32,19 +32,19 @@ impl<F: PartialEq> Schedule<F> {
         }
     }
 
-    /// Makes a pass due at once.
+    /// Make a pass due at once.
     pub fn wake(&mut self, now: Instant) {
         self.due = now;
         self.backoff = BACKOFF_MIN;
     }
 
-    /// Whether a pass is due.
+    /// True if a pass is due.
     #[must_use]
     pub fn is_due(&self, now: Instant) -> bool {
         now >= self.due
     }
 
-    /// A pass ended with everything as it shall be, or not.
+    /// Record the end of a pass, successful or not.
     pub fn ended(&mut self, well: bool, now: Instant) {
         if well {
             self.due = now + PERIOD;

@@ -12,10 +12,10 @@ use prometheus_client::registry::Registry;
 
 use crate::status::Status;
 
-/// Without a look at the node for so long the loop is stuck: commands have deadlines that add up to less.
+/// Time without a pass after which the loop counts as stuck: the deadlines of its commands add up to less.
 const STUCK_AFTER: Duration = Duration::from_secs(60);
 
-/// What the loop shows to HTTP clients.
+/// State of the loop, for HTTP clients.
 #[derive(Debug)]
 pub struct Shared {
     snapshot: Mutex<(Status, Instant)>,
@@ -29,9 +29,9 @@ impl Shared {
         Arc::new(Self { snapshot: Mutex::new((status, now)), registry })
     }
 
-    /// Shows a status, if there is a new one, and that the loop is alive.
+    /// Publish a new status, if any, and a heartbeat of the loop.
     pub fn update(&self, status: Option<&Status>, now: Instant) {
-        // A thread that panicked while holding this cannot have left half a value: it is replaced as a whole.
+        // The value is replaced as a whole, so a thread that panicked with the lock leaves no partial one.
         let mut snapshot = self.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
         snapshot.1 = now;
         if let Some(status) = status {
@@ -44,7 +44,7 @@ impl Shared {
     }
 }
 
-/// Serves from a thread of its own until the process ends.
+/// Serve from a dedicated thread until the process ends.
 ///
 /// # Errors
 /// The address cannot be listened on.

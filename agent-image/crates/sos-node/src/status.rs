@@ -1,4 +1,4 @@
-//! How a node stands (spec/node-config.md, section 4).
+//! Status of a node (spec/node-config.md, section 4).
 
 use serde::Serialize;
 
@@ -9,39 +9,39 @@ use crate::plan::Plan;
 use crate::problem::Problem;
 use crate::reject::Rejected;
 
-/// Most problems that a message names; the rest is a number.
+/// Limit of problems named in a message; the rest is a number.
 const MAX_NAMED_PROBLEMS: usize = 8;
 
-/// Where the node is on its way to what its config says.
+/// Progress of the node towards its config.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum State {
     /// There is no config yet.
     Pending,
-    /// Changes are outstanding, or Open vSwitch does not answer; it is being tried again.
+    /// Changes are outstanding, or Open vSwitch does not answer; the daemon retries.
     Progressing,
-    /// All is as it shall be. Devices that are waited for do not count.
+    /// Everything is as configured. Missing devices do not count.
     Ready,
-    /// Something is not as it shall be and will not be before somebody acts.
+    /// Something differs from the config until an administrator acts.
     Failed,
 }
 
-/// How a port stands.
+/// State of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum PortState {
     /// On the bridge, with a carrier.
     Up,
-    /// On the bridge, without.
+    /// On the bridge, without a carrier.
     Down,
-    /// There is no such device yet.
+    /// The device does not exist yet.
     Waiting,
     /// It must not be on the bridge.
     Refused,
-    /// Open vSwitch or its number is at fault.
+    /// Open vSwitch reports an error, or the port number is wrong.
     Error,
 }
 
 impl PortState {
-    /// All of them.
+    /// All states.
     pub const ALL: [Self; 5] = [Self::Up, Self::Down, Self::Waiting, Self::Refused, Self::Error];
 }
 
@@ -52,18 +52,18 @@ pub struct PortStatus {
     pub name: String,
     /// Kind of the port: `Uplink`, `Tunnel`, `Agent` or `Reject`.
     pub kind: &'static str,
-    /// The OpenFlow port number it has.
+    /// Its actual OpenFlow port number.
     pub ofport: Option<u16>,
-    /// How it stands.
+    /// Its state.
     pub state: PortState,
 }
 
 /// A controller of the config.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ControllerStatus {
-    /// Where it listens.
+    /// Its target.
     pub target: String,
-    /// Whether the bridge is connected to it.
+    /// True if the bridge is connected to it.
     pub connected: bool,
 }
 
@@ -79,13 +79,13 @@ pub struct Status {
     pub generation: u64,
     /// Its hash.
     pub hash: String,
-    /// Where the node is.
+    /// State of the node.
     pub state: State,
-    /// Why, for people.
+    /// The reason, for people.
     pub message: String,
     /// Datapath id, 16 hexadecimal digits.
     pub datapath_id: String,
-    /// The bridge, if it is there.
+    /// The bridge, if it exists.
     pub bridge: Option<String>,
     /// Ports of the config.
     pub ports: Vec<PortStatus>,
@@ -96,12 +96,12 @@ pub struct Status {
     /// Counters of the reject port; not part of the file.
     #[serde(skip)]
     pub rejected: Rejected,
-    /// Whether the config is applied and, if it wants one, the bridge is there: what `/readyz` says.
+    /// True if the config is applied and its bridge, if any, exists: the answer of `/readyz`.
     pub applied: bool,
 }
 
 impl Status {
-    /// Before there is any config.
+    /// Status without a config.
     #[must_use]
     pub fn pending(node: &str, message: String) -> Self {
         Self {
@@ -121,7 +121,7 @@ impl Status {
         }
     }
 
-    /// What cannot be told without an answer of Open vSwitch.
+    /// Status without an answer of Open vSwitch.
     #[must_use]
     pub fn unreachable(config: &NodeConfig, error: &str) -> Self {
         let empty = Observed::default();
@@ -130,7 +130,7 @@ impl Status {
         Self { applied: false, ..status }
     }
 
-    /// How things stand after a pass. `errors` are of commands that failed in it.
+    /// Status after a pass. `errors` are of commands that failed in it.
     #[must_use]
     pub fn describe(config: &NodeConfig, observed: &Observed, plan: &Plan, errors: &[String]) -> Self {
         let name = config.bridge.name.as_str();

@@ -1,4 +1,4 @@
-//! Files: the config handed to us, the last good one we keep, the status we write.
+//! Files: the given config, the last good config, the status.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -8,18 +8,18 @@ use crate::status::Status;
 
 /// Name of the last good config in the state folder.
 const LAST_GOOD: &str = "node-config.json";
-/// What the bridge's local port had (see [`crate::local`]).
+/// State of the bridge's local port (see [`crate::local`]).
 pub const LOCAL_PORT: &str = "local-port.json";
 /// Uplinks on trial (see [`crate::trial`]).
 pub const UPLINKS: &str = "uplinks.json";
 
-/// Where a node's config is: the path itself, or `<node>.json` in it if it is a folder.
+/// Path of a node's config: the path itself, or `<node>.json` in it if it is a folder.
 #[must_use]
 pub fn config_path(path: &Path, node: &str) -> PathBuf {
     if path.is_dir() { path.join(format!("{node}.json")) } else { path.to_owned() }
 }
 
-/// Reads a document, but no more than one byte over its bound; `None` if there is no such file.
+/// Read a document, but at most one byte over its bound; `None` if there is no such file.
 ///
 /// # Errors
 /// It cannot be read.
@@ -34,10 +34,10 @@ pub fn read_document(path: &Path) -> std::io::Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
-/// Parses a document that must be this node's.
+/// Parse a document that must be this node's.
 ///
 /// # Errors
-/// It is wrong, or another node's.
+/// It is invalid, or another node's.
 pub fn parse_for(node: &str, document: &[u8]) -> Result<NodeConfig, ConfigError> {
     let config = NodeConfig::parse(document)?;
     if config.node != node {
@@ -53,25 +53,25 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the folder, making it if it is not there.
+    /// Open the folder; create it if it does not exist.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// It cannot be created.
     pub fn open(folder: &Path) -> std::io::Result<Self> {
         std::fs::create_dir_all(folder)?;
         Ok(Self { folder: folder.to_owned() })
     }
 
-    /// The last good config, if there is one that is still good.
+    /// The last good config, if it is still valid.
     #[must_use]
     pub fn last_good(&self, node: &str) -> Option<NodeConfig> {
         let document = read_document(&self.folder.join(LAST_GOOD)).ok()??;
         parse_for(node, &document)
-            .inspect_err(|error| tracing::warn!(%error, "the config kept is not usable"))
+            .inspect_err(|error| tracing::warn!(%error, "the last good config is not usable"))
             .ok()
     }
 
-    /// Keeps a config.
+    /// Keep a config.
     ///
     /// # Errors
     /// It cannot be written.
@@ -79,13 +79,13 @@ impl Store {
         write_atomically(&self.folder.join(LAST_GOOD), document)
     }
 
-    /// Loads a value that [`Store::save`] has kept. One that cannot be read is none.
+    /// Load a value of [`Store::save`]. None if it cannot be read.
     #[must_use]
     pub fn load<T: serde::de::DeserializeOwned>(&self, name: &str) -> Option<T> {
         serde_json::from_slice(&read_document(&self.folder.join(name)).ok()??).ok()
     }
 
-    /// Keeps a value.
+    /// Keep a value.
     ///
     /// # Errors
     /// It cannot be written.
@@ -93,7 +93,7 @@ impl Store {
         write_atomically(&self.folder.join(name), &serde_json::to_vec(value)?)
     }
 
-    /// Forgets the config kept, and what is kept besides: nothing of it is left on the node, so no later one can be older than it.
+    /// Delete the kept config and state: nothing of it is left on the node, so no later config can be older.
     ///
     /// # Errors
     /// It cannot be removed.
@@ -108,7 +108,7 @@ impl Store {
     }
 }
 
-/// Writes the status file.
+/// Write the status file.
 ///
 /// # Errors
 /// It cannot be written.
@@ -118,12 +118,12 @@ pub fn write_status(path: &Path, status: &Status) -> std::io::Result<()> {
     write_atomically(path, &text)
 }
 
-/// Readers see the old content or the new one.
+/// Replace a file atomically: readers see the old content or the new one.
 fn write_atomically(path: &Path, content: &[u8]) -> std::io::Result<()> {
     let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut file = tempfile::Builder::new().prefix(".sos-node-").tempfile_in(folder)?;
     file.write_all(content)?;
-    // A temporary file is its owner's alone; a status is for everybody.
+    // A temporary file is readable only by its owner; a status is for everybody.
     std::fs::set_permissions(file.path(), std::os::unix::fs::PermissionsExt::from_mode(0o644))?;
     file.persist(path)?;
     Ok(())

@@ -1,9 +1,9 @@
 //! Uplinks on trial: putting a device on the bridge must not cost the node its connections.
 //!
-//! What can be seen beforehand is refused by the plan. For the rest the addresses that the node must reach (`--anchor`) are tried before
-//! and after, with one uplink at a time: one after which an anchor is lost is taken off again. It stays off for [`RETRY_AFTER`] or until
-//! the next config, and then for as long as no anchor answers, because it could not be told whether it cuts the node off again. That an
-//! uplink is on trial is written down before the change, so that a program which was killed in between finishes the trial.
+//! The plan refuses what can be seen beforehand. For the rest, the addresses that the node must reach (`--anchor`) are probed before
+//! and after, with one uplink at a time: an uplink that costs an anchor is removed again. It stays off for [`RETRY_AFTER`] or until
+//! the next config, and then for as long as no anchor answers, because a second cut would go unnoticed. The trial is recorded before the
+//! change, so that a restarted process finishes the trial of a killed one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -14,26 +14,26 @@ use serde::{Deserialize, Serialize};
 use crate::change::Change;
 use crate::config::NodeConfig;
 
-/// How long the anchors must answer after a change: what is cut off shows at once, what an address resolution still hides for some
-/// seconds shows as soon as it is asked again.
+/// Time for which the anchors must answer after a change: most losses show at once, those hidden for some seconds by a cached address
+/// resolution show at the next probe.
 pub const WATCH: Duration = Duration::from_secs(3);
-/// How long an anchor may be away after a change before the change is taken back. A port that comes up may cost a moment.
+/// Longest absence of an anchor before the change is undone. A port may need a moment to come up.
 pub const PATIENCE: Duration = Duration::from_secs(10);
-/// How often an anchor is asked before a change.
+/// Probes of an anchor before a change.
 pub const ASKED: usize = 4;
-/// Longest wait for one answer of an anchor.
+/// Timeout of one probe.
 pub const ANSWER: Duration = Duration::from_secs(1);
-/// An uplink is tried again after this time: the anchor may have been away by itself.
+/// Time until an uplink is tried again: the anchor may have failed by itself.
 pub const RETRY_AFTER: Duration = Duration::from_secs(600);
-/// If no anchor answers when that time has come, they are asked again after this time.
+/// Interval of further probes if no anchor answers then.
 pub const ASK_AGAIN: Duration = Duration::from_secs(10);
 /// Most anchors.
 pub const MAX_ANCHORS: usize = 4;
 
-/// Reads ADDRESS:PORT. The address may be an IPv6 one without brackets, as Kubernetes writes it into the environment.
+/// Parse ADDRESS:PORT. The address may be an IPv6 one without brackets, as Kubernetes writes it into the environment.
 ///
 /// # Errors
-/// It is something else.
+/// The text has another form.
 pub fn parse_anchor(text: &str) -> Result<SocketAddr, String> {
     let parts = text.rsplit_once(':').and_then(|(host, port)| {
         let host: IpAddr = host.trim_matches(['[', ']']).parse().ok()?;
@@ -47,42 +47,42 @@ pub fn parse_anchor(text: &str) -> Result<SocketAddr, String> {
 pub struct Reached {
     /// The anchor.
     pub anchor: SocketAddr,
-    /// It answered every time. One that did not, such as a service with a dead end behind it, cannot be asked for more afterwards.
+    /// True if it answered every time. An anchor that did not, such as a service with a dead endpoint, is not expected to afterwards.
     pub steady: bool,
 }
 
-/// What is kept on disk.
+/// State kept on disk.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// Hash of the config it is about.
+    /// Hash of its config.
     pub hash: String,
-    /// Uplinks that were about to be put on the bridge and are not known to be harmless yet.
+    /// Uplinks on trial.
     pub trying: BTreeSet<String>,
-    /// What was reached before.
+    /// Anchors reached before.
     #[serde(default)]
     pub reached: Vec<Reached>,
-    /// Uplinks that cut the node off, and what was lost.
+    /// Uplinks that cut the node off, with the anchors lost.
     pub cut_off: BTreeMap<String, String>,
 }
 
-/// The record and the times that matter for it.
+/// The record and its times.
 #[derive(Debug)]
 pub struct Trials {
     record: Record,
-    /// When uplinks that cut the node off may be tried again.
+    /// Time of the next try of uplinks that cut the node off.
     due: Instant,
-    /// Those of them that may now.
+    /// Those of them that may be tried now.
     released: BTreeSet<String>,
 }
 
 impl Trials {
-    /// Takes up a record.
+    /// Start from a record.
     #[must_use]
     pub fn new(record: Record, now: Instant) -> Self {
         Self { record, due: now + RETRY_AFTER, released: BTreeSet::new() }
     }
 
-    /// What is to be kept on disk.
+    /// The record to keep on disk.
     #[must_use]
     pub fn record(&self) -> &Record {
         &self.record
@@ -95,7 +95,7 @@ impl Trials {
         off.map(|(name, lost)| (name.clone(), lost.clone())).collect()
     }
 
-    /// Takes note of the config in force. True if that changed the record.
+    /// Apply a config. True if that changed the record.
     pub fn configured(&mut self, config: &NodeConfig, now: Instant) -> bool {
         if self.record.hash == config.hash {
             return false;
@@ -106,13 +106,13 @@ impl Trials {
         true
     }
 
-    /// Whether it is time to ask the anchors if uplinks that cut the node off may be tried again.
+    /// True if the anchors are due for a probe that allows cut-off uplinks another try.
     #[must_use]
     pub fn retry_due(&self, now: Instant) -> bool {
         now >= self.due && self.record.cut_off.keys().any(|name| !self.released.contains(name))
     }
 
-    /// They were asked. Only where one answers can it be told what an uplink does.
+    /// Record the probe of the anchors. Only while one answers can the effect of an uplink be seen.
     pub fn retry(&mut self, answered: bool, now: Instant) {
         if answered {
             self.released = self.record.cut_off.keys().cloned().collect();
@@ -121,20 +121,20 @@ impl Trials {
         }
     }
 
-    /// No anchor answers any more, just before a trial. True if the uplink has to stay off for that.
+    /// Record that no anchor answers just before a trial. True if the uplink has to stay off for that reason.
     pub fn hold_back(&mut self, uplink: &str, now: Instant) -> bool {
         self.released.remove(uplink);
         self.due = now + ASK_AGAIN;
         self.record.cut_off.contains_key(uplink)
     }
 
-    /// A trial begins.
+    /// Begin a trial.
     pub fn begin(&mut self, uplink: String, reached: Vec<Reached>) {
         self.record.trying.insert(uplink);
         self.record.reached = reached;
     }
 
-    /// It ends. `lost` is what could not be reached any more.
+    /// End a trial. `lost` names the unreachable anchors.
     pub fn end(&mut self, lost: Option<&str>, now: Instant) {
         self.record.reached.clear();
         for name in std::mem::take(&mut self.record.trying) {
@@ -154,8 +154,8 @@ fn is_uplink(config: &NodeConfig, name: &str) -> bool {
     config.uplinks.iter().any(|uplink| uplink.name.as_str() == name)
 }
 
-/// What can be done at once if at most one uplink may be put on the bridge, and which one that is. The others wait for the next round,
-/// and all of them do while one is taken off: as long as that one cuts the node off, no anchor answers.
+/// The changes to make at once if at most one uplink may be added to the bridge, and that uplink. The others wait for the next round, and
+/// all of them wait while an uplink is being removed: as long as that one cuts the node off, no anchor answers.
 #[must_use]
 pub fn one_at_a_time(config: &NodeConfig, changes: &[Change]) -> (Option<String>, Vec<Change>) {
     let uplink = |change: &Change| match change {
@@ -179,7 +179,7 @@ pub fn one_at_a_time(config: &NodeConfig, changes: &[Change]) -> (Option<String>
     (first, now.cloned().collect())
 }
 
-/// An anchor after a change: when it was heard of last, and when not.
+/// Probe history of an anchor after a change.
 #[derive(Debug, Clone)]
 pub struct Watched {
     /// The anchor.
@@ -189,18 +189,18 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// Nothing is known yet.
+    /// Start without a history.
     #[must_use]
     pub fn new(reached: Reached) -> Self {
         Self { reached, answered: None, silent: None }
     }
 
-    /// It was asked, `waited` after the change.
+    /// Record a probe, `waited` after the change.
     pub fn asked(&mut self, answers: bool, waited: Duration) {
         *(if answers { &mut self.answered } else { &mut self.silent }) = Some(waited);
     }
 
-    /// Whether it is reached as it was before: a steady one all the time for as long as [`WATCH`], another one at all in that time.
+    /// True if the anchor is as reachable as before: a steady one throughout [`WATCH`], another one at least once in that time.
     fn well(&self, waited: Duration) -> bool {
         waited >= WATCH
             && if self.reached.steady {
@@ -210,13 +210,13 @@ impl Watched {
             }
     }
 
-    /// Whether it may become well yet.
+    /// True if it may still become reachable.
     fn hopeful(&self, waited: Duration) -> bool {
         waited < PATIENCE || (self.answered > self.silent && waited < PATIENCE + WATCH)
     }
 }
 
-/// The anchors that are lost, `waited` after the change: none if all are well, `None` if it is too early to tell.
+/// The lost anchors, `waited` after the change: empty if all are well, `None` if it is too early to tell.
 #[must_use]
 pub fn verdict(watched: &[Watched], waited: Duration) -> Option<Vec<SocketAddr>> {
     let not_well: Vec<&Watched> = watched.iter().filter(|anchor| !anchor.well(waited)).collect();
@@ -245,7 +245,7 @@ mod tests {
         Reached { anchor: "10.96.0.1:443".parse().unwrap(), steady }
     }
 
-    /// When a trial ends and whether well, if the anchor is asked once a second and answers as told.
+    /// Seconds until a trial ends, and its success, if the anchor is probed once a second and answers as given.
     fn trial(steady: bool, answers: impl Fn(u32) -> bool) -> (u32, bool) {
         let mut watched = [Watched::new(reached(steady))];
         for second in 0.. {
@@ -278,7 +278,7 @@ mod tests {
         config
     }
 
-    /// Trials of which wan0 has ended badly.
+    /// Trials in which wan0 has failed.
     fn cut_off(config: &NodeConfig, now: Instant) -> Trials {
         let mut trials = Trials::new(Record::default(), now);
         assert!(trials.configured(config, now));

@@ -1,9 +1,9 @@
-//! Ports of others that are in another VLAN than agents are: what comes in by them is forwarded plainly.
+//! Foreign ports in another VLAN than the agents' ports: traffic from them is forwarded plainly.
 //!
-//! Agents live in VLAN 0, the one of frames without an 802.1Q tag. Open vSwitch knows the VLAN of a port only where it forwards by
-//! itself (NORMAL): a frame that comes in by an access port of VLAN 100 is untagged for every other entry, so entries about hosts would
-//! lead its connections to an agent whose answers, in VLAN 0, never come back. Each such port has an entry above all of controllers' that
-//! goes to NORMAL at once (spec/node-config.md clause 34).
+//! Agents are in VLAN 0, that of frames without an 802.1Q tag. Open vSwitch applies the VLAN of a port only in its own forwarding
+//! (NORMAL): a frame from an access port of VLAN 100 is untagged for every other entry, so entries about hosts would
+//! send its connections to an agent whose answers, in VLAN 0, never arrive. Each such port has an entry with a higher priority than all
+//! of controllers' that goes to NORMAL at once (spec/node-config.md clause 34).
 
 use std::collections::BTreeSet;
 
@@ -12,12 +12,12 @@ use crate::flow::{Flow, FlowKey, base_cookie};
 use crate::observed::{Observed, Port};
 use crate::ovsdb::{Row, text};
 
-/// Above everything else in table 0: nothing that is to do with SOS comes from there.
+/// Above everything else in table 0: such ports carry no traffic for SOS.
 const PRIORITY: u16 = 65_100;
 /// The bridge's own port as ovs-ofctl(8) shows it, and its number in OpenFlow 1.0, which the database uses.
 const LOCAL: (u16, &str) = (0xfffe, "LOCAL");
 
-/// Which VLAN frames without a tag are in that come in by a port (ovs-vswitchd.conf.db(5), Port, "VLAN Configuration"). None: in no VLAN
+/// VLAN of untagged frames that a port receives (ovs-vswitchd.conf.db(5), Port, "VLAN Configuration"). None: in no VLAN
 /// of the bridge, since the port drops them or puts them, like all others, into a customer's tunnel.
 #[must_use]
 pub fn of_untagged(port: &Row) -> Option<u16> {
@@ -29,12 +29,12 @@ pub fn of_untagged(port: &Row) -> Option<u16> {
         ("access", tag) => Some(tag.unwrap_or(0)),
         ("trunk", _) | ("", None) => carries(0).then_some(0),
         ("", Some(tag)) => Some(tag),
-        // Open vSwitch lets the native VLAN through whether or not it is among the trunks, unless it is 0.
+        // Open vSwitch admits the native VLAN whether or not it is among the trunks, unless it is 0.
         ("native-tagged" | "native-untagged", tag) => match tag.unwrap_or(0) {
             0 => carries(0).then_some(0),
             native => Some(native),
         },
-        // dot1q-tunnel; and what a later version may have: to be plain is always safe.
+        // dot1q-tunnel, and modes of later versions: plain forwarding is always safe.
         _ => None,
     }
 }
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn untagged_frames_are_in_the_vlan_that_the_port_gives_them() {
-        assert_eq!(vlan("", "", ""), Some(0), "a trunk of all VLANs, as ports are that nobody configures");
+        assert_eq!(vlan("", "", ""), Some(0), "a trunk of all VLANs, the default of a port");
         assert_eq!(vlan("", "", "0,7"), Some(0));
         assert_eq!(vlan("", "", "7,8"), None, "it drops what is untagged");
         assert_eq!(vlan("trunk", "100", ""), Some(0), "a trunk has no tag");

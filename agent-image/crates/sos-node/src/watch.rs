@@ -1,5 +1,5 @@
-//! Hears from Open vSwitch's database that ports have changed (RFC 7047, 4.1.5), so that a port that comes into another VLAN is seen in
-//! a moment and not at the next regular look. Only that something has changed is taken from it; what, is looked up.
+//! Subscribes to port changes in Open vSwitch's database (RFC 7047, 4.1.5), so that a port moved to another VLAN is noticed at
+//! once and not at the next regular pass. A notification only triggers a pass, which reads the new state.
 
 use std::io::{BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -12,17 +12,17 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// Time between two attempts to reach the database.
+/// Interval between attempts to connect to the database.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Counts what the database says.
+/// Counter of database notifications.
 #[derive(Debug)]
 pub struct Watch {
     changes: Arc<AtomicU64>,
 }
 
 impl Watch {
-    /// Watches a database for as long as the process lives, whether it is there yet or comes and goes.
+    /// Watch a database for the life of the process; reconnects whenever the connection fails.
     #[must_use]
     pub fn start(socket: PathBuf) -> Self {
         let changes = Arc::new(AtomicU64::new(0));
@@ -30,7 +30,7 @@ impl Watch {
         thread::spawn(move || {
             loop {
                 if let Err(error) = follow(&socket, &counted) {
-                    tracing::debug!(%error, socket = %socket.display(), "not watching the database");
+                    tracing::debug!(%error, socket = %socket.display(), "cannot watch the database");
                 }
                 thread::sleep(RETRY);
             }
@@ -38,7 +38,7 @@ impl Watch {
         Self { changes }
     }
 
-    /// A number that is another one when a port may have changed.
+    /// A number that differs if a port may have changed.
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Relaxed)
@@ -70,7 +70,7 @@ fn send(mut stream: &UnixStream, message: &Value) -> std::io::Result<()> {
     stream.write_all(message.to_string().as_bytes())
 }
 
-/// Which ports there are, their numbers and their VLANs.
+/// Request to monitor ports, their numbers and their VLANs.
 fn request() -> Value {
     let tables = json!({
         "Bridge": {"columns": ["ports"]},
@@ -80,7 +80,7 @@ fn request() -> Value {
     json!({"method": "monitor", "params": ["Open_vSwitch", null, tables], "id": 1})
 }
 
-/// What to say to a message; None where it tells of a change, as the answer to the request does.
+/// The answer to a message; None for a notification of a change, such as the reply to the monitor request.
 fn answer(message: &Message) -> Option<Value> {
     (message.method.as_deref() == Some("echo"))
         .then(|| json!({"result": message.params, "error": null, "id": message.id}))

@@ -1,4 +1,4 @@
-//! What a port of Open vSwitch holds while the switch is kept waiting, with the image's own start script. Needs root.
+//! Capacity of an Open vSwitch port while the switch is stopped, with the image's own start script. Needs root.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails, in its helpers too")]
 
@@ -10,14 +10,14 @@ use serde_json::json;
 use support::document;
 use support::lab::{Lab, Namespace, preloaded, wait_until};
 
-/// Ten times what the kernel's default holds of full packets, and a quarter of what ports are given.
+/// Ten times the full-size packets that the kernel's default buffer holds, and a quarter of a port's buffer.
 const BURST: u64 = 1000;
 
 fn reaches(from: &Namespace) -> bool {
     from.command("ping", &["-c", "1", "-W", "1", "10.0.0.12"]).output().unwrap().status.success()
 }
 
-/// How many packets of a burst reach the other host if the switch stands still meanwhile.
+/// Packets of a burst that reach the other host if the switch is stopped meanwhile.
 fn burst(library: &str) -> u64 {
     let mut lab = Lab::new(true);
     lab.start_script_with(&[("OVS_BUFFERS", library)]);
@@ -38,14 +38,14 @@ fn burst(library: &str) -> u64 {
     );
     from.run("python3", &["-c", &program]);
     lab.signal_switch_of_script("-CONT");
-    // What comes behind it has seen the end of the queue.
+    // A later packet arrives only after the whole queue.
     wait_until("the burst to be through", || reaches(&from));
     to.received("e0") - before
 }
 
 #[test]
 fn a_burst_waits_for_the_switch() {
-    // All of it, and the ping behind it.
+    // The whole burst, and the ping after it.
     assert!(burst(&preloaded()) > BURST);
 }
 

@@ -1,4 +1,4 @@
-//! The golden vectors of node-config (spec/vectors/config), and what else a document may be wrong in.
+//! The golden vectors of node-config (spec/vectors/config), and further invalid documents.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails, in its helpers too")]
 
@@ -36,7 +36,7 @@ fn bad_documents_name_the_path() {
         let expected = vector["path"].as_str().unwrap();
         let error = NodeConfig::parse(vector["document"].to_string().as_bytes())
             .expect_err(&path.display().to_string());
-        // Of a missing or unknown field, serde names the parent.
+        // For a missing or unknown field, serde names the parent.
         let parent = expected.rsplit_once('.').map_or(".", |(parent, _)| parent);
         let found = error.path == expected || (error.path == parent && error.message.contains("field"));
         assert!(found, "{}: {error} instead of {expected}", path.display());

@@ -1,4 +1,4 @@
-//! What the program says of an Open vSwitch that is dead or does not answer, and for how long it does not. Needs root.
+//! Status of the program while Open vSwitch is dead or hung, and the age of that status. Needs root.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails, in its helpers too")]
 
@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 use support::document;
 use support::lab::{Lab, Process, wait_at_most, wait_until};
 
-/// A status is not older; it is the operator's promise too, which asks for it every two seconds.
+/// Maximum age of a status; the operator, which polls every two seconds, promises the same.
 const PROMISED: Duration = Duration::from_secs(10);
 
-/// A switch as it shall be, and the program that keeps it so and is asked over HTTP.
+/// A configured switch, and the program running with its HTTP server.
 fn kept() -> (Lab, Process) {
     let lab = Lab::new(true);
     lab.configure(document(|d| {
@@ -26,7 +26,7 @@ fn kept() -> (Lab, Process) {
     (lab, node)
 }
 
-/// What `GET /status` answers.
+/// The answer to `GET /status`.
 fn status(lab: &Lab) -> Value {
     let answer = lab.http("/status");
     answer.split_once("\r\n\r\n").map_or(Value::Null, |(_, body)| serde_json::from_str(body).unwrap())
@@ -37,7 +37,7 @@ fn well(lab: &Lab) -> bool {
     said["state"] == "Ready" && said["applied"] == true && lab.http("/readyz").starts_with("HTTP/1.0 200")
 }
 
-/// One outage: it is told, with a word about what does not answer, for as long as it lasts; and it is over when it is over.
+/// One outage: reported with the name of the component that fails, for as long as it lasts, and no longer.
 fn is_told_and_so_is_its_end(named: &str, fault: impl FnOnce(&mut Lab), remedy: impl FnOnce(&mut Lab)) {
     let (mut lab, _node) = kept();
     fault(&mut lab);
@@ -49,7 +49,7 @@ fn is_told_and_so_is_its_end(named: &str, fault: impl FnOnce(&mut Lab), remedy: 
     let message = said["message"].as_str().unwrap();
     assert!(message.contains(named), "{message}");
     assert!(lab.http("/readyz").starts_with("HTTP/1.0 503"), "the pod is not ready either");
-    assert!(lab.http("/healthz").starts_with("HTTP/1.0 200"), "to start the program anew would be no help");
+    assert!(lab.http("/healthz").starts_with("HTTP/1.0 200"), "a restart of the program would not help");
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(status(&lab)["applied"], false, "as long as it lasts");
     remedy(&mut lab);

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use support::document;
 use support::lab::{Lab, Namespace, holds_only, wait_until};
 
-/// A node as the spec's example has it: one base uplink, one for labelled traffic, the shape of the real base table.
+/// A node as in the spec's example: one base uplink, one for labelled traffic, the shape of the real base table.
 fn edge(generation: u64, change: impl FnOnce(&mut Value)) -> Value {
     document(|d| {
         d["generation"] = json!(generation);
@@ -116,7 +116,7 @@ fn a_new_config_replaces_the_base_entries_and_nothing_else() {
     assert!(lab.vsctl(&["list-ports", "br-sos"]).contains("pod7"));
 }
 
-/// What comes in by a port in another VLAN goes past everything of controllers, a moment after somebody has put the port there.
+/// Traffic from a port in another VLAN bypasses all entries of controllers, a moment after the port was moved there.
 #[test]
 fn ports_of_other_vlans_are_forwarded_plainly() {
     let (lab, _far) = lab();

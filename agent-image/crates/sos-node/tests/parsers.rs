@@ -1,9 +1,9 @@
-//! Whatever the programs we ask print, reading it ends in a value or an error.
+//! Parsers turn any output of the programs they read into a value or an error.
 
 use proptest::prelude::*;
 use sos_node::{encode, flow, link, ovsdb};
 
-/// Texts that are nearly what is expected: pieces of real answers in any order.
+/// Texts close to the expected form: pieces of real output in any order.
 fn arb_answer() -> impl Strategy<Value = String> {
     let pieces = [
         " cookie=0x1",
@@ -52,7 +52,7 @@ proptest! {
         let _ = encode::parse_ports(&text);
     }
 
-    /// An entry that was printed is read as what it was, whatever flags and timeouts stand around it.
+    /// A printed entry is parsed back, whatever flags and timeouts surround it.
     #[test]
     fn entries_survive_printing(
         cookie in any::<u64>(), table in any::<u8>(), priority in any::<u16>(), port in 1_u16..1000,

@@ -23,7 +23,7 @@ fn planned(config: &NodeConfig, node: &FakeNode) -> Plan {
     plan(config, &base_flows(config), &node.observe(config))
 }
 
-/// Makes the changes of one pass, and returns its first plan.
+/// Make the changes of one pass, and return its first plan.
 fn reconcile(config: &NodeConfig, node: &mut FakeNode) -> Plan {
     let first = planned(config, node);
     make(&first, node);
@@ -100,7 +100,7 @@ fn link() -> Link {
     Link { up: true, carrier: true, mtu: 1500, ..Link::default() }
 }
 
-/// A node before us: devices, some of them in use, a foreign bridge with ports, perhaps in the way of ours.
+/// A node before the first pass: devices, some of them in use, and a foreign bridge with ports, perhaps under our names.
 fn arb_node() -> impl Strategy<Value = FakeNode> {
     let devices =
         prop::collection::btree_map(0_usize..4, (any::<bool>(), 0_u8..6, any::<(bool, bool)>()), 0..5);
@@ -150,7 +150,7 @@ fn foreign_bridge(node: &mut FakeNode, taken: bool) {
         .insert("br-int".into(), Bridge { row, ports: ports.into_iter().collect(), controllers: vec![] });
 }
 
-/// What others put on our bridge: a pod's port and entries, one in the place of a base entry.
+/// Foreign objects on our bridge: a pod's port and entries, one in the place of a base entry.
 fn intrude(node: &mut FakeNode, same_actions: bool) {
     let Some(bridge) = node.world.bridges.get_mut("br-sos") else { return };
     bridge.ports.insert("veth7".into());
@@ -172,7 +172,7 @@ fn intrude(node: &mut FakeNode, same_actions: bool) {
     node.world.flows.push(entry("in_port=7", "drop"));
 }
 
-/// Everything on the node that is not ours.
+/// Everything foreign on the node.
 fn foreign(node: &FakeNode) -> [Vec<String>; 4] {
     let world = &node.world;
     let ours = |name: &str| world.owns_port(name, 1);
@@ -200,8 +200,8 @@ fn foreign(node: &FakeNode) -> [Vec<String>; 4] {
     [bridges, ports, links, flows]
 }
 
-/// A port of ours that carries labelled traffic only, on a switch that forwards: flooding leaves it out, or what comes
-/// in by it is dropped.
+/// A port of ours that carries labelled traffic only is safe on a forwarding switch: flooding excludes it, or
+/// traffic from it is dropped.
 fn loop_free(node: &FakeNode, labelled: &[(String, u16)]) -> bool {
     let forwards = node.world.flows.iter().any(|flow| flow.actions == "NORMAL");
     let dropped = |number: u16| {
@@ -314,7 +314,7 @@ proptest! {
         for (from, to) in [(&former, &wanted), (&wanted, &wanted.absent())] {
             let mut before = foreign(&node);
             if sos_node::desired::controllers(from).is_empty() != sos_node::desired::controllers(to).is_empty() {
-                before[3].clear(); // Open vSwitch itself forgets all entries.
+                before[3].clear(); // Open vSwitch itself drops all entries.
             }
             reconcile(to, &mut node);
             prop_assert_eq!(before, foreign(&node));
@@ -327,7 +327,7 @@ proptest! {
         reconcile(&one, &mut node);
         reconcile(&two, &mut node);
         reconcile(&two.absent(), &mut node);
-        // Devices were switched on, which nobody can tell from their having been so.
+        // Devices were set up, which leaves no trace of their former state.
         for (name, link) in &mut node.world.links {
             link.up = before.world.links.get(name).is_some_and(|link| link.up);
         }
@@ -338,7 +338,7 @@ proptest! {
     #[test]
     fn no_moment_of_a_change_makes_a_loop(mut node in arb_node(), former in arb_config(), wanted in arb_config()) {
         reconcile(&former, &mut node);
-        // A port that floods until now may do so until the change has reached it.
+        // A port that floods already may do so until the change has reached it.
         let flooded: Vec<String> = sos_node::desired::ports(&former).into_iter().filter(|p| p.base).map(|p| p.name).collect();
         let names: Vec<String> = sos_node::desired::ports(&wanted).into_iter().map(|port| port.name).collect();
         let mut watched = labelled(&wanted);
@@ -357,7 +357,7 @@ proptest! {
     fn a_restarted_switch_gets_everything_back(mut node in arb_node(), wanted in arb_config()) {
         reconcile(&wanted, &mut node);
         let before = node.clone();
-        // Open vSwitch keeps its database and forgets what came by OpenFlow.
+        // Open vSwitch keeps its database and loses all OpenFlow state.
         node.world.flows.clear();
         node.world.no_flood.values_mut().for_each(|bit| *bit = false);
         for change in planned(&wanted, &node).changes {

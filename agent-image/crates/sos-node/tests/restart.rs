@@ -1,4 +1,4 @@
-//! What a restart of Open vSwitch takes and what is there again, with the image's own start script. Needs root.
+//! Losses of an Open vSwitch restart and their restoration, with the image's own start script. Needs root.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails, in its helpers too")]
 
@@ -31,7 +31,7 @@ fn site(change: impl FnOnce(&mut Value)) -> Value {
     })
 }
 
-/// A controller that notes how many entries the switch has when it calls, and says nothing.
+/// A controller that logs how many entries the switch has when it connects, and sends nothing.
 fn controller(lab: &Lab, notes: &str) -> Process {
     let program = format!(
         "import socket, subprocess\n\
@@ -46,7 +46,7 @@ fn controller(lab: &Lab, notes: &str) -> Process {
     Process::from(lab.ns.command("python3", &["-c", &program]).stderr(Stdio::null()).spawn().unwrap())
 }
 
-/// A switch run by the start script, configured, with what a controller installs, and all its entries.
+/// A configured switch run by the start script, with a controller's entries and group, and the list of all its entries.
 fn ready() -> (Lab, Vec<String>) {
     let mut lab = Lab::new(true);
     lab.start_script();
@@ -122,7 +122,7 @@ fn a_switch_that_waits_for_ever_is_told_to_forward() {
     lab.vsctl(&["--no-wait", "set", "Open_vSwitch", ".", "other_config:flow-restore-wait=true"]);
     lab.wait_for_state("Progressing");
     assert!(lab.status()["message"].as_str().unwrap().contains("flow-restore-wait"));
-    // As long as the patience of sos-node, which is as long as the waits of these tests, so once more.
+    // As long as the limit of sos-node, which equals the wait of these tests, hence twice.
     for _ in 0..2 {
         let end = std::time::Instant::now() + std::time::Duration::from_secs(25);
         while !forwards(&lab) && std::time::Instant::now() < end {
@@ -163,11 +163,11 @@ fn addresses_and_routes_of_the_local_port_outlive_the_switch() {
         fs::read_to_string(&remembered).is_ok_and(|text| text.contains("10.9.0.0"))
     });
     lab.kill_vswitchd();
-    // As when the kernel's datapath is loaded anew.
+    // As when the kernel's datapath is reloaded.
     lab.ns.run("ip", &["link", "del", "br-sos"]);
     lab.start_vswitchd();
     wait_until("addresses and route", || state(&lab) == [true; 3]);
-    // What is taken away while it is still being given back is given back again.
+    // An address removed while the restoration is still in progress is restored again.
     wait_until("the new device to be remembered", || {
         let text = fs::read_to_string(&remembered).unwrap_or_default();
         let known: Value = serde_json::from_str(&text).unwrap_or_default();
@@ -179,7 +179,7 @@ fn addresses_and_routes_of_the_local_port_outlive_the_switch() {
     wait_until("the removal to be remembered", || {
         fs::read_to_string(&remembered).is_ok_and(|text| !text.contains("10.0.0.5"))
     });
-    assert_eq!(state(&lab), [true, false, true], "what somebody takes away stays away");
+    assert_eq!(state(&lab), [true, false, true], "a removed address stays removed");
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn entries_to_an_agent_that_is_gone_go_without_a_controller() {
     lab.wait_for_state("Ready");
 }
 
-/// Runs one step of the image's script for the lab's switch; whether it succeeded.
+/// Run one step of the image's script for the lab's switch; true if it succeeded.
 fn step(lab: &Lab, words: &[&str]) -> bool {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../ovs/flows.sh");
     lab.ns.command(script, words).env("OVS_RUNDIR", lab.path("run")).status().unwrap().success()

@@ -1,4 +1,4 @@
-//! Segments cross a bridge in user space as their senders made them, with the image's own start script. Needs root.
+//! Segments cross a bridge in user space with their senders' sizes, with the image's own start script. Needs root.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails, in its helpers too")]
 
@@ -12,7 +12,7 @@ use serde_json::json;
 use support::document;
 use support::lab::{Lab, Namespace, preloaded, wait_until};
 
-/// Prints the sizes of segments, of TCP or UDP, that a packet socket sees in large frames, until there are enough of them.
+/// Print the sizes of segments, of TCP or UDP, that a packet socket receives in large frames, until there are enough of them.
 const WATCH: &str = "
 import socket, struct, sys, time
 tap = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003))
@@ -30,7 +30,7 @@ for _ in range(int(sys.argv[1])):
 print(sorted(sizes))
 ";
 
-/// Sends by TCP to a server that wants segments of at most 1,000 bytes, so 988 with timestamps.
+/// Send by TCP to a server that accepts segments of at most 1,000 bytes, so 988 with timestamps.
 const TCP: &str = "
 import socket, sys
 family = socket.AF_INET6 if ':' in sys.argv[2] else socket.AF_INET
@@ -48,7 +48,7 @@ else:
     connection.sendall(bytes(20_000_000))
 ";
 
-/// Sends datagrams of 900 bytes, ten at a time (UDP_SEGMENT, udp(7)).
+/// Send datagrams of 900 bytes, ten at a time (UDP_SEGMENT, udp(7)).
 const UDP: &str = "
 import socket, sys, time
 sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -80,7 +80,7 @@ fn world() -> (Lab, Namespace, Namespace) {
     (lab, from, to)
 }
 
-/// A program that says when it is ready.
+/// A program that prints a line once it is ready.
 struct Running(Child, BufReader<ChildStdout>);
 
 impl Running {

@@ -1,4 +1,4 @@
-//! Two switches joined by two cables, which is a loop, and by a tunnel: what hosts on them see. Needs root.
+//! Two switches joined by two cables, which form a loop, and by a tunnel: traffic of the hosts on them. Needs root.
 //!
 //! ```text
 //!   host a --- [ west ] === wan0 (base) ====== wan0 (base) === [ east ] --- host b
@@ -19,7 +19,7 @@ use support::lab::{Lab, Namespace, wait_until};
 const DISCOVERY: &str = "198.18.255.254";
 const DISCOVERY_MAC: &str = "02:53:4f:53:00:01";
 
-/// The base table as spec/node-config.md section 2 has it.
+/// The base table of spec/node-config.md section 2.
 fn switch(dpid: &str, ports: &[(u16, bool)], change: impl FnOnce(&mut Value)) -> Value {
     document(|d| {
         d["bridge"]["datapathId"] = json!(dpid);
@@ -66,7 +66,7 @@ fn ping(from: &Namespace, to: &str) -> bool {
 }
 
 fn shout(from: &Namespace) {
-    // Nobody answers broadcast pings; what counts is who hears them.
+    // Hosts do not answer broadcast pings; the test counts the packets received.
     let _ =
         from.command("ping", &["-b", "-c", "10", "-i", "0.02", "-W", "1", "10.0.0.255"]).output().unwrap();
 }
@@ -88,7 +88,7 @@ fn hosts_reach_each_other_and_a_loop_stays_open() {
     storm_without_the_base_table(&west, &east, &a, &b);
 }
 
-/// Shows that the cables are a loop: without what the program installed the same broadcasts never end.
+/// Show that the cables form a loop: without the installed entries the same broadcasts never end.
 fn storm_without_the_base_table(west: &Lab, east: &Lab, a: &Namespace, b: &Namespace) {
     for lab in [west, east] {
         lab.ofctl("mod-port", &["wan1", "flood"]);
@@ -116,12 +116,12 @@ fn probes_and_beacons_reach_no_host() {
     for port in [9875, 9876] {
         say(port);
     }
-    // An LLDP frame as if host a had sent it: multicast, so that NORMAL would flood it.
+    // An LLDP frame from host a's port: multicast, so that NORMAL would flood it.
     let lldp = "0180c200000e0200000000aa88cc0207040200000000aa040403686f7374060200780000";
     let number = west.vsctl(&["get", "Interface", "host1", "ofport"]);
     west.ofctl("packet-out", &[&format!("in_port={number} packet={lldp} actions=TABLE")]);
     wait_until("the beacons to arrive at the switch", || west.ns.received("host1") >= sent + 2);
-    // One that is not for the discovery ports goes everywhere, after the others: what would arrive has arrived by then.
+    // A datagram to another port is flooded, after the others: whatever was to arrive has arrived by then.
     say(9999);
     for host in [&b, &c] {
         wait_until("an ordinary datagram", || host.received("e0") > before[0].min(before[1]));
@@ -148,7 +148,7 @@ fn hosts_reach_each_other_through_a_tunnel() {
     let a = west.host("host1", "10.0.0.11/24");
     let b = east.host("host2", "10.0.0.139/24");
     assert!(ping(&a, "10.0.0.139"));
-    // As after a pass that was interrupted when it had made the device anew.
+    // As after a pass that was interrupted right after creating the device again.
     let vxlan = "link add sosvx1 mtu 1450 type vxlan id 5459 remote 192.0.2.2 dstport 14789 nolearning";
     for words in ["link delete sosvx1", vxlan, "link set dev sosvx1 alias sos-node:1 up"] {
         west.ns.run("ip", &words.split(' ').collect::<Vec<_>>());
@@ -177,7 +177,7 @@ fn agent(lab: &Lab) -> Namespace {
     agent
 }
 
-/// Open vSwitch's datapath in user space goes on reading from the device that was, and says nothing.
+/// Open vSwitch's datapath in user space silently keeps reading from the old device.
 #[test]
 fn an_agent_that_is_replaced_is_reached_again() {
     let lab = Lab::new(true);
@@ -199,7 +199,7 @@ fn an_agent_that_is_replaced_is_reached_again() {
         assert_eq!(lab.vsctl(&["get", "Interface", "sosag0", "ofport"]), "34001");
     }
     assert!(running.terminate());
-    // As after an upgrade from a version that did not write the device down.
+    // As after an upgrade from a version that did not record the device.
     lab.ns.run("ip", &["link", "delete", "sosag0"]);
     agents.push(agent(&lab));
     lab.vsctl(&["remove", "Port", "sosag0", "external_ids", "sos-device"]);
@@ -211,7 +211,7 @@ fn an_agent_that_is_replaced_is_reached_again() {
     assert_eq!(lab.changes(), Vec::<String>::new(), "once");
 }
 
-/// Opens a connection and says how that ended.
+/// Open a connection and return the outcome.
 fn connect(from: &Namespace, to: &str, port: u16) -> String {
     let program = format!(
         "import socket\ntry:\n socket.create_connection(('{to}', {port}), 5)\n print('connected')\nexcept OSError as error:\n print(type(error).__name__)"

@@ -1,4 +1,4 @@
-//! A node that runs an Open vSwitch of its own: it keeps its datapath, whatever a site asks for. Needs root.
+//! A node that runs another Open vSwitch: that one keeps its datapath, whatever a site requests. Needs root.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails, in its helpers too")]
 
@@ -31,7 +31,7 @@ fn planned(datapath: &str, observed: &Observed) -> Plan {
     plan(&config, &base_flows(&config), observed)
 }
 
-/// The datapath on which a plan puts a bridge; none if it does not make any.
+/// The datapath on which a plan creates a bridge; none if it does not create any.
 fn put_on(plan: &Plan) -> Option<&str> {
     let row = plan.changes.iter().find_map(|change| match change {
         Change::AddBridge { row, .. } => Some(row),
@@ -79,7 +79,7 @@ fn what_our_own_switch_has_is_ours() {
     assert_eq!(put_on(&planned("system", &kernel(&[]))), Some("system"));
     // Our bridge's port is still in it: the process was killed and its database is gone.
     assert_eq!(put_on(&planned("system", &kernel(&["br-sos", "wan0"]))), Some("system"));
-    // Somebody's bridge in our own Open vSwitch.
+    // A foreign bridge in our own Open vSwitch.
     let shared = with_bridge(kernel(&["br-other"]), "br-other", "system", None);
     assert_eq!(put_on(&planned("Auto", &shared)), Some("system"));
     assert_eq!(put_on(&planned("system", &shared)), Some("system"));
@@ -102,7 +102,7 @@ fn a_bridge_that_is_there_stays_where_it_is() {
     );
 }
 
-/// What docs/adr/0025 says of two in user space.
+/// The claims of docs/adr/0025 about two switches in user space.
 #[test]
 fn the_second_switch_in_user_space_fails_and_the_first_goes_on() {
     let lab = Lab::new(true);

@@ -1,4 +1,4 @@
-//! Uplinks that would cut the node off are refused, and those that do all the same are taken off again. Needs root.
+//! Uplinks that would cut the node off are refused; those that do so nevertheless are removed again. Needs root.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails, in its helpers too")]
 
@@ -60,10 +60,10 @@ fn what_the_node_needs_itself_is_refused() {
     ] {
         assert!(message.contains(part), "{part} is not in: {message}");
     }
-    wait_until("the one that nobody needs", || lab.vsctl(&["list-ports", "br-sos"]) == "wan5");
+    wait_until("the unused uplink", || lab.vsctl(&["list-ports", "br-sos"]) == "wan5");
 }
 
-/// The node's own network, `eth0`, and at its other end what it must reach.
+/// The node's own network, `eth0`, and the anchor at its other end.
 fn network(lab: &Lab) -> (Namespace, Process) {
     let router = Namespace::new("rt");
     lab.ns.wire("eth0", &router, "eth0");
@@ -76,7 +76,7 @@ fn network(lab: &Lab) -> (Namespace, Process) {
     (router, Process::from(server))
 }
 
-/// What a switch with port security does: it shuts the node's own port as long as the other one is bridged.
+/// Imitates a switch with port security: shuts the node's own port while the other one is bridged.
 struct PortSecurity(Arc<AtomicBool>, Option<std::thread::JoinHandle<()>>);
 
 impl PortSecurity {

@@ -1,11 +1,11 @@
-//! Why a port must not be on the bridge.
+//! Reasons to keep a port off the bridge.
 
 use super::{Planner, tunnels};
 use crate::desired::{DesiredPort, PortKind};
 use crate::observed::{Link, Observed};
 use crate::trial::RETRY_AFTER;
 
-/// Longest chain of devices that stand on one another.
+/// Longest chain of stacked devices.
 const MAX_STACK: usize = 8;
 
 impl Planner<'_> {
@@ -36,7 +36,7 @@ impl Planner<'_> {
         }
     }
 
-    /// What the node itself needs a device for: on the bridge its packets would be the bridge's.
+    /// The node's own use of a device: on the bridge, the device's packets would belong to the bridge.
     fn cuts_off(&self, name: &str, link: &Link) -> Option<String> {
         if let Some(lost) = self.observed.cut_off.get(name) {
             let minutes = RETRY_AFTER.as_secs() / 60;
@@ -67,7 +67,7 @@ fn use_of(link: &Link) -> Option<String> {
     link.routes.first().map(|route| format!("the node's route to {route}"))
 }
 
-/// Whether a device stands on another, through others perhaps.
+/// True if a device is stacked on another, directly or through others.
 fn stands_on(observed: &Observed, above: &str, below: &str) -> bool {
     let mut name = above;
     for _ in 0..MAX_STACK {

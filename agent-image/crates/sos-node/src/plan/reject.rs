@@ -1,4 +1,4 @@
-//! The pair of devices where connections are reset that must not be plain.
+//! The veth pair where connections that must not be plain are reset.
 
 use super::Planner;
 use crate::change::Change;

@@ -1,4 +1,4 @@
-//! The tunnels' devices.
+//! The devices of tunnels.
 
 use super::Planner;
 use crate::change::Change;
@@ -36,7 +36,7 @@ impl Planner<'_> {
         let name = tunnel.name.to_string();
         let ours = self.observed.owns_link(&name, self.config.site_id);
         if !ours && foreign_tunnel(tunnel, link) {
-            return; // `refusal` says so.
+            return; // `refusal` reports it.
         }
         if ours && !fits(tunnel, link) {
             self.phases.links.push(Change::DeleteLink { name });
@@ -58,7 +58,7 @@ fn fits(tunnel: &Tunnel, link: &Link) -> bool {
     link.vxlan.as_ref() == Some(&wanted)
 }
 
-/// A device without any mark that is exactly the tunnel is one we were about to mark when we were stopped.
+/// A device without a mark that equals the tunnel was created by us, and the process ended before it set the mark.
 pub(super) fn foreign_tunnel(tunnel: &Tunnel, link: &Link) -> bool {
     link.alias.is_some() || !fits(tunnel, link)
 }

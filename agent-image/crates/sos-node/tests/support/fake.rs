@@ -1,4 +1,4 @@
-//! A node in memory that changes can be made to, with the rules of Open vSwitch and the kernel that matter here.
+//! A node in memory that applies changes, with the relevant rules of Open vSwitch and the kernel.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +12,16 @@ use sos_node::reject::Rejected;
 /// The node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct FakeNode {
-    /// What there is, but offloads.
+    /// State, except offloads.
     pub(crate) world: Observed,
     /// Offloads of all devices.
     pub(crate) offloads: BTreeMap<Device, Offloads>,
-    /// The number given to a device last; none is given twice.
+    /// Index of the newest device; none is assigned twice.
     pub(crate) last_index: u32,
 }
 
 impl FakeNode {
-    /// What the edge would observe for a config.
+    /// The edge's observation for a config.
     pub(crate) fn observe(&self, config: &NodeConfig) -> Observed {
         let devices = desired::offload_devices(config, &self.world);
         let offloads =
@@ -29,14 +29,14 @@ impl FakeNode {
         Observed { offloads: offloads.collect(), ..self.world.clone() }
     }
 
-    /// A device goes and another one of its name comes, with a number and offloads of its own.
+    /// Replace a device by another one of the same name, with its own index and offloads.
     pub(crate) fn make_anew(&mut self, name: &str, offloads: Offloads) {
         self.last_index += 1;
         link(&mut self.world, name).index = self.last_index;
         self.offloads.insert(Device { netns: None, name: name.to_owned() }, offloads);
     }
 
-    /// Makes a change; a change that the real thing would refuse is a panic.
+    /// Apply a change; a change that the real system would refuse is a panic.
     pub(crate) fn apply(&mut self, change: &Change) {
         let world = &mut self.world;
         match change {
@@ -179,7 +179,7 @@ fn database(world: &mut Observed, change: &Change) {
     }
 }
 
-/// The number asked for, or the lowest free one if it is taken.
+/// The number requested, or the lowest free one if it is taken.
 fn free_number(world: &Observed, bridge: &str, request: &str) -> u16 {
     let names = &world.bridges[bridge].ports;
     let taken: Vec<u16> = names.iter().filter_map(|name| world.ports.get(name)?.ofport).collect();

@@ -1,6 +1,6 @@
-//! A switch of its own: a network namespace with a private Open vSwitch and the program under test in it.
+//! A private switch: a network namespace with its own Open vSwitch and the program under test in it.
 //!
-//! Names are random, everything is cleaned up on drop, and only processes started here are ended.
+//! Names are random, everything is removed on drop, and only processes started here are ended.
 
 use std::fs;
 use std::os::unix::net::UnixStream;
@@ -13,18 +13,18 @@ use tempfile::TempDir;
 
 use super::sealed;
 
-/// Longest wait for anything. Generous: the machine may be busy.
+/// Longest wait for any condition. Generous: the machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Programs that the program under test runs, each behind a script that notes the command line.
+/// Programs that the program under test runs, each behind a script that logs the command line.
 const RECORDED: [&str; 4] = ["ovs-vsctl", "ovs-ofctl", "ip", "ethtool"];
 
-/// Waits until a condition holds; panics with what was waited for if it does not.
+/// Wait until a condition holds; panics with its name on timeout.
 pub(crate) fn wait_until(what: &str, holds: impl FnMut() -> bool) {
     wait_at_most(PATIENCE, what, holds);
 }
 
-/// The same with a wait of which somebody was promised that it is not longer.
+/// Wait with a limit that is part of a promise to users.
 pub(crate) fn wait_at_most(patience: Duration, what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + patience;
     while !holds() {
@@ -33,7 +33,7 @@ pub(crate) fn wait_at_most(patience: Duration, what: &str, mut holds: impl FnMut
     }
 }
 
-/// Runs a command that must succeed, and returns what it printed.
+/// Run a command that must succeed, and return its output.
 pub(crate) fn sh(program: &str, args: &[&str]) -> String {
     let output = Command::new(program).args(args).output().unwrap();
     let complaint = String::from_utf8_lossy(&output.stderr);
@@ -41,7 +41,7 @@ pub(crate) fn sh(program: &str, args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The library that is preloaded into Open vSwitch, made as for its image.
+/// Build the library preloaded into Open vSwitch, as for its image.
 pub(crate) fn preloaded() -> String {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../ovs/buffers/src/lib.rs");
@@ -63,7 +63,7 @@ impl Namespace {
         let name = format!("sosn-{role}-{:08x}", rand::random::<u32>());
         sh("ip", &["netns", "add", &name]);
         let namespace = Self { name };
-        // The kernel's own IPv6 chatter would be in every count of packets.
+        // The kernel's own IPv6 traffic would be in every packet count.
         namespace.run(
             "sysctl",
             &["-qw", "net.ipv6.conf.all.disable_ipv6=1", "net.ipv6.conf.default.disable_ipv6=1"],
@@ -89,7 +89,7 @@ impl Namespace {
         links[0]["stats64"]["rx"]["packets"].as_u64().unwrap()
     }
 
-    /// A pair of devices, each in its namespace, both on.
+    /// A veth pair, each end in its namespace, both up.
     pub(crate) fn wire(&self, device: &str, other: &Self, there: &str) {
         let ends = ["netns", &self.name, "type", "veth", "peer", "name", there, "netns", &other.name];
         sh("ip", &[&["link", "add", device][..], &ends].concat());
@@ -104,7 +104,7 @@ impl Drop for Namespace {
     }
 }
 
-/// A process that ends with its owner.
+/// A process killed on drop.
 pub(crate) struct Process(Child);
 
 impl Process {
@@ -112,7 +112,7 @@ impl Process {
         sh("kill", &[signal, &self.0.id().to_string()]);
     }
 
-    /// Asks it to end and returns how it did.
+    /// Send SIGTERM; true if the exit status is success.
     pub(crate) fn terminate(mut self) -> bool {
         self.signal("-TERM");
         self.0.wait().unwrap().success()
@@ -163,7 +163,7 @@ impl OtherSwitch {
         Self { _vswitchd: vswitchd, _ovsdb: ovsdb, bridge: bridge.to_owned(), ns: ns.name.clone(), folder }
     }
 
-    /// Whether its bridge is there, in the namespace and to OpenFlow.
+    /// True if its bridge exists, in the namespace and for OpenFlow.
     pub(crate) fn forwards(&self) -> bool {
         let socket = format!("unix:{}", self.folder.path().join(format!("{}.mgmt", self.bridge)).display());
         sh("ip", &["-n", &self.ns, "link", "show", "dev", &self.bridge]);
@@ -228,7 +228,7 @@ impl Lab {
         }
     }
 
-    /// Commands that change something, out of those the program under test has run since the last call.
+    /// Changing commands among those that the program under test has run since the last call.
     pub(crate) fn changes(&self) -> Vec<String> {
         let all = fs::read_to_string(self.path("commands")).unwrap_or_default();
         let _ = fs::remove_file(self.path("commands"));
@@ -247,7 +247,7 @@ impl Lab {
     pub(crate) fn start_ovsdb(&mut self) {
         let remote = format!("--remote=punix:{}", self.text("run/db.sock"));
         self.ovsdb = Some(self.daemon("ovsdb-server", &[&self.text("run/conf.db"), &remote]));
-        // The socket is there a moment before anybody listens on it.
+        // The socket exists a moment before the server listens on it.
         wait_until("ovsdb-server", || UnixStream::connect(self.path("run/db.sock")).is_ok());
     }
 
@@ -269,12 +269,12 @@ impl Lab {
         self.kill_ovsdb();
     }
 
-    /// Sends a signal to the switch's daemon, which stays the lab's.
+    /// Send a signal to the switch's daemon; the lab keeps the process.
     pub(crate) fn signal_vswitchd(&self, signal: &str) {
         self.vswitchd.as_ref().unwrap().signal(signal);
     }
 
-    /// Sends a signal to the database, which stays the lab's.
+    /// Send a signal to the database; the lab keeps the process.
     pub(crate) fn signal_ovsdb(&self, signal: &str) {
         self.ovsdb.as_ref().unwrap().signal(signal);
     }
@@ -284,12 +284,12 @@ impl Lab {
         self.start_vswitchd();
     }
 
-    /// Starts Open vSwitch as its image does, in place of the daemons started before.
+    /// Start Open vSwitch as its image does, in place of the daemons started before.
     pub(crate) fn start_script(&mut self) {
         self.start_script_with(&[]);
     }
 
-    /// The same with settings of its own.
+    /// The same with additional settings.
     pub(crate) fn start_script_with(&mut self, environment: &[(&str, &str)]) {
         if self.ovsdb.is_some() {
             self.kill_ovs();
@@ -301,18 +301,18 @@ impl Lab {
         self.script = Some(Process(command.stdout(Stdio::null()).stderr(log).spawn().unwrap()));
     }
 
-    /// Ends it as a kubelet does.
+    /// Stop it as kubelet does.
     pub(crate) fn stop_script(&mut self) {
         assert!(self.script.take().unwrap().terminate(), "{}", self.script_log());
     }
 
-    /// Sends a signal to the switch's daemon that the script started.
+    /// Send a signal to the switch's daemon of the script.
     pub(crate) fn signal_switch_of_script(&self, signal: &str) {
         let pid = fs::read_to_string(self.path("run/ovs-vswitchd.pid")).unwrap();
         sh("kill", &[signal, pid.trim()]);
     }
 
-    /// Kills the switch's daemon under it, and waits for it to see that.
+    /// Kill the switch's daemon of the script, and wait until the script exits.
     pub(crate) fn kill_switch_of_script(&mut self) {
         self.signal_switch_of_script("-KILL");
         let mut script = self.script.take().unwrap();
@@ -384,7 +384,7 @@ impl Lab {
         command
     }
 
-    /// Applies a config once.
+    /// Apply a config once.
     pub(crate) fn apply(&self, document: Value) -> Output {
         self.configure(document);
         self.once()
@@ -394,26 +394,26 @@ impl Lab {
         self.node_command(&["--once"]).output().unwrap()
     }
 
-    /// Applies a config, which must succeed.
+    /// Apply a config, which must succeed.
     pub(crate) fn must_apply(&self, document: Value) {
         let output = self.apply(document);
         let log = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{log}");
     }
 
-    /// Starts the loop.
+    /// Start the loop.
     pub(crate) fn start_node(&self) -> Process {
         let log = fs::File::create(self.path("node.log")).unwrap();
         Process(self.node_command(&[]).stderr(log).spawn().unwrap())
     }
 
-    /// Starts the loop with its HTTP server, for [`Self::http`].
+    /// Start the loop with its HTTP server, for [`Self::http`].
     pub(crate) fn serve_node(&self) -> Process {
         let log = fs::File::create(self.path("node.log")).unwrap();
         Process(self.node_command(&["--listen", "127.0.0.1:9466"]).stderr(log).spawn().unwrap())
     }
 
-    /// The answer of the program under test, headers and all; empty while it does not listen.
+    /// The answer of the program under test with headers; empty while it does not listen.
     pub(crate) fn http(&self, path: &str) -> String {
         let script = format!(
             "exec 3<>/dev/tcp/127.0.0.1/9466 && printf 'GET {path} HTTP/1.0\\r\\n\\r\\n' >&3 && cat <&3"
@@ -431,7 +431,7 @@ impl Lab {
         wait_until(&format!("state {state}"), || self.status()["state"] == state);
     }
 
-    /// A host on the bridge, put there by other hands as a CNI would.
+    /// A host on the bridge, added by a third party such as a CNI plugin.
     pub(crate) fn host(&self, port: &str, address: &str) -> Namespace {
         let host = Namespace::new("h");
         self.ns.wire(port, &host, "e0");
@@ -446,7 +446,7 @@ impl Lab {
 }
 
 impl Drop for Lab {
-    /// The start script ends its daemons only if it is asked to.
+    /// The start script ends its daemons only on request.
     fn drop(&mut self) {
         if let Some(script) = self.script.take() {
             script.terminate();
@@ -454,7 +454,7 @@ impl Drop for Lab {
     }
 }
 
-/// Whether a folder has nothing but the files named.
+/// True if a folder contains exactly the named files.
 pub(crate) fn holds_only(folder: &Path, names: &[&str]) -> bool {
     let found = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     found.collect::<std::collections::BTreeSet<_>>() == names.iter().map(|n| (*n).to_owned()).collect()
