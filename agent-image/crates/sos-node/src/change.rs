@@ -3,8 +3,7 @@
 use std::net::IpAddr;
 
 use crate::flow::Flow;
-use crate::observed::{Device, Offloads};
-use crate::ovsdb::Row;
+use crate::observed::{Device, Offloads, Row};
 
 /// One change. [`crate::encode`] knows the commands, [`crate::plan`] the conditions.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,8 +8,7 @@
 use std::collections::BTreeSet;
 
 use crate::config::{DatapathType, NodeConfig};
-use crate::observed::Observed;
-use crate::ovsdb::{Row, text};
+use crate::observed::{Observed, Row, text};
 
 /// `system` or `netdev`. A bridge created while the kernel had no datapath keeps its type: a change would
 /// interrupt every flow. So does a bridge meant for the kernel's datapath while another Open vSwitch owns that.

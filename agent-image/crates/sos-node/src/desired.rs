@@ -2,8 +2,9 @@
 
 use crate::config::{NodeConfig, Presence};
 use crate::datapath::datapath_type;
-use crate::observed::{Controller, DEVICE_KEY, Device, OFFLOADS_KEY, OWNER_KEY, Observed, Offloads};
-use crate::ovsdb::{Row, text};
+use crate::observed::{
+    Controller, DEVICE_KEY, Device, OFFLOADS_KEY, OWNER_KEY, Observed, Offloads, Row, text,
+};
 
 /// Longest wait between connection attempts to a controller, in milliseconds: reconnecting must not take longer
 /// than the start of its pod. Open vSwitch 3.1 keeps the value and still waits 1, 2, 4, 8, 8 ... s (measured on

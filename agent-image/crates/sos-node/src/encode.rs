@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use crate::change::Change;
 use crate::desired;
 use crate::flow::{BASE_COOKIE, BASE_COOKIE_MASK, Flow, REDIRECT_COOKIE, REDIRECT_COOKIE_MASK};
-use crate::observed::{Controller, Device, Offloads};
-use crate::ovsdb::{Row, TABLES};
+use crate::observed::{Controller, Device, Offloads, Row};
+use crate::ovsdb::TABLES;
 use crate::reject;
 
 /// Timeout of one Open vSwitch command, in seconds.

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::observed::Link;
+use crate::observed::{Link, Lost};
 
 /// Limit of remembered addresses, and of remembered routes.
 const MAX_REMEMBERED: usize = 256;
@@ -31,23 +31,6 @@ pub struct LocalPort {
     pub addresses: Vec<String>,
     /// Routes through it that do not follow from an address, as arguments of ip(8) without the device, the family first.
     pub routes: Vec<String>,
-}
-
-/// Addresses and routes to restore.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Lost {
-    /// Addresses.
-    pub addresses: Vec<String>,
-    /// Routes, to be added after the addresses.
-    pub routes: Vec<String>,
-}
-
-impl Lost {
-    /// True if there is nothing to restore.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.addresses.is_empty() && self.routes.is_empty()
-    }
 }
 
 impl LocalPort {

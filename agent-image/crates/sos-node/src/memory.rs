@@ -5,7 +5,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use crate::config::NodeConfig;
-use crate::local::{LocalPort, Lost, Routes};
+use crate::local::{LocalPort, Routes};
+use crate::observed::{Link, Lost};
 use crate::store::{LOCAL_PORT, Store, UPLINKS};
 use crate::trial::{self, Reached, Trials, Watched};
 
@@ -53,7 +54,7 @@ impl Memory {
     }
 
     /// Addresses and routes that the local port has lost; its state is remembered once nothing is lost.
-    pub fn local_port(&mut self, link: &crate::observed::Link, routes: Routes) -> Lost {
+    pub fn local_port(&mut self, link: &Link, routes: Routes) -> Lost {
         let seen = LocalPort::observe(&self.boot, link, routes.made);
         let lost = seen.lost(self.local.as_ref());
         if !lost.is_empty() && self.tries < GIVE_BACK_TRIES {
@@ -214,9 +215,9 @@ mod tests {
     use super::*;
     use crate::trial::{ASK_AGAIN, RETRY_AFTER};
 
-    fn link(index: u32, addresses: &[&str]) -> crate::observed::Link {
+    fn link(index: u32, addresses: &[&str]) -> Link {
         let addresses = addresses.iter().map(|address| (*address).to_owned()).collect();
-        crate::observed::Link { index, addresses, ..Default::default() }
+        Link { index, addresses, ..Default::default() }
     }
 
     #[test]

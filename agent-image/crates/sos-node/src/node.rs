@@ -15,7 +15,7 @@ use crate::flow::{self, Flow, FlowParseError};
 use crate::link;
 use crate::local;
 use crate::memory::Memory;
-use crate::observed::{Device, Observed, Offloads};
+use crate::observed::{Device, Lost, Observed, Offloads};
 use crate::ovsdb::{self, DatabaseError};
 use crate::plan::{Plan, plan};
 use crate::reject;
@@ -246,8 +246,8 @@ impl Node {
         Ok(stranded)
     }
 
-    fn lost(&mut self, bridge: &str, observed: &Observed) -> Result<local::Lost, NodeError> {
-        let Some(link) = observed.links.get(bridge) else { return Ok(local::Lost::default()) };
+    fn lost(&mut self, bridge: &str, observed: &Observed) -> Result<Lost, NodeError> {
+        let Some(link) = observed.links.get(bridge) else { return Ok(Lost::default()) };
         let mut routes = local::Routes::default();
         if self.memory.knows_addresses() || !link.addresses.is_empty() {
             let printed = per_family(|family| encode::show_routes_of(family, bridge))?;

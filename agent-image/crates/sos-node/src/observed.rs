@@ -4,8 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use crate::flow::Flow;
-use crate::local::Lost;
-use crate::ovsdb::{Row, text};
 use crate::reject::Rejected;
 
 /// Key of the site's id on everything this program creates in Open vSwitch's database.
@@ -22,6 +20,16 @@ const ALIAS_PREFIX: &str = "sos-node:";
 #[must_use]
 pub fn link_alias(site_id: u16) -> String {
     format!("{ALIAS_PREFIX}{site_id}")
+}
+
+/// One row, flattened to texts: a scalar under its column's name, a map under `column:key`, a set joined by commas.
+/// Absent and empty values have no entry.
+pub type Row = BTreeMap<String, String>;
+
+/// A column of a row, empty if there is none.
+#[must_use]
+pub fn text<'a>(row: &'a Row, column: &str) -> &'a str {
+    row.get(column).map_or("", String::as_str)
 }
 
 /// Open vSwitch itself.
@@ -134,6 +142,23 @@ pub struct Device {
     pub netns: Option<String>,
     /// Its name there.
     pub name: String,
+}
+
+/// Addresses and routes to restore.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// Addresses.
+    pub addresses: Vec<String>,
+    /// Routes, to be added after the addresses.
+    pub routes: Vec<String>,
+}
+
+impl Lost {
+    /// True if there is nothing to restore.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.addresses.is_empty() && self.routes.is_empty()
+    }
 }
 
 /// Complete input of [`crate::plan::plan`].

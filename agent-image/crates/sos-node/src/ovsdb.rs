@@ -5,11 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::observed::{Bridge, Controller, OvsInfo, Port};
-
-/// One row, flattened to texts: a scalar under its column's name, a map under `column:key`, a set joined by commas.
-/// Absent and empty values have no entry.
-pub type Row = BTreeMap<String, String>;
+use crate::observed::{Bridge, Controller, OvsInfo, Port, Row, text};
 
 /// The tables in the order in which [`parse`] expects them, and their columns.
 pub const TABLES: [(&str, &str); 5] = [
@@ -113,12 +109,6 @@ fn port(row: &Row, interfaces: &BTreeMap<&str, &Row>) -> Port {
 
 fn by_uuid(rows: &[Row]) -> BTreeMap<&str, &Row> {
     rows.iter().map(|row| (text(row, "_uuid"), row)).collect()
-}
-
-/// A column of a row, empty if there is none.
-#[must_use]
-pub fn text<'a>(row: &'a Row, column: &str) -> &'a str {
-    row.get(column).map_or("", String::as_str)
 }
 
 fn items<'a>(row: &'a Row, column: &str) -> impl Iterator<Item = &'a str> {

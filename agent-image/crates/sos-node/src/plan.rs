@@ -28,8 +28,7 @@ use crate::config::{NodeConfig, Presence};
 use crate::datapath;
 use crate::desired::{self, DesiredPort, PortKind};
 use crate::flow::{Flow, FlowKey};
-use crate::observed::{Controller, DEVICE_KEY, Device, Link, OFFLOADS_KEY, Observed, Port};
-use crate::ovsdb::{Row, text};
+use crate::observed::{Controller, DEVICE_KEY, Device, Link, OFFLOADS_KEY, Observed, Port, Row, text};
 use crate::problem::Problem;
 use crate::vlan;
 

@@ -330,7 +330,7 @@ mod tests {
     fn one_uplink_at_a_time_and_none_while_one_is_taken_off() {
         let config = config(&["wan0", "wan1"]);
         let add = |name: &str| {
-            let row = crate::ovsdb::Row::default;
+            let row = crate::observed::Row::default;
             Change::AddPort { bridge: "b".into(), name: name.into(), port: row(), interface: row() }
         };
         let quiet = |port: &str| Change::SetNoFlood { bridge: "b".into(), port: port.into(), no_flood: true };

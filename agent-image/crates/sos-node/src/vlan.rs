@@ -9,8 +9,7 @@ use std::collections::BTreeSet;
 
 use crate::config::NodeConfig;
 use crate::flow::{Flow, FlowKey, base_cookie};
-use crate::observed::{Observed, Port};
-use crate::ovsdb::{Row, text};
+use crate::observed::{Observed, Port, Row, text};
 
 /// Above everything else in table 0: such ports carry no traffic for SOS.
 const PRIORITY: u16 = 65_100;
