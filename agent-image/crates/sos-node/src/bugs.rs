@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_is_counted_and_what_follows_goes_on() {
+    fn a_panic_is_counted_and_the_process_continues() {
         count_panics();
         let before = counter().get();
         assert_eq!(fence(|| 7), Some(7));

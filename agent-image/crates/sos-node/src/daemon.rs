@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_over_a_document_is_what_is_wrong_with_it_and_it_is_read_once() {
+    fn a_panic_over_a_document_rejects_it_and_it_is_read_once() {
         let folder = tempfile::tempdir().unwrap();
         let mut daemon = daemon(folder.path());
         std::fs::write(folder.path().join("config.json"), "{}").unwrap();

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn routes_of_several_ways_and_what_stands_on_a_device() {
+    fn multipath_routes_and_stacked_devices_are_parsed() {
         let links = r#"[{"ifname":"eth1","mtu":1500},{"ifname":"eth2","mtu":1500},{"ifname":"eth3","mtu":1500},
             {"ifname":"eth1.7","link":"eth1","mtu":1500,"linkinfo":{"info_kind":"vlan"},"addr_info":[]},
             {"ifname":"vx7","mtu":1500,"linkinfo":{"info_kind":"vxlan","info_data":{"id":7,"link":"eth2","port":4789}}},

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_new_device_lacks_is_given_back() {
+    fn addresses_missing_on_a_new_device_are_restored() {
         let old = port("b", 7, &["10.0.0.1/24", "fd00::1/64"], &["10.9.0.0/16 via 10.0.0.2"]);
         let new = port("b", 9, &["10.0.0.1/24"], &[]);
         let expected =
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_took_away_stays_away() {
+    fn removed_addresses_stay_removed() {
         let old = port("b", 7, &["10.0.0.1/24"], &[]);
         assert_eq!(port("b", 7, &[], &[]).lost(Some(&old)), Lost::default(), "the same device");
         assert_eq!(port("c", 9, &[], &[]).lost(Some(&old)), Lost::default(), "another boot");

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_is_given_back_more_than_once_but_not_for_ever() {
+    fn lost_addresses_are_restored_repeatedly_within_a_bound() {
         let folder = tempfile::tempdir().unwrap();
         let mut memory = Memory::load(&Store::open(folder.path()).unwrap(), Instant::now());
         let see = |memory: &mut Memory, link| memory.local_port(&link, Routes::default());

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cut_the_node_off_stays_off_until_an_anchor_answers_at_the_next_try() {
+    fn an_uplink_that_cut_the_node_off_stays_off_until_an_anchor_answers() {
         let start = Instant::now();
         let mut trials = cut_off(&config(&["wan0"]), start);
         assert!(!trials.retry_due(start + RETRY_AFTER - SECOND));

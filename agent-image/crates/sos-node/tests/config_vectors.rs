@@ -44,7 +44,7 @@ fn bad_documents_name_the_path() {
 }
 
 #[test]
-fn whatever_could_reach_a_command_line_is_refused() {
+fn text_unsafe_for_a_command_line_is_refused() {
     let cases: [(&str, Value, &str); 9] = [
         ("/uplinks", json!([{"name": "-x", "ofport": 1, "base": true}]), "uplinks[0].name"),
         ("/uplinks", json!([{"name": "wan0 up", "ofport": 1, "base": true}]), "uplinks[0].name"),

@@ -4,7 +4,7 @@ use sos_node::metrics::Metrics;
 use sos_node::status::Status;
 
 #[test]
-fn the_table_in_spec_is_what_the_node_shows() {
+fn the_metrics_equal_the_table_in_spec() {
     let (metrics, registry) = Metrics::new();
     metrics.count_pass(&["bridge"], false, 0.1);
     metrics.show(&Status::pending("node", String::new()));

@@ -256,7 +256,7 @@ fn absent_leaves_nothing() {
 }
 
 #[test]
-fn a_tunnel_whose_device_cannot_be_made_does_not_come_and_go() {
+fn a_tunnel_whose_device_cannot_be_created_does_not_flap() {
     let lab = Lab::new(true);
     let twin = "link add twin type vxlan id 5459 remote 192.0.2.9 dstport 14789 nolearning";
     lab.ns.run("ip", &twin.split(' ').collect::<Vec<_>>());
@@ -282,7 +282,7 @@ fn a_tunnel_whose_device_cannot_be_made_does_not_come_and_go() {
 }
 
 #[test]
-fn an_uplink_that_is_made_anew_gets_its_own_offloads_back() {
+fn a_replaced_uplink_gets_its_own_offloads_back() {
     let lab = Lab::new(false);
     let far = Namespace::new("far");
     lab.ns.wire("wan0", &far, "far0");

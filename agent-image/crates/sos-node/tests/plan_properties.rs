@@ -232,12 +232,12 @@ proptest! {
     }
 
     #[test]
-    fn a_port_whose_device_is_another_one_is_taken_off_and_then_put_on(mut node in arb_node(), wanted in arb_config()) {
+    fn a_port_whose_device_was_replaced_is_removed_then_added(mut node in arb_node(), wanted in arb_config()) {
         reconcile(&wanted, &mut node);
         let kept = node.clone();
         let devices = ports_on(&wanted, &kept);
         for name in &devices {
-            node.make_anew(name, Offloads { tx: true, gro: true });
+            node.replace_device(name, Offloads { tx: true, gro: true });
         }
         let first = planned(&wanted, &node);
         let taken = |c: &Change| matches!(c, Change::DeletePort { .. });
@@ -266,7 +266,7 @@ proptest! {
         reconcile(&wanted, &mut node);
         let uplinks: Vec<String> = ports_on(&wanted, &node).into_iter().filter(|name| name.starts_with("wan")).collect();
         for name in &uplinks {
-            node.make_anew(name, Offloads { tx, gro });
+            node.replace_device(name, Offloads { tx, gro });
         }
         reconcile(&wanted.absent(), &mut node);
         for name in uplinks {
@@ -290,7 +290,7 @@ proptest! {
     }
 
     #[test]
-    fn a_tunnel_whose_device_cannot_be_made_is_on_no_bridge(mut node in arb_node(), wanted in arb_config(), was_there in any::<bool>()) {
+    fn a_tunnel_whose_device_cannot_be_created_is_on_no_bridge(mut node in arb_node(), wanted in arb_config(), was_there in any::<bool>()) {
         if was_there {
             reconcile(&wanted, &mut node);
             node.world.links.retain(|name, _| !name.starts_with("sosvx"));
@@ -308,7 +308,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_not_ours_stays(mut node in arb_node(), former in arb_config(), wanted in arb_config(), same in any::<bool>()) {
+    fn foreign_objects_stay_unchanged(mut node in arb_node(), former in arb_config(), wanted in arb_config(), same in any::<bool>()) {
         reconcile(&former, &mut node);
         intrude(&mut node, same);
         for (from, to) in [(&former, &wanted), (&wanted, &wanted.absent())] {
@@ -368,7 +368,7 @@ proptest! {
     }
 
     #[test]
-    fn a_switch_whose_entries_are_being_restored_is_left_alone_but_not_for_ever(mut node in arb_node(), former in arb_config(), wanted in arb_config()) {
+    fn a_restoring_switch_stays_unchanged_within_a_bound(mut node in arb_node(), former in arb_config(), wanted in arb_config()) {
         reconcile(&former, &mut node);
         node.world.ovs.restore_wait = true;
         prop_assert!(planned(&wanted, &node).changes.is_empty());
@@ -379,7 +379,7 @@ proptest! {
     }
 
     #[test]
-    fn what_a_restart_took_is_given_back_and_entries_to_the_dead_go(mut node in arb_node(), wanted in arb_config(), ports in prop::collection::btree_set(34_001_u16..34_004, 0..3)) {
+    fn lost_addresses_are_restored_and_entries_to_departed_agents_deleted(mut node in arb_node(), wanted in arb_config(), ports in prop::collection::btree_set(34_001_u16..34_004, 0..3)) {
         reconcile(&wanted, &mut node);
         node.world.stranded = ports;
         node.world.lost.addresses = vec!["10.0.0.1/24".into()];

@@ -87,7 +87,7 @@ fn a_planned_restart_keeps_entries_and_groups_and_controllers_find_them() {
 }
 
 #[test]
-fn a_switch_that_was_killed_gets_back_what_was_written_down() {
+fn a_killed_switch_gets_its_saved_entries_back() {
     let (mut lab, flows) = ready();
     let written = lab.path("run/flows/br-sos.flows");
     wait_until("the entries to be written down", || {
@@ -228,7 +228,7 @@ fn a_database_that_does_not_answer_costs_nothing_that_was_written_down() {
 }
 
 #[test]
-fn what_is_left_aside_is_not_restored_by_a_mark_of_an_earlier_run() {
+fn old_entries_are_not_restored_despite_an_earlier_mark() {
     let lab = Lab::new(true);
     let folder = lab.path("run/flows");
     let mark = || {

@@ -74,7 +74,7 @@ fn a_kernels_datapath_that_is_taken_is_refused_and_nothing_is_done() {
 }
 
 #[test]
-fn what_our_own_switch_has_is_ours() {
+fn the_datapath_of_our_own_switch_is_ours() {
     assert_eq!(put_on(&planned("system", &kernel(&[]))), Some("system"));
     // Our bridge's port is still in it: the process was killed and its database is gone.
     assert_eq!(put_on(&planned("system", &kernel(&["br-sos", "wan0"]))), Some("system"));

@@ -29,7 +29,7 @@ fn ip(namespace: &Namespace, words: &str) {
 }
 
 #[test]
-fn what_the_node_needs_itself_is_refused() {
+fn devices_that_the_node_needs_are_refused() {
     let (lab, far) = (Lab::new(true), Namespace::new("far"));
     let names = ["wan0", "wan1", "wan2", "wan3", "wan4", "wan5"];
     for name in names {

@@ -30,7 +30,7 @@ impl FakeNode {
     }
 
     /// Replace a device by another one of the same name, with its own index and offloads.
-    pub(crate) fn make_anew(&mut self, name: &str, offloads: Offloads) {
+    pub(crate) fn replace_device(&mut self, name: &str, offloads: Offloads) {
         self.last_index += 1;
         link(&mut self.world, name).index = self.last_index;
         self.offloads.insert(Device { netns: None, name: name.to_owned() }, offloads);
@@ -56,14 +56,14 @@ impl FakeNode {
                     ..Link::default()
                 };
                 assert!(world.links.insert(name.clone(), link).is_none(), "{name} exists");
-                self.make_anew(name, Offloads { tx: true, gro: true });
+                self.replace_device(name, Offloads { tx: true, gro: true });
             }
             Change::AddReject { name, alias, .. } => {
                 let (alias, kind) = (Some(alias.clone()), Some("veth".into()));
                 let link = Link { up: true, carrier: true, mtu: 1500, alias, kind, ..Link::default() };
                 assert!(world.links.insert(name.clone(), link).is_none(), "{name} exists");
                 world.rejected = Some(Rejected::default());
-                self.make_anew(name, Offloads { tx: true, gro: true });
+                self.replace_device(name, Offloads { tx: true, gro: true });
             }
             Change::SetRejectRules { .. } => world.rejected = Some(Rejected::default()),
             Change::DeleteReject { name } => {
