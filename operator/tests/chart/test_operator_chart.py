@@ -247,7 +247,7 @@ def test_rights_are_the_least() -> None:
 
 def test_notes_end_with_the_next_command(installed: Kube) -> None:
     notes = helm(installed, "get", "notes", "sos", "-n", NAMESPACE).strip()
-    assert notes.splitlines()[-1].strip() == "kubectl apply -f examples/01-two-sites/ && kubectl get sos -A"
+    assert notes.splitlines()[-1].strip() == "kubectl apply -f examples/02-overlay/ && kubectl get sos -A"
     assert (ROOT / "examples" / "01-two-sites").is_dir()
 
 

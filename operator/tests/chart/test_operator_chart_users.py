@@ -81,4 +81,4 @@ def test_a_namespace_that_refuses_agents_is_named_at_once(installed: Kube, level
         installed.kubectl("label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce-")
     assert (f'enforces the Pod Security Standard "{level}"' in said) == warned
     assert (f"namespace {NAMESPACE} pod-security.kubernetes.io/enforce=privileged" in said) == warned
-    assert said.strip().splitlines()[-1].strip() == "kubectl apply -f examples/01-two-sites/ && kubectl get sos -A"
+    assert said.strip().splitlines()[-1].strip() == "kubectl apply -f examples/02-overlay/ && kubectl get sos -A"
