@@ -1,7 +1,7 @@
 """Check the Markdown pages: links, code names in backticks, and glossary terms. Run by `make lint`.
 
 - A link leads to a file, and to a heading where it names one.
-- In docs/, a path (`scripts/lint.py`, `core/engine.py`) or dotted name (`sos_compile.world`) in backticks exists in this repository.
+- In docs/, a path (`scripts/lint.py`, `core/engine.py`) or dotted name (`sos_compile.model.world`) in backticks exists in this repository.
   A path may leave out the folders in front.
 - A term of docs/glossary.md is used somewhere else: in code, the API, logs, metrics or other pages.
 """

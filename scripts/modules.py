@@ -25,8 +25,6 @@ _DECLARED = re.compile(r"^\s*(?:pub(?:\([^)]*\))?\s+)?mod\s+(\w+)\s*;", re.MULTI
 _USE = re.compile(r"(?<!\w)(pub(?:\([^)]*\))?\s+)?use\s+([^;]+);")
 _INLINE = re.compile(r"(?<![\w:])((?:crate|super)(?:::\w+)+)")
 _NAMED = re.compile(r"`([\w:./]+(?:\{[\w:, ]+\})?)(?:\(\))?`")
-PENDING = frozenset(("sos-node",))
-"""Crates that still have circles or incomplete pages. A crate leaves this list with its last problem; none is added."""
 LISTING = 0.5
 """A page that names this share of its modules lists modules, and has to name all of them."""
 
@@ -278,8 +276,8 @@ def python_folders(top: Path = TOP) -> list[Path]:
     )
 
 
-def problems(top: Path = TOP, pending: Container[str] = PENDING) -> Iterator[str]:
-    """Report every circle, and every module that its package page omits; crates in `pending` are left out."""
+def problems(top: Path = TOP) -> Iterator[str]:
+    """Report every circle, and every module that its package page omits."""
     for folder in python_folders(top):
         modules = python_modules(folder)
         yield from (f"circle of imports: {' <-> '.join(group)}" for group in circles(python_imports(modules)))
@@ -287,8 +285,6 @@ def problems(top: Path = TOP, pending: Container[str] = PENDING) -> Iterator[str
             yield from (f"{package}/__init__.py: its page omits `{name}`" for name in omitted(*python_page(modules, package)))
     for source in crates(top):
         crate = source.parent.name
-        if crate in pending:
-            continue
         modules = rust_modules(source)
         yield from (f"circle of modules in {crate}: {' <-> '.join(group)}" for group in circles(rust_imports(modules)))
         for name, text in modules.items():
