@@ -23,7 +23,7 @@
 //! | [`node`], [`command`], [`watch`] | one pass, the commands that it runs, the subscription to Open vSwitch's database |
 //! | [`ovsdb`], [`flow`], [`link`] | parsers of rows, flow entries and devices |
 //! | [`observed`] | the observed state as one value |
-//! | [`desired`], [`datapath`], [`vlan`] | the desired ports, bridge and controllers; the choice of datapath; entries for foreign ports |
+//! | [`desired`], [`datapath`], [`vlan`] | the desired ports, bridge and controllers; the choice of datapath; entries for ports whose untagged frames are in another VLAN |
 //! | [`plan`], [`change`], [`problem`] | the difference, the changes that remove it, the problems that no change removes |
 //! | [`trial`], [`local`], [`reject`] | uplinks on trial, addresses to restore, the rules that reset connections |
 //! | [`encode`] | changes and observations as command lines |

@@ -15,7 +15,8 @@
 //! Inside one `observe`, in this order:
 //!
 //! 1. [`sample`] turns the counters of this poll and the one before into a [`StreamSample`].
-//! 2. [`headroom`] and [`parallelism`] take the sample, then [`cc_choice`] (with [`bbr_fallback`]) decides between cubic and bbr.
+//! 2. [`headroom`] and [`parallelism`] take the sample, then [`cc_choice`] (with [`bbr_fallback`]) decides between cubic and bbr; a configured
+//!    congestion control, or a cap that needs bbr, goes before that ([`path_state`]).
 //! 3. [`pacing_cap`] takes the sample under the congestion control in force; [`startup`] limits bbr's STARTUP until a cap is learned, and
 //!    [`pacing_cap_probe`] raises, lowers and drops the cap.
 //! 4. [`path_state`] composes the four answers: the smallest limit, divided among the streams that carry bulk, as a [`SocketTuning`].

@@ -25,7 +25,7 @@
 //!
 //! Who calls what, in which order:
 //!
-//! 1. `tunnel::pool` keeps a task for each configured stream: `dial` connects and makes the `stream::handshake`, `registration` adds the stream to
+//! 1. `tunnel::pool` keeps a task for each configured stream, which dials again with back-off: `dial` connects and makes the `stream::handshake`, `registration` adds the stream to
 //!    its `peer`, `stream_task` runs it. On the other side `accept` (over QUIC after `datagrams`) does the same once.
 //! 2. `stream_task` reads (`stream::reader`), writes (`stream::outgoing`), pings, hands the transport to [`Sockets::tend`] for path control, and
 //!    delivers frames to the sessions' mailboxes by way of the `peer`. `migration` replaces a stream of the wrong kind.
@@ -41,9 +41,11 @@
 //! | `tunnel::{registration, stream_task, migration}` | streams run, and are replaced |
 //! | `tunnel::{peer, open_session}` | peers, and sessions that begin |
 //! | `session::{driver, handle, mailbox}` | one session's task |
-//! | `session::{host, host_liveness, stream_reservation}` | its host leg, keepalives of both hosts, streams that it leaves to others |
+//! | `session::driver::{delivery, liveness, marks}` | bytes to the host; whether its probes are answered; its DSCP and TTL |
+//! | `session::{host, host_liveness, stream_reservation}` | its host leg, detection of keepalive probes, streams that it leaves to others |
 //! | `stream::{handshake, outgoing, reader, path, path_loss}` | one stream: handshake, both directions, path statistics |
 //! | `transport::{channel, tls, quic}` | the connection under a stream |
+//! | `transport::tls::{identity, config, handshake, record}` | raw public keys derived; the peer's key verified; handshake; records |
 //! | `transport::{handle, path_info}` | its control: statistics, congestion control, pacing |
 //! | `transport::{batched_read, buffers, splice, write_queue_iovecs}` | cheap reads and writes |
 //! | `transport::{sockopt, bpf, segment_marks}` | the kernel: socket options and filters |

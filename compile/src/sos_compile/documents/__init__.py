@@ -4,6 +4,6 @@
 
 `controller_config`   one per controller: ports, sites, services (spec/controller-config.md)
 `node_config`         one per node and site: bridge, uplinks, tunnels, base entries (spec/node-config.md section 1)
-`base_flows`          base entries of a node's switch, which forward without any controller (section 2)
+`base_flows`          base entries of a node's switch: forward untagged frames without any controller, reset by spec.require (section 2)
 `agent_config`        one per agent: address, ports, peers (section 3)
 """

@@ -11,6 +11,6 @@
 `stream_settings`       settings of the streams that services between two sites share
 `session_quotas`        each namespace's share of a site's sessions
 `shadows`               services hidden by others
-`rejects`               connections that a node's switch resets because plain TCP is not acceptable
+`rejects`               which connections a node's switch resets for spec.require; the entries: `documents.base_flows`
 `allocate`, `regions`   helpers: stable number allocation; sets of connections as products of intervals
 """

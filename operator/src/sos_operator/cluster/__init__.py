@@ -1,4 +1,4 @@
-"""The API server: watches in, calls out. No decisions.
+"""The API server: watches in, calls out. Decisions are the core's, except that a lost Lease ends the process.
 
 `handlers`         kopf handlers; each only puts a change on the work queue
 `watches`          keeps watches running, each in a thread of its own

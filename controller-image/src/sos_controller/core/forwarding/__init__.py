@@ -3,7 +3,7 @@
 `engine` hands ARP and tracked segments to `l2.Forwarding`, and packets of routed sites to `l3.Routing`; `sessions` releases SYNs that stay
 plain through `l2`. Both replan after changes of links, ports or configuration.
 
-- `l2`: host entries, flood tree, host learning, release of punted packets
+- `l2`: host entries, flood tree, host learning (it hears a host elsewhere first, and tells `sessions.mobility`), release of punted packets
 - `l3`: gateways of sites with subnets of their own
 - `arp_relay`: ARP between sites that have no plain path
 """

@@ -2,7 +2,7 @@
 
 Packages above build `flow_entries.FlowEntry` values from the numbers in `pipeline`; `tables.programmer` compares and sends them.
 
-- `flow_entries`: matches, actions, entries, and the difference of two tables
+- `flow_entries`: matches (of untagged frames, unless `any_vlan`), actions, entries, and the difference of two tables
 - `groups`: select groups
 - `pipeline`: tables, priorities, cookies, path MAC addresses
 - `port_masks`: port ranges as masked matches

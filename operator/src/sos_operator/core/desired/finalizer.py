@@ -1,4 +1,4 @@
-"""The finalizer of a SosSite: it is removed once the site's nodes are clean."""
+"""The finalizer of a SosSite: added before a site's first node gets a configuration, removed once its nodes are clean (`departure`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-//! Configuration of rustls: TLS 1.3, raw public keys on both sides, no state that outlives the connection.
+//! Configuration of rustls, and the verifiers of the peer's key: TLS 1.3, raw public keys on both sides, no state that outlives the connection.
 
 use std::fmt;
 use std::sync::{Arc, LazyLock, OnceLock};
