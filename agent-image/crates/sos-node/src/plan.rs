@@ -1,8 +1,8 @@
 //! The difference between desired and observed state.
 //!
-//! The order of the changes is part of the result. A port that is not base may exist only while no broadcast can leave or
-//! enter by it, so ports are removed before the entries that guard them, and entries and "no flood" of
-//! existing ports precede new ports:
+//! The order of the changes is part of the result. A non-base port may exist only while no broadcast can leave or enter
+//! through it. So ports are removed before the entries that guard them, and new ports are added after all entries and
+//! after "no flood" of the existing ports:
 //!
 //! 1. devices; 2. the bridge, its settings, ports removed; 3. no flood; 4. base entries; 5. ports added;
 //! 6. no flood of those; 7. offloads; 8. addresses of the local port; 9. unused devices removed.
@@ -12,7 +12,7 @@
 //!
 //! If the device of a port is gone or is not the one that the port was added for, the port is removed. The next plan adds it again:
 //! within one transaction Open vSwitch would see no difference. The next plan also sets the offloads of the new device, and adds the port
-//! of a tunnel whose device this plan creates: only then the device and its index are known.
+//! of a tunnel whose device this plan creates: the device and its index are not known earlier.
 //!
 //! A new port floods for the moment between 5 and 6; the entries of the same config at its other end drop that traffic.
 //! While Open vSwitch has no entries at all, as after its start, `fail_mode=secure` drops everything.
@@ -263,8 +263,8 @@ impl<'a> Planner<'a> {
         let Some(there) = self.observed.ports.get(&port.name).filter(|_| self.owns_port(&port.name)) else {
             return false;
         };
-        // A port without a remembered device may be on the old one. Agents' ports are added again within a moment; for others the
-        // interruption would be longer and more certain than the fault (spec/node-config.md clause 30).
+        // A port without a stored ifindex may still be on the old device. Agents' ports are added again within a moment; for other ports
+        // the interruption would be longer than that of the fault, and more likely (spec/node-config.md clause 30).
         let doubtful = port.kind == PortKind::Agent && text(&there.row, DEVICE_KEY).is_empty();
         doubtful || !link.is_some_and(|link| may_be_of(there, link))
     }

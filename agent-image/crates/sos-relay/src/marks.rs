@@ -1,4 +1,4 @@
-//! DSCP and TTL of the hosts' packets (frame.md section 8): announces changes to the peer, each with the byte from which it holds.
+//! DSCP and TTL of the hosts' packets (frame.md section 8): announces changes to the peer, each with the first byte that it applies to.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,8 +6,8 @@ use sos_wire::{Body, Marks};
 
 use crate::scheduler::StreamId;
 
-/// Changes kept for bytes that the host has not received yet. A host that changes its marks more often than it is read gets the later ones
-/// for the bytes between.
+/// Maximum number of changes kept for bytes that the host has not received yet. Beyond it the oldest change is dropped, and its bytes keep
+/// the marks in force before.
 const MAX_PENDING: usize = 64;
 
 /// Marks of the local host, announced to the peer.
@@ -28,7 +28,7 @@ impl Announced {
         self.marks = marks;
     }
 
-    /// Notes the marks of the host's packets, and of the bytes from `offset` on.
+    /// Notes the host's current marks, which apply to bytes from `offset` on.
     pub(crate) fn change(&mut self, marks: Marks, offset: u64) {
         if marks == self.marks {
             return;

@@ -35,7 +35,7 @@ def place(sites: list[PlacedSite], pools: Sequence[Pool], previous: Iterable[Age
 
 
 def _slots(pools: Sequence[Pool], before: dict[Place, AgentAllocation], verdicts: Verdicts) -> dict[str, int]:
-    """Give each pool its slot: the place of its agents on every node, which port names and numbers and the metrics port follow from."""
+    """Give each pool its slot: the same number on every node, which determines its agents' port names and numbers and metrics port."""
     previous: dict[str, int] = {}
     for (name, _), allocation in before.items():
         previous.setdefault(name, allocation.slot)
@@ -55,7 +55,7 @@ class _Placer:
 
     @cached_property
     def had(self) -> set[IPv4Address]:
-        """Addresses that agents had, whether they are still there or not."""
+        """Addresses allocated before, including those of agents that no longer exist."""
         return {IPv4Address(old.address) for old in self.before.values() if is_ipv4(old.address)}
 
     def place(self, placed: PlacedSite, pools: list[Pool]) -> PlacedSite:
@@ -72,8 +72,8 @@ class _Placer:
             self.taken.add(address)
             agent_id = keys.agent_id(placed.site.name, pool, node).hex()
             agents.append(AgentPlace(pool, node, placed.site.name, agent_id, address, self.slots[pool]))
-        # The first agent of a site serves what is set up proactively (docs/adr/0012): a pool that comes later must not take its place,
-        # whatever it is called, or running connections would find themselves at another agent.
+        # The first agent of a site serves proactive services (docs/adr/0012). The order is by slot, not by name: a pool that is added
+        # later must not become the first, or packets of running connections would reach another agent.
         ordered = sorted(_distinct(placed, agents, self.verdicts), key=lambda agent: (agent.slot, agent.node))
         return replace(placed, agents=tuple(ordered))
 
@@ -100,7 +100,7 @@ class _Placer:
 
 
 def _distinct(placed: PlacedSite, agents: list[AgentPlace], verdicts: Verdicts) -> list[AgentPlace]:
-    """Leave out agents whose MAC another of the site has: 31 bits of a hash, so this is for correctness, not for every day."""
+    """Leave out agents whose MAC address another agent of the site has: a rare collision, as a MAC address has 31 bits of a hash."""
     seen: dict[str, AgentPlace] = {}
     for agent in agents:
         if agent.mac in seen:

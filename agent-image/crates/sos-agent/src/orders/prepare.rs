@@ -45,7 +45,7 @@ impl OrderProtocol {
         self.sign(controller, sequence, OrderBody::Accepted(session), env)
     }
 
-    /// Reports that it has not; the preparation is dropped.
+    /// Reports to its controller that the server of a preparation has not accepted; drops the preparation.
     pub fn server_refused(
         &mut self,
         session: SessionUuid,
@@ -57,7 +57,7 @@ impl OrderProtocol {
         self.sign(controller, sequence, OrderBody::Refused(session, reason), env)
     }
 
-    /// Reports that the server of a running session leaves its SYN unanswered: its controller then expects it not to accept.
+    /// Reports that the server of a running session leaves its SYN unanswered: the controller then no longer expects this server to accept.
     pub fn server_silent(
         &mut self,
         (session, party): (SessionUuid, Party),
@@ -86,7 +86,7 @@ impl OrderProtocol {
     }
 }
 
-/// True if the server is asked before the answer.
+/// True if the agent connects to the server before it answers the order.
 #[must_use]
 pub fn confirms(prepare: &Prepare) -> bool {
     prepare.role == Role::Egress && prepare.accept == Accept::Confirmed

@@ -1,4 +1,4 @@
-//! Arming: whether the agent takes over new connections, and of which flows (design: the switches redirect, the agent decides;
+//! Arming: the agent's willingness to take new sessions, and the flows it takes over (design: the switches redirect, the agent decides;
 //! spec/node-config.md clause 11).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,12 +12,12 @@ use crate::config::{AgentConfig, Role, Service};
 use crate::policy::classifier::{self, Classifier, Rule};
 use crate::policy::flow_policy;
 
-/// Most elements of nft's sets for all services together: the kernel loads that many in some 20 ms, and only after a change. A service
+/// Maximum number of elements in nft's sets for all services: the kernel loads that many in some 20 ms, and only after a change. A service
 /// takes as many as it has prefixes and port ranges, and more where it overlaps with others.
 pub const MAX_ARMED: usize = 16_384;
 /// Time for which a server that did not answer a SYN is left to plain TCP.
 pub const UNREACHABLE_FOR: Duration = Duration::from_secs(30);
-/// Most servers remembered as unreachable; above that the one that expires first is forgotten.
+/// Maximum number of servers remembered as unreachable; above it the one that expires first is forgotten.
 pub const MAX_UNREACHABLE: usize = 256;
 /// Margin below the limits at which arming stops, so that SYNs already on their way still find room.
 const LIMIT_MARGIN_DIVISOR: u32 = 16;
@@ -241,7 +241,7 @@ mod tests {
     fn a_service_that_does_not_fit_is_named() {
         let mut config = config();
         let template = config.services[0].clone();
-        // A client class of its own for each of the service's servers: the worst case, their product.
+        // Each service has its own client class and its own servers: the worst case, services times servers.
         config.services = (0..256u32)
             .map(|i| Service {
                 id: format!("default/s{i}"),

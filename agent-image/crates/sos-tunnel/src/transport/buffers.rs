@@ -10,9 +10,9 @@ use bytes::BytesMut;
 
 use crate::lock;
 
-/// Bytes of a buffer: below this the cost of system calls shows (measured on relays of this kind, with little gained above).
+/// Buffer size in bytes: smaller reads show the cost of system calls, larger ones gain little (measured on relays of this kind).
 pub(crate) const BUFFER: usize = 256 << 10;
-/// Most waiting buffers; beyond that the oldest is dropped, and freed with its last slice.
+/// Maximum number of waiting buffers; beyond it the oldest is dropped, and freed with its last slice.
 const MAX_WAITING: usize = 256;
 /// Waiting buffers that are examined before a new one is allocated: the oldest are the likeliest to be free.
 const TRIES: usize = 4;

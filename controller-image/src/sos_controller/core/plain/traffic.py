@@ -1,5 +1,5 @@
-"""Connections that a service covers and that went plain, or were refused because the service requires more: counters by service and reason,
-the latest with their addresses, and whether plain is the rule for a service rather than the exception (spec/northbound.md 4).
+"""Covered connections that went plain, or were refused because their service requires more (spec/northbound.md 4): counters by service
+and reason, the latest with their addresses, and a verdict for each service: plain is the rule, or the exception.
 
 The controller counts its own decisions; connections that agents leave to plain TCP come with their reports (spec/order.md 14).
 """
@@ -22,13 +22,13 @@ SLOTS: Final = 10
 MAX_SAMPLES: Final = 1_024
 """Connections kept with their addresses; the oldest are dropped."""
 SAMPLES_PER_S: Final = 50.0
-"""Of a flood of plain connections the first ones in a second are kept, so that it does not displace all earlier ones at once."""
+"""Limit of samples: the first of each second are kept, so that a flood of plain connections does not evict all earlier ones."""
 RULE_CONNECTIONS: Final = 5
-"""Fewer plain connections in the window are no rule: a scan or a start."""
+"""Minimum number of plain connections in the window for plain to be the rule: a scan or a start causes fewer."""
 RULE_ENDS_AT: Final = 3
-"""Plain stays the rule until this many times as many connections are accelerated, so that the condition does not flap."""
+"""Ratio of accelerated to plain connections at which plain stops being the rule: hysteresis, so that the condition does not flap."""
 FIRST_REPORT_S: Final = 1.0
-"""Connections that an agent has counted before its first report here are not new."""
+"""Counters reported within this time of an agent's first report here are baselines: their connections are not new."""
 MAX_TOLD: Final = 16_384
 """Counters of agents kept, to compute their increments."""
 
@@ -50,7 +50,7 @@ class Sample(NamedTuple):
 
 
 class Recent(NamedTuple):
-    """The last minutes of a service."""
+    """Connections of a service in the window."""
 
     accelerated: int
     plain: dict[PlainReason, int]
@@ -156,7 +156,7 @@ class PlainTraffic:
         self._told = {place: count for place, count in self._told.items() if place[0] != agent_id}
 
     def recent(self, service_id: str, now: float) -> Recent:
-        """Return the last minutes of a service."""
+        """Return the connections of a service in the window."""
         found = self._services.get(service_id)
         return Recent(0, {}, False) if found is None else found.recent(int(now // SLOT_S))
 

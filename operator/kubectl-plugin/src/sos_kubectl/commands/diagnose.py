@@ -1,4 +1,4 @@
-"""`kubectl sos diagnose`: one command, one place, the pairs of sites one after the other."""
+"""`kubectl sos diagnose`: tests pairs of sites one after the other, in a lab or a cluster."""
 
 from __future__ import annotations
 
