@@ -1,24 +1,24 @@
-//! Falls back to cubic where bbr itself causes the loss, on a short path (ADR 0041).
+//! Fallback to cubic on a short path where bbr itself causes the loss (ADR 0041).
 //!
-//! bbr sends a millisecond at its rate in one burst, which may be more than a short queue holds (120 Mbit/s, 1.4 ms, room for ten packets: 29 %
-//! lost and 54 Mbit/s, where cubic has 106 with 5 %). Or the wire loses as much, and cubic would carry nothing. So where bbr loses very much
-//! for a second, cubic is tried, and the better one is kept.
+//! bbr sends a millisecond's worth of data in one burst, which may exceed a short queue (120 Mbit/s, 1.4 ms, queue of ten packets: bbr loses 29
+//! % and carries 54 Mbit/s; cubic loses 5 % and carries 106 Mbit/s). If the wire itself loses as much, cubic carries nothing. So if bbr has lost
+//! very much for a second, cubic is tried, and the better one is kept.
 
 use std::time::{Duration, Instant};
 
 use crate::tuning::CongestionControl;
 
-/// Longest round trip of a short path.
+/// Maximum round trip of a short path.
 const SHORT: Duration = Duration::from_millis(20);
-/// Heavy loss: this part of all segments, for this long.
+/// Heavy loss: this fraction of all segments, for this long.
 const HEAVY: f64 = 0.1;
 const HEAVY_LASTS: Duration = Duration::from_secs(1);
-/// Time that cubic is tried with a backlog, and the part of bbr's rate that it has to reach.
+/// Duration of a trial of cubic with a backlog, and minimum fraction of bbr's rate that cubic must reach.
 const TRIAL: Duration = Duration::from_secs(2);
 const ENOUGH: f64 = 0.9;
-/// A window of this length contains a pause, so two starts, each with much loss.
+/// A window of at least this length contains a pause, thus two starts with heavy loss each: it is ignored.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Lifetime of a result; doubled for each trial in a row.
+/// Lifetime of a result; doubled for each consecutive trial.
 const RESULT_MIN: Duration = Duration::from_secs(60);
 const RESULT_MAX: Duration = Duration::from_secs(960);
 
@@ -33,7 +33,7 @@ pub(crate) struct Window {
     pub(crate) backlogged: bool,
 }
 
-/// Segments sent once, and the time they took.
+/// Segments sent, without retransmissions, and the time they took.
 #[derive(Debug, Clone, Copy, Default)]
 struct Goodput {
     segments: u64,
@@ -53,9 +53,9 @@ impl Goodput {
 
 #[derive(Debug, Clone, Copy)]
 enum State {
-    /// No result; the goodput of bbr since its loss became heavy.
+    /// No result yet: goodput of bbr since its loss became heavy.
     Unknown(Goodput),
-    /// Cubic on trial against bbr's segments a second.
+    /// Cubic is on trial against bbr's rate, in segments per second.
     Trial { bbr: f64, cubic: Goodput },
     /// Cubic carries as much, or bbr is better despite its loss.
     Known(CongestionControl),
@@ -74,12 +74,12 @@ impl BbrFallback {
         Self { state: State::Unknown(Goodput::default()), until: now, lifetime: RESULT_MIN }
     }
 
-    /// bbr must not be used, whatever else speaks for it.
+    /// bbr must not be used, even if other evidence favours it.
     pub(crate) fn refuses_bbr(&self) -> bool {
         matches!(self.state, State::Trial { .. } | State::Known(CongestionControl::Cubic))
     }
 
-    /// Loss has been low for long enough to give bbr up: the next trial is not one more in a row.
+    /// Resets the lifetime: loss was low for long enough to leave bbr, so the next trial does not count as consecutive.
     pub(crate) fn reset_lifetime(&mut self) {
         self.lifetime = RESULT_MIN;
     }

@@ -1,10 +1,10 @@
-//! Congestion control choice: cubic or bbr for the streams of one path, where the configuration names none.
+//! Congestion control choice: cubic or bbr for the streams of one path, unless the configuration names one.
 //!
-//! Loss with a long queue is self-inflicted: cubic backs off and eight of its streams share a long path steadily, where eight of bbr
-//! overshoot each other (164 ms: cubic reached 0.9 of the wire, bbr 0.65). Loss without a queue is the wire's own, or that of a queue too
-//! short to be seen: cubic takes it for congestion and collapses (20 ms, 1 % loss: 0.02 of the wire with one stream), bbr does not. So:
-//! cubic, until loss without a queue hurts it; then bbr, and cubic again later (ADR 0019), or sooner where bbr itself causes the loss
-//! ([`crate::bbr_fallback`]). All streams of one label to a peer are judged together, since they share the path.
+//! Loss with a long queue is self-inflicted: cubic backs off. Eight cubic streams share a long path steadily, whereas eight bbr streams
+//! overshoot each other (164 ms: cubic reached 0.9 of the wire, bbr 0.65). Loss without a queue is the wire's own, or that of a queue too short
+//! to be measured. Cubic takes such loss for congestion and collapses (20 ms, 1 % loss: 0.02 of the wire with one stream); bbr does not. So the
+//! choice is cubic until loss without a queue hurts it. Then bbr is used, and cubic is tried later (ADR 0019), or sooner if bbr itself causes
+//! the loss ([`crate::bbr_fallback`]). All streams of one label to a peer are judged together, since they share the path.
 
 use std::time::{Duration, Instant};
 
@@ -12,29 +12,29 @@ use crate::bbr_fallback::{BbrFallback, Window};
 use crate::sample::LossSample;
 use crate::tuning::CongestionControl;
 
-/// Shortest time in which evidence is gathered before it is judged, and in round trips: loss shows one after the queue that caused it, and
-/// that queue must be seen in the same window.
+/// Minimum evidence window, in time and in round trips. Loss shows one round trip after the queue that caused it, and the window must cover
+/// both.
 const WINDOW: Duration = Duration::from_millis(100);
 const WINDOW_RTTS: u32 = 3;
 /// Age at which evidence is discarded.
 const WINDOW_MAX: Duration = Duration::from_secs(10);
-/// Fewest segments of evidence.
+/// Minimum number of segments in a window of evidence.
 const MIN_SEGMENTS: u64 = 100;
-/// Fewest retransmissions, and fewest loss events: less is an accident, or the start of evidence.
+/// Minimum number of retransmissions, and of loss events: fewer may be chance, or the start of more.
 const MIN_RETRANSMITTED: u64 = 5;
 const MIN_LOSSES: u64 = 3;
-/// Loss below three in a thousand does not hurt cubic on paths up to 20 ms, and is usual where it probes. Longer paths bear less: recovery
-/// from one loss takes a number of round trips, whatever they last (100 ms, 0.1 % loss, 300 Mbit/s: cubic 0.52 of the wire, bbr 0.89).
+/// Loss below 0.3 % does not hurt cubic on paths of up to 20 ms, and is usual while cubic probes. Longer paths tolerate less, because recovery
+/// takes a number of round trips (100 ms, 0.1 % loss, 300 Mbit/s: cubic 0.52 of the wire, bbr 0.89).
 const LOSS: f64 = 0.003;
 const LOSS_RTT: Duration = Duration::from_millis(20);
-/// On paths longer than that, loss also hurts where a stream carries at least this part of what cubic can carry at such a loss: loss bounds
-/// it then, and no queue has shown the path to be full (200 Mbit/s, 160 ms, 0.01 % loss: four streams of cubic 0.5 of the wire, bbr 0.9).
+/// On longer paths, loss also hurts a stream that carries at least this fraction of cubic's rate at that loss. Loss then bounds the stream, and
+/// no queue has shown the path to be full (200 Mbit/s, 160 ms, 0.01 % loss: four cubic streams 0.5 of the wire, bbr 0.9).
 const LOSS_BOUND: f64 = 0.5;
-/// Round trip over its minimum from which there was a queue. The difference also has to exceed the scheduling delay of both ends: by percents
-/// alone a path of 1 ms always had a queue (1 Gbit/s, 3 % loss: 82 Mbit/s with cubic, 900 with bbr).
+/// Ratio of the round trip to its minimum from which there was a queue. The difference must also exceed the scheduling delay of both ends: by
+/// the ratio alone, a 1 ms path always had a queue (1 Gbit/s, 3 % loss: 82 Mbit/s with cubic, 900 with bbr).
 const QUEUED_PERCENT: u64 = 140;
 const QUEUED_MIN: Duration = Duration::from_millis(1);
-/// Time without loss of the wire's own after which cubic is tried again.
+/// Cubic is retried after this long without loss of the wire's own.
 const RETRY_CUBIC: Duration = Duration::from_secs(60);
 /// A stream that sent fewer segments between two polls has no backlog and proves nothing.
 const IDLE_SEGMENTS: u64 = 10;
@@ -53,7 +53,7 @@ impl LossSample {
         self.rtt_percent = self.rtt_percent.max(other.rtt_percent);
     }
 
-    /// So much loss that cubic suffers.
+    /// Loss is high enough to hurt cubic.
     fn hurts(&self) -> bool {
         let trips = self.rtt.max(LOSS_RTT).as_secs_f64() / LOSS_RTT.as_secs_f64();
         let bearable = self.segments as f64 * LOSS / trips;
@@ -65,7 +65,7 @@ impl LossSample {
 #[derive(Debug, Clone, Copy, Default)]
 struct Evidence {
     sum: LossSample,
-    /// Loss events, a round trip apart: everything that one overflowing queue drops is one event.
+    /// Number of loss events, at least one round trip apart: all drops of one queue overflow are one event.
     losses: u64,
     lost_at: Option<Instant>,
     /// Some stream saw a queue.
@@ -86,7 +86,7 @@ impl Evidence {
         }
     }
 
-    /// Some loss, but too rare and too little so far to decide whether it hurts.
+    /// There was loss, but too little to decide whether it hurts cubic.
     fn is_undecided(&self) -> bool {
         self.sum.retransmitted > 0 && self.losses < MIN_LOSSES && !self.sum.hurts() && !self.queued
     }
@@ -106,7 +106,7 @@ impl Evidence {
     }
 }
 
-/// Segments a second that a stream of cubic carries at this loss (RFC 9438, 5.1: with C = 0.4 the average window is 1.054 (RTT/p)^0.75, and not
+/// Rate of a cubic stream at this loss, in segments per second (RFC 9438, 5.1: with C = 0.4 the average window is 1.054 (RTT/p)^0.75, and not
 /// less than Reno's).
 fn cubic_rate(loss: f64, rtt: Duration) -> f64 {
     let rtt = rtt.as_secs_f64();
@@ -124,7 +124,7 @@ pub(crate) struct CcChooser {
 }
 
 impl CcChooser {
-    /// A path of which nothing is known yet.
+    /// State of an unknown path.
     pub(crate) fn new(now: Instant) -> Self {
         Self {
             choice: CongestionControl::Cubic,
@@ -154,7 +154,7 @@ impl CcChooser {
         }
     }
 
-    /// bbr causes the loss here, and must not be used whatever else speaks for it.
+    /// bbr causes the loss on this path and must not be used, even if other evidence favours it.
     pub(crate) fn refuses_bbr(&self) -> bool {
         self.fallback.refuses_bbr()
     }
@@ -244,7 +244,7 @@ mod tests {
         );
     }
 
-    /// The choice on a path of 160 ms that loses one segment in ten thousand, with `segments` each tenth of a second.
+    /// The choice on a 160 ms path that loses 0.01 % of the segments, with `segments` sent in each tenth of a second.
     fn long_path(segments: u64, rtt_percent: u64, seconds: u64) -> CongestionControl {
         let sample = LossSample { segments, rtt: Duration::from_millis(160), rtt_percent, ..CLEAN };
         let mut sent = 0;

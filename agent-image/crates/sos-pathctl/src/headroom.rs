@@ -1,15 +1,15 @@
-//! Headroom: the part of a path that streams leave to competing traffic.
+//! Headroom: the share of a path that streams leave to competing traffic.
 //!
-//! Congestion control shares a path fairly among flows of about the same size. A flow that is still small stays small for many seconds where
-//! streams that know the path keep its queue full: cubic recovers from a loss in seconds, not in round trips. So the streams leave a fifth of
-//! the path, as much as one more flow beside four streams gets,
+//! Congestion control divides a path fairly among flows of about the same size. A new flow stays small for many seconds if streams that already
+//! know the path's rate keep its queue full: cubic recovers from a loss in seconds, not in round trips. So the streams leave a fifth of the path
+//! free, as much as one more flow gets beside four streams,
 //!
 //! * at the start of a transfer on a path whose rate is known: a flow that starts at the same time has room to find its own rate, and the
 //!   queue that it builds while doing so reveals it;
-//! * while there is a queue although the streams get less than the path has carried for them: competing traffic has the rest;
+//! * while there is a queue although the streams get less than the path's known rate: competing traffic has the rest;
 //!
-//! and until there has been no queue for some seconds. The rate is learned while the path is full, so a path that never has a queue of some
-//! length gets no headroom. All streams of one label to a peer count together, since they share the path.
+//! and until there has been no queue for some seconds. The rate is learned while the path is full, so a path whose queue is never long enough
+//! gets no headroom. All streams of one label to a peer count together, since they share the path.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -17,32 +17,33 @@ use std::time::{Duration, Instant};
 use crate::rate_sampler::RateSampler;
 use crate::sample::DeliverySample;
 
-/// Part of the path's rate that the streams use while they leave headroom.
+/// Fraction of the path's rate that the streams use while they leave headroom.
 const USED: f64 = 0.8;
-/// A full path that delivers less than this part of its rate is shared with competing traffic. Without any, rates differ by half as much.
+/// If the streams get less than this fraction of a full path's rate, competing traffic shares the path. Without competing traffic, rates vary by
+/// half as much.
 const FULL_RATE: f64 = 0.98;
-/// Windows in a row that have to show it.
+/// Number of consecutive windows that must show competing traffic.
 const EVIDENCE: u32 = 3;
-/// Shortest window in which rates are measured, in time and in round trips.
+/// Minimum window for measuring rates, in time and in round trips.
 const WINDOW: Duration = Duration::from_millis(500);
 const WINDOW_RTTS: u32 = 3;
-/// Least bytes of the streams in the queue for a rate to count as the path's: a few segments that were held up somewhere prove nothing, and a
-/// rate taken too low would hold everything down.
+/// Minimum bytes that the streams must have in the queue for a rate to count as the path's. A few delayed segments prove nothing, and too low a
+/// rate would limit all streams.
 const QUEUE_BYTES: f64 = 131_072.0;
-/// Length of a start: competing flows have found their rate after eight round trips of slow start.
+/// Length of a start, in round trips and in time: competing flows have found their rate after eight round trips of slow start.
 const START_RTTS: u32 = 8;
 const START_MIN: Duration = Duration::from_millis(700);
-/// Samples in a row of one stream that have to show a queue during a start.
+/// Number of consecutive samples of one stream that must show a queue during a start.
 const START_SAMPLES: u32 = 2;
-/// A path that carries less than this part of its rate is idle.
+/// A path that carries less than this fraction of its rate is idle.
 const IDLE: f64 = 0.02;
-/// Time without a queue after which the headroom is taken back.
+/// Time without a queue after which headroom ends.
 const HOLD: Duration = Duration::from_secs(5);
-/// Longest time of headroom; then all of the path is probed again, since it may carry more than is known.
+/// Maximum duration of headroom; then the whole path is probed, since it may carry more than is known.
 const YIELD_MAX: Duration = Duration::from_secs(30);
-/// Age at which a rate is forgotten once the path is idle.
+/// Age at which the rate of an idle path is discarded.
 const RATE_MAX_AGE: Duration = Duration::from_secs(600);
-/// Time after a false alarm in which evidence is ignored; doubled for each one in a row.
+/// Time for which evidence is ignored after a false alarm; doubled for each consecutive false alarm.
 const IGNORE_MIN: Duration = Duration::from_secs(10);
 const IGNORE_MAX: Duration = Duration::from_secs(160);
 
@@ -53,7 +54,7 @@ struct Window {
     rtt: Duration,
     /// The shortest queueing delay.
     queue: Duration,
-    /// Some stream delivered enough to measure the queue; all such samples saw one, or some did.
+    /// At least one sample measured the queue; all such samples saw a queue; some of them did.
     measured: bool,
     all_queued: bool,
     some_queued: bool,
@@ -76,7 +77,7 @@ impl Window {
         self.some_queued |= sample.is_queued();
     }
 
-    /// The streams kept the path full: their bytes in the queue are their rate times its delay.
+    /// The streams kept the path full: their bytes in the queue are their rate times the queueing delay.
     fn is_full(&self) -> bool {
         self.measured && self.all_queued && self.rates.total() * self.queue.as_secs_f64() >= QUEUE_BYTES
     }
@@ -88,9 +89,9 @@ enum State {
     Idle,
     /// A transfer has started: headroom until then.
     Starting { until: Instant },
-    /// No headroom; windows in a row that show competing traffic.
+    /// No headroom; `evidence`: consecutive windows that show competing traffic.
     Full { evidence: u32 },
-    /// Headroom for competing traffic. `drained`: the first queue has gone; `proved`: another one came after it.
+    /// Headroom for competing traffic. `drained`: the first queue has emptied; `proved`: another queue formed after that.
     Yielding { began: Instant, queue_at: Instant, drained: bool, proved: bool },
 }
 
@@ -98,20 +99,20 @@ enum State {
 #[derive(Debug, Clone)]
 pub(crate) struct Headroom {
     state: State,
-    /// Bytes a second that the path has carried for its streams, and when it last did.
+    /// Known rate of the path in bytes per second, and the last time the streams reached it.
     rate: Option<(f64, Instant)>,
     began: Instant,
     window: Window,
-    /// Rate of the window before, if the path was full in it.
+    /// Rate of the previous window, if the path was full.
     full_before: Option<f64>,
-    /// Samples in a row with a queue, by stream.
+    /// Number of consecutive samples with a queue, by stream.
     queued_samples: BTreeMap<u64, u32>,
     ignore: Duration,
     ignore_until: Instant,
 }
 
 impl Headroom {
-    /// A path of which nothing is known yet.
+    /// State of an unknown path.
     pub(crate) fn new(now: Instant) -> Self {
         Self {
             state: State::Idle,
@@ -125,7 +126,7 @@ impl Headroom {
         }
     }
 
-    /// Bytes a second that all streams together may send; `None`: no limit but congestion control.
+    /// Bytes per second that all streams together may send; `None`: limited by congestion control only.
     pub(crate) fn limit(&self) -> Option<f64> {
         let (rate, _) = self.rate?;
         (!matches!(self.state, State::Full { .. })).then_some(rate * USED)
@@ -158,7 +159,7 @@ impl Headroom {
         }
     }
 
-    /// Rate below which the path is idle, bytes a second.
+    /// Rate below which the path is idle, in bytes per second.
     fn idle_rate(&self) -> f64 {
         self.rate.map_or(1.0, |(rate, _)| rate * IDLE)
     }
@@ -192,7 +193,7 @@ impl Headroom {
         }
     }
 
-    /// The rate is the lower one of two full windows in a row: bytes that a busy machine holds up in one window arrive in the next.
+    /// Learns the lower rate of two consecutive full windows: bytes that a busy machine delays in one window arrive in the next.
     fn learn(&mut self, rate: f64, now: Instant) {
         let full = self.window.is_full().then_some(rate);
         let both = self.full_before.zip(full).map(|(before, rate)| before.min(rate));
@@ -210,7 +211,7 @@ impl Headroom {
         self.state = State::Idle;
     }
 
-    /// Looks for competing traffic: a full path on which the streams get less than its rate.
+    /// Detects competing traffic: the path is full, but the streams get less than its rate.
     fn detect_competition(&mut self, evidence: u32, rate: f64, now: Instant) {
         let less = self.window.is_full() && self.rate.is_some_and(|(known, _)| rate < known * FULL_RATE);
         let evidence = if less && now >= self.ignore_until { evidence + 1 } else { 0 };
@@ -246,7 +247,7 @@ mod tests {
     const POLL: Duration = Duration::from_millis(100);
     const MEGABIT: f64 = 125_000.0;
 
-    /// A path with four streams polled in turn, and one with next to no traffic that measures no queue.
+    /// A path with four streams polled in turn, and a fifth with too little traffic to measure the queue.
     struct World {
         headroom: Headroom,
         now: Instant,

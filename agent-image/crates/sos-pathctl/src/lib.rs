@@ -14,9 +14,9 @@
 //!
 //! Inside one `observe`, in this order:
 //!
-//! 1. [`sample`] turns the counters of this poll and the one before into a [`StreamSample`].
-//! 2. [`headroom`] and [`parallelism`] take the sample, then [`cc_choice`] (with [`bbr_fallback`]) decides between cubic and bbr; a configured
-//!    congestion control, or a cap that needs bbr, goes before that ([`path_state`]).
+//! 1. [`sample`] turns the counters of the previous and the current poll into a [`StreamSample`].
+//! 2. [`headroom`] and [`parallelism`] take the sample, then [`cc_choice`] (with [`bbr_fallback`]) decides between cubic and bbr, unless
+//!    congestion control is configured or a cap needs bbr ([`path_state`]).
 //! 3. [`pacing_cap`] takes the sample under the congestion control in force; [`startup`] limits bbr's STARTUP until a cap is learned, and
 //!    [`pacing_cap_probe`] raises, lowers and drops the cap.
 //! 4. [`path_state`] composes the four answers: the smallest limit, divided among the streams that carry bulk, as a [`SocketTuning`].
@@ -25,17 +25,17 @@
 //! |---|---|
 //! | [`sample`] | input: what one stream delivered, lost and queued since its last poll |
 //! | [`tuning`] | output: congestion control, pacing rate, unsent bytes, parallelism; the caller's [`Parameters`] |
-//! | [`path_state`] | the entry, and the composition of the modules below |
+//! | [`path_state`] | the entry point, and the composition of the modules below |
 //! | [`headroom`] | the fifth of the path left to competing traffic |
 //! | [`cc_choice`] | cubic or bbr, by the kind of loss |
-//! | [`bbr_fallback`] | cubic in place of a bbr that overruns a short queue |
+//! | [`bbr_fallback`] | cubic instead of a bbr that overruns a short queue |
 //! | [`pacing_cap`] | the aggregate rate cap on a path whose short queue overflows unseen |
-//! | [`pacing_cap_probe`] | whether a cap stands, is raised or lowered, or is dropped |
+//! | [`pacing_cap_probe`] | keeping, raising, lowering or dropping a cap |
 //! | [`startup`] | the limit on a bbr STARTUP that does not end |
 //! | [`parallelism`] | the number of streams that carry bulk |
 //! | [`rate_sampler`] | delivery rates of all streams of a path, summed |
 //!
-//! Each module has one direction: none imports [`path_state`]; [`sample`] and [`tuning`] import none.
+//! Dependencies point one way: no module imports [`path_state`]; [`sample`] and [`tuning`] import no other module.
 #![forbid(unsafe_code)]
 
 mod bbr_fallback;

@@ -1,12 +1,11 @@
 //! Pacing cap: an aggregate rate cap for a path whose short queue overflows before a queueing delay becomes measurable (ADR 0039).
 //!
-//! Each bbr stream finds the path's rate by sending more now and then, and believes the largest rate that it has seen. Several of them together
-//! keep more in flight than a short queue holds, and go on losing the excess. But the rate delivered then is the rate of the path: capped to
-//! that rate, the streams lose nothing and give nothing else up.
+//! Each bbr stream probes for more bandwidth now and then and keeps the highest delivery rate it has seen as its estimate. Several such streams
+//! together keep more in flight than a short queue holds, and lose the excess continuously. Their delivery rate is nevertheless the rate of the
+//! path: capped to that rate, the streams lose nothing and stay as fast.
 //!
-//! * Some windows in a row in which bbr loses much, although the streams had a backlog at every poll, reveal the rate.
-//! * A STARTUP with very heavy loss is limited to a little more than the rate delivered, until bbr finds it out by itself
-//!   ([`crate::startup`]).
+//! * The cap is learned from consecutive windows in which bbr loses much although the streams have a backlog at every poll.
+//! * A STARTUP with very heavy loss is limited to slightly more than the delivery rate until bbr detects the rate itself ([`crate::startup`]).
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -17,26 +16,28 @@ use crate::sample::StreamSample;
 use crate::startup::StartupLimiter;
 use crate::tuning::{CongestionControl, Parameters};
 
-/// Part of the segments lost where a queue first overflows while every stream doubles its rate, and the fewest segments to say so.
+/// Minimum loss ratio of a burst, the first queue overflow while every stream doubles its rate, and minimum number of segments that show a
+/// burst.
 const BURST: f64 = 0.1;
 const BURST_SEGMENTS: f64 = 500.0;
-/// Windows in a row from which a cap is learned.
+/// Number of consecutive windows from which a cap is learned.
 const EVIDENCE: usize = 4;
-/// The rate still grows when it exceeds that of the first of these windows by this factor.
+/// The rate is still growing if the last of these windows exceeds the first by this factor.
 const GROWS: f64 = 1.05;
-/// Rates of all windows but one that differ by more are of different paths; within the second bound they are steady.
+/// Minimum ratio of the lowest to the highest rate, ignoring the slowest window. Below `ALIKE` the windows measured different paths; from
+/// `STEADY` on the rate is steady.
 const ALIKE: f64 = 0.75;
 const STEADY: f64 = 0.95;
-/// Shortest window, in time and in round trips, without a cap and under one.
+/// Minimum window length, in time and in round trips, without a cap and under a cap.
 const UNCAPPED: (Duration, u32) = (Duration::from_millis(250), 2);
 const CAPPED: (Duration, u32) = (Duration::from_millis(500), 3);
-/// Time without a cap after a useless one.
+/// No cap is learned for this long after a useless cap.
 const BACK_OFF: Duration = Duration::from_secs(60);
-/// Time that bbr stays in force after a cap, so that the next one can be learned.
+/// Streams stay with bbr for this long after a cap ends, so that the next cap can be learned.
 const RELEARN: Duration = Duration::from_secs(10);
-/// A path that carries less than this part of its rate is idle.
+/// A path that carries less than this fraction of the cap's rate is idle.
 const IDLE: f64 = 0.02;
-/// A cap that has not been used for this long is forgotten.
+/// A cap that has not been used for this long is discarded.
 const MAX_UNUSED: Duration = Duration::from_secs(600);
 
 #[derive(Debug, Clone, Default)]
@@ -45,7 +46,7 @@ struct Window {
     segments: u64,
     retransmitted: u64,
     min_rtt: Duration,
-    /// Streams without a backlog at some poll.
+    /// Streams that had no backlog at one of the polls.
     not_backlogged: BTreeSet<u64>,
 }
 
@@ -81,12 +82,12 @@ impl Window {
 struct Shares {
     /// Number of bulk streams.
     bulk: usize,
-    /// Rate of all others, bytes a second.
+    /// Total rate of the streams that are not bulk, in bytes per second.
     others: f64,
 }
 
 impl Shares {
-    /// Bytes a second that each bulk stream may send.
+    /// Bytes per second that each bulk stream may send.
     fn stream_limit(self, limit: f64) -> f64 {
         (limit - self.others).max(limit / 2.0) / self.bulk.max(1) as f64
     }
@@ -106,18 +107,18 @@ pub(crate) struct PacingCap {
     shares: Shares,
     began: Instant,
     window: Window,
-    /// Very heavy loss in the window before.
+    /// The previous window had very heavy loss.
     burst: bool,
-    /// After a useless cap: no cap until then.
+    /// No cap is learned until then, after a useless cap.
     back_off_until: Instant,
-    /// After a cap has ended: the next one is learned until then.
+    /// Streams stay with bbr until then, after a cap has ended, to learn the next cap.
     relearn_until: Instant,
     /// The last windows without a cap.
     recent: VecDeque<WindowSummary>,
 }
 
 impl PacingCap {
-    /// A path of which nothing is known yet.
+    /// State of an unknown path.
     pub(crate) fn new(parameters: Parameters, now: Instant) -> Self {
         Self {
             cap: None,
@@ -133,24 +134,24 @@ impl PacingCap {
         }
     }
 
-    /// Bytes a second that each stream may send; `None`: no limit but congestion control. Bulk sessions do not use all streams: the bulk streams
-    /// share the cap, or in a STARTUP the streams that will carry bulk.
+    /// Bytes per second that each stream may send; `None`: limited by congestion control only. Bulk sessions do not use all streams: the cap is
+    /// divided among the bulk streams, and a STARTUP limit among the streams that will carry bulk.
     pub(crate) fn stream_limit(&self, now: Instant) -> Option<f64> {
         let known = self.limit().map(|limit| self.shares.stream_limit(limit));
         known.or_else(|| self.startup.stream_limit(now))
     }
 
-    /// A cap is in force, beyond a startup limit.
+    /// True if a cap is in force; a startup limit does not count.
     pub(crate) fn is_known(&self) -> bool {
         self.cap.is_some()
     }
 
-    /// Streams stay with bbr: a cap is in force, or is learned again.
+    /// Streams stay with bbr because a cap is in force or is being relearned.
     pub(crate) fn needs_bbr(&self, now: Instant) -> bool {
         self.cap.is_some() || now < self.relearn_until
     }
 
-    /// The cap in bytes a second, for all streams together.
+    /// The cap for all streams together, in bytes per second.
     fn limit(&self) -> Option<f64> {
         self.cap.map(|cap| cap.limit())
     }
@@ -214,7 +215,7 @@ impl PacingCap {
     }
 
     fn learn(&mut self, window: WindowSummary, congestion: CongestionControl, now: Instant) -> Option<Cap> {
-        // A rate that something else limited is not the path's.
+        // Cubic, a startup limit or the hosts limited the rate: the path's rate is unknown.
         if congestion != CongestionControl::Bbr || self.startup.is_limited(now) || !window.overflows() {
             self.recent.clear();
             return None;
@@ -228,7 +229,8 @@ impl PacingCap {
         let mut rates: Vec<_> = self.recent.iter().map(|window| window.rate).collect();
         rates.sort_by(|one, other| other.total_cmp(one));
         self.recent.pop_front();
-        // bbr pauses in some window, and the best one may contain bytes that were held up before.
+        // bbr pauses in one of the windows, so ignore the slowest; the fastest may contain bytes delayed from earlier, so take the second
+        // fastest.
         if grows || rates[2] < rates[0] * ALIKE {
             return None;
         }

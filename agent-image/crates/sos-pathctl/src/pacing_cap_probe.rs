@@ -1,45 +1,46 @@
 //! Pacing cap probe: the lifecycle of an aggregate rate cap, from learning the wire's loss to raising, lowering and dropping the cap (ADR 0039).
 //!
-//! * Loss below the cap is the wire's own, and the cap is higher by it.
-//! * Repeated small loss: the cap was a little too high, and is lowered. Heavy loss: the path carries less than it did, or competing traffic
-//!   has arrived; the cap is dropped until it is learned again.
-//! * Now and then the cap is raised by a little; if more is delivered it stays, and is raised by twice as much. After a while it is learned again.
+//! * Loss under the cap is the wire's own; the cap is raised to compensate for it.
+//! * Repeated small loss means that the cap is slightly too high: lower it. Heavy loss means that the path carries less than before or that
+//!   competing traffic has arrived: drop the cap and relearn it.
+//! * The cap is raised slightly now and then. If more is delivered, the raise is kept and the next one is twice as large. After a while the cap
+//!   is relearned.
 
 use std::time::{Duration, Instant};
 
-/// Part of the segments lost, beyond the wire's own loss, where a queue overflows.
+/// Loss ratio, beyond the wire's own loss, that shows a queue overflow.
 const OVERFLOW: f64 = 0.015;
-/// With more than this part of the earlier loss under the cap, the wire caused it: the cap is dropped.
+/// If more than this fraction of the earlier loss remains under the cap, the wire causes the loss: drop the cap.
 const HELPS: f64 = 0.8;
-/// Windows in a row that have to speak against a cap.
+/// Number of consecutive windows with evidence against a cap before the cap is lowered or dropped.
 const AGAINST: u32 = 2;
-/// Time between two probes for a higher rate; doubled after each one that fails at once.
+/// Time between two probes for a higher rate; doubled after each probe that fails at its first step.
 const PROBE_INTERVAL: Duration = Duration::from_secs(10);
-/// Age at which the cap is learned again, and where the rates that it was learned from were not steady.
+/// Age at which a cap is relearned; the second value applies if the rates that it was learned from were not steady.
 const MAX_AGE: Duration = Duration::from_secs(60);
 const MAX_AGE_UNSTEADY: Duration = Duration::from_secs(10);
-/// Step of a probe, the largest one before the cap is dropped, and the part of the step that has to be delivered.
+/// Size of a probe's first step, maximum step (a larger one drops the cap), and the fraction of a step that must be delivered.
 const STEP: f64 = 0.02;
 const STEP_MAX: f64 = 0.3;
 const DELIVERED: f64 = 0.75;
-/// Step down after repeated small loss, and the lowest cap that it leads to.
+/// Reduction after repeated small loss, and lower bound of the cap, as fractions of the current and the learned rate.
 const LOWER: f64 = 0.005;
 const LOWEST: f64 = 0.97;
-/// Gain with which the estimate of the wire's own loss decreases.
+/// Gain by which the estimate of the wire's own loss decreases.
 const LOSS_GAIN: f64 = 0.25;
-/// Fewest segments of a window that counts.
+/// Minimum number of segments in a window that counts as evidence.
 const MIN_SEGMENTS: f64 = 100.0;
-/// Spurious retransmissions of a window.
+/// Allowance for spurious retransmissions in a window.
 const SPURIOUS: f64 = 20.0;
-/// Less than this part of the path's rate, with a backlog and some loss: the path carries no more now.
+/// A backlogged window with more than the wire's own loss and less than this fraction of the cap's rate: the path now carries less.
 const LESS: f64 = 0.9;
 
 /// All streams in one window.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WindowSummary {
-    /// Bytes a second delivered.
+    /// Delivery rate in bytes per second.
     pub(crate) rate: f64,
-    /// Segments sent, retransmissions included, and retransmissions.
+    /// Segments sent, including retransmissions; and retransmissions alone.
     pub(crate) segments: f64,
     pub(crate) retransmitted: f64,
     /// Every stream had a backlog all the time.
@@ -47,12 +48,12 @@ pub(crate) struct WindowSummary {
 }
 
 impl WindowSummary {
-    /// Part of the segments retransmitted. QUIC counts a segment as lost long after it was sent, so there may be more of them.
+    /// Fraction of the segments retransmitted. QUIC counts a segment as lost long after sending it, so retransmissions may outnumber segments.
     pub(crate) fn loss(&self) -> f64 {
         (self.retransmitted / self.segments.max(1.0)).min(0.5)
     }
 
-    /// Enough was sent, by streams with a backlog.
+    /// Backlogged streams sent enough segments.
     fn is_evidence(&self) -> bool {
         self.backlogged && self.segments >= MIN_SEGMENTS
     }
@@ -75,14 +76,14 @@ enum Phase {
     Learned { lost: f64 },
     /// The cap stands.
     Steady { since: Instant },
-    /// The cap is raised by this part.
+    /// The cap is raised by this fraction.
     Raised(f64),
 }
 
 /// Reason for dropping a cap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dropped {
-    /// It does not lower the loss.
+    /// The cap does not reduce the loss.
     Useless,
     /// The path's rate has changed.
     Changed,
@@ -92,17 +93,17 @@ pub(crate) enum Dropped {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Cap {
     phase: Phase,
-    /// Bytes a second delivered on the full path, as learned and as lowered since.
+    /// Delivery rate of the full path when learned, raised by each successful probe, in bytes per second.
     learned: f64,
     pub(crate) rate: f64,
     /// Rate delivered in the last window.
     delivered: f64,
     /// The wire's own loss.
     loss: f64,
-    /// Windows in a row that speak against the cap, and with a little more loss than the wire's own.
+    /// Consecutive windows with evidence against the cap, and consecutive windows with slightly more than the wire's own loss.
     against: u32,
     lossy: u32,
-    /// Time until the next probe, and end of the cap's life while hosts use all of it.
+    /// Time until the next probe; and end of the cap's life, postponed while hosts do not use all of the cap.
     probe_interval: Duration,
     until: Instant,
     /// The current window began before the last change of the cap.
@@ -110,7 +111,8 @@ pub(crate) struct Cap {
 }
 
 impl Cap {
-    /// A cap from the rate delivered in bytes a second, and the part of the segments lost meanwhile; `steady`: over some windows.
+    /// A cap from a delivery rate in bytes per second and the fraction of the segments lost meanwhile; `steady`: several windows had about this
+    /// rate.
     pub(crate) fn new(rate: f64, lost: f64, steady: bool, now: Instant) -> Self {
         Self {
             phase: Phase::Learned { lost },
@@ -126,13 +128,13 @@ impl Cap {
         }
     }
 
-    /// Bytes a second that may be sent.
+    /// Bytes per second that all streams together may send.
     pub(crate) fn limit(&self) -> f64 {
         let raised = if let Phase::Raised(by) = self.phase { by } else { 0.0 };
         self.rate / (1.0 - self.loss) * (1.0 + raised)
     }
 
-    /// Postpones the end by a time in which hosts did not use all of the cap: an unused cap does not age.
+    /// Postpones the end by a period in which hosts did not use all of the cap: an unused cap does not age.
     pub(crate) fn postpone(self, elapsed: Duration) -> Self {
         Self { until: self.until + elapsed, ..self }
     }
@@ -152,14 +154,14 @@ impl Cap {
         }
     }
 
-    /// After the first window under the cap: keeps it if it lowered the loss.
+    /// Ends the first window under the cap: keeps the cap if it reduced the loss.
     fn learn_loss(self, lost: f64, window: WindowSummary) -> Result<Self, Dropped> {
         let loss = window.loss();
         let cap = Self { loss, delivered: window.rate, ..self };
         if loss <= lost * HELPS { Ok(cap.enter(Phase::Raised(STEP))) } else { Err(Dropped::Useless) }
     }
 
-    /// After a window under a steady cap: lowers, drops or probes.
+    /// Ends a window under a steady cap: lowers, drops or probes.
     fn adjust(self, since: Instant, window: WindowSummary, now: Instant) -> Result<Self, Dropped> {
         let less = window.backlogged && window.loss() > self.loss && window.rate < self.rate * LESS;
         let against = if less || window.loss() > self.loss + OVERFLOW { self.against + 1 } else { 0 };
@@ -181,7 +183,7 @@ impl Cap {
         Ok(if probe { cap.enter(Phase::Raised(STEP)) } else { cap })
     }
 
-    /// After a window under a raised cap: keeps the step and doubles it, or takes it back.
+    /// Ends a window under a raised cap: keeps the step and doubles the next one, or takes the step back.
     fn end_probe(self, by: f64, window: WindowSummary, now: Instant) -> Result<Self, Dropped> {
         if !window.backlogged {
             return Ok(self.enter(Phase::Steady { since: now }));

@@ -1,32 +1,34 @@
 //! Parallelism: the number of streams of a path that carry bulk sessions (ADR 0040).
 //!
-//! Streams share the path's capacity, on the wire and in its queue. With a few segments in flight each, they recover from loss by RTO, as too
-//! few segments follow a lost one to raise duplicate acknowledgements, and blocks that other streams delivered meanwhile wait. So a path that
-//! has been seen full is used by no more streams than get a fair number of segments each. Its capacity does not depend on their number.
+//! Streams share the path's capacity, on the wire and in its queue. A stream with only a few segments in flight recovers from loss by RTO, as
+//! too few segments follow a lost one to raise duplicate acknowledgements; blocks that other streams delivered meanwhile wait. So once a path
+//! has been full, parallelism is limited such that each stream gets enough segments. The path's capacity does not depend on the number of
+//! streams.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::sample::{DeliverySample, StreamSample};
 
-/// Bytes in flight that a stream needs for itself: eleven segments.
+/// Minimum bytes in flight for each stream: eleven segments.
 const STREAM_BYTES: f64 = 16_384.0;
-/// From this number on, parallelism is not limited.
+/// Parallelism is not limited from this number of streams on.
 const UNLIMITED: usize = 16;
-/// Parallelism is raised when the path holds this many times what the streams in use and one more need: rates of a full path differ by less.
+/// Parallelism is raised when the path holds this many times the bytes that one more stream would need in total: rates of a full path vary by
+/// less.
 const RAISE: f64 = 1.25;
-/// Shortest window, in time and in round trips.
+/// Minimum window length, in time and in round trips.
 const WINDOW: Duration = Duration::from_millis(300);
 const WINDOW_RTTS: u32 = 3;
-/// A queue counts when a round trip lasts this many times the lowest one, and exceeds it by more than a busy machine adds.
+/// A queue counts if the round trip is at least this multiple of its minimum, and exceeds the minimum by more than a busy machine adds.
 const QUEUE_TIMES: u32 = 2;
 const QUEUE_MIN: Duration = Duration::from_millis(4);
-/// A path that has not been seen full for this long may hold more than it did.
+/// A path that has not been full for this long may have more capacity now: its limit is lifted.
 const MAX_AGE: Duration = Duration::from_secs(60);
-/// Fewer streams that deliver less than this part of what more streams did, twice in a row, show that loss or competing traffic bounds each of
-/// them, not their number.
+/// If fewer streams deliver less than this fraction of the earlier rate in two consecutive windows, loss or competing traffic bounds each
+/// stream, so the limit is lifted.
 const AS_MUCH: f64 = 0.8;
-/// All streams are used for this long then.
+/// Parallelism is not limited for this long after that.
 const BACK_OFF: Duration = Duration::from_secs(60);
 
 /// One stream in one window.
@@ -54,7 +56,7 @@ impl Part {
         self.queued &= is_queued(delivery);
     }
 
-    /// Bytes a second.
+    /// Bytes per second.
     fn rate(&self) -> f64 {
         self.bytes as f64 / self.elapsed.as_secs_f64().max(1e-3)
     }
@@ -73,11 +75,11 @@ fn is_queued(sample: &DeliverySample) -> bool {
 #[derive(Debug, Clone)]
 pub(crate) struct Parallelism {
     streams: Option<usize>,
-    /// Last time that the path was full.
+    /// Last time the path was full.
     full_at: Instant,
-    /// Streams that the path had room for in the window before, if it was full.
+    /// Number of streams that the path had room for in the previous window, if the path was full.
     before: Option<usize>,
-    /// Bytes a second before the number was last lowered; and whether the window before had far less, with a backlog.
+    /// Rate in bytes per second before the limit was last lowered; and whether the previous window, with a backlog, had a far lower rate.
     rate_before: f64,
     slower: bool,
     back_off_until: Instant,
@@ -87,7 +89,7 @@ pub(crate) struct Parallelism {
 }
 
 impl Parallelism {
-    /// A path of which nothing is known yet.
+    /// State of an unknown path.
     pub(crate) fn new(now: Instant) -> Self {
         Self {
             streams: None,
@@ -102,7 +104,7 @@ impl Parallelism {
         }
     }
 
-    /// Most streams of a bulk session; `usize::MAX`: all.
+    /// Maximum number of streams for a bulk session; `usize::MAX`: all.
     pub(crate) fn streams(&self) -> usize {
         self.streams.unwrap_or(usize::MAX)
     }
@@ -132,14 +134,14 @@ impl Parallelism {
 
     fn judge(&mut self, now: Instant) {
         let most = self.parts.values().map(|part| part.bytes).max().unwrap_or(0);
-        // Streams with little traffic beside the others do not count.
+        // Streams with less than a quarter of the largest stream's bytes do not count.
         let bulk = self.parts.values().filter(|part| part.bytes > 0 && part.bytes >= most / 4);
         let backlogged = most > 0 && bulk.clone().all(|part| part.backlogged);
         let full = backlogged && bulk.clone().all(|part| part.queued);
         let in_flight: f64 = bulk.clone().map(Part::in_flight).sum();
         let rate: f64 = bulk.map(Part::rate).sum();
         let room = full.then(|| ((in_flight / STREAM_BYTES) as usize).max(1));
-        // The larger one of two windows in a row: after a loss a path is not full for a moment.
+        // Take the larger of two consecutive windows: after a loss a path is briefly not full.
         let agreed = self.before.zip(room).map(|(before, room)| before.max(room));
         self.before = room;
         if agreed.is_some() {
@@ -169,7 +171,7 @@ mod tests {
 
     const TICK: Duration = Duration::from_millis(100);
 
-    /// A path: bytes a second, bytes in flight, and the lowest round trip in milliseconds.
+    /// A path: bytes per second, bytes in flight, and minimum round trip in milliseconds.
     struct Path {
         rate: f64,
         in_flight: f64,
@@ -191,7 +193,7 @@ mod tests {
             Self { parallelism: Parallelism::new(now), now }
         }
 
-        /// Shares a path among streams for some tenths of a second; returns the parallelism.
+        /// Divides a path among streams for a number of tenths of a second; returns the parallelism.
         fn pass(&mut self, streams: u64, way: &Path, backlogged: bool, ticks: u32) -> usize {
             let bytes = (way.rate / streams as f64 * TICK.as_secs_f64()) as u64;
             let delivery = DeliverySample {
@@ -310,7 +312,7 @@ mod tests {
     }
 
     proptest! {
-        /// The room of a path does not depend on the number of streams, and more room never means fewer of them.
+        /// The room of a path does not depend on the number of streams, and more room never means fewer streams.
         #[test]
         fn the_number_is_the_paths(streams in 1_u64..9, others in 1_u64..9, in_flight in 6_500.0..400_000.0_f64, more in 1.0..3.0_f64) {
             let most = |streams, in_flight| World::new().slow(streams, in_flight, 12);

@@ -10,15 +10,15 @@ use crate::parallelism::Parallelism;
 use crate::sample::{StreamCounters, StreamSample};
 use crate::tuning::{CongestionControl, Decision, Parameters, PathConfig, SocketTuning, pacing, unsent};
 
-/// Age at which bbr's model of the path is restarted where its streams share a limit: after ten seconds without a shorter round trip bbr stops
-/// for a fifth of a second (PROBE_RTT), to empty a queue of its own that might hide one. Below the limit there is no queue.
+/// Age at which bbr's model of the path is restarted while its streams share a limit. After ten seconds without a shorter round trip bbr stops
+/// for a fifth of a second (PROBE_RTT) to drain its own queue, which might hide one. Below the limit there is no queue.
 const MODEL_MAX_AGE: Duration = Duration::from_secs(8);
 
 /// One stream of the path.
 #[derive(Debug)]
 struct Stream {
     last: Option<(StreamCounters, Instant)>,
-    /// Congestion control of its last tuning, and the time since when it models the path.
+    /// Congestion control of the stream's last tuning, and the time since when it has modelled the path.
     congestion: Option<CongestionControl>,
     model_since: Instant,
 }
@@ -36,7 +36,7 @@ pub struct PathState {
 }
 
 impl PathState {
-    /// A path of which nothing is known yet.
+    /// State of an unknown path.
     #[must_use]
     pub fn new(parameters: Parameters, now: Instant) -> Self {
         Self {
@@ -95,8 +95,8 @@ impl PathState {
         }
     }
 
-    /// Congestion control of the path's streams. Streams that share a cap use the one it was learned with, whose share stays the same when others
-    /// come and take a part.
+    /// Congestion control of the path's streams. Streams under a cap keep the congestion control with which the cap was learned: their share
+    /// stays the same when other flows arrive.
     #[must_use]
     pub fn congestion(&self, now: Instant) -> CongestionControl {
         if self.pacing_cap.needs_bbr(now) { CongestionControl::Bbr } else { self.cc.choice() }
@@ -131,12 +131,12 @@ impl PathState {
         self.pacing_cap.observe(stream, sample, congestion, now);
     }
 
-    /// Bytes a second that each stream may send.
+    /// Bytes per second that each stream may send.
     fn stream_limit(&self, now: Instant) -> Option<u64> {
         // Reserved streams carry no bulk, so they take no share.
         let bulk = self.streams.len().saturating_sub(self.parameters.reserved_streams);
         let bulk = bulk.min(self.parallelism.streams()).max(1);
-        // bbr models the path's rate and shares it in its own way.
+        // Headroom applies to cubic only: bbr models the path's rate and shares the path in its own way.
         let limit = self.headroom.limit().filter(|_| self.congestion(now) == CongestionControl::Cubic);
         let share = limit.map(|limit| limit / bulk as f64);
         share
@@ -146,7 +146,7 @@ impl PathState {
             .map(|limit| limit as u64)
     }
 
-    /// Decides whether bbr starts its model over: on a capped path without a queue, once the model has aged.
+    /// Decides whether bbr rebuilds its model: on a capped path without a queue, once the model has aged.
     fn restarts_model(
         &mut self,
         stream: u64,

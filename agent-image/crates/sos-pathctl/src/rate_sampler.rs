@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Bytes of each stream and the time in which they were delivered: streams are not polled at the same moments.
+/// Bytes of each stream and the time in which they were delivered, per stream because polls are not simultaneous.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RateSampler(BTreeMap<u64, (u64, Duration)>);
 
@@ -19,12 +19,12 @@ impl RateSampler {
         self.0.remove(&stream);
     }
 
-    /// Bytes a second, of all streams.
+    /// Bytes per second of all streams.
     pub(crate) fn total(&self) -> f64 {
         self.rates().sum()
     }
 
-    /// Streams that carry the bulk, and their rates: those with at least a quarter of the largest rate.
+    /// Streams that carry bulk, and their rates: at least a quarter of the highest rate.
     pub(crate) fn bulk(&self) -> impl Iterator<Item = (u64, f64)> {
         let most = self.rates().fold(0.0, f64::max);
         self.0.keys().copied().zip(self.rates()).filter(move |(_, rate)| *rate > 0.0 && *rate >= most / 4.0)

@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-/// Lowest round trips from here up are not measurements: before the first sample the kernel reports more than an hour.
+/// A minimum round trip of this or more is not a measurement: before the first sample the kernel reports more than an hour.
 pub(crate) const RTT_UNKNOWN: Duration = Duration::from_secs(60);
 
-/// A queue counts when it adds this part of the lowest round trip, and more than a busy machine adds.
+/// A queue counts if it adds at least the minimum round trip divided by this, and more than a busy machine adds.
 const QUEUE_PART: u32 = 4;
 const QUEUE_MIN: Duration = Duration::from_millis(10);
-/// A stream that delivered fewer bytes between two polls has a stale round trip, which says nothing of the queue.
+/// A stream that delivered fewer bytes between two polls has a stale round trip, which does not measure the queue.
 const MEASURES_QUEUE: u64 = 4096;
 
-/// Counters of a stream's transport (TCP_INFO, or QUIC in the same terms), cumulative since it was connected; 32-bit ones wrap.
+/// Counters of a stream's transport (TCP_INFO, or the same for QUIC), cumulative since it connected; 32-bit counters wrap.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StreamCounters {
     /// Smoothed round trip.
@@ -22,11 +22,11 @@ pub struct StreamCounters {
     pub segments: u32,
     /// Segments retransmitted.
     pub retransmitted: u32,
-    /// Segments delivered, those behind a gap included.
+    /// Segments delivered, including those received behind a gap.
     pub delivered: u32,
     /// Bytes of a full segment.
     pub mss: u32,
-    /// Bytes in the socket not sent once.
+    /// Bytes in the socket that have never been sent.
     pub unsent: u32,
     /// In its first slow start, or in bbr's STARTUP.
     pub startup: bool,
@@ -69,7 +69,7 @@ pub struct DeliverySample {
 impl DeliverySample {
     fn between(before: StreamCounters, after: StreamCounters, elapsed: Duration) -> Self {
         Self {
-            // Not the acknowledged bytes: they stand still while there is a gap, and jump when it closes.
+            // Not the bytes acknowledged cumulatively: these stop at a gap and jump when it closes.
             bytes: u64::from(after.delivered.wrapping_sub(before.delivered)) * u64::from(after.mss),
             elapsed,
             rtt: after.rtt,
@@ -85,12 +85,12 @@ impl DeliverySample {
         self.measures_queue() && self.queueing_delay() >= (self.min_rtt / QUEUE_PART).max(QUEUE_MIN)
     }
 
-    /// The round trip is about the lowest one. If not, there is a queue, or the route has changed.
+    /// The round trip is near its minimum. Otherwise there is a queue, or the route has changed.
     pub(crate) fn is_unqueued(&self) -> bool {
         self.queueing_delay() <= self.min_rtt / QUEUE_PART
     }
 
-    /// Delivered enough for its round trip to be current.
+    /// The stream delivered enough for its round trip to be current.
     pub(crate) fn measures_queue(&self) -> bool {
         self.bytes >= MEASURES_QUEUE
     }
@@ -111,9 +111,9 @@ pub struct LossSample {
     pub retransmitted: u64,
     /// Time between the polls.
     pub elapsed: Duration,
-    /// Smoothed round trip, the larger of both polls.
+    /// Smoothed round trip: the larger value of both polls.
     pub rtt: Duration,
-    /// The same in percent of the lowest one.
+    /// Smoothed round trip in percent of the minimum.
     pub rtt_percent: u64,
     /// The socket had unsent bytes.
     pub backlogged: bool,
@@ -121,7 +121,7 @@ pub struct LossSample {
 
 impl LossSample {
     fn between(before: StreamCounters, after: StreamCounters, elapsed: Duration) -> Self {
-        // A queue that overflowed in between is gone now: it shows in the poll before.
+        // A queue that overflowed between the polls has drained by now: it shows in the previous poll.
         let rtt = before.rtt.max(after.rtt);
         let percent = rtt.as_micros() * 100 / after.min_rtt.as_micros().max(1);
         Self {

@@ -1,8 +1,8 @@
 //! Startup limiter: bounds a bbr STARTUP that does not end.
 //!
-//! In STARTUP each stream sends almost three times what arrives, for three round trips, until it believes that no more does (ADR 0039). A round
-//! trip in which it runs out of data, as on a long path whose window is all in flight, does not count: it stays in STARTUP, and a third of
-//! everything is lost.
+//! In STARTUP each stream sends at almost three times its delivery rate for three round trips, until it concludes that the rate no longer grows
+//! (ADR 0039). A round trip in which the stream runs out of data, as on a long path whose window is all in flight, does not count: the stream
+//! stays in STARTUP, and a third of all data is lost.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,22 +10,22 @@ use std::time::{Duration, Instant};
 use crate::sample::DeliverySample;
 use crate::tuning::Parameters;
 
-/// Shortest lifetime of the limit, in time and in round trips, and the limit in multiples of the largest rate delivered.
+/// Minimum lifetime of the limit, in time and in round trips; and the limit in multiples of the highest delivery rate.
 const LASTS: (Duration, u32) = (Duration::from_secs(1), 4);
 const LIMIT: f64 = 1.02;
-/// Extension after a sample in which a bulk stream is still in STARTUP, and at least a round trip: longer than until the next poll.
+/// Extension while a bulk stream is still in STARTUP: at least a round trip, and longer than the poll interval.
 const EXTENSION: Duration = Duration::from_millis(250);
-/// Longest lifetime, in round trips.
+/// Maximum lifetime, in round trips.
 const LASTS_MAX_RTTS: u32 = 20;
-/// A stream with this part of the total rate carries bulk.
+/// A stream with at least this fraction of the total rate carries bulk.
 const BULK: f64 = 0.1;
-/// Time until the next limit, unless a bulk stream is still in STARTUP: where the wire itself loses as much, a limit gains nothing.
+/// Minimum time between limits, unless a bulk stream is still in STARTUP: if the wire itself causes the loss, a limit gains nothing.
 const PAUSE: Duration = Duration::from_secs(60);
 
 /// The last sample of a stream.
 #[derive(Debug, Clone, Copy)]
 struct Stream {
-    /// Bytes a second.
+    /// Bytes per second.
     rate: f64,
     startup: bool,
 }
@@ -43,7 +43,7 @@ struct Hold {
 pub(crate) struct StartupLimiter {
     parameters: Parameters,
     streams: BTreeMap<u64, Stream>,
-    /// The largest total rate of this window, and of the one before or since the limit is in force.
+    /// Highest total rate of this window; and of the previous window or, under a limit, of all windows since the limit began.
     most: (f64, f64),
     /// The limit in force, or the last one.
     hold: Option<Hold>,
@@ -64,7 +64,7 @@ impl StartupLimiter {
         }
     }
 
-    /// Bytes a second of all streams.
+    /// Bytes per second of all streams.
     fn rate(&self) -> f64 {
         self.streams.values().map(|stream| stream.rate).sum()
     }
@@ -81,7 +81,7 @@ impl StartupLimiter {
         self.most = (0.0, self.most.0.max(kept));
     }
 
-    /// Starts a limit: bbr is making the queue overflow.
+    /// Starts a limit when bbr makes the queue overflow.
     pub(crate) fn limit(&mut self, min_rtt: Duration, now: Instant) {
         let pause = if self.in_startup() { Duration::ZERO } else { PAUSE };
         if self.hold.is_none_or(|hold| now >= hold.until + pause) {
@@ -94,7 +94,7 @@ impl StartupLimiter {
         self.hold.is_some_and(|hold| now < hold.until)
     }
 
-    /// Bytes a second that each stream may send, as only some of them carry bulk. The limit rises with the rate delivered.
+    /// Bytes per second that each stream may send: the limit is divided among the streams that carry bulk, and rises with the delivery rate.
     pub(crate) fn stream_limit(&self, now: Instant) -> Option<f64> {
         let bulk = self.streams.len().saturating_sub(self.parameters.reserved_streams);
         let streams = bulk.clamp(1, self.parameters.bbr_streams) as f64;

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use crate::sample::{DeliverySample, RTT_UNKNOWN};
 
-/// Unsent bytes that a stream's socket may hold: this much sending time, as small sessions wait behind them, and at least this many.
+/// Unsent bytes that a stream's socket may hold, in sending time and as a minimum in bytes: small sessions wait behind them.
 const UNSENT: Duration = Duration::from_millis(10);
 const UNSENT_MIN: u64 = 32 << 10;
 
-/// Lowest round trip from which a stream is paced. Windows sent in bursts overrun queues on long paths: cubic without pacing had 744 to 863
-/// Mbit/s in most transfers of 10 s over 164 ms at 1 Gbit/s, with pacing 860, and 896 the next time. Without delay, a timer for each burst
-/// costs a fifth of a sender's CPU time for nothing.
+/// Minimum round trip from which a stream is paced. Windows sent in bursts overrun queues on long paths: over 164 ms at 1 Gbit/s, cubic without
+/// pacing had 744 to 863 Mbit/s in most transfers of 10 s; with pacing 860, and 896 the next time. Without delay, pacing gains nothing, and a
+/// timer for each burst costs a fifth of a sender's CPU time.
 const PACED_FROM: Duration = Duration::from_millis(3);
 
 /// Congestion control of a stream.
@@ -27,11 +27,11 @@ pub enum CongestionControl {
 /// Pacing of a stream's socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pacing {
-    /// None: windows leave in bursts.
+    /// Unpaced: windows leave in bursts.
     Bursts,
     /// Spread over the round trip.
     Spread,
-    /// Spread, and at most this many bytes a second.
+    /// Spread, with a maximum rate in bytes per second.
     AtMost(u64),
 }
 
@@ -40,16 +40,16 @@ pub enum Pacing {
 pub struct Parameters {
     /// Streams of a path reserved for interactive sessions: they take no share of a limit.
     pub reserved_streams: usize,
-    /// Most streams of a path that carry bulk under bbr.
+    /// Maximum number of streams of a path that carry bulk under bbr.
     pub bbr_streams: usize,
-    /// Most unsent bytes of a stream's socket.
+    /// Maximum number of unsent bytes in a stream's socket.
     pub max_unsent: u32,
 }
 
-/// The configuration of a path's peer, at this moment.
+/// Current configuration of a path's peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PathConfig {
-    /// A configured congestion control: with one, path control neither observes nor limits.
+    /// Configured congestion control; if present, path control neither observes nor limits the path.
     pub congestion: Option<CongestionControl>,
     /// A service names the number of streams, so parallelism is not limited.
     pub streams_named: bool,
@@ -60,9 +60,9 @@ pub struct PathConfig {
 pub struct Decision {
     /// Congestion control of its streams.
     pub congestion: CongestionControl,
-    /// Rate limit of each stream in bytes a second.
+    /// Rate limit of each stream in bytes per second.
     pub stream_limit: Option<u64>,
-    /// Most streams that carry bulk sessions; `usize::MAX`: all.
+    /// Maximum number of streams that carry bulk sessions; `usize::MAX`: all.
     pub parallelism: usize,
 }
 
@@ -71,24 +71,24 @@ pub struct Decision {
 pub struct SocketTuning {
     /// Congestion control.
     pub congestion: CongestionControl,
-    /// bbr's model of the path has aged: set another congestion control and this one again, so that it starts over.
+    /// bbr's model of the path has aged: set another congestion control and then bbr, to restart the model.
     pub restart_model: bool,
     /// Pacing.
     pub pacing: Pacing,
     /// Unsent bytes that the socket may hold.
     pub unsent: u32,
-    /// Most streams of the path that carry bulk sessions; `usize::MAX`: all.
+    /// Maximum number of the path's streams that carry bulk sessions; `usize::MAX`: all.
     pub parallelism: usize,
 }
 
-/// Unsent bytes for a socket, in powers of two: setting them costs a system call.
+/// Unsent bytes for a socket, rounded to a power of two to save system calls.
 pub(crate) fn unsent(delivery: Option<DeliverySample>, max: u32) -> u32 {
     let sent = delivery.map_or(0.0, |delivery| delivery.rate() * UNSENT.as_secs_f64());
     let bytes = (sent as u64).max(UNSENT_MIN).next_power_of_two();
     u32::try_from(bytes).unwrap_or(u32::MAX).min(max)
 }
 
-/// Pacing of a stream by its limit in bytes a second and its lowest round trip.
+/// Pacing of a stream from its limit in bytes per second and its minimum round trip.
 pub(crate) fn pacing(limit: Option<u64>, min_rtt: Duration) -> Pacing {
     let unlimited =
         if (PACED_FROM..RTT_UNKNOWN).contains(&min_rtt) { Pacing::Spread } else { Pacing::Bursts };

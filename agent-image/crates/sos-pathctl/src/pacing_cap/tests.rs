@@ -15,14 +15,14 @@ struct World {
     pacing_cap: PacingCap,
     congestion: CongestionControl,
     now: Instant,
-    /// Mbit/s, and the part of it that the wire loses.
+    /// Mbit/s, and the fraction that the wire loses.
     capacity: f64,
     loss: f64,
     /// Sending rate without a cap, in multiples of the capacity.
     excess: f64,
     /// Mbit/s that hosts send; `None`: more than the path carries.
     offered: Option<f64>,
-    /// Largest deviation of the capacity, and of the measured rate, in each tenth of a second, as on a busy machine.
+    /// Maximum deviation of the capacity and of the measured rate in each tenth of a second, as on a busy machine.
     noise: f64,
     dice: u64,
     /// One more stream carries a few small segments, without a backlog.
@@ -49,7 +49,7 @@ impl World {
         }
     }
 
-    /// Advances time; returns the part of the segments that was lost.
+    /// Advances time; returns the fraction of segments lost.
     fn pass(&mut self, seconds: f64) -> f64 {
         let end = self.now + Duration::from_secs_f64(seconds);
         let (mut sent, mut lost) = (0.0, 0.0);
@@ -78,7 +78,7 @@ impl World {
         lost / sent
     }
 
-    /// Between -1 and 1 (xorshift, Marsaglia 2003).
+    /// Pseudo-random number between -1 and 1 (xorshift, Marsaglia 2003).
     fn roll(&mut self) -> f64 {
         self.dice ^= self.dice << 13;
         self.dice ^= self.dice >> 7;
@@ -86,7 +86,7 @@ impl World {
         (self.dice >> 11) as f64 / (1_u64 << 52) as f64 - 1.0
     }
 
-    /// The mean rate delivered over some time, Mbit/s.
+    /// Mean delivery rate over a period, in Mbit/s.
     fn arrives(&mut self, seconds: u32) -> f64 {
         let mut sum = 0.0;
         for _ in 0..seconds * 10 {
@@ -385,7 +385,7 @@ proptest! {
         world.capacity = after;
         world.pass(61.0);
         let rate = world.arrives(120);
-        // Without a limit streams send `excess` times what the path carries, which may be less than all of it.
+        // Without a limit streams send `excess` times the path's capacity, which may be less than the capacity.
         prop_assert!(rate >= after * (1.0 - loss) * excess.min(1.0) * 0.9, "{rate} of {after} Mbit/s");
     }
 }
