@@ -1,6 +1,6 @@
-//! Panics: each is logged and counted, and ends only what it was about, never the agent (docs/adr/0048).
+//! Panics: each one is logged and counted, and ends only the affected session or message, never the agent (docs/adr/0048).
 //!
-//! A panic in a session's own task ends that session. Tasks that serve many, such as accepting clients or orders, use a [`fence`].
+//! A panic in a session's own task ends that session. Tasks that serve many sessions, such as accepting clients or orders, use a [`fence`].
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::LazyLock;
@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use prometheus_client::metrics::counter::Counter;
 use tracing::error;
 
-/// Count of the process, as panics are its own.
+/// Count of panics in the whole process.
 static BUGS: LazyLock<Counter> = LazyLock::new(Counter::default);
 
 /// Count of panics, for the registry of metrics.
@@ -26,7 +26,7 @@ pub fn count_panics() {
     }));
 }
 
-/// Returns the value of `act`; `None` after a panic. Shared state must be consistent at each step of `act`, as behind poisoned locks.
+/// Returns the value of `act`, or `None` after a panic. Shared state must be consistent at each step of `act`, as under a poisoned lock.
 pub fn fence<T>(act: impl FnOnce() -> T) -> Option<T> {
     panic::catch_unwind(AssertUnwindSafe(act)).ok()
 }

@@ -1,7 +1,7 @@
 //! agent-config: the configuration of one agent (spec/node-config.md, section 3).
 //!
-//! Parsing is strict: an unknown field, a missing field or a value out of bounds is an error that names the JSON path, so that the author
-//! of the document can find it. The result is checked as a whole; inside the agent nothing is validated again.
+//! Parsing is strict: an unknown field, a missing field or a value out of bounds is an error that names the JSON path. The whole document is
+//! checked once; the agent validates nothing later.
 
 pub mod canonical;
 pub mod keys;
@@ -19,18 +19,18 @@ mod check;
 
 /// Largest document in bytes (node-config.md clause 13).
 pub const MAX_DOCUMENT_BYTES: usize = 4 * 1024 * 1024;
-/// Most peer sites (node-config.md clause 13).
+/// Maximum number of peer sites (node-config.md clause 13).
 pub const MAX_PEERS: usize = 1_024;
-/// Most services (node-config.md clause 13).
+/// Maximum number of services (node-config.md clause 13).
 pub const MAX_SERVICES: usize = 4_096;
-/// Most prefixes or port ranges in one list (controller-config.md clause 4).
+/// Maximum number of prefixes or port ranges in one list (controller-config.md clause 4).
 pub const MAX_LIST: usize = 64;
-/// Most agents of one peer site: more would not fit a site's address plan, and a list must have a bound.
+/// Maximum number of agents of one peer site: more do not fit into a site's address plan, and every list needs a bound.
 pub const MAX_AGENTS_PER_PEER: usize = 1_024;
 /// Path labels are 0 to 7 (node-config.md clause 9).
 pub const MAX_STREAM_PORTS: u16 = 8;
 
-/// A configuration error: its place and its kind.
+/// A configuration error: place and description.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {message}")]
 pub struct ConfigError {
@@ -52,7 +52,7 @@ impl ConfigError {
 pub struct AgentConfig {
     /// Always `v1alpha1`.
     pub version: String,
-    /// Grows with every change; a lower one is refused.
+    /// Grows with every change; a document with a lower generation is refused.
     pub generation: u64,
     /// Hash of the rest of the document (controller-config.md clause 2).
     pub hash: String,
@@ -65,7 +65,7 @@ pub struct AgentConfig {
     pub agent_id: AgentId,
     /// The site this agent serves.
     pub site: Site,
-    /// The one interface the data plane uses.
+    /// The only interface that the data plane uses.
     pub interface: Interface,
     /// Destination of beacons and orders.
     pub discovery: Discovery,
@@ -79,7 +79,7 @@ pub struct AgentConfig {
     pub limits: Limits,
     /// Address and port of `/metrics`, `/healthz` and `/readyz`.
     pub metrics_address: SocketAddr,
-    /// Longest drain after SIGTERM, in seconds.
+    /// Maximum duration of a drain after SIGTERM, in seconds.
     pub drain_seconds: u32,
 }
 
@@ -101,9 +101,9 @@ pub struct Site {
 /// Actions of the site's switches on a flow's packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub enum Rewrite {
-    /// They change MAC addresses only: the agent has the hosts' addresses.
+    /// Switches change only MAC addresses: the agent uses the hosts' addresses.
     Transparent,
-    /// They give the agent its own address and port, and hosts the other host's.
+    /// Switches rewrite addresses and ports: the agent sees its own, and each host sees the other host's.
     OpenFlow,
 }
 
@@ -120,7 +120,7 @@ pub struct Interface {
     pub mac: MacAddress,
     /// MTU in bytes.
     pub mtu: u32,
-    /// Gateway for destinations outside the subnet.
+    /// Gateway to destinations outside the subnet.
     pub gateway: Option<Ipv4Addr>,
     /// Outer end of the veth pair in the host's namespace (attach `host` only).
     pub host_name: String,
@@ -141,7 +141,7 @@ pub struct Discovery {
     pub beacon_port: u16,
     /// UDP port of orders.
     pub order_port: u16,
-    /// TCP port for clients where the site rewrites.
+    /// TCP port for clients at a site that rewrites.
     pub redirect_port: u16,
 }
 
@@ -156,7 +156,7 @@ pub struct StreamPorts {
 }
 
 impl StreamPorts {
-    /// True if a port is one of them.
+    /// True if a port is a stream port.
     #[must_use]
     pub fn contains(&self, port: u16) -> bool {
         port >= self.first && port - self.first < self.count
@@ -172,9 +172,9 @@ pub struct Peer {
     /// Site number.
     #[serde(rename = "siteID", deserialize_with = "site_id")]
     pub site_id: SiteId,
-    /// Prefixes of its hosts.
+    /// Prefixes of the site's hosts.
     pub prefixes: Vec<Ipv4Net>,
-    /// Its agents.
+    /// The site's agents.
     pub agents: Vec<PeerAgent>,
 }
 
@@ -187,7 +187,7 @@ pub struct PeerAgent {
     pub id: AgentId,
     /// Its node's name.
     pub node: String,
-    /// Address of its streams, both ways.
+    /// Address of the agent's streams in both directions.
     pub address: Ipv4Addr,
     /// Port of label 0.
     pub first_stream_port: u16,
@@ -217,7 +217,7 @@ pub enum Accept {
     /// At once.
     #[default]
     Early,
-    /// At once by a server and port that accepted recently, otherwise once the server has accepted.
+    /// At once if the server and port accepted recently, otherwise once the server has accepted.
     Learned,
     /// Once the server has accepted.
     Confirmed,
@@ -235,8 +235,7 @@ pub struct Service {
     pub peer: String,
     /// Its set-up.
     pub setup: Setup,
-    /// Acceptance of clients that arrive without an order. Written only where it is not Early: documents for older agents stay as they
-    /// were.
+    /// Acceptance of clients that arrive without an order. Omitted if Early, so that documents for older agents do not change.
     #[serde(default)]
     pub accept: Accept,
     /// Client prefixes.
@@ -247,21 +246,21 @@ pub struct Service {
     pub ports: Vec<PortRange>,
     /// Transport settings.
     pub transport: Transport,
-    /// Sessions use encrypted streams only, and close plain ones that still stand. Written only where set.
+    /// Sessions use encrypted streams only, and existing unencrypted streams are closed. Written only if set.
     #[serde(default, rename = "encryptedOnly")]
     pub encrypted_only: bool,
-    /// Number of path labels that its sessions may use, counting from label 0.
+    /// Number of path labels that the service's sessions may use, counted from label 0.
     pub labels: u16,
 }
 
 impl Service {
-    /// True if its SYNs are held until the server has accepted.
+    /// True if the service's SYNs are held until the server has accepted.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.setup == Setup::Proactive && self.accept != Accept::Early
     }
 
-    /// Path labels that its sessions may use, as a mask: bit L = label L.
+    /// Path labels that the service's sessions may use, as a mask: bit L = label L.
     #[must_use]
     pub fn label_mask(&self) -> u32 {
         (1 << self.labels.min(MAX_STREAM_PORTS)) - 1
@@ -290,13 +289,13 @@ pub struct Transport {
     pub queue_bytes: u32,
     /// Congestion control of the streams.
     pub congestion_control: CongestionControl,
-    /// Encryption of the streams. Written only where they are encrypted: documents for older agents stay as they were.
+    /// Encryption of the streams. Written only if they are encrypted, so that documents for older agents do not change.
     #[serde(default)]
     pub encryption: Encryption,
-    /// Compression of data. Written only where it is allowed, for the same reason.
+    /// Compression of data. Written only if allowed, for the same reason.
     #[serde(default)]
     pub compression: Compression,
-    /// Transport of the streams. Written only where it is QUIC, like `encryption`.
+    /// Transport of the streams. Written only if QUIC, for the same reason.
     #[serde(default)]
     pub protocol: Protocol,
 }
@@ -330,7 +329,7 @@ pub enum Compression {
     /// None.
     #[default]
     None,
-    /// While that makes a session faster, as its agents measure (frame.md section 4).
+    /// Compress while the agents measure that this makes a session faster (frame.md section 4).
     Adaptive,
 }
 
@@ -396,7 +395,7 @@ impl AgentConfig {
         Ok(config)
     }
 
-    /// Names the fields of a new document that a running agent cannot change: identity, interface and listeners are set up once at start.
+    /// Returns the fields of a new document that a running agent cannot change: identity, interface and listeners are set up only at start.
     #[must_use]
     pub fn restart_reason(&self, next: &Self) -> Option<&'static str> {
         let changes = [
@@ -419,7 +418,7 @@ impl AgentConfig {
     }
 }
 
-/// Serde names an object that lacks a field, not the field.
+/// Builds an error about structure; Serde names the object that lacks a field, not the field.
 fn structural(path: &str, message: String) -> ConfigError {
     let missing = message.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
     // A key that is the empty string has an empty path.

@@ -27,7 +27,7 @@ use crate::policy::stream_pool::{self, DepartingPeers, OrderedLabels};
 use crate::syn_hold::injector::Hold;
 use crate::tasks::server_legs::ServerLegs;
 
-/// Longest wait of clients until nft stops redirecting at a limit; it takes some ten milliseconds.
+/// Maximum time that clients wait for nft to stop redirecting at a limit; nft needs some ten milliseconds.
 const DISARM_PATIENCE: Duration = Duration::from_secs(1);
 
 /// State that all tasks of one agent share.
@@ -61,14 +61,14 @@ pub struct AgentContext {
     pub armed: watch::Sender<BTreeSet<AgentId>>,
     /// Wakes the beacon task.
     pub beacon_now: Notify,
-    /// Wakes the order task, when its next timeout may have changed.
+    /// Wakes the order task when its next timeout may have changed.
     pub orders_changed: Notify,
-    /// Wakes the SYN hold task, when its next timeout may have changed.
+    /// Wakes the SYN hold task when its next timeout may have changed.
     pub hold_changed: Notify,
 }
 
-/// A poisoned lock means that a task panicked while it held it. Every critical section leaves its table usable at each step, so the other
-/// sessions go on.
+/// Locks a mutex, poisoned or not. A poisoned lock means that a task panicked while holding it. Every critical section keeps its table usable at
+/// each step, so other sessions continue.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -141,7 +141,7 @@ impl AgentContext {
         let before = stream_pool::peers(&self.config(), &lock(&self.ordered_labels));
         let now = stream_pool::peers(&config, &lock(&self.ordered_labels));
         let prepared = {
-            // Whoever locks the order protocol after this decides by the new configuration.
+            // Code that locks the order protocol after this uses the new configuration.
             let protocol = lock(&self.protocol);
             *lock(&self.config) = Arc::new(config);
             protocol.prepared_peers()
@@ -162,7 +162,7 @@ impl AgentContext {
         *lock(&self.keys) = Arc::new(keys);
     }
 
-    /// Tells the tunnel which streams to keep.
+    /// Sets the tunnel's list of peers and streams.
     fn set_peers(&self) {
         let configured = stream_pool::peers(&self.config(), &lock(&self.ordered_labels));
         let peers = lock(&self.leaving).with(configured);
@@ -189,7 +189,7 @@ impl AgentContext {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// Refuses new sessions from now on. Sessions accepted earlier may still arrive, until the tunnel drains, too.
+    /// Refuses new sessions from now on. Sessions accepted earlier may still arrive until the tunnel drains.
     pub fn refuse_more(&self) {
         self.draining.store(true, Ordering::Relaxed);
         self.rearm.notify_one();
@@ -199,7 +199,7 @@ impl AgentContext {
     /// Inputs of the decision on new sessions.
     pub fn health(&self) -> Health {
         let stats = self.tunnel().stats();
-        // Each connection made ahead for a peer will be a session.
+        // Each connection made ahead for a peer will become a session.
         let ahead = lock(&self.server_legs).asked() as u64;
         Health {
             draining: self.draining(),
@@ -218,9 +218,9 @@ impl AgentContext {
         willing
     }
 
-    /// Returns at once while this agent, and every agent towards which nft redirects clients, accepts sessions. Otherwise waits until nft
-    /// has stopped: clients that arrive meanwhile wait in the kernel, and find the room kept for them. Returns after [`DISARM_PATIENCE`] in
-    /// any case: a client without room is refused.
+    /// Returns at once while this agent, and every agent towards which nft redirects clients, accepts sessions. Otherwise waits until nft has
+    /// stopped redirecting: clients that arrive meanwhile wait in the kernel, and room is reserved for them. Returns after [`DISARM_PATIENCE`]
+    /// in any case; then a client without room is refused.
     pub async fn armed_as_willing(&self) {
         let (welcome, willing) = (self.look_for_room(), self.tunnel().willing_peers());
         let mut armed = self.armed.subscribe();
@@ -242,12 +242,13 @@ impl AgentContext {
         act(&mut unreachable)
     }
 
-    /// Calls `act` with the connections to servers made ahead of their sessions. The order protocol is locked inside, never around this.
+    /// Calls `act` with the connections to servers made ahead of their sessions. Lock order: `act` may lock the order protocol, but code that
+    /// holds the order protocol must not call this.
     pub fn with_server_legs<T>(&self, act: impl FnOnce(&mut ServerLegs) -> T) -> T {
         act(&mut lock(&self.server_legs))
     }
 
-    /// SYNs that wait for the far agent.
+    /// SYNs that wait for the egress agent.
     pub fn hold(&self) -> &Hold {
         &self.hold
     }
@@ -289,7 +290,7 @@ impl AgentContext {
         &self.orders
     }
 
-    /// Sends datagrams to the controllers. A full socket drops one as the network might: everything is retransmitted.
+    /// Sends datagrams to the controllers. A full socket drops a datagram as the network might: all are retransmitted.
     pub fn send_orders(&self, datagrams: &[Vec<u8>]) {
         for datagram in datagrams {
             if let Err(error) = self.orders.try_send_to(datagram, self.controllers.into()) {
@@ -310,7 +311,7 @@ impl AgentContext {
         }
     }
 
-    /// Counts the connections that nft has let go plain since the last listing, for the services that cover them.
+    /// Counts connections that went plain since the last listing of nft's set, for the services that cover them.
     pub fn note_plain(&self, listed: BTreeSet<Seen>) {
         let (config, health, live) = (self.config(), self.health(), self.willing_agents());
         let mut traffic = lock(&self.plain);
@@ -335,7 +336,7 @@ impl AgentContext {
         self.send_orders(&told);
     }
 
-    /// Meters a session for its service: the first of our own that covers the flow.
+    /// Meters a session for its service: the first of this agent's services that covers the flow.
     pub fn meter(&self, session: SessionUuid, flow: FlowKey, relayed: Relayed) {
         let config = self.config();
         if let Some(service) = flow_policy::ingress_service(&config, flow) {
@@ -348,7 +349,7 @@ impl AgentContext {
         lock(&self.aborters).insert(session, aborter);
     }
 
-    /// Resets a session at both hosts, as its controller says (order.md clause 15).
+    /// Resets a session at both hosts on its controller's order (order.md clause 15).
     pub fn abort(&self, session: SessionUuid) {
         if let Some(aborter) = lock(&self.aborters).get(&session) {
             debug!(%session, "reset by order");
@@ -380,7 +381,8 @@ impl AgentContext {
         self.send_orders(&told);
     }
 
-    /// Learns from the end of a session: a server that has sent bytes accepts; one that has refused or left SYNs unanswered does not.
+    /// Learns from the end of a session: a server that has sent bytes accepts; a server that has refused the connection or left SYNs unanswered
+    /// does not.
     fn learn(&self, server: SocketAddrV4, end: &SessionEnd) {
         let refused = matches!(end.reason, EndReason::ServerRefused | EndReason::ServerUnreachable);
         self.hold.with(|syns| {

@@ -4,11 +4,11 @@
 //!
 //! 1. [`run`] reads the configuration ([`config`]), prepares the network namespace ([`netns`]), makes the [`context::AgentContext`] and the
 //!    tunnel of `sos-tunnel`, and starts the [`tasks`].
-//! 2. A client's SYN: nft hands it to [`tasks::ingress`], by way of [`tasks::held_syns`] where its server has to accept first. Ingress finds the
-//!    order ([`orders`]) or the service ([`policy::flow_policy`]) of the flow and opens a session of the tunnel towards the peer.
-//! 3. At the peer, [`tasks::egress`] checks the session against that agent's own configuration and connects to the server in the client's name
+//! 2. nft hands a client's SYN to [`tasks::ingress`], by way of [`tasks::held_syns`] if its server must accept first. Ingress finds the flow's
+//!    order ([`orders`]) or service ([`policy::flow_policy`]) and opens a session of the tunnel towards the peer.
+//! 3. At the peer, [`tasks::egress`] checks the session against the peer's own configuration and connects to the server in the client's name
 //!    (`server_dial`), or takes the connection that `connect_ahead` has made. `sos-tunnel` relays between the two sockets.
-//! 4. Orders of controllers arrive in [`tasks`], are decided by [`orders::OrderProtocol`], and answered; its `poll` lapses preparations and
+//! 4. Orders of controllers arrive in [`tasks`]; [`orders::OrderProtocol`] decides about them and answers. Its `poll` expires preparations and
 //!    retransmits reports.
 //! 5. Streams between agents are made in [`tasks::streams`]; `stream_monitor` polls each one for path control (`sos-pathctl`).
 //!
@@ -16,14 +16,14 @@
 //! |---|---|
 //! | [`config`] (`canonical`, `check`, `keys`, `source`) | the configuration document, its hash, its file, and the key folder |
 //! | [`policy::flow_policy`], [`policy::flow_key`], [`policy::classifier`] | flows that the configuration covers |
-//! | [`policy::arming`] | whether new connections are taken, and of which flows |
+//! | [`policy::arming`] | acceptance of new connections, and the flows to take over |
 //! | [`policy::stream_pool`] | the streams to keep to each peer |
 //! | [`policy::load`], [`policy::service_meters`], [`policy::plain_traffic`] | figures for beacons and reports |
 //! | [`orders`] (`prepare`, `reports`) | the order protocol between controllers and this agent |
 //! | [`orders::preparations`], [`orders::active_sessions`], [`orders::pending_end_reports`] | its tables |
 //! | [`syn_hold`] (`syn`, `known_servers`, `injector`) | SYNs held until their server accepts, and the raw sockets that write them back |
 //! | [`netns`] (`plan`, `nft`, `nflog`, `sockets`) | edge: the kernel's network; `plan` and `nft` only render |
-//! | [`tasks`] | edge: arming, beacons, orders, reports, reloads, for ever |
+//! | [`tasks`] | edge: recurring tasks: arming, beacons, orders, reports, reloads |
 //! | [`tasks::ingress`], [`tasks::egress`], [`tasks::held_syns`], [`tasks::server_legs`] | edge: sessions; `connect_ahead` and `server_dial` connect to servers |
 //! | [`tasks::streams`] (`stream_monitor`), [`tasks::http`] | edge: streams between agents; metrics and probes |
 //! | [`context`] | state that all tasks share |

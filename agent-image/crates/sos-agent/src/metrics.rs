@@ -15,7 +15,7 @@ use sos_wire::EndReason;
 /// One label named `reason`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct Reason {
-    /// Its value: one of a small fixed set.
+    /// Label value: one of a small fixed set.
     pub reason: &'static str,
 }
 
@@ -58,7 +58,7 @@ pub struct Metrics {
     pub accepted: Counter,
     /// Clients accepted and reset at once.
     pub rejected: Family<Reason, Counter>,
-    /// Sessions over.
+    /// Sessions ended.
     pub ended: Family<End, Counter>,
     /// Failed connections to servers.
     pub connect_failures: Family<Reason, Counter>,
@@ -88,7 +88,7 @@ pub struct Metrics {
     pub unreachable: Gauge,
     /// Covered connections that went plain here.
     pub plain: Family<Reason, Counter>,
-    /// SYNs held, and connections made ahead whose clients have not completed their handshakes.
+    /// SYNs held, and connections made ahead for clients that have not completed their handshakes.
     pub held: Gauge,
     /// Preparations in force.
     pub preparations: Gauge,
@@ -155,7 +155,7 @@ impl Metrics {
     }
 }
 
-/// Counters of other parts, read when the page is requested.
+/// Counters of other modules, read when the page is requested.
 pub struct Snapshot<F> {
     stats: F,
     syns: SynCounters,
@@ -313,7 +313,7 @@ mod tests {
         assert!(page.ends_with("# EOF\n"));
     }
 
-    /// Dashboards, alerts and the page for users are checked against this table: a change of a name shows here first.
+    /// Dashboards, alerts and the page for users are checked against this table: a changed name shows here first.
     #[test]
     fn the_metrics_match_the_table_in_spec() {
         let metrics = Metrics::default();

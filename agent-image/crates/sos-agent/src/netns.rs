@@ -1,4 +1,4 @@
-//! Applies [`crate::netns::plan`] and [`crate::netns::nft`]: the only module that changes the system's network.
+//! Network set-up: applies [`crate::netns::plan`] and [`crate::netns::nft`]; the only module that changes the system's network.
 
 pub mod nflog;
 pub mod nft;
@@ -56,7 +56,7 @@ pub enum NetError {
         /// Its name.
         name: String,
     },
-    /// The name of the outer end belongs to a device that the agent has not made.
+    /// The name of the outer end belongs to a device that the agent did not create.
     #[error("interface.hostName {name} is taken by {kind}")]
     NameTaken {
         /// Name.
@@ -64,7 +64,7 @@ pub enum NetError {
         /// Its owner.
         kind: String,
     },
-    /// A needed kernel setting cannot be made.
+    /// A required kernel setting cannot be applied.
     #[error("/proc/sys/{path} is {found:?} and cannot be set to {wanted:?}: {error}")]
     Sysctl {
         /// Path below `/proc/sys`.
@@ -78,11 +78,11 @@ pub enum NetError {
     },
 }
 
-/// Binds the metrics listener; called before [`attach_host`], so that it stays in the host's namespace. Where the agent attaches to nothing the
-/// namespace is also that of its connections in hosts' names, to which it leaves the port.
+/// Binds the metrics listener; called before [`attach_host`], so that the listener stays in the host's namespace. With attach `none` the
+/// namespace is also that of connections in hosts' names, so the listener shares the port with them.
 ///
 /// # Errors
-/// The address is in use or not ours.
+/// The address is in use, or is not an address of this machine.
 pub fn bind_metrics(address: SocketAddr, attach: Attach) -> Result<std::net::TcpListener, NetError> {
     let failed = |error| NetError::System { what: "cannot listen on metricsAddress", error };
     let listener = match attach {
@@ -94,8 +94,8 @@ pub fn bind_metrics(address: SocketAddr, attach: Attach) -> Result<std::net::Tcp
     Ok(listener)
 }
 
-/// Moves this thread, and every thread started from it later, into a new network namespace that is connected to the present one by a veth
-/// pair. The namespace, and with it both ends, disappears with the last of these threads.
+/// Moves this thread, and every thread started from it later, into a new network namespace that a veth pair connects to the current one. The
+/// namespace and both ends of the pair disappear with the last of these threads.
 ///
 /// # Errors
 /// Missing capabilities (`NET_ADMIN`, `SYS_ADMIN`) or an outer name in use by a device that is not a veth.
@@ -108,7 +108,7 @@ pub fn attach_host(config: &AgentConfig) -> Result<(), NetError> {
         .map_err(|e| system("cannot make a network namespace (SYS_ADMIN needed)")(e.into()))?;
     let path = format!("/proc/{}/fd/{}", std::process::id(), host.as_raw_fd());
     run(&plan::veth_pair(config, &path))?;
-    // Only threads started from this one live in the new namespace, so the outer end is configured from one that returns.
+    // The outer end is configured from a thread that stays in the host's namespace.
     let up = plan::outer_end_up(config);
     std::thread::scope(|scope| {
         let back = || -> Result<(), NetError> {
@@ -121,7 +121,7 @@ pub fn attach_host(config: &AgentConfig) -> Result<(), NetError> {
     configure(config, Present::default())
 }
 
-/// Removes the outer end that a killed agent has left: its namespace may take a moment to die.
+/// Removes the outer end that a killed agent has left: its namespace may take a moment to disappear.
 fn free_outer_end(config: &AgentConfig) -> Result<(), NetError> {
     let name = &config.interface.host_name;
     let shown = Command::new("ip").args(["-json", "-details", "link", "show", "dev", name]).output();
@@ -139,7 +139,7 @@ fn link_kind(json: &[u8]) -> Option<String> {
     document[0]["linkinfo"]["info_kind"].as_str().map(str::to_owned)
 }
 
-/// Configures an existing interface, as far as it is not configured yet.
+/// Configures an existing interface where it is not yet configured.
 ///
 /// # Errors
 /// The interface does not exist, or a setting fails.
@@ -166,7 +166,7 @@ fn configure(config: &AgentConfig, present: Present) -> Result<(), NetError> {
     if let Some(arguments) = plan::without_offload(config) {
         output(Command::new("ethtool").args(arguments), "ethtool")?;
     }
-    // Kernels that leave no datagram offload to a card have nothing to switch off.
+    // Kernels that do not offload datagram segmentation to a card have nothing to switch off.
     if let Err(error) = output(Command::new("ethtool").args(plan::datagrams_cut(config)), "ethtool") {
         debug!(%error, "segmentation of datagrams is as it was");
     }
@@ -208,8 +208,8 @@ fn output(command: &mut Command, program: &'static str) -> Result<Vec<u8>, NetEr
     Err(NetError::Failed { command: format!("{program} {}", arguments.join(" ")), message })
 }
 
-/// Corrects settings. In a container `/proc/sys` is often mounted read-only although the namespace is the container's own; then it is
-/// mounted writable for this process alone, which needs `SYS_ADMIN`.
+/// Applies a kernel setting. In a container `/proc/sys` is often mounted read-only although the namespace is the container's own; then
+/// `/proc/sys` is mounted writable for this process alone, which needs `SYS_ADMIN`.
 fn set(setting: &Sysctl) -> Result<(), NetError> {
     let path = format!("/proc/sys/{}", setting.path);
     let found = std::fs::read_to_string(&path).unwrap_or_default();
@@ -241,8 +241,8 @@ fn mount_writable() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Removes the redirection of packets to this process, on a clean exit from a namespace that lives on. Address, forwarding and routes stay:
-/// packets that the switches still send here have to be forwarded plainly.
+/// Removes the redirection of packets to this process, on a clean exit from a namespace that outlives it. Address, forwarding and routes stay:
+/// packets that the switches still send here must be forwarded as plain traffic.
 pub fn detach() {
     if let Err(error) = nft("table inet sos {\n}\ndelete table inet sos\n") {
         info!(%error, "the nft table stays");
@@ -268,7 +268,7 @@ pub fn nft(script: &str) -> Result<(), NetError> {
         .stderr(Stdio::piped())
         .spawn()
         .map_err(start)?;
-    // A child that dies early is judged by its exit status and its output, not by our broken pipe.
+    // Judge a child that dies early by its exit status and output, not by the broken pipe.
     let _ = child.stdin.take().expect("stdin is piped").write_all(script.as_bytes());
     let output = child.wait_with_output().map_err(start)?;
     if output.status.success() {

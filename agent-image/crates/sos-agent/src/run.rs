@@ -36,11 +36,11 @@ use crate::tasks::streams::{PairKeys, StreamSockets, accept_streams};
 
 /// Interval at which a draining agent checks whether its sessions are over.
 const DRAIN_POLL: Duration = Duration::from_millis(50);
-/// Time in which new sessions are still accepted after the peers have been notified: a long round trip and a moment.
+/// Time for which new sessions are still accepted after peers are notified of a drain: a long round trip and some margin.
 const DRAIN_NOTICE: Duration = Duration::from_millis(500);
-/// Time in which a draining agent still accepts the sessions it has answered Ready to: a controller gives up after a second.
+/// Time for which a draining agent still accepts sessions for which it has answered Ready: a controller gives up after a second.
 const DRAIN_GRACE: Duration = Duration::from_secs(1);
-/// Most streams of one peer over one path: the most that a service may ask for and the reserved one, and as many again that replace them
+/// Maximum number of streams of one peer over one path: the service maximum plus the reserved stream, doubled because all of them are replaced
 /// when their kind changes.
 const STREAMS_PER_PATH: usize = 2 * (128 + PeerConfig::RESERVED_STREAMS);
 
@@ -77,7 +77,7 @@ fn socket_error(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> RunEr
 /// `--check`: parses the configuration and summarises it.
 ///
 /// # Errors
-/// The error in it.
+/// The error in the configuration.
 pub fn check(path: &Path, node: &str) -> Result<String, SourceError> {
     let file = document_path(path, node);
     let config = load(&file, node)?;
@@ -89,10 +89,10 @@ pub fn check(path: &Path, node: &str) -> Result<String, SourceError> {
     ))
 }
 
-/// Runs until a signal. Called on the only thread of the process, so that every later one is started inside the agent's network namespace.
+/// Runs until a signal. Called on the only thread of the process, so that every later thread starts inside the agent's network namespace.
 ///
 /// # Errors
-/// The reason why it could not start or continue.
+/// The reason why the agent could not start or continue.
 pub fn run(cli: &Cli) -> Result<(), RunError> {
     let (keys_folder, state) = (cli.keys.clone().unwrap_or_default(), cli.state.clone().unwrap_or_default());
     bugs::count_panics();
@@ -132,7 +132,7 @@ struct Listeners {
     /// At a rewriting site.
     redirected: Option<TcpListener>,
     streams: Vec<TcpListener>,
-    /// The same ports of UDP.
+    /// UDP sockets on the same ports.
     datagrams: Vec<std::net::UdpSocket>,
     beacons: UdpSocket,
     orders: UdpSocket,
@@ -200,8 +200,8 @@ impl Tasks {
         });
     }
 
-    /// Waits for a signal, then drains; a second signal ends the drain. A task that ends, ends the process: a restart is better than
-    /// limping.
+    /// Waits for a signal, then drains; a second signal ends the drain. If a task ends, the process exits: a restart is better than a partly
+    /// working agent.
     async fn run_until_signal(mut self, context: &AgentContext) -> Result<(), RunError> {
         let mut term = signal(SignalKind::terminate()).map_err(socket_error("signals"))?;
         let mut int = signal(SignalKind::interrupt()).map_err(socket_error("signals"))?;
@@ -221,7 +221,7 @@ async fn drain(context: &AgentContext, term: &mut Signal, int: &mut Signal) {
     info!(sessions = sessions(), seconds = config.drain_seconds, "draining");
     context.refuse_more();
     let deadline = Instant::now() + Duration::from_secs(config.drain_seconds.into());
-    // nft needs a moment to disarm, peers a round trip: sessions that have begun meanwhile still arrive.
+    // nft needs a moment to disarm, and peers need a round trip: sessions begun meanwhile still arrive.
     sleep(DRAIN_NOTICE).await;
     let ahead = || context.with_server_legs(|legs| legs.asked()) > 0;
     let expected = || ahead() || context.with_order_protocol(|protocol, _| protocol.counts().0) > 0;
@@ -232,11 +232,11 @@ async fn drain(context: &AgentContext, term: &mut Signal, int: &mut Signal) {
     }
     info!(sessions = sessions(), "leaving");
     context.tunnel().close().await;
-    // The last orders are sent by tasks that have to run once more.
+    // Let the tasks that send the last orders run once more.
     sleep(DRAIN_POLL).await;
 }
 
-/// Waits while a condition holds, until a deadline or another signal; true after a signal.
+/// Waits while a condition holds, until a deadline or another signal; returns true after a signal.
 async fn wait_while(busy: impl Fn() -> bool, deadline: Instant, term: &mut Signal, int: &mut Signal) -> bool {
     while busy() && Instant::now() < deadline {
         tokio::select! {
@@ -248,7 +248,7 @@ async fn wait_while(busy: impl Fn() -> bool, deadline: Instant, term: &mut Signa
     false
 }
 
-/// Without them the agent works: sessions keep their initial marks.
+/// Loads the filters that read host marks. Without the filters sessions keep their initial marks.
 fn segment_marks() -> Option<Arc<SegmentMarks>> {
     let filters = SegmentMarks::new();
     if let Err(error) = &filters {
@@ -275,7 +275,7 @@ fn listen(config: &AgentConfig, segment_marks: Option<&SegmentMarks>) -> Result<
         sockets::stream_datagrams(address)
             .map_err(socket_error(format!("stream port {address} for datagrams")))
     };
-    // Connections inherit it from their listener, so that no segment is missed before they are accepted.
+    // Connections inherit the filter from their listener, so that no segment is missed before accept.
     let watched = |listener: std::io::Result<std::net::TcpListener>| {
         let watch = |listener: &std::net::TcpListener| segment_marks.map_or(Ok(()), |f| f.watch(listener));
         listener.and_then(|listener| watch(&listener).map(|()| listener))

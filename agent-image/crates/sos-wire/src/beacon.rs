@@ -29,9 +29,9 @@ pub struct Beacon {
     pub willing: bool,
     /// The agent.
     pub agent: AgentId,
-    /// Boot id of its process.
+    /// Boot id of the agent's process.
     pub boot: BootId,
-    /// From 1, one more with each beacon of a boot.
+    /// Sequence number of the beacon in the boot, from 1.
     pub sequence: u64,
     /// Milliseconds since 1970.
     pub time_ms: u64,
@@ -53,7 +53,7 @@ pub struct Beacon {
     pub stream_ports: u16,
     /// The agent's address on the site's network.
     pub address: Ipv4Addr,
-    /// The agent's MAC address there.
+    /// The agent's MAC address on the site's network.
     pub mac: MacAddress,
     /// Bits per second that the agent can relay, 0 = unknown.
     pub capacity_bps: u64,
@@ -120,7 +120,7 @@ impl Beacon {
     }
 }
 
-/// The length as a byte if it is 1 to `max`.
+/// Returns the length as a byte if it is 1 to `max`.
 fn bounded(len: usize, max: u8) -> Option<u8> {
     u8::try_from(len).ok().filter(|len| (1..=max).contains(len))
 }
@@ -162,7 +162,7 @@ impl<'a> UnverifiedBeacon<'a> {
         Ok(Self { bytes, key_id: KeyId::decode(key_id)?, site, agent: AgentId(c.array()?) })
     }
 
-    /// Check the tag under the agent's beacon key and decode the rest.
+    /// Check the tag with the agent's beacon key and decode the rest.
     ///
     /// # Errors
     /// [`WireError::Tag`], or the invalid field.

@@ -13,7 +13,7 @@ pub(crate) fn put_address(out: &mut Vec<u8>, address: Ipv4Addr) {
     out.extend_from_slice(&address.octets());
 }
 
-/// A position in a message. Running off its end is an error, never a panic.
+/// A position in a message. Reading past the end is an error, never a panic.
 pub(crate) struct Cursor<'a>(&'a [u8]);
 
 impl<'a> Cursor<'a> {

@@ -6,17 +6,17 @@ use crate::error::WireError;
 use crate::frame::{Frame, HEADER_LEN, Header, MAX_PAYLOAD};
 use crate::payload::Payload;
 
-/// Most bytes of one frame, hence most that the decoder asks the buffer to hold.
+/// Maximum size of one frame in bytes, hence of the buffer that the decoder requests.
 pub const MAX_FRAME: usize = HEADER_LEN + MAX_PAYLOAD;
 /// Payloads up to this size are copied out: a slice would keep the whole read buffer alive for a few bytes.
 const COPY_LIMIT: usize = 4096;
-/// Minimum size of a part delivered by itself.
+/// Minimum size of a part delivered as a frame of its own.
 const PART_MIN: usize = 16 << 10;
 
 /// Takes whole frames from the front of a buffer that the caller fills.
 ///
-/// The frames are the same however the bytes were cut into reads. After an error the stream is broken: every further call repeats the
-/// error (frame.md clause 13).
+/// The frames do not depend on how the bytes were cut into reads. After an error the stream is broken: every further call repeats the error
+/// (frame.md clause 13).
 ///
 /// ```
 /// use bytes::BytesMut;
@@ -52,9 +52,9 @@ impl Decoder {
         self.header.map_or(HEADER_LEN, |header| header.payload_len).saturating_sub(buffered)
     }
 
-    /// Take the received part of an incomplete Data frame as a Data frame of its own; the next part continues it. For a
-    /// caller whose buffer has no room for the rest: a session takes bytes by their offset, and joining them would mean copying them.
-    /// `None` if the part is empty or so small that copying it is cheaper.
+    /// Take the received part of an incomplete Data frame as a Data frame of its own; the next part continues it. This is for callers whose
+    /// buffer has no room for the rest: a session takes bytes by their offset, so the parts need not be joined by copying. `None` if the part is
+    /// empty or so small that copying it is cheaper.
     pub fn take_part(&mut self, buffer: &mut BytesMut) -> Option<Frame> {
         if buffer.len() < PART_MIN { None } else { self.take_begun(buffer) }
     }
@@ -70,12 +70,13 @@ impl Decoder {
         Some(part.carry(payload(buffer, len).into()))
     }
 
-    /// Remaining payload bytes of the Data frame that has begun, in the buffer or not; 0 if none has.
+    /// Remaining payload bytes of the Data frame that has begun, whether in the buffer or not; 0 if no frame has begun.
     pub fn begun(&self) -> usize {
         self.header.and_then(|header| header.data_len()).unwrap_or(0)
     }
 
-    /// Take the next of those bytes, received outside the buffer, which is empty: a Data frame of its own, as from [`Self::take_part`].
+    /// Take the next bytes of that frame, received outside the buffer while the buffer is empty, as a Data frame of its own like
+    /// [`Self::take_part`].
     ///
     /// # Panics
     /// If `payload` is empty, or longer than [`Self::begun`].
@@ -115,7 +116,7 @@ mod tests {
     use super::*;
     use crate::{Body, SessionNumber};
 
-    /// A decoder within a Data frame of so many bytes at offset 7, of which none is in the buffer.
+    /// A decoder inside a Data frame of `len` bytes at offset 7, with none of them in the buffer.
     fn begun(len: usize) -> (Decoder, BytesMut) {
         let frame =
             Frame { session: SessionNumber(1), body: Body::Data { offset: 7, payload: vec![7; len].into() } };

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// Reason for rejecting a message. Callers count each kind separately; none affects more than the message or stream.
+/// Reason for rejecting a message. Callers count each kind separately; no error affects more than its message or stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum WireError {
     /// Fewer bytes than the layout needs.
@@ -37,13 +37,13 @@ pub enum WireError {
 /// Reason for treating a datagram as replayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Replay {
-    /// The sender has restarted since.
+    /// The sender has restarted since it sent the message.
     #[error("boot id of an earlier life")]
     OldBoot,
     /// The sequence was received before.
     #[error("sequence seen before")]
     Seen,
-    /// Too far behind the highest sequence to decide.
+    /// Too far behind the highest sequence to tell whether it was received.
     #[error("sequence too old")]
     TooOld,
     /// A new boot id whose time is not near the receiver's clock.

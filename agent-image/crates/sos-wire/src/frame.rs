@@ -13,7 +13,7 @@ use crate::payload::Payload;
 
 /// Bytes of a frame's header.
 pub const HEADER_LEN: usize = 32;
-/// Most bytes in a frame's payload (frame.md clause 4).
+/// Maximum size of a frame's payload in bytes (frame.md clause 4).
 pub const MAX_PAYLOAD: usize = 262_144;
 /// Bytes that a sender may send in a direction before the first Ack (frame.md clause 9).
 pub const INITIAL_CREDIT: u64 = 262_144;
@@ -92,7 +92,7 @@ pub enum Body {
     },
     /// Ask the other agent to open no more sessions.
     GoAway,
-    /// Ask about the liveness of the other end's host, because this end's host asks.
+    /// Ask about the liveness of the other end's host, because of keepalive probes of this end's host.
     Probe {
         /// Echoed.
         opaque: u64,
@@ -101,16 +101,16 @@ pub enum Body {
     HostState {
         /// Copied from the Probe that it answers; 0 = unasked.
         opaque: u64,
-        /// It has left data unacknowledged for too long.
+        /// The host has left data unacknowledged for too long.
         silent: bool,
     },
     /// DSCP and TTL of the packets of this side's host.
     Marks {
         /// Position of the first byte in the direction that they apply to.
         offset: u64,
-        /// Counts the changes of a direction from 1, below 2^48: the higher of two is the later.
+        /// Number of the change within a direction, from 1 and below 2^48: the higher of two is the later.
         change: u64,
-        /// The marks from there on.
+        /// The marks from that position on.
         marks: Marks,
     },
     /// Willingness to accept sessions.
@@ -118,7 +118,7 @@ pub enum Body {
         /// Current count of changes.
         changes: Willingness,
     },
-    /// Connect to a server for a session that has not begun, to learn whether it accepts.
+    /// Connect to a server for a session that has not begun, to learn whether the server accepts.
     Connect {
         /// Content of the session's Open.
         open: Open,
@@ -130,14 +130,14 @@ pub enum Body {
         /// Reason for the failure; `None` = the server has accepted.
         refused: Option<RefuseReason>,
     },
-    /// Close the connection of a Connect: its session will not begin.
+    /// Close the connection of a Connect because its session will not begin.
     Release {
         /// The session.
         session: SessionUuid,
     },
 }
 
-/// Count of changes between accepting and not accepting new sessions during an agent's life; starts with accepting (frame.md section 6).
+/// Count of an agent's changes between accepting and not accepting new sessions; an agent starts with accepting (frame.md section 6).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Willingness(pub u64);
 
@@ -154,8 +154,8 @@ impl Willingness {
     }
 }
 
-/// Bytes that have arrived at an agent and that its host has not acknowledged, in KiB, rounded up; the maximum means that or more (frame.md
-/// clause 8).
+/// Bytes that have arrived at an agent and that its host has not acknowledged, in KiB, rounded up; the maximum value means at least that many
+/// (frame.md clause 8).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Backlog(pub u16);
 
@@ -178,7 +178,7 @@ impl Backlog {
 pub struct Open {
     /// Names the session across controllers and agents.
     pub session: SessionUuid,
-    /// The client's address and port, which the server is to see as its peer.
+    /// The client's address and port, which the server sees as its peer.
     pub client: SocketAddrV4,
     /// The server's address and port.
     pub server: SocketAddrV4,
@@ -186,7 +186,7 @@ pub struct Open {
     pub marks: Marks,
     /// Block size in bytes.
     pub block_bytes: u32,
-    /// Limit of bytes that each agent holds per direction, 0 = the agents decide.
+    /// Maximum number of bytes that each agent holds per direction, 0 = the agents decide.
     pub queue_bytes: u32,
 }
 
@@ -291,8 +291,8 @@ impl Kind {
         if fits { Ok(()) } else { Err(WireError::Length) }
     }
 
-    /// Check the credit field beside a payload of `len` bytes: of Compressed it is the uncompressed length, of HostState a boolean, of Marks
-    /// their value, of Connected the reason of a refusal or 0.
+    /// Check the credit field of a frame with a payload of `len` bytes. In Compressed the field is the uncompressed length, in HostState a
+    /// boolean, in Marks their value, in Connected the reason of a refusal or 0.
     fn check_credit(self, credit: u64, len: usize) -> Result<(), WireError> {
         match self {
             Self::Compressed if !(len as u64 + 1..=MAX_PAYLOAD as u64).contains(&credit) => {
@@ -305,7 +305,7 @@ impl Kind {
         }
     }
 
-    /// Bytes of the direction in the frame.
+    /// Number of the direction's bytes in the frame.
     const fn carried(self, credit: u64, len: usize) -> u64 {
         if matches!(self, Self::Compressed) { credit } else { len as u64 }
     }
@@ -330,7 +330,7 @@ fn refusal(code: u64) -> Result<Option<RefuseReason>, WireError> {
 }
 
 impl Frame {
-    /// Append the header and every payload except that of Data and Compressed, which the caller writes after it.
+    /// Append the header and the payload; the caller writes the payload of Data and Compressed after the header.
     ///
     /// # Panics
     /// If a Data payload is empty or longer than [`MAX_PAYLOAD`], or a compressed one not shorter than its uncompressed length: the sender
@@ -441,7 +441,7 @@ impl Header {
         if kind.of_stream() != (session == SessionNumber::NONE) {
             return Err(WireError::Field("session number"));
         }
-        // Ping's offset is opaque; elsewhere the end of the payload, for Fin plus one, must be an offset too.
+        // Ping's offset is opaque. In other frames the end of the payload must also be a valid offset, for Fin plus one.
         kind.check_credit(credit, payload_len)?;
         let end = offset.checked_add(kind.carried(credit, payload_len) + 1);
         if end.is_none() && !matches!(kind, Kind::Ping | Kind::Pong | Kind::Probe | Kind::HostState) {
@@ -450,7 +450,7 @@ impl Header {
         Ok(Self { kind, payload_len, session, offset, credit, backlog })
     }
 
-    /// Split a Data header: returns that of its first `len` bytes, which must be fewer than all; this header keeps the rest.
+    /// Split a Data header: returns the header of its first `len` bytes, which must not be all; this header keeps the rest.
     pub(crate) fn split_off(&mut self, len: usize) -> Option<Self> {
         (self.kind == Kind::Data).then(|| {
             let part = Self { payload_len: len, ..*self };
@@ -465,7 +465,7 @@ impl Header {
         (self.kind == Kind::Data).then_some(self.payload_len)
     }
 
-    /// Complete a Data header with a payload of `payload_len` bytes, wherever they are.
+    /// Complete a Data header with a payload of `payload_len` bytes, in memory or elsewhere.
     pub(crate) fn carry(self, payload: Payload) -> Frame {
         Frame { session: self.session, body: Body::Data { offset: self.offset, payload } }
     }

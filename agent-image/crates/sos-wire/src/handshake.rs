@@ -1,7 +1,7 @@
 //! The handshake of a stream: Hello, Welcome, Confirm (frame.md section 1).
 //!
-//! Each side proves possession of the pair key by a tag over the other's fresh nonce, so a recorded handshake is worthless. The
-//! dialer proves itself last: the acceptor spends one HMAC and no state on a Hello without a valid Confirm.
+//! Each side proves possession of the pair key by a tag over the other side's fresh nonce, so a recorded handshake is worthless. The dialer
+//! proves itself last: without a valid Confirm, the acceptor spends one HMAC and no state on a Hello.
 
 use crate::cursor::Cursor;
 use crate::error::WireError;
@@ -36,7 +36,7 @@ impl Capabilities {
     /// Accepts Connect, Connected and Release frames on this stream (frame.md section 9).
     pub const CONNECT: Self = Self(16);
 
-    /// The features common to both.
+    /// Features that both sets contain.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -57,7 +57,7 @@ pub struct Hello {
     pub site: SiteId,
     /// The path label the stream belongs to.
     pub label: u8,
-    /// Unique within one boot of the dialer.
+    /// Stream number, unique within one boot of the dialer.
     pub stream_no: u32,
     /// The dialer.
     pub agent: AgentId,
@@ -78,7 +78,7 @@ pub enum WelcomeStatus {
     Draining,
     /// The dialer has reached its limit of streams.
     TooManyStreams,
-    /// The acceptor has no key of that id; this answer carries no tag.
+    /// The acceptor does not have the named key; this answer carries no tag.
     UnknownKey,
     /// The acceptor requires encryption.
     EncryptedOnly,

@@ -80,7 +80,7 @@ impl Key {
         self.expand(&[b"sos/order/a2c/".as_slice(), &agent.0].concat())
     }
 
-    /// Derive the Ed25519 private key that authenticates one end of an encrypted stream from the pair key. Both ends derive both.
+    /// Derive, from the pair key, the Ed25519 private key that authenticates one end of an encrypted stream. Both ends derive both keys.
     pub fn stream_identity(&self, endpoint: StreamEndpoint) -> Zeroizing<[u8; 32]> {
         let info = match endpoint {
             StreamEndpoint::Dialer => b"sos/tls/dialer".as_slice(),
@@ -113,7 +113,7 @@ pub enum KeyFile {
     OwnSite(KeyId),
     /// `site-<site id>-<keyid>` at the controller: the key of a site.
     Site(SiteId, KeyId),
-    /// `pair-<site id>-<keyid>` at an agent: the key of the pair of its own site and the named one.
+    /// `pair-<site id>-<keyid>` at an agent: the key of the pair of the agent's site and the named site.
     Pair(SiteId, KeyId),
 }
 
@@ -146,10 +146,10 @@ impl fmt::Display for KeyFile {
     }
 }
 
-/// Name of the file in a key folder that holds the id of the key to sign with, if that is not the highest.
+/// Name of the file in a key folder that holds the id of the signing key, if that is not the highest id.
 pub const SENDING_FILE: &str = "sending";
 
-/// Keys of one purpose by id: a sender uses the newest that is known everywhere, a receiver the key named in the message.
+/// Keys for one purpose, by id: a sender uses the newest key known everywhere, a receiver the key named in the message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Keyring {
     keys: BTreeMap<KeyId, Key>,
@@ -167,7 +167,7 @@ impl Keyring {
         self.agreed = Some(id);
     }
 
-    /// The key to send with: that of the highest id, or of the highest up to the agreed one.
+    /// The key to send with: the one with the highest id, or with the highest id up to the agreed one.
     pub fn sending(&self) -> Option<(KeyId, &Key)> {
         let agreed = self.agreed.and_then(|agreed| self.keys.range(..=agreed).next_back());
         agreed.or_else(|| self.keys.last_key_value()).map(|(id, key)| (*id, key))

@@ -26,7 +26,7 @@ impl Marks {
         if dscp > MAX_DSCP { Err(WireError::Field("dscp")) } else { Ok(Self { dscp, ttl }) }
     }
 
-    /// The marks after so many routers: each lowers the TTL by one (RFC 791, 3.2), but never so far that packets do not arrive.
+    /// The marks after a number of routers: each lowers the TTL by one (RFC 791, 3.2), but here never so far that packets do not arrive.
     #[must_use]
     pub fn behind(self, routers: u8) -> Self {
         let ttl = if self.ttl == 0 { 0 } else { self.ttl.saturating_sub(routers).max(1) };

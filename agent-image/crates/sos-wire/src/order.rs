@@ -29,7 +29,7 @@ pub struct OrderHeader {
     pub agent: AgentId,
     /// Boot id of the sender.
     pub boot: BootId,
-    /// From 1, one more with each order of the sender's boot.
+    /// Sequence number of the order in the sender's boot, from 1.
     pub sequence: u64,
     /// Milliseconds since 1970.
     pub time_ms: u64,
@@ -143,7 +143,7 @@ impl OrderBody {
     }
 }
 
-/// In a Ready: the server has accepted.
+/// Flag in a Ready: the server has accepted.
 const ACCEPTED: u8 = 1;
 
 fn take_ready(c: &mut Cursor<'_>) -> Result<OrderBody, WireError> {
@@ -238,12 +238,12 @@ impl<'a> UnverifiedOrder<'a> {
         Ok(Self { bytes, code, key_id: KeyId::decode(key_id)?, controller, agent: AgentId(c.array()?) })
     }
 
-    /// True if its type is one from a controller to an agent: the direction selects the key.
+    /// True if the order's type is from a controller to an agent: the direction selects the key.
     pub fn is_to_agent(&self) -> bool {
         is_to_agent(self.code)
     }
 
-    /// Check the tag under the order key of its direction and decode the rest.
+    /// Check the tag with the order key of the order's direction and decode the rest.
     ///
     /// # Errors
     /// [`WireError::Tag`], or the invalid field.

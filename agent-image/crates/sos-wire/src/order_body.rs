@@ -7,9 +7,9 @@ use crate::error::WireError;
 use crate::id::{AgentId, SessionUuid};
 use crate::marks::Marks;
 
-/// Most sessions one SessionReport chunk names (order.md clause 7).
+/// Maximum number of sessions in one SessionReport chunk (order.md clause 7).
 pub const MAX_REPORTED: usize = 64;
-/// Most sessions one FlowReport chunk names (order.md clause 12).
+/// Maximum number of sessions in one FlowReport chunk (order.md clause 12).
 pub const MAX_FLOWS: usize = 16;
 /// The one transport of v1.
 const TRANSPORT_TCP_PARALLEL: u8 = 1;
@@ -86,13 +86,13 @@ wire_enum! {
         MemoryLimit = 3,
         /// The other agent is not a peer of its configuration.
         UnknownPeer = 4,
-        /// Its own configuration does not cover the addresses.
+        /// The agent's own configuration does not cover the addresses.
         NotPermitted = 5,
         /// The agent does not support the transport.
         UnsupportedTransport = 6,
         /// The server recently left SYNs unanswered; connections to it stay plain for a while.
         ServerUnreachable = 7,
-        /// (egress agent) The client's port is in use at the agent, so that it cannot connect from the client's address.
+        /// (egress agent) The client's port is in use at the agent, so the agent cannot connect from the client's address.
         PortTaken = 8,
         /// The server answered the SYN with a reset.
         ServerRefused = 9,
@@ -150,13 +150,13 @@ pub struct Prepare {
     pub congestion: Congestion,
     /// Condition for Ready.
     pub accept: Accept,
-    /// DSCP and TTL of the client's SYN, for a connection to the server that is made before the session begins.
+    /// DSCP and TTL of the client's SYN, for connecting to the server before the session begins.
     pub marks: Marks,
     /// The other agent.
     pub peer: AgentId,
-    /// Its address.
+    /// The other agent's address.
     pub peer_address: Ipv4Addr,
-    /// Its first stream port.
+    /// The other agent's first stream port.
     pub peer_stream_port: u16,
 }
 
@@ -281,7 +281,7 @@ impl SessionReport {
     }
 }
 
-/// A session that an agent has begun by its own configuration, without an order.
+/// A session that an agent has begun without an order, by its own configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReportedFlow {
     /// The session.
@@ -345,7 +345,7 @@ fn take_flow(c: &mut Cursor<'_>) -> Result<ReportedFlow, WireError> {
     })
 }
 
-/// Write the header of every chunk of a report: number of the report, (chunk, chunks), count.
+/// Write the header of every chunk of a report: report number, chunk and number of chunks, count.
 fn put_chunk(
     out: &mut Vec<u8>,
     report: u32,

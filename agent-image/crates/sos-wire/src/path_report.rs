@@ -4,9 +4,9 @@ use crate::cursor::Cursor;
 use crate::error::WireError;
 use crate::id::AgentId;
 
-/// Most paths one PathReport names.
+/// Maximum number of paths in one PathReport.
 pub const MAX_PATH_ROWS: usize = 16;
-/// Most services one PathReport names.
+/// Maximum number of services in one PathReport.
 pub const MAX_SERVICE_ROWS: usize = 16;
 
 /// Short id of a service: the first 8 bytes of the SHA-256 of its id.
@@ -36,9 +36,9 @@ pub struct PathRow {
     pub rtt_us: u32,
     /// Lowest recent round trip in microseconds, 0 = unknown.
     pub min_rtt_us: u32,
-    /// Bytes of hosts passed to streams.
+    /// Bytes from hosts passed to streams.
     pub sent: u64,
-    /// Bytes of hosts received from streams.
+    /// Bytes for hosts received from streams.
     pub received: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Payload of a Data frame: bytes in memory, or bytes held elsewhere, at a place that only their keeper knows.
+//! Payload of a Data frame: bytes in memory, or bytes held elsewhere, in a place known only to their keeper.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-/// Holder of bytes that are not in this process's memory. Code that knows its concrete type can take them.
+/// Holder of bytes that are not in this process's memory. Code that knows the concrete type can take the bytes.
 pub trait Keeper: Any + Debug + Send + Sync {}
 
 /// A range of the bytes of a [`Keeper`].
@@ -100,7 +100,7 @@ impl Payload {
     }
 }
 
-/// Payloads are equal only as bytes in memory, wherever those are.
+/// Payloads are equal only if both are bytes in memory with equal content.
 impl PartialEq for Payload {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {

@@ -6,13 +6,13 @@ use crate::cursor::{Cursor, put_address};
 use crate::error::WireError;
 use crate::path_report::ServiceMark;
 
-/// Most counters of one PlainReport.
+/// Maximum number of counters in one PlainReport.
 pub const MAX_PLAIN_ROWS: usize = 16;
-/// Most connections one PlainReport names.
+/// Maximum number of connections in one PlainReport.
 pub const MAX_PLAIN_SAMPLES: usize = 16;
 
-/// Reason for leaving a covered connection to plain TCP: a number of the closed set of northbound.md clause 4, as
-/// far as an agent decides about it. A number that this version does not know is kept.
+/// Reason for leaving a covered connection to plain TCP: a number of the closed set of northbound.md clause 4 that an agent can decide about.
+/// Unknown numbers are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PlainReason(pub u16);
 
@@ -21,11 +21,11 @@ impl PlainReason {
     pub const ACCELERATED: Self = Self(0);
     /// An MPTCP, TCP MD5 or TCP-AO option.
     pub const OPTION: Self = Self(1);
-    /// The agent holds as many SYNs as it can.
+    /// The agent holds the maximum number of SYNs.
     pub const FULL: Self = Self(4);
-    /// No agent of the far site is alive and willing.
+    /// No agent of the egress site is alive and willing.
     pub const NO_AGENT: Self = Self(5);
-    /// The far agent did not answer in time.
+    /// The egress agent did not answer in time.
     pub const NO_ANSWER: Self = Self(8);
     /// The agent is draining.
     pub const DRAINING: Self = Self(10);
@@ -33,11 +33,11 @@ impl PlainReason {
     pub const SESSIONS: Self = Self(11);
     /// The agent has reached its memory limit.
     pub const MEMORY: Self = Self(12);
-    /// The far agent's configuration does not cover the connection.
+    /// The egress agent's configuration does not cover the connection.
     pub const NOT_PERMITTED: Self = Self(14);
     /// The server left SYNs unanswered recently.
     pub const SERVER_UNREACHABLE: Self = Self(16);
-    /// Clients on that port did not complete their handshakes with the agent recently.
+    /// Clients connecting to that port recently did not complete their handshakes with the agent.
     pub const CLIENT_SILENT: Self = Self(17);
     /// The agent or the switch is not armed for the service.
     pub const NOT_ARMED: Self = Self(18);
@@ -45,7 +45,7 @@ impl PlainReason {
     pub const PORT_TAKEN: Self = Self(22);
     /// The server, or a firewall, refused the connection.
     pub const SERVER_REFUSED: Self = Self(28);
-    /// The server left the far agent's SYN unanswered.
+    /// The server left the egress agent's SYN unanswered.
     pub const SERVER_SILENT: Self = Self(29);
 }
 

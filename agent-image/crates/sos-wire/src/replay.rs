@@ -3,7 +3,7 @@
 use crate::error::Replay;
 use crate::id::BootId;
 
-/// Size of the replay window: sequences remembered behind the highest one.
+/// Size of the replay window: number of sequences remembered behind the highest.
 pub const WINDOW: u64 = 128;
 /// Largest difference between the clock in a message with a new boot id and the receiver's, in milliseconds.
 pub const CLOCK_TOLERANCE_MS: u64 = 30_000;
@@ -23,7 +23,7 @@ impl ReplayGuard {
     /// `time_ms` is the time the message claims, `now_ms` the receiver's, both in milliseconds since 1970.
     ///
     /// # Errors
-    /// The [`Replay`] that forbids it; the state is unchanged then.
+    /// The [`Replay`] that forbids the message; the state is then unchanged.
     pub fn admit(&mut self, boot: BootId, sequence: u64, time_ms: u64, now_ms: u64) -> Result<(), Replay> {
         match self.boot {
             Some(known) if boot < known => Err(Replay::OldBoot),
@@ -79,7 +79,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a model with unlimited memory: no sequence twice, and every new one inside the window once.
+        /// Compare with a model of unlimited memory: no sequence is admitted twice, and every new one inside the window once.
         #[test]
         fn a_sequence_is_admitted_at_most_once(sequences in prop::collection::vec(0u64..400, 1..600)) {
             let (mut guard, mut seen) = (ReplayGuard::default(), BTreeSet::new());

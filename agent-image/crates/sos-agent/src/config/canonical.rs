@@ -25,7 +25,8 @@ pub fn document_hash(text: &[u8]) -> Result<String, serde_json::Error> {
     Ok(hash)
 }
 
-/// Sorts keys itself: whether `serde_json` keeps them sorted depends on features that other crates may enable.
+/// Writes a value with sorted keys. Keys are sorted here because `serde_json` keeps them sorted only without a feature that other crates may
+/// enable.
 fn write_value(value: &Value, out: &mut String) {
     match value {
         Value::Object(fields) => {

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use sos_wire::{AgentId, Key, KeyFile, KeyId, Keyring, SENDING_FILE, SiteId, WireError};
 
-/// Most files read from a key folder: a pair key for every peer site, twice while they are rotated.
+/// Maximum number of files read from a key folder: a pair key for every peer site, twice during rotation.
 pub const MAX_FILES: usize = 4_096;
-/// Longest key file: 64 hex digits and white space around them.
+/// Maximum size of a key file: 64 hex digits and surrounding white space.
 const MAX_FILE_BYTES: u64 = 256;
 
 /// The site key and the pair keys of one agent.
@@ -34,7 +34,7 @@ pub enum KeysError {
         /// Which.
         path: String,
     },
-    /// The file that names the key to send with contains no key id.
+    /// The file that names the sending key contains no key id.
     #[error("{path}: must hold a key id, 1 to 65535")]
     Sending {
         /// Which.
@@ -55,7 +55,7 @@ pub enum KeysError {
 }
 
 impl AgentKeys {
-    /// Reads a key folder. Files that are not named like an agent's keys are ignored, since mounted folders contain others.
+    /// Reads a key folder. Files not named like an agent's keys are ignored, since mounted folders contain other files.
     ///
     /// # Errors
     /// The folder cannot be read, a key is malformed, or there is no site key.

@@ -10,7 +10,7 @@ use crate::config::{AgentConfig, ConfigError, MAX_DOCUMENT_BYTES};
 /// Name of the last good copy in the state folder.
 const LAST_GOOD: &str = "agent-config.json";
 
-/// Reason for the lack of a configuration.
+/// Reason why there is no configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     /// The file cannot be read.
@@ -31,14 +31,14 @@ pub enum SourceError {
     },
 }
 
-/// Verdict on a document that appears while another is in force.
+/// Verdict on a document read while another one is in force.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It is in force already.
     Same,
-    /// It is older, or a second document with the generation in force.
+    /// The document is older, or is another document with the generation in force.
     Stale,
-    /// It changes something that is set up only at start; names the field.
+    /// The document changes a setting that is applied only at start; names the field.
     NeedsRestart(&'static str),
     /// Put it in force.
     Take,
@@ -115,7 +115,7 @@ impl Source {
     /// The configuration at start: the file's, else the last good one.
     ///
     /// # Errors
-    /// The error in the file, when there is no good copy either.
+    /// The error in the file, if there is no good copy either.
     pub fn start(&mut self) -> Result<AgentConfig, SourceError> {
         let path = document_path(&self.path, &self.node);
         let error = match read(&path).and_then(|text| parse(&path, &text, &self.node).map(|c| (text, c))) {
@@ -136,10 +136,10 @@ impl Source {
         }
     }
 
-    /// Polls the file; `None` if its content has not changed. A document is returned once, valid or not.
+    /// Polls the file; `None` if its content has not changed. Each document is returned once, valid or not.
     ///
     /// # Errors
-    /// The new content is invalid. A file that is missing for a moment is no error: mounted files are swapped.
+    /// The new content is invalid. A briefly missing file is no error: mounted files are swapped.
     pub fn poll(&mut self) -> Option<Result<AgentConfig, SourceError>> {
         let path = document_path(&self.path, &self.node);
         let text = match read(&path) {
@@ -150,18 +150,18 @@ impl Source {
         if text == self.seen {
             return None;
         }
-        // Before parsing: a document that makes the parser panic does so once.
+        // Set before parsing, so that a document that makes the parser panic does so only once.
         self.seen = text;
         Some(parse(&path, &self.seen, &self.node))
     }
 
-    /// Makes the last document read the last good copy.
+    /// Saves the document last read as the last good copy.
     pub fn keep_seen(&self) {
         self.keep(&self.seen);
     }
 
-    /// Written to another file and renamed, so that a crash leaves the old copy or the new one. A failure is not fatal: the copy only
-    /// matters at a start without the file.
+    /// Writes the copy to another file and renames it, so that a crash leaves the old or the new copy. A failure is not fatal: the copy only
+    /// matters if the agent starts without the file.
     fn keep(&self, text: &[u8]) {
         let beside = self.last_good.with_extension("json.new");
         let written = self.last_good.parent().map_or(Ok(()), std::fs::create_dir_all);
