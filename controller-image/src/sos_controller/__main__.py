@@ -11,8 +11,8 @@ from typing import NoReturn
 from sos_controller.cli import parser
 
 LEAVE_S = 2.0
-"""Limit for clients that are being answered, and then for switches to acknowledge that new connections are plain; unacknowledged entries
-expire with their leases."""
+"""Time limit of each step of a graceful shutdown (`app.Controller.leave`). Leases that switches have not acknowledged as deleted expire by
+themselves."""
 
 
 def main() -> NoReturn:

@@ -56,23 +56,23 @@ LOG = logging.getLogger("sos_controller.app")
 TICK_S = 0.025
 """Half the shortest timer of an order (spec/order.md 8)."""
 MAX_UNCLAIMED = 256
-"""Connections without a claimed datapath behind them. The oldest is closed, so that a switch that shakes hands at once gets in however many
-others do not."""
+"""Maximum number of connections without a claimed datapath. Beyond it the oldest is closed, so that a switch that completes its handshake
+at once gets in, however many others do not."""
 MAX_CONNECTIONS = 4_096 + MAX_UNCLAIMED
-"""All datapaths a configuration may have, and unclaimed connections."""
+"""Maximum number of connections: as many datapaths as a configuration may have, and MAX_UNCLAIMED."""
 
 GC_THRESHOLDS = (50_000, 20, 50)
-"""Sessions make no reference cycles, so the collector runs far less often than every 700 objects."""
+"""Thresholds of garbage collection: far above every 700 objects, since sessions make no reference cycles."""
 
 LEAVE_POLL_S = 0.01
 DELAY_GAP_S = 0.001
-"""Minimum interval of checks for due packets; each leaves less than that after its time."""
+"""Minimum interval between checks for due packets; each packet leaves less than this after its due time."""
 
 Listener = Callable[[Notice], None]
 
 
 class DelayedPacketOut(NamedTuple):
-    """A packet-out that is not due yet. As many wait at a time as sessions begin in that time."""
+    """A packet-out that is not due yet. The number waiting equals the number of sessions that begin within the delay."""
 
     due: float
     number: int
@@ -146,8 +146,7 @@ class Controller:
                 self._not_carried_out(command)
 
     def _not_carried_out(self, command: Command) -> None:
-        """Handle a bug in a command: the datapaths it names have to reconnect and are read then, as it is unknown how much of it they
-        have."""
+        """Handle a bug in a command: its datapaths may have received any part of it, so they must reconnect and are then read."""
         name = type(command).__name__
         LOG.exception("bug: %s was not carried out", name)
         self.count("bugs", name)
@@ -360,8 +359,8 @@ class Controller:
             listener(notice)
 
     def leave(self, within_s: float) -> None:
-        """Shut down gracefully: new connections stay plain; wait until connections being opened are done, switches punt nothing more and
-        delayed packets are sent, `within_s` for each of both. Not to be used after this."""
+        """Shut down gracefully: new connections stay plain. Wait up to `within_s` for connections being opened, then up to `within_s` until
+        switches punt nothing more and delayed packets are sent. The controller is not usable after this."""
         self.happen(Leaving())
         self.flush()
         _wait_while(lambda: self.engine.setup.is_opening(time.monotonic()), within_s)

@@ -24,7 +24,7 @@ def record(over: SessionOver) -> None:
 
 
 def fields(over: SessionOver) -> dict[str, Any]:
-    """Return the fields of the record. None is a value that the controller does not know: many of adopted sessions."""
+    """Return the fields of the record. None marks a value unknown to the controller, as many values of adopted sessions are."""
     key = over.key
     told = [end for end in (over.ingress_end, over.egress_end) if isinstance(end, Ended)]
     return {

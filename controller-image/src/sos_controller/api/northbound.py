@@ -24,16 +24,16 @@ LOG = logging.getLogger("sos_controller.api")
 
 MAX_CONNECTIONS = 64
 MAX_PER_CLIENT = 32
-"""Connections from one address: a client that opens more leaves room for others, kubelet's probes among them."""
+"""Maximum number of connections from one address, so that one client leaves room for others, kubelet's probes among them."""
 REQUEST_S = 30.0
-"""Time for a request, body included, since the connection was made, or since the answer before, however it trickles."""
+"""Time limit of a request, body included, from the connection's start or the previous response, even if bytes keep arriving."""
 MAX_READERS = 16
 MAX_WAITING = 1_024
-"""Backlog of events after which a reader is cut off."""
+"""Maximum backlog of events of one reader; beyond it the reader is disconnected."""
 ACCEPT_PAUSE_S = 0.1
-"""Out of descriptors or memory, `accept` would fail again at once."""
+"""Delay before the next `accept` after a lack of descriptors or memory: an immediate retry would fail, too."""
 HEARTBEAT_S = 15.0
-"""An empty line shows the reader, and us, that the other side is still there."""
+"""Interval of empty lines on an event stream, by which each side detects that the other is gone."""
 
 Environ = dict[str, Any]
 StartResponse = Callable[[str, list[tuple[str, str]]], object]
@@ -51,7 +51,7 @@ class _RefusalError(Exception):
 
 
 class Api:
-    """Router of requests. `tokens` are replaced when their files change; without one no PUT is accepted."""
+    """Router of requests. `tokens` are replaced when their files change; without tokens, no PUT is accepted."""
 
     def __init__(self, controller: Controller, started_at: str) -> None:
         self.tokens: tuple[bytes, ...] = ()
@@ -132,7 +132,7 @@ class Api:
     def _authorize(self, header: str) -> None:
         scheme, _, given = header.partition(" ")
         said = given.strip().encode("latin-1", "replace")
-        # All of them are compared, so that the time does not reveal which one matched.
+        # Compare all tokens, so that the time does not reveal which token matched.
         right = [hmac.compare_digest(said, token) for token in self.tokens]
         if scheme.lower() != "bearer" or not any(right):
             raise _RefusalError(401, "a valid bearer token is needed")
@@ -156,7 +156,7 @@ class Api:
     def _events(self, start_response: StartResponse) -> Iterable[bytes]:
         if self._readers >= MAX_READERS:
             raise _RefusalError(503, f"{MAX_READERS} readers are there already")
-        self._readers += 1  # given back when the generator ends, for whatever reason
+        self._readers += 1  # decremented when the generator ends, for whatever reason
         start_response("200 OK", [("Content-Type", "application/x-ndjson"), ("Cache-Control", "no-store")])
         return _Stream(self._stream())
 
@@ -232,10 +232,10 @@ def _send(start_response: StartResponse, status: int, data: bytes, kind: str) ->
 
 
 class _Protocol(eventlet.wsgi.HttpProtocol):  # type: ignore[misc]
-    """eventlet's protocol, which limits the duration of a read, and not of a request."""
+    """eventlet's protocol with a time limit for requests: eventlet itself limits single reads only."""
 
     def handle(self) -> None:
-        """Serve a connection, unless its address has enough of them."""
+        """Serve a connection, unless its address has MAX_PER_CLIENT already."""
         served, address = self.server.app.served, self.client_address[0]
         if served[address] >= MAX_PER_CLIENT:
             return
@@ -268,7 +268,7 @@ class _Protocol(eventlet.wsgi.HttpProtocol):  # type: ignore[misc]
 
 
 class Listener:
-    """A listening socket whose `accept` never fails: eventlet's server ends with it, at the first lack of descriptors."""
+    """A listening socket whose `accept` never fails: eventlet's server would end at the first lack of descriptors."""
 
     def __init__(self, sock: Any) -> None:
         self._sock = sock
@@ -277,7 +277,7 @@ class Listener:
         return getattr(self._sock, name)
 
     def accept(self) -> Any:
-        """Return the next connection, once there is one and descriptors for it."""
+        """Return the next connection; wait for it, and for free descriptors."""
         while True:
             try:
                 return self._sock.accept()
@@ -287,6 +287,6 @@ class Listener:
 
 
 def serve(api: Api, sock: Any) -> None:
-    """Answer requests forever. Chunks are sent as they come: a line of the event stream must not wait for more of them."""
+    """Answer requests forever. Send each chunk at once: a line of the event stream must not wait for the next line."""
     limits = {"max_size": MAX_CONNECTIONS, "socket_timeout": REQUEST_S, "keepalive": REQUEST_S}
     eventlet.wsgi.server(Listener(sock), api, log=LOG, log_output=False, protocol=_Protocol, minimum_chunk_size=1, **limits)

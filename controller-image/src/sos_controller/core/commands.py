@@ -14,7 +14,7 @@ from sos_controller.core.wire.order import Ended
 
 
 class Apply(msgspec.Struct, frozen=True, gc=False):
-    """Change entries: adds (replacing), then, behind a barrier if there are both, deletes; then a barrier if `barrier`.
+    """Change entries: adds (which replace), then deletes, with a barrier in between if there are both; then a barrier if `barrier`.
 
     All messages carry `token`, so that a refusal can be told from success.
     """
@@ -60,8 +60,8 @@ class PacketOut(msgspec.Struct, frozen=True, gc=False):
 
 
 class ApplyGroup(msgspec.Struct, frozen=True, gc=False):
-    """Make a group that forwards to `mac` out of `port_no` while that port is live, else to plain forwarding, or out of `otherwise`. No
-    `mac` = remove the group."""
+    """Make a group that forwards to `mac` out of `port_no` while that port is live, else out of `otherwise` (by default plain forwarding).
+    No `mac` = remove the group."""
 
     dpid: DatapathId
     group_id: int
@@ -103,11 +103,11 @@ class SessionOver(msgspec.Struct, frozen=True, gc=False):
     labels: int
     adopted: bool
     began_ms: int
-    """Since 1970; of an adopted session when it was adopted."""
+    """Milliseconds since 1970; for an adopted session, the time of its adoption."""
     seconds: float
     reason: str
     ingress_end: Ended | str | None
-    """The agent's Ended, else why its side was taken for over, None if it was not."""
+    """The agent's Ended; else the reason why its side was assumed to be over; None if it was not."""
     egress_end: Ended | str | None
 
 

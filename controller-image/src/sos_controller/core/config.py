@@ -11,7 +11,7 @@ from sos_controller.core.types import Address, AgentId, DatapathId, MacAddress, 
 
 Name = Annotated[str, Meta(min_length=1, max_length=253)]
 ShortName = Annotated[str, Meta(min_length=1, max_length=63)]
-"""Bound of names that become the value of a Kubernetes label."""
+"""Name that fits into the value of a Kubernetes label."""
 UplinkName = Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,14}\\Z")]
 Dpid = Annotated[str, Meta(pattern="^[0-9a-f]{16}\\Z")]
 PortNumber = Annotated[int, Meta(ge=1, le=65535)]
@@ -22,7 +22,7 @@ MAX_SITES = 1_024
 MAX_DATAPATHS = 4_096
 MAX_SERVICES = 4_096
 MAX_BALANCES = 64
-"""Balances of one datapath: each takes a group and two priorities."""
+"""Maximum number of balances of one datapath: each takes a group and two priorities."""
 MAX_BYTES = 16 * 1024 * 1024
 
 
@@ -95,7 +95,7 @@ class Agent(_Strict, frozen=True):
 
 
 class Share(_Strict, frozen=True):
-    """Maximum part of a site's sessions for services of a namespace. `standing`: they may be proactive all the same."""
+    """Maximum percentage of a site's sessions for services of a namespace. `standing`: these services may be proactive nevertheless."""
 
     namespace: ShortName
     percent: Annotated[int, Meta(ge=1, le=100)]
@@ -137,7 +137,7 @@ class PortRange(_Strict, frozen=True):
 
 
 class Transport(_Strict, frozen=True):
-    """Wishes for the relay; 0 = the agent decides."""
+    """Requested relay settings; 0 = the agent decides."""
 
     streams: Annotated[int, Meta(ge=0, le=256)]
     block_bytes: Annotated[int, Meta(ge=0, le=262_144)]
@@ -147,7 +147,7 @@ class Transport(_Strict, frozen=True):
 
 
 class Paths(_Strict, frozen=True):
-    """Paths of sessions: the shortest, up to `max` at once, or each one of up to `max`."""
+    """Paths of each session: the shortest, up to `max` at once, or one of up to `max`."""
 
     mode: Literal["Shortest", "Disjoint", "RoundRobin", "LeastLoaded", "Measured"]
     max: Annotated[int, Meta(ge=1, le=8)]

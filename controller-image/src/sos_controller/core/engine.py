@@ -34,15 +34,15 @@ from sos_controller.core.wire.path_report import decode_path_report
 from sos_controller.core.wire.plain_report import decode_plain_report
 
 READ_AGAIN_S = 5.0
-"""A datapath that has not reported its entries by then is asked again."""
+"""Time after which a datapath that has not reported its entries is asked again."""
 AWAY_S = 3600.0
-"""An agent that cannot be heard because its switch is silent or away is lost after this; until then its traffic may well go on."""
+"""Time after which an agent whose switch is silent or disconnected is lost; until then its traffic may continue."""
 DEAF_AFTER_S = 0.5
-"""A longer gap between two ticks means that the controller itself was stopped: it could neither hear nor ask meanwhile."""
+"""Maximum gap between two ticks. After a longer gap the controller itself was stopped, and could neither receive nor send."""
 LISTEN_S = 1.5
-"""Silence counts again this long after such a gap: a probe interval and a half."""
+"""Time after such a gap until silence counts again: one and a half probe intervals."""
 SILENT = 0.5
-"""A datapath that has been silent for this share of the link expiry cannot be heard: decided before its links expire, not after."""
+"""Fraction of the link expiry after which a silent datapath counts as unreachable: before its links expire, not after."""
 WATCH_S = 5.0
 """Interval of Watch orders to an agent: three may be lost before it stops reporting sessions without an order (spec/order.md 11)."""
 REPLAN_GAP_S = 0.02
@@ -65,7 +65,7 @@ class Engine:
         self.setup.begun, self.mobility.give_up = self.mobility.begun, self.setup.give_up
         self._around = Surroundings(self.state.site_of, self.state.topology.is_inter_switch)
         self.stale_entries = StaleEntries(self.state)
-        self._compared: set[DatapathId] = set()  # claimed datapaths that have had something from us in this run
+        self._compared: set[DatapathId] = set()  # claimed datapaths that this run has sent something to
         self._ticked_at = self._listening_from = 0.0
         self._due = {"probe": 0.0, "renew": 0.0, "check": 0.0, "watch": 0.0, "replan": 0.0}
         self._handlers = {
@@ -295,7 +295,7 @@ class Engine:
         switch = state.switches.get(event.dpid)
         if switch is None or switch.claim is None or state.programmer.is_synced(event.dpid):
             return
-        if switch.is_ours and not self.forwarding.covers(event.dpid):  # or its flood entries would be removed now, and restored after
+        if switch.is_ours and not self.forwarding.covers(event.dpid):  # else its flood entries would go now, and be restored later
             self._replan_forwarding()
         entries, first = self.balances.take_over(event.dpid, event.entries), event.dpid not in self._compared
         self._compared.add(event.dpid)
@@ -478,8 +478,8 @@ class Engine:
             self._tell_agent(agent, "gone")
 
     def _miss_agents(self, expiry_s: float) -> None:
-        """Stop choosing agents whose beacons are missing, and give up those whose switches have been heard meanwhile. If the switch is
-        silent or away, too, only its connection may be broken."""
+        """Stop choosing agents whose beacons are missing. Declare an agent lost if its switch has been heard meanwhile: if the switch is
+        silent or disconnected as well, perhaps only the switch's connection is broken."""
         state = self.state
         for agent in state.agents.all():
             if not agent.silent and state.now - agent.seen_at > expiry_s:

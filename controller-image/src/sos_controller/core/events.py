@@ -89,7 +89,8 @@ class KeysChanged(msgspec.Struct, frozen=True):
 
 
 class Leaving(msgspec.Struct, frozen=True, gc=False):
-    """Graceful shutdown begins: from now on every new connection is plain. For those being opened, retransmitted SYNs still count."""
+    """Graceful shutdown begins: from now on every new connection is plain. Retransmitted SYNs of connections being opened are still
+    handled."""
 
 
 class EndLeases(msgspec.Struct, frozen=True, gc=False):
@@ -119,4 +120,4 @@ Event = (
     | Tick
 )
 WHILE_LEAVING = frozenset({PacketIn, BarrierReplies, DatapathDown, Rejected, EndLeases})
-"""Events that count during graceful shutdown: the controller plans nothing, renews nothing and accepts no configuration."""
+"""Events handled during graceful shutdown: the controller plans nothing, renews nothing and accepts no configuration."""

@@ -30,12 +30,12 @@ from sos_controller.core.types import MAX_PORT_NO, Address, DatapathId, Location
 from sos_controller.core.wire import keys
 
 MAX_PLAIN = 131_072
-"""Plain decisions remembered; the oldest are dropped. At 1,000 plain SYNs a second that is the whole 130 s."""
+"""Maximum number of plain decisions remembered; the oldest are dropped. At 1,000 plain SYNs a second it covers the whole 130 s."""
 MAX_PORTS = 4_000
-"""Ports used per datapath, no more than an entry can send to: a message has 64 KiB, an action 16 bytes (OpenFlow 1.3.5, 7.2.5). Further
-ports carry plain traffic of a `Node` datapath only."""
+"""Maximum number of ports used per datapath, at most what one entry can output to: a message has 64 KiB, an action 16 bytes (OpenFlow
+1.3.5, 7.2.5). Further ports carry plain traffic of a `Node` datapath only."""
 PORT_SETTLE_S = 2.5
-"""Two probe intervals and a half: a neighbour that is a switch has been heard by then."""
+"""Time until a new port is settled: two and a half probe intervals, within which a neighbouring switch has been heard."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Switch:
                 self.up_since[port.port_no] = settled.get(port, self.connected_at)
 
     def keep_settled(self, now: float) -> None:
-        """Forget since when ports are up that had not settled, now that the connection is lost."""
+        """Forget the up times of ports that had not settled, now that the connection is lost."""
         self.up_since = {number: up for number, up in self.up_since.items() if now - up >= PORT_SETTLE_S}
 
     def live_ports(self) -> list[Port]:
@@ -211,7 +211,7 @@ class State:
         return {dpid for dpid, switch in self.switches.items() if self.now - switch.heard_at <= silence_s}
 
     def missed_s(self, agent: Agent) -> float:
-        """Return for how many seconds an agent's switch has been heard without a beacon of the agent, which would have come through it."""
+        """Return the seconds for which an agent's switch has been heard without a beacon of the agent, which comes through that switch."""
         switch = self.switches.get(agent.location.dpid)
         return 0.0 if switch is None else switch.heard_at - max(agent.seen_at, switch.connected_at)
 

@@ -34,18 +34,18 @@ READ_BYTES = 65_536
 MAX_UNSENT_BYTES = 16 * 1024 * 1024
 """A switch with this backlog is disconnected; it is read and compared again when it reconnects."""
 MAX_UNSENT_TO_UNCLAIMED = 256 * 1024
-"""The same for a switch that no site claims or that has not finished its handshake: it is sent echoes, and there may be many such
-switches."""
+"""The same limit for a switch that no site claims or that has not finished its handshake: it gets echoes only, and such switches may be
+many."""
 MAX_ENTRIES = 262_144
-"""Entries of ours accepted from one switch; more than two per session on one datapath cannot be ours."""
+"""Maximum number of entries of ours accepted from one switch; more than two per session on one datapath cannot be ours."""
 MAX_PORTS = 16_384
 ECHO_INTERVAL_S = 5.0
 SILENCE_S = 15.0
-"""Three echoes unanswered."""
+"""Silence after which a switch is disconnected: three unanswered echoes."""
 HANDSHAKE_S = 10.0
-"""A handshake takes three round trips. Checked with each echo."""
+"""Time limit of a handshake, which takes three round trips. Checked with each echo."""
 REPORTING_S = 5.0
-"""A switch that is silent this long has stopped reporting its entries."""
+"""Silence after which a switch has stopped reporting its entries."""
 CHALLENGE_S = 2.0
 """Time for a connected switch to answer an echo when another connection claims its datapath id: a round trip."""
 
@@ -102,7 +102,7 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
         data = b"".join(self._out)
         try:
             sent = self.socket.fd.send(data)
-        except OSError:  # full, or gone: the loop waits, or finds out
+        except OSError:  # buffer full or peer gone: the loop waits, or detects the loss
             sent = 0
         self._out.clear()
         self._out_bytes = 0
@@ -138,7 +138,7 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
 
     @property
     def is_unclaimed(self) -> bool:
-        """Return whether this is no datapath of ours, as far as known."""
+        """Return whether no site claims this datapath, as far as known."""
         return self.state != MAIN_DISPATCHER or not self._controller.claims(self.dpid)
 
     def challenge(self) -> None:

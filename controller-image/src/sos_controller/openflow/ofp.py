@@ -42,7 +42,8 @@ MULTIPART_FLOW, MULTIPART_TABLE_FEATURES, MULTIPART_PORT_DESC = 1, 12, 13
 REPLY_MORE: Final = 1
 HELLO_VERSIONS: Final = 1
 MAX_HELLO_BYTES: Final = 64
-"""A header and one bitmap take 16; an older parser reads thousands of versions out of a long one, bit by bit."""
+"""Maximum length of a Hello. A header and one bitmap take 16 bytes; an older parser reads thousands of versions from a long Hello, bit by
+bit."""
 MAX_ERROR_TYPE, MAX_ERROR_CODE = 17, 21
 """Highest values named by OpenFlow 1.3.5, 7.4.4; others are counted together, so that a switch cannot add metrics at will."""
 
@@ -63,7 +64,7 @@ PORT_DOWN, LINK_DOWN = 1, 1
 _HEADER: Final = struct.Struct("!BBHI")
 _FLOW_MOD: Final = struct.Struct("!BBHIQQBBHHH12sHxx")
 _ANYWHERE: Final = struct.pack("!III", NO_BUFFER, ANY, ANY)
-"""No packet to release, no output port or group that would narrow a deletion."""
+"""Fields of a flow-mod: no packet to release, no output port or group that would narrow a deletion."""
 _PACKET_OUT: Final = struct.Struct("!BBHIIIH6x")
 _PORT: Final = struct.Struct("!I4x6s2x16sII")
 _PORT_BYTES: Final = 64

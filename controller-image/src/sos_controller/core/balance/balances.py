@@ -39,9 +39,10 @@ from sos_controller.core.wire.packets import Arp, Syn, build_arp_reply, build_ar
 
 CHECK_S = 0.25
 GROUP_AFTER_S = 3.0
-"""A group is first made when all routers have answered, or this long after its datapath connected: each change moves connections."""
+"""Maximum wait for all routers to answer before a group is first made, from its datapath's connection on: each later change moves
+connections."""
 MAX_CONNECTIONS = 65_536
-"""Connections of one datapath with entries of their own; further ones use the group."""
+"""Maximum number of connections of one datapath with entries of their own; further connections use the group."""
 MAX_RECENT = 16_384
 RECENT_S = 130.0
 """Lifetime of a decision for retransmitted SYNs: Linux retransmits one for 127 s."""
@@ -76,7 +77,7 @@ class Balances:
     # -- what switches tell
 
     def syn(self, switch: Switch, in_port: PortNo, data: bytes) -> None:
-        """Choose the uplink of a punted first packet. A packet without a usable uplink is dropped, and retransmitted."""
+        """Choose the uplink of a punted first packet. Without a usable uplink, drop the packet; its host retransmits it."""
         state, syn = self._state, parse_syn(data)
         policy = None if syn is None else next((p for p in self._policies.get(switch.dpid, ()) if p.covers(syn)), None)
         ready = None if policy is None else self._ready.get(policy.balance.id)
@@ -124,7 +125,8 @@ class Balances:
         self._groups.forget(dpid)
 
     def take_over(self, dpid: DatapathId, entries: Iterable[FlowEntry]) -> tuple[FlowEntry, ...]:
-        """Prepare a datapath that was read for comparison: send its groups first, leave its connections alone. Return the other entries."""
+        """Prepare the comparison of a datapath that was just read: send its groups first, keep its connections' entries. Return all other
+        entries."""
         state, entries = self._state, tuple(entries)
         connections = [e for e in entries if cookie_kind(e.cookie) == Kind.CONNECTION]
         out = [(balance_entries.connection_key(e.match), e.cookie) for e in connections if e.priority == PRIORITY_CONNECTION]
@@ -189,7 +191,7 @@ class Balances:
         return [policy for policies in self._policies.values() for policy in policies]
 
     def _learned(self, policy: Policy) -> Learned:
-        """Return cookies that are the same in every run: entries with learn actions must not differ by the cookies in them."""
+        """Return the cookies of learned entries, the same in every run, so that entries with learn actions compare equal."""
         out, back = (cookie_of(self._state.controller_id, Kind.LEARNED, way, policy.mark) for way in (0, 1))
         return Learned(out, back)
 
@@ -201,7 +203,7 @@ class Balances:
         return key in live or len(live) < MAX_CONNECTIONS
 
     def _choose(self, switch: Switch, syn: Syn, ready: ResolvedBalance) -> UplinkRoute | None:
-        """Return the next way, or the one already chosen for this very SYN."""
+        """Return the next uplink in turn, or the uplink already chosen for this SYN."""
         now, key = self._state.now, (switch.dpid, syn.key)
         working = {way.name: way for way in ready.ways if way.up}
         before = self._recent.get(key)
@@ -212,7 +214,7 @@ class Balances:
         return working[round_robin.turn()] if working and round_robin is not None and round_robin.weights.keys() == working.keys() else None
 
     def _assign(self, switch: Switch, syn: Syn, policy: Policy, ready: ResolvedBalance, way: UplinkRoute) -> float:
-        """Install a connection's entries. Return how long its SYN has to wait: a cache may hold entries of the port's last connection."""
+        """Install a connection's entries. Return the delay of its SYN: the switch may have cached entries of the port's last connection."""
         state, key = self._state, (switch.dpid, syn.key)
         live = self._live.setdefault(switch.dpid, {})
         after_s = 0.0
@@ -245,8 +247,8 @@ class Balances:
         return policy.reaches(target) and not any(p.holds(target) for p in self._state.subnets[site.name])
 
     def _stand_in(self, policy: Policy) -> Address | None:
-        """Return an address at `GATEWAY_MAC` from the host's view: its gateway's, or one of a destination that it reaches only through
-        it."""
+        """Return an address that the host resolves to `GATEWAY_MAC`: its gateway, or a router or destination that it reaches only that
+        way."""
         gateway = self._state.sites[policy.balance.site].gateway
         if gateway is not None:
             return parse_address(gateway)
@@ -290,7 +292,7 @@ class Balances:
         return {policy.balance.id: ready for policy, ready in found if ready is not None}
 
     def _ready_one(self, policy: Policy) -> ResolvedBalance | None:
-        """Return the resolved form of a balance. While its datapath is away it stays as it was, so that the comparison finds it
+        """Return the resolved form of a balance. While its datapath is disconnected, return the former one, so that the comparison finds it
         unchanged."""
         state, before = self._state, self._ready.get(policy.balance.id)
         switch, host = state.switches.get(policy.dpid), self._neighbours.find(policy.host)
@@ -314,7 +316,7 @@ class Balances:
         return [port for port in found if port is not None]
 
     def _arp_answers(self, policy: Policy, cookie: int) -> list[FlowEntry]:
-        """Return the ARP entries of a datapath, the former ones while it is away; for any other switch the controller answers."""
+        """Return the ARP entries of a datapath, the former ones while it is disconnected. On external switches the controller answers."""
         switch, site = self._state.switches.get(policy.dpid), self._state.sites[policy.balance.site]
         if switch is None or switch.claim is None:
             return self._answers.get(policy.balance.id, [])

@@ -45,11 +45,11 @@ from sos_controller.core.types import Address, FlowKey, MacAddress, PortNo, flow
 from sos_controller.core.wire.packets import Syn
 
 IDLE_S = 7_440
-"""An established connection may be silent for 2 hours 4 minutes (RFC 5382, REQ-5)."""
+"""Idle timeout of an established connection: 2 hours 4 minutes (RFC 5382, REQ-5)."""
 ENDED_IDLE_S = 60
 """Idle timeout after a FIN or RST: longer than the retransmission of a lost last segment takes."""
 MAX_CONDITIONS = 1_024
-"""Entries that select the connections of one balance; a balance with more is not programmed."""
+"""Maximum number of entries that select the connections of one balance; a balance that needs more is not programmed."""
 
 _EXACT = 0xFFFFFFFF
 _EXACT_PORT = 0xFFFF
@@ -57,7 +57,7 @@ _ACK, _RST = (0x010, 0x010), (0x004, 0x004)
 
 
 class UplinkRoute(NamedTuple):
-    """An uplink whose router has answered. `mac` and `port_no` are the port's; `up` is whether it is."""
+    """An uplink whose router has answered. `mac`, `port_no` and `up` describe its port."""
 
     name: str
     weight: int
@@ -69,7 +69,7 @@ class UplinkRoute(NamedTuple):
 
 
 class ResolvedBalance(NamedTuple):
-    """A balance that can be programmed: the host's location, and its ways out. `number` is its place in the datapath's order.
+    """A balance that can be programmed: its host's location, and its uplinks. `number`: position among the balances of its datapath.
 
     `takes_turns`: the switch is Open vSwitch and does round robin itself (`ovs_round_robin`).
     """
@@ -85,7 +85,7 @@ class ResolvedBalance(NamedTuple):
 
 
 def conditions(balance: Balance) -> list[Match]:
-    """Return the matches that select the connections; cut at one more than MAX_CONDITIONS, so that a million are never made."""
+    """Return the matches that select the connections; at most MAX_CONDITIONS + 1, so that a million are never made."""
     found: list[Match] = []
     client = (balance.host, _EXACT)
     ports = dict.fromkeys(m for r in balance.ports for m in masks(r.first, r.last))
@@ -113,7 +113,7 @@ def group(ready: ResolvedBalance) -> SelectGroup:
 
 
 def standing(ready: ResolvedBalance, cookie: int) -> list[FlowEntry]:
-    """Return entries that stay: the host's connections go to the group, answers go back. None belongs to a single connection."""
+    """Return the standing entries: the host's connections to the group, answers to the host. None is per connection."""
     priority = PRIORITY_BALANCE - ready.number
     decide: tuple[Action, ...] = (ToGroup(ready.group_id),)
     found = [FlowEntry(TABLE_REDIRECT, priority, match, decide, cookie) for match in conditions(ready.balance)]
@@ -147,7 +147,7 @@ def listening(port_no: PortNo, cookie: int) -> FlowEntry:
 
 
 def connection(ready: ResolvedBalance, syn: Syn, way: UplinkRoute, cookie: int, *, ours: bool) -> tuple[FlowEntry, FlowEntry]:
-    """Return the two entries of one connection. `ours`: the switch is Open vSwitch, and can watch for the end of the connection."""
+    """Return the two entries of one connection. `ours`: the switch is Open vSwitch, and can detect the end of the connection."""
     end: tuple[Action, ...] = (FinTimeout(ENDED_IDLE_S),) if ours else ()
     out = Match(
         eth_type=ETH_IPV4,
@@ -189,7 +189,7 @@ def _back_actions(ready: ResolvedBalance) -> tuple[Action, ...]:
 
 
 def only_first(match: Match) -> Match:
-    """Return the match of the first packets of the connections that a condition selects."""
+    """Narrow a condition to the first packets of its connections."""
     return Match(
         eth_dst=match.eth_dst,
         eth_type=match.eth_type,

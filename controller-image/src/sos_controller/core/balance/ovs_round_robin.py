@@ -1,9 +1,9 @@
 """Weighted round robin over a balance's uplinks inside Open vSwitch (docs/adr/0013). Pure functions.
 
 A bare SYN goes through four tables after `TABLE_REDIRECT`. `TABLE_TURN` has one entry for each balance, which holds the current turn and
-which the switch replaces itself; `TABLE_UPLINK` gives the turn to the first uplink from there on whose port is up; `TABLE_REMEMBER` has the
-switch learn an entry for the connection, so that its other segments go the same way; `TABLE_LEAVE` has it learn one for the answers, too,
-and sends the SYN out. A connection beyond the limit of learned entries uses the group from its SYN on.
+which the switch replaces itself; `TABLE_UPLINK` picks the first uplink from that turn on whose port is up; `TABLE_REMEMBER` makes the
+switch learn an entry for the connection's further segments; `TABLE_LEAVE` makes it learn an entry for the answers, and sends the SYN out. A
+connection beyond the limit of learned entries uses the group from its SYN on.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from sos_controller.core.openflow.pipeline import (
 from sos_controller.core.types import PortNo
 
 MAX_TURNS: Final = 256
-"""Length of the cycle of turns; weights that need more are rounded."""
+"""Maximum length of the cycle of turns; weights that need a longer cycle are rounded."""
 MAX_PORT: Final = 0xFEFF
 """The highest port of an Open vSwitch."""
 MAX_REMEMBERED = 16_384
-"""Connections of one balance that a switch remembers by itself: it counts them at each new one."""
+"""Maximum number of learned connections of one balance: the switch counts them at each new connection."""
 REMEMBERED: Final = 0x10000
-"""Register 0 of a SYN whose connection is remembered, beside its port (spec/node-config.md 2)."""
+"""Bit of register 0 that marks a SYN whose connection is learned; the lower bits hold its port (spec/node-config.md 2)."""
 
 _FOUND, _ANY = 2, 1
 
@@ -50,7 +50,7 @@ def sequence(weights: Mapping[str, int]) -> tuple[str, ...]:
 
 
 class Learned(NamedTuple):
-    """Cookies of learned entries: the switch counts the entries of each."""
+    """Cookies of learned entries: the switch counts the entries of each cookie."""
 
     out: int
     back: int
@@ -76,7 +76,7 @@ def _give(ready: ResolvedBalance, cookie: int, learned: Learned) -> list[FlowEnt
 
 
 def _from(first: str, ports: Mapping[str, PortNo]) -> tuple[PortNo, ...]:
-    """Return the ports in their order, beginning with one uplink's."""
+    """Return the ports in cyclic order, starting with the port of uplink `first`."""
     names = list(ports)
     at = names.index(first)
     return tuple(ports[name] for name in names[at:] + names[:at])

@@ -1,9 +1,9 @@
 """ARP relay: hosts of different sites resolve each other's MAC addresses although no plain path between them works.
 
-Accelerated connections use every path; the ARP of their hosts, like all plain traffic, uses the base path alone. When that is cut, a host
-whose ARP entry has aged gets no answer and stops sending within ten seconds: its connections stall although their streams run. So a
-repeated request is sent to its target by the target's own switch, and the answer to the asker by the asker's. Only an answer that the
-target itself has just given is relayed: for a host that is gone, or has moved, there is none.
+Accelerated connections use every path; the ARP of their hosts, like all plain traffic, uses the base path alone. When the base path is cut,
+a host whose ARP entry has aged gets no answer and stops sending within ten seconds: its connections stall although their streams run. So
+the controller has the target's switch send a repeated request, and the asker's switch send the answer. Only an answer that the target
+itself has just given is relayed: for a host that is gone, or has moved, there is none.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from sos_controller.core.types import Address, Location, MacAddress
 from sos_controller.core.wire.packets import Arp, build_arp_reply, build_arp_request, is_claim
 
 AGAIN_AFTER_S: Final = 0.5
-"""A sooner request is the same one by another path, or comes from a host that does not wait for answers. Hosts ask each second (RFC 1122,
-2.3.2.1)."""
+"""Minimum interval of a repeated request: an earlier one is a copy by another path, or its host does not wait for answers. Hosts ask each
+second (RFC 1122, 2.3.2.1)."""
 PENDING_S: Final = 5.0
-"""Lifetime of a request. One that comes later counts as the first again."""
+"""Lifetime of a remembered request. A later request counts as a first one."""
 MAX_PENDING: Final = 4096
-"""The oldest are dropped: their askers ask again."""
+"""Maximum number of remembered requests. The oldest are dropped: their askers ask again."""
 
 
 class _Asked(NamedTuple):

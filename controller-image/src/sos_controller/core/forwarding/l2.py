@@ -3,8 +3,8 @@
 On `Controller` datapaths table 1 holds, from the top: an entry per host along shortest paths; drops for ports by which flooded packets must
 not come in; one entry that floods over the edge ports and the ports of a loop-free tree. None has a timeout. Links by which nodes accept
 labelled paths only are left out of both: a plain packet on one of them is dropped. A port takes part in flooding once it has been up long
-enough for a probe of a neighbouring switch to have come in by it. A switch that cannot be heard is assumed to flood on as last programmed,
-so its links stay in that tree or out of it until its ports go down.
+enough for a probe of a neighbouring switch to have come in by it. An unreachable switch is assumed to keep flooding as last programmed, so
+its links stay in or out of the tree until its ports go down.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from sos_controller.core.types import MAX_PORT_NO, Address, DatapathId, Location
 from sos_controller.core.wire.packets import Arp, build_arp_reply, complete_checksum, ipv4_source, is_claim
 
 ARP_FRESH_S: Final = 300.0
-"""The controller answers for a host heard within this time; the request is flooded in any case."""
+"""Maximum age of a host for which the controller answers; the request is flooded in any case."""
 
 MAX_UNSETTLED: Final = 1_024
-"""Hosts remembered until their port has settled; further ones are learned when they are heard again."""
+"""Maximum number of hosts remembered until their ports have settled; further hosts are learned when next heard."""
 
 _EXACT: Final = 0xFFFFFFFF
 
@@ -59,12 +59,12 @@ class Forwarding:
         self.relay = ArpRelay(state)
         self._tree: frozenset[Link] = frozenset()
         self._flooded: frozenset[Link] = frozenset()
-        """Links that flooded packets cross: those of the tree, and all between switches that forward by themselves."""
+        """Links that flooded packets cross: links of the tree, and all links between switches that forward by themselves."""
         self._whole = self._plain = state.graph
         self._flood: dict[DatapathId, tuple[PortNo, ...]] = {}
         self._checked_at = 0.0
         self._unsettled: dict[tuple[MacAddress, Address], Location] = {}
-        """Hosts heard at ports behind which there may still turn out to be a switch."""
+        """Hosts heard at unsettled ports, behind which a switch may yet be found."""
 
     def learn(self, mac: MacAddress, address: Address, location: Location) -> None:
         """Learn a host from a packet if hosts can be there and the address is one of its site."""
@@ -172,7 +172,8 @@ class Forwarding:
         return self._state.is_labelled(found.a) or self._state.is_labelled(found.b)
 
     def _place(self, mac: MacAddress, location: Location) -> None:
-        """Install entries for one MAC address on every datapath of ours, the nearest first so that none points to one without an entry."""
+        """Install entries for one MAC address on every datapath of ours, the nearest first, so that no entry points to a datapath that has
+        none."""
         state = self._state
         ours = [dpid for dpid, s in state.switches.items() if s.is_ours]
         if not ours:
@@ -200,7 +201,7 @@ class Forwarding:
 
     def _flood_entries(self, switch: Switch) -> list[FlowEntry]:
         cookie, flood = self._state.cookie(Kind.FORWARD), self._flood[switch.dpid]
-        # Those that are down as well: one may come up while the switch is away, and lead to another.
+        # Block ports that are down as well: one may come up while the switch is disconnected, and lead to another switch.
         blocked = [number for number in sorted(switch.ports) if number < MAX_PORT_NO and number not in flood]
         entries = [FlowEntry(TABLE_FORWARD, PRIORITY_BLOCKED, Match(in_port=p, any_vlan=True), (), cookie) for p in blocked]
         everywhere: tuple[Action, ...] = tuple(Output(p) for p in flood)

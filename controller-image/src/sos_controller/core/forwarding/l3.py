@@ -5,7 +5,7 @@ A host's packets for another site come to `GATEWAY_MAC`. An entry for each reque
 address and decrements the TTL; plain forwarding does the rest (RFC 1812, 5.2). The source's MAC address stays, so that switches learn the
 locations of hosts and never one of the gateway. Destinations are resolved by ARP; packets for an unresolved one are held, few and briefly.
 Punts are leases: while the controller is dead, known hosts keep communicating, and switches answer for the gateway. The next controller
-adopts the routes it finds and asks their hosts, so they keep working then, too.
+adopts the routes it finds and asks their hosts, so routes survive a restart.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from sos_controller.core.types import Address, DatapathId, Location, MacAddress,
 from sos_controller.core.wire.packets import build_arp_request, complete_checksum, ipv4_destination
 
 MAX_ROUTES = 16_384
-"""Destinations over all datapaths; the least recently requested is dropped."""
+"""Maximum number of destinations over all datapaths; the least recently requested is dropped."""
 MAX_HELD, HELD_S = 256, 3.0
-"""Packets that wait for their destination's answer; further ones replace the oldest."""
+"""Maximum number of packets that wait for their destination's answer, and time limit. A further packet replaces the oldest."""
 QUIET_S = 1
-"""Time without further packet-ins for a destination being resolved (hard timeout of an entry that drops)."""
+"""Hard timeout of the entry that drops packets to a destination being resolved, to prevent further packet-ins."""
 CHECK_S = 0.1
 CONFIRM_AFTER_S = 3.0
-"""A route of an earlier run is not asked for before: ports have normally settled by then (PORT_SETTLE_S)."""
+"""Delay before the host of an earlier run's route is asked: ports have normally settled by then (PORT_SETTLE_S)."""
 CONFIRM_GAP_S, CONFIRM_TIMES = 1.0, 3
-"""Unanswered requests after which a host is gone, and its route with it."""
+"""Interval and number of unanswered requests after which a host, and its route, are gone."""
 MAX_CONFIRMED = 64
-"""Requests sent in one tick."""
+"""Maximum number of such requests in one tick."""
 
 _EXACT = 0xFFFFFFFF
 
@@ -250,7 +250,7 @@ class Routing:
         return FlowEntry(TABLE_FORWARD, PRIORITY_QUIET, _to(target), (), self._state.cookie(Kind.ROUTE), QUIET_S)
 
     def _punts(self, cookie: int) -> dict[DatapathId, list[FlowEntry]]:
-        """Return punts at every datapath of a routed site, for the prefixes of the others."""
+        """Return punts at every datapath of a routed site, for the prefixes of the other routed sites."""
         action: tuple[Action, ...] = (Output(PORT_CONTROLLER),)
         found: dict[DatapathId, list[FlowEntry]] = {}
         for dpid, here in self._here():

@@ -10,7 +10,7 @@ from sos_controller.core.openflow.flow_entries import Action, FlowEntry, ToGroup
 from sos_controller.core.types import DatapathId, PortNo
 
 KEEP_S = 10.0
-"""Groups of an earlier run are deleted after this long: by then those still wanted have been found again."""
+"""Delay before groups of an earlier run are deleted: by then the groups still needed are wanted by this run."""
 
 
 class Bucket(msgspec.Struct, frozen=True, gc=False):
@@ -44,7 +44,7 @@ Groups = dict[int, SelectGroup]
 
 
 def group_id(controller_id: int, number: int) -> int:
-    """Return the id of a controller's group: each slice has its own 65,536."""
+    """Return the id of a controller's group: each slice has 65,536 ids of its own."""
     return ((controller_id + 0x100) & 0xFFFF) << 16 | number
 
 

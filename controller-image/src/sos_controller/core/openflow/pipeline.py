@@ -22,26 +22,26 @@ TUNNEL_PORTS: Final = range(35_001, 39_096)
 """Numbers of ports that are tunnels to other nodes (clause 6); nodes have them `protected` (clause 7)."""
 
 SLICES: Final = 1000
-"""Priorities over which `shared` spreads one."""
+"""Number of priorities over which `shared` spreads one priority."""
 
 PRIORITY_TO_CONTROLLER: Final = 65000
 PRIORITY_PATH: Final = 50000
 PRIORITY_REWRITE: Final = 47000
-"""Beside an agent whose site rewrites: above the guards, since these entries match packets of agents and from other nodes."""
+"""Entries beside an agent whose site rewrites: above the guards, since these entries match packets of agents and from other nodes."""
 PRIORITY_MEASURE: Final = 46200
 """Servers' packets that are copied to the controller for measurement: above the guards, since they come in by a guarded port."""
 PRIORITY_ANSWER_CONNECTION: Final = 46100
 PRIORITY_ANSWER: Final = 46000
 """Answers from an uplink to an address that stands for a host: above the guards, which would forward them plainly."""
 PRIORITY_GUARD: Final = 44000
-"""Below the guards of the base table: an entry with an identical match and priority would replace the base's."""
+"""Guards: below those of the base table, since an entry with an identical match and priority would replace the base table's."""
 PRIORITY_REDIRECT: Final = 40000
 PRIORITY_SERVICE: Final = 35000
 """Proactive services: below the sessions that were set up one by one, above the punts."""
 PRIORITY_SERVICE_SYN: Final = 36000
 """First packets of services that must not bypass their agent (`Service.require`): to a group of their own, armed or not."""
 PRIORITY_UNARMED: Final = 34000
-"""The same before they are armed. Services may overlap: an armed one wins."""
+"""Proactive services before they are armed. Services may overlap: an armed service wins."""
 PRIORITY_REDIRECTED: Final = 39000
 """Fragments between two hosts that are redirected to the agent of their sessions, or that are not copied for a while."""
 PRIORITY_ICMP: Final = 33000
@@ -55,20 +55,20 @@ PRIORITY_EXACT: Final = 31000
 (`services.cache_guard`)."""
 PRIORITY_PUNT: Final = 30000
 PRIORITY_OBSERVE: Final = 29950
-"""First packets that are copied and continue: a service that punts the same ones comes first."""
+"""First packets that are copied and continue: a service that punts the same packets takes precedence."""
 PRIORITY_TURN: Final = 29900
-"""First packets that ask for an uplink: of a datapath's first balance, each further one is one below. Below PUNT: acceleration takes
+"""First packets that ask for an uplink, for a datapath's first balance; each further balance is one below. Below PUNT: acceleration takes
 precedence over balancing. Above the connections' own entries, which outlive their connections, while ports are soon reused."""
 PRIORITY_CONNECTION: Final = 29800
 PRIORITY_NEXT: Final = 29799
-"""First packets that a switch gives an uplink to by itself: of a datapath's first balance, each further one is one below."""
+"""First packets to which a switch assigns an uplink by itself, for a datapath's first balance; each further balance is one below."""
 PRIORITY_BALANCE: Final = 29700
-"""Packets to the group of a datapath's first balance; each further one is one below."""
+"""Packets to the group of a datapath's first balance; each further balance is one below."""
 PRIORITY_ARP: Final = 20000
 PRIORITY_ANSWER_ARP: Final = 900
 """The switch answers requests for an address that no host has, also when no controller runs."""
 PRIORITY_NEIGHBOUR, PRIORITY_STAND_IN = 890, 880
-"""A balance host's requests on its own subnet, and for addresses beyond it, if it has routes but no gateway."""
+"""A balance host's ARP requests for its own subnet, and for addresses beyond the subnet if the host has routes but no gateway."""
 PRIORITY_ROUTE: Final = 800
 """Packets for a host of another routed site; below it destinations being resolved (dropped) and destinations to resolve (punted)."""
 PRIORITY_QUIET: Final = 750
@@ -94,7 +94,7 @@ PROTO_UDP: Final = 17
 
 ICMP_UNREACHABLE, ICMP_TIME_EXCEEDED, ICMP_PARAMETER_PROBLEM = 3, 11, 12
 ICMP_ERRORS: Final = (ICMP_UNREACHABLE, ICMP_TIME_EXCEEDED, ICMP_PARAMETER_PROBLEM)
-"""Types of a router's errors about a packet that it could not forward (RFC 792); the packet's beginning follows."""
+"""Types of a router's errors about a packet that it could not forward (RFC 792). Each error quotes the packet's beginning."""
 
 TCP_FIN: Final = 0x001
 TCP_SYN: Final = 0x002
@@ -157,9 +157,8 @@ def cookie(controller_id: int, kind: Kind, epoch: int, number: int = 0) -> int:
 
 
 def shared(priority: int, cookie: int) -> int:
-    """Return the priority of an entry that several controllers of a switch may make alike. An entry with the match and priority of another
-    replaces it, and is removed with the controller that made it; so each controller has a priority of its own, and of equal entries one
-    decides."""
+    """Return the priority of an entry that several controllers may install on a switch with the same match. With the same priority, one
+    would replace the other and be removed with its controller; so each controller has a priority of its own, and the highest decides."""
     return priority + ((cookie >> 32) - 0x100 & 0xFFFF) % SLICES
 
 
@@ -183,7 +182,7 @@ UNARMED_MAC: Final = MacAddress(b"\x02SOS\x00\x02")
 
 
 def group_id(controller_id: int) -> int:
-    """Return the group of a controller on a datapath that points to its agent; the next number is the group that bypasses it
+    """Return the group of a controller on a datapath that points to its agent; the next number is the group that bypasses the agent
     (node-config.md 23)."""
     return 0x00520000 + (((controller_id + 0x100) & 0xFFFF) << 1)
 

@@ -7,7 +7,7 @@ agent.
 
 Any host can forge another host's SYNs. So a client is identified by its address, its MAC address and its port: forged SYNs from elsewhere
 do not count against it. And a client that has once completed a handshake (`proven`) is plain for FIRST_S at most before it is tried again,
-since the cause cannot be a lasting one: a flood of forged SYNs from its own port slows it for that long, and no longer.
+since the cause cannot be permanent: a flood of forged SYNs from its own port slows it for FIRST_S at most.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from sos_controller.core.wire.packets import Syn
 
 FIRST_S: Final = 30.0
 MAX_S: Final = 3_600.0
-"""The first time, doubled with each failure that follows, up to an hour: a repaired network is noticed within that."""
+"""Back-off after the first failure, doubled with each further failure, up to an hour: a repaired network is noticed within that hour."""
 FORGET_S: Final = 2 * MAX_S
-"""Failures this old no longer count."""
+"""Age at which failures no longer count."""
 PROVEN_FAILURES: Final = 3
-"""Failures of a proven client, without a success between them: a single one that dies in the middle of a handshake does not count."""
+"""Consecutive failures that make a proven client plain: a client that dies once in the middle of a handshake does not count."""
 CLIENT_FAILURES, SERVER_FAILURES = 1, 2
 MAX_KEPT: Final = 4_096
-"""Failing and proven clients and servers kept; those heard longest ago are dropped, and tried again."""
+"""Maximum number kept of failing and of proven clients and servers; the least recently heard are dropped, and tried again."""
 REPEAT_S: Final = 1.5
-"""An unanswered SYN is retransmitted after a second (RFC 6298, 2.1)."""
+"""Time to watch a plain SYN: if unanswered, it is retransmitted after a second (RFC 6298, 2.1)."""
 
 Key = TypeVar("Key", bound=tuple[object, ...])
 
 
 class ClientKey(NamedTuple):
-    """A client at the origin of its SYNs."""
+    """A client, identified with the origin of its SYNs."""
 
     address: Address
     mac: MacAddress

@@ -18,11 +18,12 @@ from sos_controller.core.wire.plain_report import ACCELERATED, PlainReport
 
 SLOT_S: Final = 30.0
 SLOTS: Final = 10
-"""Connections of the last five minutes decide whether plain is the rule."""
+"""Number of slots in the window: the connections of the last five minutes decide whether plain is the rule."""
 MAX_SAMPLES: Final = 1_024
-"""Connections kept with their addresses; the oldest are dropped."""
+"""Maximum number of connections kept with their addresses; the oldest are dropped."""
 SAMPLES_PER_S: Final = 50.0
-"""Limit of samples: the first of each second are kept, so that a flood of plain connections does not evict all earlier ones."""
+"""Maximum number of samples per second: the first of each second are kept, so that a flood of plain connections does not evict all earlier
+ones."""
 RULE_CONNECTIONS: Final = 5
 """Minimum number of plain connections in the window for plain to be the rule: a scan or a start causes fewer."""
 RULE_ENDS_AT: Final = 3
@@ -30,7 +31,7 @@ RULE_ENDS_AT: Final = 3
 FIRST_REPORT_S: Final = 1.0
 """Counters reported within this time of an agent's first report here are baselines: their connections are not new."""
 MAX_TOLD: Final = 16_384
-"""Counters of agents kept, to compute their increments."""
+"""Maximum number of agents' counters kept to compute increments."""
 
 EXPECTED: Final = frozenset({PlainReason.PERCENT, PlainReason.OBSERVED, PlainReason.SERVER_REFUSED, PlainReason.SERVER_SILENT})
 """Reasons that the service's own spec asks for: counted, and no cause for concern."""
@@ -71,7 +72,7 @@ def _leading(counts: dict[PlainReason, int]) -> PlainReason | None:
 
 
 class _Service:
-    """Counters of one service: in all, and by slot of the window. `None` counts the accelerated ones."""
+    """Counters of one service: in total, and per slot of the window. `None` counts accelerated connections."""
 
     __slots__ = ("is_rule", "refused", "requires", "slots", "total")
 
@@ -115,7 +116,8 @@ class PlainTraffic:
         self._budget, self._budget_at = SAMPLES_PER_S, 0.0
 
     def configure(self, service_ids: Iterable[str], requiring: Collection[str] = ()) -> None:
-        """Keep the counters of these services; forget the others. Those of `requiring` refuse instead of going plain."""
+        """Keep the counters of these services, forget all others. Services of `requiring` refuse connections instead of leaving them
+        plain."""
         wanted = list(service_ids)[:MAX_SERVICES]
         self._services = {service_id: self._services.get(service_id) or _Service() for service_id in wanted}
         for service_id, found in self._services.items():

@@ -27,14 +27,15 @@ from sos_controller.core.topology.paths import Path
 from sos_controller.core.types import AgentId, DatapathId, PortNo
 
 MAX_PAIRS = 65_536
-"""Pair numbers are 16 bits of the path MAC address; further pairs get no labelled paths, and so no sessions."""
+"""Maximum number of pairs: a pair number has 16 bits of the path MAC address. Further pairs get no labelled paths, and so no sessions."""
 
 PairKey = tuple[AgentId, AgentId]
 """The lower id first."""
 
 
 class Pair(NamedTuple):
-    """Two agents and the path of each label, from the lower to the higher. Label 0 has the cheapest; short of paths, labels share."""
+    """Two agents and the path of each label, from the lower agent id to the higher. Label 0 has the cheapest path; if paths are few, labels
+    share."""
 
     low: AgentId
     high: AgentId

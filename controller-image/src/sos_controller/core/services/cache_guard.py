@@ -23,19 +23,20 @@ from sos_controller.core.tables.sessions import Session
 from sos_controller.core.types import DatapathId
 
 SWEPT_S: Final = 0.5
-"""Time after which the megaflows from before new exact entries, which may cover many connections, should be gone. Revalidators start to
-check all megaflows at every change of the tables, and at least this often (ovs-vswitchd.conf.db(5), max-revalidator)."""
+"""Time after which megaflows older than new exact entries, which may cover many connections, should be gone. Revalidators start to check
+all megaflows at every change of the tables, and at least this often (ovs-vswitchd.conf.db(5), max-revalidator)."""
 
 
 MAX_KEPT: Final = 8_192
-"""Cached results of `_all_since`, which every new session needs and clears."""
+"""Maximum number of cached results of `_all_since`, needed for every new session; beyond it the cache is cleared."""
 
 _Course = tuple[str, DatapathId, tuple[tuple[DatapathId, ...], ...]]
 """A service, the ingress switch of a session, and the datapaths of its entries."""
 
 
 class Since(NamedTuple):
-    """Time since which a switch has had a service's exact entries. `fresh`: not acknowledged yet, as arming the service will show."""
+    """Time since which a switch has had a service's exact entries. `fresh`: not acknowledged yet; arming the service implies the
+    acknowledgement."""
 
     matches: tuple[Match, ...]
     since: float
@@ -79,8 +80,8 @@ class CacheGuard:
                 self._since[place] = found._replace(since=self._state.now)
 
     def armed(self, services: Collection[tuple[str, DatapathId]]) -> None:
-        """Record that these switches punt these services' SYNs now. Until then their connections went plain without being noted. Arming
-        implies that the exact entries are acknowledged."""
+        """Record that these switches now punt these services' SYNs. Earlier connections went plain without being noted. Arming implies that
+        the exact entries are acknowledged."""
         now = self._state.now
         self._armed = {place: self._armed.get(place, now) for place in services}
         names = {service for service, _ in services}

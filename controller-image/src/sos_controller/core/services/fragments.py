@@ -39,17 +39,17 @@ from sos_controller.core.types import Address, AgentId, DatapathId
 from sos_controller.core.wire.packets import ipv4_destination, ipv4_source
 
 MAX_PER_SECOND: Final = 1_000
-"""Fragments processed; the rest are forwarded as before, and later fragments of the same hosts are processed."""
+"""Maximum number of fragments processed; the rest are forwarded as before, and later fragments of the same hosts are processed."""
 MAX_REDIRECTED: Final = 1_024
-"""Pairs of hosts whose fragments are redirected; connections of further pairs are made plain."""
+"""Maximum number of host pairs whose fragments are redirected; connections of further pairs are made plain."""
 MAX_PLAIN: Final = 4_096
-"""Pairs of hosts that are plain; the oldest are dropped, and detected again."""
+"""Maximum number of plain host pairs; the oldest are dropped, and detected again."""
 PLAIN_S: Final = 600.0
-"""A path that fragments usually does so for longer than a connection lasts; but it may be repaired."""
+"""Time for which a host pair is plain: a path that fragments usually does so for longer than a connection lasts, but may be repaired."""
 QUIET_S: Final = 2
 """Hard timeout before fragments between hosts without a session are copied again: a plain connection may send many."""
 KEEP_S: Final = 60.0
-"""Fragments are redirected for this long after the last session of their hosts."""
+"""Time for which fragments are still redirected after the last session of their hosts."""
 FRAGMENTED: Final = "fragments"
 
 _EXACT: Final = 0xFFFFFFFF

@@ -13,11 +13,11 @@ from typing import NamedTuple
 HALF_LIFE_S = 1_800.0
 """Half-life of a connection's weight: networks change by the time of day."""
 SMALLEST_BYTES = 16_384
-"""Shorter transfers fit into an initial window or two: their goodput reflects their hosts' think time."""
+"""Minimum size of a transfer: shorter ones fit into an initial window or two, so their goodput reflects their hosts' think time."""
 CLASSES = 12
-"""Size classes, each four times the one before: from 16 KiB to 64 GiB."""
+"""Number of size classes, each four times the one before: from 16 KiB to 64 GiB."""
 ENOUGH = 3.0
-"""Connections that each group needs before a gain is reported."""
+"""Minimum number of connections in each group before a gain is reported."""
 
 ACCELERATED, PLAIN = "accelerated", "plain"
 

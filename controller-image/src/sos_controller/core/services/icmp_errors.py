@@ -5,7 +5,8 @@ switches of a service's sites copy such errors to the controller and forward the
 changes nothing. The controller finds the session by the quoted segment and passes the error to the session's agent, whose kernel judges it
 as any host's does: only a quoted sequence number in flight counts (RFC 5927).
 
-Proactive services need no controller for this: their entries redirect errors to the agent, whose kernel forwards errors that are not its.
+Proactive services need no controller for this: their entries redirect errors to the agent, whose kernel forwards errors about segments that
+are not its own.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from sos_controller.core.types import AgentId, DatapathId, FlowKey, Location, fl
 from sos_controller.core.wire.packets import IcmpError, parse_icmp_error, readdress_icmp_error
 
 MAX_PER_SECOND: Final = 1_000
-"""Errors processed. A router reports each error once per session and round trip; forged excess is forwarded as plain traffic, which costs
-no session more than a retransmission."""
+"""Maximum number of errors processed. A router reports each error once per session and round trip; forged excess is forwarded as plain
+traffic, which costs no session more than a retransmission."""
 
 
 class IcmpErrors:

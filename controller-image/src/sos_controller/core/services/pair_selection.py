@@ -21,11 +21,11 @@ class Candidate(NamedTuple):
 
 
 EQUALLY_BUSY: Final = 0.1
-"""A tenth of a core, or of a capacity: one-second means differ by this between agents with equal load."""
+"""Difference of busyness that is ignored: a tenth of a core, or of a capacity. One-second means of equally loaded agents differ by this."""
 
 
 class Loaded(NamedTuple):
-    """A candidate, its two agents' sum of used shares of their session limits, and their sum of busyness."""
+    """A candidate, with its two agents' load (fraction of the session limit in use) and busyness, each summed."""
 
     candidate: Candidate
     load: float

@@ -1,9 +1,9 @@
 """Passive measurement: connections measured from copies of three packets: SYN, the server's SYN-ACK and its FIN (docs/adr/0015).
 
-For services that are observed, or accelerated in part, the switch beside the clients copies these packets here and forwards them as
-otherwise; entries are leases and a constant number per service. Times between them give round trip and duration, sequence and
-acknowledgement numbers of the FIN the bytes of both directions. Accelerated and plain connections are measured at the same place in the
-same way, so the two can be compared.
+For services that are observed, or accelerated in part, the switch beside the clients copies these packets to the controller and forwards
+them as before. The entries are leases, a constant number per service. The times between the packets give round trip and duration; the FIN's
+sequence and acknowledgement numbers give the bytes of both directions. Accelerated and plain connections are measured at the same place in
+the same way, so the two can be compared.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from sos_controller.core.types import DatapathId, FlowKey
 from sos_controller.core.wire.packets import Syn, parse_segment, parse_syn
 
 MAX_CONNECTIONS = 65_536
-"""Connections whose end is awaited; the oldest are dropped and counted as begun only."""
+"""Maximum number of connections whose end is awaited; the oldest are dropped and counted as begun only."""
 GROUP = "measure"
 _SEQUENCES = 1 << 32
 

@@ -1,7 +1,8 @@
 """Choice of the disjoint path that a new session takes, for services whose sessions take one each (docs/adr/0015).
 
 RoundRobin: in turn. LeastLoaded: the path with the lowest load, relative to its capacity if declared. Measured: the path with the shortest
-measured round trip; of about equally short ones the least loaded. Without any measurement both of the latter are Shortest.
+measured round trip; among about equally short ones the least loaded. Without any measurement, LeastLoaded and Measured choose like
+Shortest.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from sos_controller.core.services.agent_pairs import PairKey
 from sos_controller.core.topology.path_stats import PathMeasure
 
 ASSUMED_LOAD = 1_250_000.0
-"""Bytes per second assumed for a session that no report shows yet: 10 Mbit/s. Otherwise all sessions between two reports took one path."""
+"""Bytes per second assumed for a session that no report shows yet: 10 Mbit/s. Otherwise all sessions begun between two reports would take
+one path."""
 SAME_RTT = 1.1
 SAME_RTT_US = 2_000
 """Round trips within 10 % and 2 ms of the shortest are equal: agents' measurements jitter by that much."""
 MAX_ASSIGNMENTS = 16_384
-"""Services and pairs whose turns are remembered; beyond it, turns start over."""
+"""Maximum number of services and pairs whose turns are remembered; beyond it, turns start over."""
 
 
 class Choice(NamedTuple):

@@ -43,7 +43,7 @@ from sos_controller.core.types import Address, AgentId, DatapathId, Location
 from sos_controller.core.wire.order import CONGESTION
 
 MAX_CANDIDATES = 64
-"""Pairs kept per service and place, the nearest first."""
+"""Maximum number of pairs kept per service and place, the nearest first."""
 MAX_CACHED = 16_384
 
 Armed = tuple[str, DatapathId]
@@ -275,7 +275,7 @@ class Plan:
         # an agent that is no longer declared finishes its sessions, as long as it is there
         known = self._site_of_agent.keys() | {agent.agent_id for agent in state.agents.all()}
         accepted = (pair for pair in state.agent_sessions.pairs if known >= set(pair))
-        for ingress, egress in (*state.sessions.pairs, *accepted):  # they finish as they began: with as many labels
+        for ingress, egress in (*state.sessions.pairs, *accepted):  # running sessions keep their number of labels
             key = pair_key(ingress, egress)
             wanted[key] = max(wanted.get(key, 1), len(self.pairs[key].paths) if key in self.pairs else 1)
             if key in datagrams:

@@ -37,12 +37,12 @@ from sos_controller.core.tables.policies import Policy, error_matches, fragment_
 from sos_controller.core.types import DatapathId, MacAddress, PortNo
 
 UNARMED_S = 4.0
-"""A SYN sent before the entries stood is retransmitted within this time unless it has been retransmitted twice already (RFC 6298: 1, 2, 4
-s)."""
+"""Duration of UNARMED. A SYN sent before the entries stood is retransmitted within this time unless it has been retransmitted twice already
+(RFC 6298: 1, 2, 4 s)."""
 LEAVE_S = 15.0
 """Minimum lifetime of a removed service's entries: agents have been heard by then, also after a restart of the controller."""
 REPORT_MARGIN_S = 6.0
-"""A report this much younger than the withdrawal names all sessions that began before it (one report every 5 s)."""
+"""Minimum time from the withdrawal to a report that names all sessions begun before the withdrawal (one report every 5 s)."""
 
 GROUP = "services"
 
@@ -126,7 +126,7 @@ class Proactive:
             self._emit()
 
     def adopt(self, dpid: DatapathId, earlier: Iterable[FlowEntry]) -> list[FlowEntry]:
-        """Take over the entries of earlier runs on a datapath that has just been read; return those of other kinds."""
+        """Take over the entries of earlier runs on a datapath that has just been read; return all other entries."""
         rest = []
         for entry in earlier:
             if pipeline.cookie_kind(entry.cookie) == Kind.SERVICE:
@@ -243,7 +243,7 @@ class Proactive:
                 state.out.append(ApplyGroup(dpid, pipeline.reject_group_id(state.controller_id), *way, otherwise=REJECT_PORT))
 
     def _find_way(self, dpid: DatapathId) -> None:
-        """Locate the agent of a datapath. Its port is remembered, and tells the switch whether the agent is there now."""
+        """Locate the agent of a datapath. Its port is remembered: by the port's state, the switch detects whether the agent is there."""
         state = self._state
         claim = state.claims.get(dpid)
         agents = claim[0].agents if claim is not None else []

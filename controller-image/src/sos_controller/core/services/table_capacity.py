@@ -13,7 +13,7 @@ from sos_controller.core.state import State
 from sos_controller.core.types import DatapathId
 
 SESSIONS_DIVISOR: Final = 4
-"""A quarter of a table is left to the entries of sessions, two for each."""
+"""Divisor of a table's size: a quarter is reserved for the entries of sessions, two for each."""
 
 
 class TableCapacity:

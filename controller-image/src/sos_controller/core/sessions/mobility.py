@@ -41,22 +41,23 @@ from sos_controller.core.types import Address, DatapathId, Location
 from sos_controller.core.wire.order import OrderType
 
 BATCH: Final = 128
-"""Sessions moved in one turn of the event loop (25 ms): 1,000 take a quarter of a second, and no turn takes more than some 15 ms."""
+"""Maximum number of sessions moved in one turn of the event loop (25 ms): 1,000 take a quarter of a second, and no turn takes more than
+some 15 ms."""
 LINGER_S: Final = 2.0
 """Delay before entries at the old switch are removed: packets in flight through it, or from a host that moves back, still reach the
 agent."""
 GIVE_UP_S: Final = 60.0
-"""A host not confirmed at its new switch within this time keeps its entries at both."""
+"""Time limit to confirm a host at its new switch; after it, the host keeps its entries at both switches."""
 FORGET_S: Final = 30.0
 """A host's track entries outlive its last session, so that sequential connections cost its site's switches nothing more."""
 SWEEP_S: Final = 5.0
 MAX_TRACKING: Final = 8_192
-"""Track entries over all switches. Further hosts are followed by their ARP and SYNs alone."""
+"""Maximum number of track entries over all switches. Further hosts are followed by their ARP and SYNs alone."""
 ASK_S: Final = 0.5
 ASK_TIMES: Final = 4
-"""ARP requests for a host heard out of reach; without an answer to any, the host is gone."""
+"""Number of ARP requests for a host heard out of reach; if all stay unanswered, the host is gone."""
 MAX_ASKED: Final = 256
-"""Hosts being looked up at a time; further hosts are looked up when they are heard out of reach again."""
+"""Maximum number of hosts being looked up; further hosts are looked up when they are heard out of reach again."""
 
 MOVED_AWAY: Final = "moved-away"
 NOT_FOLLOWED: Final = "not-followed"
@@ -82,7 +83,7 @@ class HostSwitches:
 
 
 class Move(NamedTuple):
-    """Sessions of a host still to be processed: placed at its new switch, or removed from its `old` ones."""
+    """Sessions of a host still to be processed: to be placed at its new switch, or removed from its `old` switches."""
 
     address: Address
     where: Location

@@ -30,7 +30,7 @@ class _DatagramTemplate(NamedTuple):
 
 
 class OrderSender:
-    """Sender of orders. Sequence numbers count over all agents: each agent sees them rise, which is all that its replay window asks for."""
+    """Sender of orders. One sequence counter serves all agents: an agent's replay window only requires that the numbers rise."""
 
     def __init__(self, state: State) -> None:
         self._state = state

@@ -1,4 +1,4 @@
-"""Bodies of Prepare orders. Everything but name and ends is the same for all sessions of a service between two agents, and rendered
+"""Bodies of Prepare orders. Everything except UUID and flow is the same for all sessions of a service between two agents, and rendered
 once."""
 
 from __future__ import annotations

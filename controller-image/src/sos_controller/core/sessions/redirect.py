@@ -109,7 +109,7 @@ def _towards(key: FlowKey, ingress: bool) -> Match:
 
 
 def _redirects(key: FlowKey, leg: Leg, dpids: Collection[DatapathId], cookie: int) -> list[Placed]:
-    """Return the redirecting entry, the same wherever the agent is not."""
+    """Return the redirecting entry, the same on all datapaths except the agent's."""
     location, match, towards = leg.agent.location, _towards(key, leg.ingress), SetEthDst(leg.agent.beacon.mac)
     elsewhere = tuple(dpid for dpid in dpids if dpid != location.dpid)
     placed: list[Placed] = []

@@ -22,7 +22,7 @@ from sos_controller.core.wire.packets import build_arp_request
 ASK_S: Final = 1.0
 """Minimum interval between two requests for the same server."""
 MAX_ASKED: Final = 1_024
-"""The oldest are dropped, and looked up again on demand."""
+"""Maximum number of lookups remembered. The oldest are dropped, and repeated on demand."""
 
 
 class ServerLookup:

@@ -47,17 +47,18 @@ from sos_controller.core.wire.order import REFUSED_BY_SERVER, OrderType, Role
 from sos_controller.core.wire.packets import Syn, complete_checksum, parse_ends, parse_syn
 
 GIVE_UP_AFTER_S: Final = 1.0
-"""Time-out of set-up, without both answers and all barriers."""
+"""Time limit of set-up: both answers and all barriers must have arrived."""
 PLAIN_S: Final = 130.0
 """A plain decision outlives all retransmissions of its SYN (RFC 6298 with 6 retries: 127 s)."""
 OPENING_S: Final = 1.5
-"""Time within which a client may retransmit a delivered SYN (RFC 6298: after 1 s), because the agent's answer is late, as when it has to
-resolve the client's MAC address first, or lost. The server would answer a retransmission that went plain, and the client's next segment,
-which goes to the agent, would be reset there."""
+"""Time within which a client may retransmit a delivered SYN (RFC 6298: after 1 s), because the agent's answer is lost, or late (the agent
+may first have to resolve the client's MAC address). If the retransmission went plain, the server would answer, and the agent would reset
+the client's next segment."""
 _ASKED_AGAIN: Final = frozenset(("server-unreachable", "server-elsewhere"))
-"""Reasons that do not refuse a connection: each asks the server again, and its SYN waits for the answer."""
+"""Back-off reasons that do not refuse a connection whose service requires acceleration: set-up asks the server again, and the SYN waits."""
 MAX_EGRESS_DATAPATHS: Final = 64
-"""Datapaths of the egress site that get the egress entry while the server's location is unknown; a larger site waits until it is known."""
+"""Maximum number of datapaths that get the egress entry while the server's location is unknown; in a larger site, connections stay plain
+until it is known."""
 
 
 class Timer(NamedTuple):

@@ -25,19 +25,19 @@ from sos_controller.core.types import AgentId, DatapathId, FlowKey, Location, Ma
 from sos_controller.core.wire.order import ENDS, Ended, OrderType, Report
 
 LINGER_S: Final = 1.0
-"""Last acknowledgements and retransmitted FINs still reach the agent."""
+"""Delay before entries are removed, so that last acknowledgements and retransmitted FINs still reach the agent."""
 REPORT_AGE_S: Final = 10.0
-"""Younger sessions may be missing from a report that was written before them."""
+"""Minimum age of a session that a report may end: a younger one may be missing because the report was written before."""
 ORPHAN_S: Final = 15.0
 """An adopted entry's agent must be heard within this time."""
 MAX_CHUNKS: Final = 1_024
 
 _UNKNOWN: Final = b"mac:"
 _HEARS_NOTHING: Final = (ENDS.index("peer-lost"), ENDS.index("expired"))
-"""Reasons for an end at an agent whose peer agent is gone: it heard no more of it, or nothing since it was asked."""
+"""End reasons of an agent whose peer agent is gone: the peer was lost, or never heard after the Prepare."""
 _EXPIRED, _UNREACHABLE = ENDS.index("expired"), ENDS.index("server-unreachable")
 _SERVED: Final = (ENDS.index("closed"), ENDS.index("client-reset"), ENDS.index("server-reset"))
-"""Ends of sessions that had both hosts."""
+"""End reasons of sessions that were connected to both hosts."""
 
 
 class _Timer(NamedTuple):
@@ -102,8 +102,8 @@ class Teardown:
             state.plain_backoff.servers.succeeded(ServerKey(session.site, server, port))
 
     def agent_silent(self, agent_id: AgentId) -> None:
-        """Handle an agent whose beacons are missing, as is its switch: sides whose peer agent has lost it, or never reached it, are over,
-        as the machine is most likely gone. The rest may run on."""
+        """Handle an agent whose beacons are missing and whose switch is silent. Its sides whose peer agent has lost it, or never reached
+        it, are over: the machine is most likely gone. Other sides may continue."""
         for session in self._state.sessions.of(agent_id):
             told = (how for who, how in session.ended_by.items() if who != agent_id)
             if any(isinstance(how, Ended) and how.reason in _HEARS_NOTHING for how in told):
@@ -145,8 +145,8 @@ class Teardown:
     def adopt(self, dpid: DatapathId, installed: Iterable[FlowEntry], first: bool) -> list[FlowEntry]:
         """Take over the redirect entries of an earlier run; return the other entries of earlier runs.
 
-        `first`: the datapath has had nothing from us in this run, so nothing there is ours, whatever epoch it carries: a cookie has 8 bits
-        of it, and a controller that replaces another one may have the same.
+        `first`: this run has sent nothing to the datapath yet, so no entry there is of this run, whatever its epoch: a cookie has 8 bits of
+        the epoch, and a controller that replaces another may have the same.
         """
         rest = []
         epoch = self._state.identity.epoch & 0xFF

@@ -1,4 +1,5 @@
-"""Servers that accepted a connection recently: for these, an agent answers its client's SYN at once, for all others only after the server.
+"""Servers that accepted a connection recently: for these, an agent answers the client's SYN at once; for all other servers, after the
+server has accepted.
 
 An entry is an address and port, whoever the client is. An accepted connection adds it; a refusal or an unanswered SYN removes it at once.
 """
@@ -14,7 +15,7 @@ from sos_controller.core.wire.order import ENDS, Ended
 LEARNED_S: Final = 300.0
 """Lifetime of an entry: servers are stopped and moved within hours, clients reconnect within minutes."""
 MAX_SERVERS: Final = 65_536
-"""Servers remembered; the one confirmed longest ago is dropped, and its next connection waits for the server again."""
+"""Maximum number of servers remembered; the server confirmed longest ago is dropped, and its next connection waits for the server again."""
 _REFUSES: Final = (ENDS.index("server-refused"), ENDS.index("server-unreachable"))
 
 

@@ -14,7 +14,7 @@ from sos_controller.core.types import Address, AgentId, FlowKey
 from sos_controller.core.wire.order import FlowReport, ReportedFlow, Role
 
 MAX_CHUNKS = 4_096
-"""Chunks of one report: 65,536 flows, as many as sessions that were ordered."""
+"""Maximum number of chunks of one report: 65,536 flows, as many as ordered sessions."""
 
 
 class Flow(NamedTuple):

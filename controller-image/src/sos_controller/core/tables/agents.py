@@ -13,7 +13,7 @@ from sos_controller.core.wire.beacon import Beacon, BeaconError
 from sos_controller.core.wire.replay import CLOCK_WINDOW_MS, Replay
 
 MAX_AGENTS = 4_096
-"""Agents known at once, and senders whose replay windows are kept."""
+"""Maximum number of agents known at once, and of senders whose replay windows are kept."""
 RELAY = "tcp-parallel"
 ASSUMED_BUSY = 0.01
 """Assumed cost, as a share of a core or of the agent's capacity, of a session assigned since its last beacon. Without it all sessions that
@@ -180,7 +180,8 @@ class Agents:
 
     @staticmethod
     def _window(windows: dict[AgentId, Replay], agent_id: AgentId, wall_ms: int) -> Replay | None:
-        """Return the replay window of a sender. Without room, windows are dropped whose senders' messages would all be too old by now."""
+        """Return the replay window of a sender. If the table is full, drop windows of senders whose messages would all be too old by
+        now."""
         found = windows.get(agent_id)
         if found is None and len(windows) >= MAX_AGENTS:
             for gone in [i for i, window in windows.items() if wall_ms - window.used_ms > 2 * CLOCK_WINDOW_MS]:

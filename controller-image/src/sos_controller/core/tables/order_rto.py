@@ -7,9 +7,9 @@ the load.
 from __future__ import annotations
 
 MIN_S = 0.05
-"""Also the first RTO."""
+"""Minimum RTO, and the first one."""
 MAX_S = 0.4
-"""Leaves time for one more order before a set-up is given up."""
+"""Maximum RTO: leaves time for one more order before a set-up is given up."""
 
 
 class OrderRto:

@@ -19,7 +19,8 @@ from sos_controller.core.wire.packets import Syn
 
 MAX_PERCENT = 100
 MAX_PUNTS = 1_024
-"""Punt entries of one service on one datapath; beyond it ports, then client prefixes, are not matched. The policy decides anyway."""
+"""Maximum number of punt entries of one service on one datapath; beyond it, ports, then client prefixes, are not matched. The policy
+decides about punted SYNs anyway."""
 
 
 class Covered(Protocol):
@@ -192,14 +193,14 @@ def fragment_matches(policy: Policy, ingress: bool) -> list[Match]:
 
 
 def exact_matches(policy: Policy, ingress: bool) -> list[Match]:
-    """Return the matches of a service's exact entries: as above, on the ingress side without SYNs, which are punted; only for packets that
-    no session's entry matches."""
+    """Return the matches of a service's exact entries: as `redirect_matches`, on the ingress side without SYNs, which are punted; only for
+    packets that no session's entry matches."""
     found = redirect_matches(policy, ingress)
     return [msgspec.structs.replace(m, tcp_flags=NOT_SYN if ingress else None, reg0=0) for m in found]
 
 
 def needed(policy: Policy) -> int:
-    """Return the matches that cover exactly what a service covers."""
+    """Return the number of matches that cover exactly what a service covers."""
     clients, servers, ports = _parts(policy)
     return len(clients) * len(servers) * len(ports)
 

@@ -18,7 +18,8 @@ from sos_controller.core.types import DatapathId
 
 MAX_TOKEN: Final = 0xFFFFFFFF
 MAX_PENDING = 262_144
-"""Barriers not yet answered, over all datapaths, and entries of sessions behind them. No sessions begin above half of it."""
+"""Maximum number of unanswered barriers, over all datapaths, and entries of sessions that wait for them. Above half of it no sessions
+begin."""
 
 Group = Hashable
 
@@ -200,5 +201,5 @@ class Programmer:
 
 
 def _unchanged(before: Entries, entries: Iterable[FlowEntry]) -> Entries:
-    """Return entries by identity, with the very objects of before where they are equal: the owner of an entry is told by the object."""
+    """Return entries by identity, with the objects of `before` where they are equal: an entry's owner is identified by the object."""
     return {key: before[key] if before.get(key) == e else e for key, e in flow_entries.index(entries).items()}

@@ -10,7 +10,7 @@ from sos_controller.core.types import FlowKey
 IDLE_S = 10.0
 """Open vSwitch keeps a megaflow this long after its last packet (ovs-vswitchd.conf.db(5), max-idle)."""
 MAX_RECENT_FLOWS = 131_072
-"""The oldest are dropped; at 10,000 new connections a second that is the whole IDLE_S."""
+"""Maximum number of flows; the oldest are dropped. At 10,000 new connections a second it covers the whole IDLE_S."""
 _ENDS: Final = 10
 """Length of the part of a flow's key that exact entries match: addresses and the client's port (`types.flow_key`)."""
 

@@ -21,7 +21,7 @@ from sos_controller.core.wire.order import Ended
 
 MAX_SESSIONS: Final = 65_536
 MAX_PENDING = 16_384
-"""Sessions on their way to ACTIVE; each holds a whole SYN, so this bounds that memory (25 MiB)."""
+"""Maximum number of sessions on their way to ACTIVE; each holds a whole SYN, so this bounds that memory (25 MiB)."""
 
 
 Group = tuple[str, str]
@@ -69,7 +69,7 @@ TRANSITIONS: dict[tuple[Phase, Trigger], Phase] = {
 
 _NAMELESS: Final = bytes(14)
 _TRAFFIC_CLASS_AT: Final = 15
-"""In a frame without a tag: after 14 bytes of Ethernet and the IP version (RFC 791, 3.1)."""
+"""Offset of the traffic class in an untagged frame: after 14 bytes of Ethernet and the IP version (RFC 791, 3.1)."""
 _TTL_AT: Final = 22
 
 
@@ -145,12 +145,12 @@ class Session:
         self.isn = self.syn = b""
         self.mac = MacAddress(b"")  # the client's, from its SYN
         self.attempts = 0
-        self.asked = 0  # sequence of the first order to prepare it; the one to the other agent has the next
+        self.asked = 0  # sequence number of its first Prepare; the order to the other agent has the next number
         self.due = 0.0  # the only timer still valid
         self.ready: set[AgentId] = set()
-        self.ended_by: dict[AgentId, Ended | str] = {}  # an agent's Ended, else why its side is taken for over
+        self.ended_by: dict[AgentId, Ended | str] = {}  # an agent's Ended, else the reason why its side is assumed to be over
         self.waiting = 0  # entries that not all their datapaths have acknowledged
-        self.installed_at = now  # when the last of them was
+        self.installed_at = now  # when the last entry was acknowledged
         self.deliver_at = now  # when its SYN may go to the ingress agent
         self.confirms = False  # its SYN waits until the server has accepted the egress agent's connection
         self.connect_at = 0.0  # from when on the egress agent may connect: the server's answer needs its entries

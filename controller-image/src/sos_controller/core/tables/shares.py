@@ -1,4 +1,4 @@
-"""Shares: the part of a site's sessions that the services of one namespace may have (spec/controller-config.md clause 3, docs/adr/0049).
+"""Shares: maximum fraction of a site's sessions for the services of one namespace (spec/controller-config.md clause 3, docs/adr/0049).
 
 Connections over the share stay plain TCP, so that a namespace that opens many connections leaves room for others.
 """

@@ -14,9 +14,9 @@ from sos_controller.core.types import Address, DatapathId, Location, MacAddress
 
 MAX_HOSTS = 65_536
 MAX_AT_PORT = 16_384
-"""Hosts behind one port: forged addresses there leave room for hosts elsewhere."""
+"""Maximum number of hosts behind one port: forged addresses there leave room for hosts elsewhere."""
 MAX_ADDRESSES = 16
-"""Addresses remembered per MAC address; the oldest is dropped."""
+"""Maximum number of addresses remembered per MAC address; the oldest is dropped."""
 
 
 class Host(msgspec.Struct, frozen=True, gc=False):

@@ -2,8 +2,8 @@
 
 A link counts when both directions have been heard within the expiry: one recorded or relayed probe is not enough. A port on which any probe
 of ours from another port has been heard is *inter-switch* at once, because there it is safer to assume a switch. It stays inter-switch
-while the switch at either end cannot be heard, which may well go on forwarding, and while both its ends are down; and for one link expiry
-more. Such a link is *unheard*: no path uses it, but it may close a loop.
+while the switch at either end cannot be heard (it may still forward), while both ends are down, and for one link expiry after. Such a link
+is *unheard*: no path uses it, but it may close a loop.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import networkx as nx
 from sos_controller.core.types import DatapathId, Location
 
 MAX_HEARD = 65_536
-"""Ports on which probes are remembered, and as many unheard ports."""
+"""Maximum number of ports on which probes are remembered, and of unheard ports."""
 DEFAULT_COST = 10
 
 

@@ -66,7 +66,7 @@ class Neighbours:
             del self._heard[place]
 
     def excuse(self, place: Place, now: float) -> None:
-        """Exclude the time of a port that is down from a neighbour's silence."""
+        """Do not count the time while a port is down as a neighbour's silence."""
         known = self._heard.get(place)
         if known is not None:
             self._heard[place] = msgspec.structs.replace(known, heard_at=now)

@@ -16,11 +16,11 @@ Row = TypeVar("Row", PathRow, ServiceRow)
 Key = TypeVar("Key", bound=tuple[Any, ...])
 
 FRESH_S = 7.0
-"""Three reports may be lost before a measurement is forgotten."""
+"""Maximum age of a measurement: three reports may be lost before it is forgotten."""
 SAMPLES = 6
-"""Samples kept of each counter: with a report every 2 s the rates shown are means over the last 10 s."""
+"""Number of samples kept of each counter: with a report every 2 s the rates shown are means over the last 10 s."""
 MAX_SERIES = 16_384
-"""Paths, and services, of all agents; further ones are not kept."""
+"""Maximum number of paths, and of services, of all agents; further ones are not kept."""
 
 
 class Rates(NamedTuple):

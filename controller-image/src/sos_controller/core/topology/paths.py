@@ -65,8 +65,8 @@ def disjoint(
     """Return up to `count` paths that share no link, as many as there are and together the cheapest; the cheapest first. `left` as for
     `shortest`.
 
-    Repeating the shortest path finds fewer where the shortest crosses the others (Suurballe 1974), so this is a flow of least cost: one
-    unit per path, and an arc of its own, dearer than all links together, for the paths that do not exist.
+    A repeated shortest-path search finds fewer paths where the shortest crosses the others (Suurballe 1974), so this is a minimum-cost
+    flow: one unit per path, and an extra arc, more expensive than all links together, for paths that do not exist.
     """
     only = shortest(g, source, target, left)
     if only is None or not only.steps:
@@ -81,7 +81,7 @@ def _flow(g: nx.MultiGraph, source: DatapathId, target: DatapathId, units: int) 
     arcs.add_nodes_from(sorted(g), demand=0)
     arcs.nodes[source]["demand"], arcs.nodes[target]["demand"] = -units, units
     edges = sorted(g.edges(keys=True, data="weight"), key=lambda edge: edge[2])
-    # Costs count first; among equal ones links with lower ends, so that the result is unique.
+    # Cost decides first; at equal cost, links with lower ends are preferred, so that the result is unique.
     scale = len(edges) ** 2 + 1
     dearest = scale * (1 + sum(weight for *_, weight in edges))
     for rank, (one, other, found, weight) in enumerate(edges):
@@ -98,7 +98,7 @@ def _flow(g: nx.MultiGraph, source: DatapathId, target: DatapathId, units: int) 
 
 
 def _split(used: nx.MultiDiGraph, source: DatapathId, target: DatapathId) -> Iterator[Path]:
-    """Return the paths of a flow, the cheapest first. A flow of least cost has no circles, so each of them is simple."""
+    """Return the paths of a flow, the cheapest first. A minimum-cost flow has no cycles, so each path is simple."""
     while True:
         path = shortest(used, source, target, distances(used.reverse(copy=False), target))
         if path is None:

@@ -11,7 +11,7 @@ from sos_controller.core.types import AgentId
 
 TAG_BYTES: Final = 32
 MAX_DERIVED: Final = 65_536
-"""Derived keys kept; beyond it they are derived each time (forged agent ids must not fill memory)."""
+"""Maximum number of derived keys kept; further keys are derived each time (forged agent ids must not fill memory)."""
 
 _BLOCK_BYTES: Final = 64
 _INNER, _OUTER = (bytes(byte ^ pad for byte in range(256)) for pad in (0x36, 0x5C))
@@ -23,7 +23,7 @@ def expand(key: bytes, info: bytes) -> bytes:
 
 
 def tag(key: bytes, message: bytes) -> bytes:
-    """Return HMAC-SHA256 over the message (RFC 2104), from the cached hashes of the padded key: less than half the time of a whole one."""
+    """Return HMAC-SHA256 over the message (RFC 2104), from cached hashes of the padded key, in less than half the time of a whole HMAC."""
     kept = _begun(key)
     inner, outer = kept[0].copy(), kept[1].copy()
     inner.update(message)
@@ -38,7 +38,8 @@ def verify(key: bytes, message: bytes, given: bytes) -> bool:
 
 @lru_cache(maxsize=8_192)
 def _begun(key: bytes) -> tuple[Any, Any]:
-    """Return both hashes after the padded key. Keys have 32 bytes; longer than a block they would be hashed first (RFC 2104, 2)."""
+    """Return both hashes, updated with the padded key. Keys have 32 bytes; a key longer than a block would be hashed first (RFC 2104,
+    2)."""
     padded = (hashlib.sha256(key).digest() if len(key) > _BLOCK_BYTES else key).ljust(_BLOCK_BYTES, b"\0")
     return hashlib.sha256(padded.translate(_INNER)), hashlib.sha256(padded.translate(_OUTER))
 

@@ -14,9 +14,9 @@ VERSION: Final = 1
 HEADER_BYTES: Final = 64
 MAX_BYTES: Final = 1_400
 MAX_REPORTED: Final = 64
-"""UUIDs in one chunk of a SessionReport."""
+"""Maximum number of UUIDs in one chunk of a SessionReport."""
 MAX_FLOWS: Final = 16
-"""Sessions in one chunk of a FlowReport."""
+"""Maximum number of sessions in one chunk of a FlowReport."""
 
 _HEADER: Final = struct.Struct("!4sBBHIHH16sQQQQ")
 _PREPARE: Final = struct.Struct("!16sBBHIII16s16sHHIBBBBI16s16sH14x")

@@ -191,7 +191,7 @@ def parse_icmp_error(data: bytes) -> IcmpError | None:
     """Return the ICMP error in a frame that quotes a TCP segment's addresses and ports (RFC 792: at least 64 bits of it), None for anything
     else.
 
-    An error to another host than the quoted segment's sender is none, since that sender would not believe it.
+    An error to a host that did not send the quoted segment gives None, since that host would ignore it.
     """
     if len(data) < 34 or ethertype(data) != ETH_IPV4 or data[14] >> 4 != 4 or data[23] != PROTO_ICMP:
         return None

@@ -10,7 +10,7 @@ from sos_controller.core.types import AgentId
 from sos_controller.core.wire.order import OrderError
 
 MAX_ROWS = 16
-"""Paths, and services, in one PathReport."""
+"""Maximum number of paths, and of services, in one PathReport."""
 
 _HEAD = struct.Struct("!QHH4x")
 _PATH = struct.Struct("!16sBxHII4xQQ")

@@ -9,9 +9,9 @@ from sos_controller.core.types import FlowKey
 from sos_controller.core.wire.order import OrderError
 
 MAX_ROWS = 16
-"""Counters, and connections, in one PlainReport."""
+"""Maximum number of counters, and of connections, in one PlainReport."""
 ACCELERATED = 0
-"""The reason of a counter of connections begun without an order, which are not plain."""
+"""Reason code of the counter of connections begun without an order, which are accelerated, not plain."""
 
 _HEAD = struct.Struct("!HH4x")
 _ROW = struct.Struct("!8sH6xQ")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 WINDOW = 128
-"""Sequences behind the highest that are still told apart."""
+"""Number of sequences behind the highest that are still tracked."""
 CLOCK_WINDOW_MS = 30_000
 
 
