@@ -1,7 +1,7 @@
 //! Order protocol between controllers and this agent (spec/order.md), without a socket or a clock.
 //!
-//! A datagram goes in, datagrams to send come out. [`OrderProtocol::poll`] handles deadlines: preparations expire, ends are retransmitted
-//! until they are acknowledged, sessions are reported.
+//! Input is a datagram, output the datagrams to send. [`OrderProtocol::poll`] handles deadlines: preparations expire, end reports are
+//! retransmitted until acknowledged, sessions are reported.
 
 pub mod active_sessions;
 pub mod pending_end_reports;
@@ -25,11 +25,11 @@ use crate::policy::arming::{self, Health, Unreachable};
 use crate::policy::flow_key::FlowKey;
 use crate::policy::flow_policy;
 
-/// Most controllers remembered (order.md clause 10).
+/// Maximum number of controllers remembered (order.md clause 10).
 pub const MAX_CONTROLLERS: usize = 16;
 /// Interval of session reports (order.md clause 7).
 pub const REPORT_INTERVAL: Duration = Duration::from_secs(5);
-/// Time after a Watch in which sessions without an order are reported (order.md clause 11).
+/// Time after a Watch for which sessions without an order are reported (order.md clause 11).
 pub const WATCHED_FOR: Duration = Duration::from_secs(20);
 /// Reason for dropping an order.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -77,7 +77,7 @@ pub struct Env<'a> {
     pub live: &'a BTreeSet<AgentId>,
     /// Servers that stay plain for now.
     pub unreachable: &'a Unreachable,
-    /// True if a connection can be made in a client's name (at the agent's own address where the site rewrites).
+    /// True if a connection can be made in a client's name (from the agent's own address if the site rewrites).
     pub can_bind: fn(SocketAddrV4, Option<Ipv4Addr>) -> bool,
     /// Monotonic time.
     pub now: Instant,
@@ -90,7 +90,7 @@ pub struct Env<'a> {
 pub struct Handled {
     /// Datagrams for the controller.
     pub answers: Vec<Vec<u8>>,
-    /// The preparation just accepted. Where it asks for [`Accept::Confirmed`], the answer waits for the server; connect to it.
+    /// The preparation just accepted. If it asks for [`Accept::Confirmed`], the answer waits for the server: connect to it.
     pub prepared: Option<Prepare>,
     /// An ingress session to reset.
     pub aborted: Option<SessionUuid>,
@@ -114,7 +114,7 @@ struct Controller {
     replay: ReplayGuard,
     last_heard: Instant,
     next_report: Instant,
-    /// End of its interest in sessions without an order.
+    /// Time until which the controller watches sessions without an order.
     watches_until: Option<Instant>,
 }
 
@@ -156,7 +156,7 @@ impl OrderProtocol {
     /// Handles a datagram.
     ///
     /// # Errors
-    /// The reason for dropping it; nothing has changed then except the replay window.
+    /// The reason for dropping the datagram; then nothing has changed except the replay window.
     pub fn handle(&mut self, datagram: &[u8], env: &Env<'_>) -> Result<Handled, OrderError> {
         let unverified = UnverifiedOrder::parse(datagram)?;
         if unverified.agent != self.agent {
@@ -179,31 +179,31 @@ impl OrderProtocol {
                 let ours = self.running.accepts(session, header.controller);
                 return Ok(Handled { aborted: ours.then_some(session), ..Handled::default() });
             }
-            // `is_to_agent` has let only the five above pass.
+            // `is_to_agent` has passed only the five types above.
             _ => return Err(OrderError::WrongDirection),
         }
         Ok(Handled::default())
     }
 
-    /// Takes the preparation for a client that has just been accepted; from now on its session runs.
+    /// Takes the preparation for a client that has just been accepted; its session is running from now on.
     pub fn begin_arriving(&mut self, flow: FlowKey, now: Instant) -> Option<Preparation> {
         let preparation = self.preparations.take_arriving(flow, now)?;
         self.running.begin(&preparation.prepare, preparation.controller);
         Some(preparation)
     }
 
-    /// The same for a client that the switch has brought to the agent's own address, so that only the client's end is known.
+    /// The same for a client that the switch has redirected to the agent's own address, so that only the client's end is known.
     pub fn begin_rewritten(&mut self, client: SocketAddrV4, now: Instant) -> Option<Preparation> {
         let preparation = self.preparations.take_arriving_from(client, now)?;
         self.running.begin(&preparation.prepare, preparation.controller);
         Some(preparation)
     }
 
-    /// Takes the preparation for a session that a peer has opened here, if there is one for exactly this flow and peer; from now on the
-    /// session runs.
+    /// Takes the preparation for a session that a peer has opened here, if there is one for exactly this flow and peer; the session is running
+    /// from now on.
     ///
     /// # Errors
-    /// The preparation is for another flow or peer, or a session of that UUID runs already: this one must not go on.
+    /// The preparation is for another flow or peer, or a session of that UUID is already running: the new session must not continue.
     pub fn begin_opened(
         &mut self,
         session: SessionUuid,
@@ -224,7 +224,7 @@ impl OrderProtocol {
         Ok(Some(preparation))
     }
 
-    /// Peers that sessions have been prepared with, and the time until which those may begin.
+    /// Peers with prepared sessions, and the time until which those sessions may begin.
     #[must_use]
     pub fn prepared_peers(&self) -> BTreeMap<AgentId, Instant> {
         self.preparations.peers()
@@ -235,8 +235,8 @@ impl OrderProtocol {
         self.running.begin_unordered(flow);
     }
 
-    /// Ends a session with this party, and reports it to its controller, if it has one. A session of the same UUID with another party goes
-    /// on.
+    /// Ends a session with this party, and reports the end to its controller, if it has one. A session of the same UUID with another party
+    /// continues.
     pub fn finish(
         &mut self,
         (session, party): (SessionUuid, Party),
@@ -268,7 +268,7 @@ impl OrderProtocol {
         out
     }
 
-    /// True if some controller watches, beyond its own orders.
+    /// True if a controller watches sessions beyond its own orders.
     #[must_use]
     pub fn is_watched(&self, now: Instant) -> bool {
         self.controllers.values().any(|known| known.watched(now))
@@ -307,7 +307,7 @@ impl OrderProtocol {
         Ok(())
     }
 
-    /// Forgets the least recently heard controller that has neither session nor preparation here.
+    /// Removes the least recently heard controller that has neither session nor preparation here.
     fn forget_idle_controller(&mut self) -> bool {
         let idle = |id: &ControllerId| {
             self.running.of(*id).next().is_none() && self.preparations.of(*id).next().is_none()
@@ -342,12 +342,12 @@ impl OrderProtocol {
         if !flow_policy::can_have_port(config, prepare) || !can_bind {
             return Err(RefuseReason::PortTaken);
         }
-        // Not armed for it: its client would be reset, or bypass this agent and leave a session without one. The far agent learns of a
-        // stream a moment later than the near one.
+        // Not armed for this peer: the client would be reset, or bypass this agent and leave a session without a client. The egress agent learns
+        // of a stream a moment later than the ingress agent.
         if prepare.role == Role::Ingress && !env.live.contains(&prepare.peer) {
             return Err(RefuseReason::UnknownPeer);
         }
-        // Not armed either, so its SYN would bypass this agent and leave a session without a client.
+        // Not armed for this server either: the SYN would bypass this agent and leave a session without a client.
         if prepare.role == Role::Ingress && env.unreachable.contains(prepare.server) {
             return Err(RefuseReason::ServerUnreachable);
         }
@@ -357,7 +357,7 @@ impl OrderProtocol {
         if !arming::memory_left(config, env.health) {
             return Err(RefuseReason::MemoryLimit);
         }
-        // Each connection to a server that waits for its session will be one.
+        // Each connection to a server that waits for its session will become a session.
         let sessions = env.health.sessions.saturating_add(self.preparations.server_legs());
         if !arming::sessions_left(config, Health { sessions, ..env.health }) || !self.preparations.has_room()
         {
@@ -400,7 +400,7 @@ impl OrderProtocol {
         self.sign(controller, 0, OrderBody::Ended(ended), env)
     }
 
-    /// `None` without a site key: nobody could verify the order.
+    /// Signs an order; `None` without a site key, as no controller could verify the order.
     fn sign(&mut self, to: ControllerId, reply_to: u64, body: OrderBody, env: &Env<'_>) -> Option<Vec<u8>> {
         let (key_id, key) = env.keys.order_to_controller(self.agent)?;
         self.sequence += 1;
@@ -428,7 +428,7 @@ impl OrderProtocol {
     }
 }
 
-/// A session was opened for another flow, or by another agent, than the one prepared under its UUID, or its UUID belongs to a running one.
+/// A session was opened for another flow or by another agent than the one prepared under its UUID, or its UUID belongs to a running session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("flow and peer are not those prepared for this session, or its UUID is taken")]
 pub struct FlowMismatch;

@@ -1,6 +1,6 @@
-//! SYNs held until the far agent tells whether their server accepts (docs/adr/0053). Pure: returns what happens to packets.
+//! SYNs held until the egress agent reports whether their server accepts (docs/adr/0053). Pure: returns the actions to take on packets.
 //!
-//! An *ask* is a connection that the far agent was asked for. With `accept: Learned` all clients of a server wait for the one ask: once the
+//! An *ask* is a request to the egress agent to connect to a server. With `accept: Learned` all clients of a server wait for one ask: once the
 //! server has accepted it is known, and its clients need no connection made ahead. With `Confirmed` each client has its own ask.
 
 pub mod injector;
@@ -18,14 +18,14 @@ use crate::policy::flow_key::FlowKey;
 use crate::syn_hold::known_servers::KnownServers;
 use crate::syn_hold::syn::Syn;
 
-/// Most SYNs held, and connections made ahead whose clients have not completed their handshakes, together. Further ones go plain.
+/// Maximum number of SYNs held plus connections made ahead for clients that have not completed their handshakes. Further connections go plain.
 pub const MAX_HELD: usize = 1_024;
-/// Most of them for one server's address and port, so that a flood of SYNs to one server leaves room for the others.
+/// Maximum number of these for one server address and port, so that a flood of SYNs to one server leaves room for other servers.
 pub const MAX_OF_SERVER: usize = MAX_HELD / 4;
-/// Time for which a SYN is held: a far agent answers within 0.7 s and a round trip. Clients repeat their SYN after 1 and 3 s (RFC 6298):
-/// the first repeat asks again, the second finds the connection plain.
+/// Time for which a SYN is held: an egress agent answers within 0.7 s and a round trip. Clients retransmit their SYN after 1 and 3 s (RFC 6298):
+/// the first retransmission repeats the request, at the second the connection is plain.
 pub const HELD_FOR: Duration = Duration::from_secs(2);
-/// Time in which a client has to complete its handshake: SYN-ACKs are repeated after 1, 3 and 7 s.
+/// Time within which a client must complete its handshake: SYN-ACKs are retransmitted after 1, 3 and 7 s.
 pub const CLAIM_WITHIN: Duration = Duration::from_secs(10);
 
 /// Facts about a client whose SYN arrives.
@@ -46,9 +46,9 @@ pub enum Step {
     Take(Vec<u8>),
     /// Write the SYN back for the server.
     Leave(Vec<u8>, PlainReason),
-    /// Ask the far agent to connect.
+    /// Ask the egress agent to connect.
     Ask(Ask),
-    /// Tell the far agent that the session will not begin.
+    /// Notify the egress agent that the session will not begin.
     Release(AgentId, SessionUuid),
 }
 
@@ -70,11 +70,11 @@ struct Asked {
     ask: Ask,
     shared: bool,
     until: Instant,
-    /// The SYNs that wait for it.
+    /// SYNs that wait for the answer.
     waiting: BTreeMap<FlowKey, Vec<u8>>,
 }
 
-/// A connection that the far agent has made and whose client completes its handshake with this one.
+/// A connection that the egress agent has made, while the client completes its handshake with this agent.
 #[derive(Debug)]
 struct Claim {
     session: SessionUuid,
@@ -82,7 +82,7 @@ struct Claim {
     until: Instant,
 }
 
-/// All that is held.
+/// All held SYNs and pending requests.
 #[derive(Debug, Default)]
 pub struct SynHold {
     asked: BTreeMap<SessionUuid, Asked>,
@@ -111,7 +111,7 @@ impl SynHold {
     pub fn arrive(&mut self, syn: Syn, covered: Covered, now: Instant) -> Option<Step> {
         let server = syn.flow.server;
         let known = covered.accept == Accept::Learned && self.known.contains(server, now);
-        // A retransmission although the far agent has the connection: this agent's SYN-ACK was lost.
+        // A retransmission although the egress agent has the connection: this agent's SYN-ACK was lost.
         if covered.accept == Accept::Early || self.claims.contains_key(&syn.flow) {
             return Some(Step::Take(syn.packet));
         }
@@ -128,7 +128,7 @@ impl SynHold {
         self.hold(syn, covered, now).map(Step::Ask)
     }
 
-    /// The request, or its answer, may have been lost with a stream.
+    /// Repeats a request that, or whose answer, may have been lost with a stream.
     fn repeat(&mut self, session: SessionUuid, syn: Syn) -> Option<Step> {
         let asked = self.asked.get_mut(&session)?;
         let again = asked.ask.flow == syn.flow;
@@ -156,7 +156,7 @@ impl SynHold {
         Some(ask)
     }
 
-    /// Handles the far agent's answer: `None`: the server has accepted.
+    /// Handles the egress agent's answer; `None`: the server has accepted.
     pub fn answer(
         &mut self,
         peer: AgentId,
@@ -169,7 +169,7 @@ impl SynHold {
             Some(reason) if of_peer => self.refuse(session, reason),
             Some(_) => Vec::new(),
             None if of_peer => self.accept(session, now),
-            // Too late: the client is plain. A repeated answer is about a connection that waits.
+            // Too late: the client is plain. A repeated answer concerns a connection that still waits.
             None if self.claims.values().all(|claim| claim.session != session) => {
                 vec![Step::Release(peer, session)]
             }
@@ -194,7 +194,7 @@ impl SynHold {
         waiting.into_values().map(|packet| Step::Leave(packet, plain_reason(reason))).collect()
     }
 
-    /// Handles a failure to ask the far agent.
+    /// Handles a failure to ask the egress agent.
     pub fn fail(&mut self, session: SessionUuid) -> Vec<Step> {
         let asked = self.settle(session);
         let waiting = asked.into_iter().flat_map(|asked| asked.waiting.into_values());
@@ -223,7 +223,7 @@ impl SynHold {
         self.asked.values().map(|a| a.until).chain(self.claims.values().map(|c| c.until)).min()
     }
 
-    /// Takes the connection made ahead for a client that has completed its handshake: its session and the far agent.
+    /// Takes the connection made ahead for a client that has completed its handshake; returns its session and the egress agent.
     pub fn claim(&mut self, flow: FlowKey) -> Option<(SessionUuid, AgentId)> {
         let claim = self.claims.remove(&flow)?;
         self.leave(flow.server);
@@ -254,7 +254,7 @@ impl SynHold {
     }
 }
 
-/// True if the server, or a device before it, does not accept.
+/// True if the server, or a device in front of it, does not accept.
 #[must_use]
 pub fn is_servers(reason: RefuseReason) -> bool {
     matches!(reason, RefuseReason::ServerRefused | RefuseReason::ServerRejected | RefuseReason::ServerSilent)

@@ -34,18 +34,18 @@ use crate::orders::{OrderProtocol, confirms};
 use crate::policy::arming::{self, Armed, Coverage};
 use crate::policy::load::{self, Load, Sample};
 
-/// Interval of the heartbeat: twice may fail before [`nft::HEARTBEAT_SECONDS`] are over.
+/// Interval of the heartbeat: two updates may fail before [`nft::HEARTBEAT_SECONDS`] have passed.
 const ARM_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval of PathReports (order.md clause 13).
 const MEASURE_INTERVAL: Duration = Duration::from_secs(2);
 /// Interval at which files are checked (node-config.md, introduction).
 const RELOAD_INTERVAL: Duration = Duration::from_secs(1);
-/// Ticks a second in `/proc/self/stat`: USER_HZ is 100 on every architecture of Linux today.
+/// Ticks per second in `/proc/self/stat`: USER_HZ is 100 on every architecture of Linux today.
 const TICKS_PER_SECOND: u32 = 100;
 /// Service type of this relay (beacon.md clause 2).
 const SERVICE_TYPE: &str = "tcp-parallel";
 
-/// Keeps nft's armed set and heartbeat, and the peers' knowledge of this agent, in line with health, limits and willing peers, for ever.
+/// Keeps nft's armed set and heartbeat, and the peers' knowledge of this agent, in line with health, limits and willing peers, forever.
 pub async fn arm(context: Arc<AgentContext>, mut peers: watch::Receiver<BTreeSet<AgentId>>) {
     let mut ticks = interval(ARM_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -57,12 +57,12 @@ pub async fn arm(context: Arc<AgentContext>, mut peers: watch::Receiver<BTreeSet
             () = context.rearm.notified() => false,
             Ok(()) = peers.changed() => false,
         };
-        // Disarms at once and rearms with a tick, or at the limits every client would change it.
+        // Disarm at once but rearm only at a tick: otherwise every client near the limits would change the state.
         willing = arming::willing(&context.config(), context.health()) && (willing || ticked);
         context.tunnel().set_willing(willing);
         let agents = if willing { context.willing_agents() } else { BTreeSet::new() };
         let Some(wanted) = fence(|| willing.then(|| wanted(&context, &agents, &mut coverage))) else {
-            // As when nft fails: without a heartbeat clients are plain until the next tick succeeds.
+            // As if nft had failed: without a heartbeat clients are plain until the next tick succeeds.
             (in_force, coverage) = (None, Coverage::new(context.hold().is_able()));
             continue;
         };
@@ -74,7 +74,7 @@ pub async fn arm(context: Arc<AgentContext>, mut peers: watch::Receiver<BTreeSet
             None => nft::disarm(),
         };
         if let Err(error) = apply(script).await {
-            // The heartbeat expires by itself; everything is set again with the next tick.
+            // The heartbeat expires by itself; the next tick sets everything again.
             in_force = None;
             context.metrics.nft_failures.inc();
             error!(%error, "nft failed");
@@ -93,7 +93,7 @@ fn wanted(context: &AgentContext, agents: &BTreeSet<AgentId>, coverage: &mut Cov
     context.with_unreachable(|unreachable| coverage.armed(&context.config(), agents, unreachable))
 }
 
-/// Logs and counts what is in force now.
+/// Logs and counts the armed flows in force.
 fn show(context: &AgentContext, armed: Option<&Armed>) {
     let (regions, left_out) = armed.map_or((0, 0), |armed| (armed.covered.len(), armed.left_out.len()));
     info!(willing = armed.is_some(), regions, left_out, "armed");
@@ -111,7 +111,7 @@ async fn apply(script: String) -> Result<(), String> {
     done.map_err(|e| e.to_string())?.map_err(|e| e.to_string())
 }
 
-/// Sends beacons for ever (spec/beacon.md clause 1).
+/// Sends beacons forever (spec/beacon.md clause 1).
 pub async fn beacon(context: Arc<AgentContext>, socket: UdpSocket) {
     let config = context.config();
     let to = SocketAddrV4::new(config.discovery.address, config.discovery.beacon_port);
@@ -119,7 +119,7 @@ pub async fn beacon(context: Arc<AgentContext>, socket: UdpSocket) {
     for sequence in 1.. {
         let later = sample(&context);
         let load = load::between(earlier, later);
-        // An extra beacon measures over too short a time; the figures of a whole interval are kept.
+        // An extra beacon would measure over too short a time: keep the figures of a whole interval.
         if later.at - earlier.at > Duration::from_millis(500) {
             earlier = later;
         }
@@ -177,9 +177,9 @@ fn compose(context: &AgentContext, sequence: u64, load: Load) -> Option<Vec<u8>>
     Some(beacon.encode(&key).expect("the configuration bounds the name, and the rest is fixed"))
 }
 
-/// Handles orders for ever (spec/order.md).
+/// Handles orders forever (spec/order.md).
 pub async fn orders(context: Arc<AgentContext>) {
-    // One byte more than the longest order, so that a longer one is recognised.
+    // One byte more than the longest order, so that a longer order is recognised.
     let mut buffer = [0; MAX_LEN + 1];
     loop {
         let next = fence(|| context.with_order_protocol(|protocol, _| protocol.next_timeout())).flatten();
@@ -202,7 +202,7 @@ pub async fn orders(context: Arc<AgentContext>) {
     }
 }
 
-/// Reports to watching controllers, for ever.
+/// Reports to watching controllers, forever.
 pub async fn measure(context: Arc<AgentContext>) {
     let mut ticks = interval(MEASURE_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -240,7 +240,7 @@ fn take(context: &Arc<AgentContext>, datagram: &[u8]) {
     }
 }
 
-/// Reloads a changed configuration and changed keys, for ever.
+/// Reloads a changed configuration and changed keys, forever.
 pub async fn reload(context: Arc<AgentContext>, mut source: Source, mut keys: PathBuf) {
     let mut ticks = interval(RELOAD_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -262,7 +262,7 @@ pub async fn reload(context: Arc<AgentContext>, mut source: Source, mut keys: Pa
         match loaded {
             Ok(loaded) if loaded != *context.keys() => context.set_keys(loaded),
             Ok(_) => {}
-            // A mounted folder is swapped within a moment; the keys in force stay.
+            // A mounted folder may be in the middle of a swap; the keys in force stay.
             Err(error) => warn!(%error, "keys not read"),
         }
     }

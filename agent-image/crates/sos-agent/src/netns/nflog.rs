@@ -22,17 +22,17 @@ const MODE: u16 = 2;
 /// NFULNL_CFG_CMD_BIND; NFULNL_COPY_PACKET.
 const BIND: u8 = 1;
 const COPY_PACKET: u8 = 2;
-/// Most bytes of a packet that are copied: all.
+/// Maximum number of bytes copied of a packet: all.
 const COPY_RANGE: u32 = 65_535;
 /// Type bits of an attribute (NLA_TYPE_MASK).
 const TYPE_MASK: u16 = 0x3fff;
 const MESSAGE_HEADER: usize = 16;
 const FAMILY_HEADER: usize = 4;
 const ATTRIBUTE_HEADER: usize = 4;
-/// Buffer for copies in bytes: 4,000 SYNs with the kernel's overhead. A SYN whose copy finds no room is retransmitted by its client.
+/// Buffer for copies in bytes: 4,000 SYNs with the kernel's overhead. If the copy of a SYN does not fit, the client retransmits the SYN.
 const BUFFER: usize = 4 << 20;
 
-/// A netlink socket that receives the copies of one group. Tokio has no type for netlink; a datagram socket's receive works in the same
+/// A netlink socket that receives the copies of one group. Tokio has no type for netlink; receiving from a datagram socket works in the same
 /// way.
 #[derive(Debug)]
 pub struct Copies(UdpSocket);

@@ -1,25 +1,26 @@
 //! The agent's nftables, rendered as text for `nft -f -` (design: fail-open rules 1 and 2).
 //!
-//! One table, `inet sos`, in the agent's own network namespace. What happens to a packet that the switch sent to the agent:
+//! One table, `inet sos`, in the agent's own network namespace. Handling of a packet that the switch sent to the agent:
 //!
 //! 1. To one of the agent's own addresses: delivered (streams, orders).
-//! 2. A bare SYN that went plain before stays plain: its retransmits must meet the same decision.
+//! 2. A bare SYN that went plain before stays plain: its retransmissions must get the same verdict.
 //! 3. A bare SYN with MD5, AO or MPTCP options goes plain: those ends would notice a relay.
-//! 4. A bare SYN that the switch has marked as one of a service that is not armed yet, or not any more, goes plain
-//!    (spec/node-config.md clause 22).
+//! 4. A bare SYN that the switch has marked as belonging to a service that is not yet, or no longer, armed goes plain (spec/node-config.md
+//!    clause 22).
 //! 5. A bare SYN to a server that has not answered recently (`unreachable`) goes plain.
 //! 6. A bare SYN of a service whose server is asked first (`armed` says so) is copied to this agent and dropped, on the same conditions as in 7;
-//!    the agent writes it back later, for the listener or for the server ([`crate::tasks::held_syns`]). One of a connection that stands is delivered.
-//! 7. A bare SYN inside `armed` (clients, servers and ports, see [`crate::policy::classifier`]), while `heartbeat` holds an element: to the transparent listener. The element expires by
-//!    itself in [`HEARTBEAT_SECONDS`] unless the agent keeps putting it back; and without a listening socket `tproxy` does
-//!    not match at all. So a dead agent takes nothing over.
-//! 8. A packet of a known transparent socket: delivered. So is an ICMP error about one of its segments: a router has
-//!    sent it to the host in whose name the agent sent the segment.
-//! 9. Any other bare SYN is remembered in `plain` and forwarded. What goes plain for the first time is in `plain_seen` for
-//!    a while, with the reason as a mark, where the agent reads it ([`crate::policy::plain_traffic`]).
-//! 10. Any other packet is forwarded. One with an acknowledgement, inside `armed`, is of a connection that stands without
-//!     this agent, and is remembered in `plain` for [`STANDING_SECONDS`]: a repeat of its SYN may be on its way here still,
-//!     held by the controller while the server's answer to the first one arrived.
+//!    the agent writes the SYN back later, for the listener or for the server ([`crate::tasks::held_syns`]). A bare SYN of an established
+//!    connection is delivered.
+//! 7. A bare SYN inside `armed` (clients, servers and ports, see [`crate::policy::classifier`]), while `heartbeat` holds an element: to the
+//!    transparent listener. The element expires in [`HEARTBEAT_SECONDS`] unless the agent keeps renewing it; and without a listening socket
+//!    `tproxy` does not match. So a dead agent takes no connection over.
+//! 8. A packet of a known transparent socket: delivered. So is an ICMP error about a segment of such a socket: a router has sent it to the host
+//!    in whose name the agent sent the segment.
+//! 9. Any other bare SYN is remembered in `plain` and forwarded. A connection that goes plain for the first time is in `plain_seen` for a while,
+//!    with the reason as a mark; the agent reads it there ([`crate::policy::plain_traffic`]).
+//! 10. Any other packet is forwarded. If it has an acknowledgement and is inside `armed`, its connection is established without this agent, and
+//! is remembered in `plain` for [`STANDING_SECONDS`]: a retransmitted SYN may still be on its way here, held by the controller while the
+//! server's answer to the first SYN arrived.
 
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
@@ -31,15 +32,15 @@ use crate::policy::classifier::{self, Classifier, Range};
 
 /// Lifetime of the heartbeat element: two refreshes may be late before new connections go plain.
 pub const HEARTBEAT_SECONDS: u32 = 3;
-/// Time that a 4-tuple stays plain: a client retransmits its SYN for up to 127 s with Linux's defaults (tcp_syn_retries 6).
+/// Time for which a 4-tuple stays plain: a client retransmits its SYN for up to 127 s with Linux's defaults (tcp_syn_retries 6).
 pub const PLAIN_SECONDS: u32 = 130;
-/// Time that a connection established without this agent is remembered: longer than the controller holds a SYN.
+/// Time for which a connection established without this agent is remembered: longer than the controller holds a SYN.
 pub const STANDING_SECONDS: u32 = 5;
-/// Most 4-tuples remembered as plain; beyond it SYNs still go plain, but unremembered (counted).
+/// Maximum number of 4-tuples remembered as plain; further SYNs still go plain, but are not remembered (counted).
 pub const PLAIN_LIMIT: u32 = 65_536;
 /// Lifetime of an entry for a connection that went plain: several polling intervals, so that the agent reads each entry.
 pub const SEEN_SECONDS: u32 = 10;
-/// Most connections kept for that; further ones within this time are counted as plain, but for no service.
+/// Maximum number of connections kept for the agent to read; further ones within this time are counted as plain, but for no service.
 pub const SEEN_LIMIT: u32 = 1_024;
 /// Mark, and its mask, of packets that are delivered to transparent sockets.
 pub const MARK: u32 = 0x0001_0000;
@@ -47,7 +48,7 @@ pub const MARK: u32 = 0x0001_0000;
 /// Mark of packets inside `armed`, while the chains examine them. Classes are below it.
 const ARMED: u32 = 0x0002_0000;
 
-/// The same for packets that are held until their server has accepted.
+/// The same for packets held until their server has accepted.
 const HELD: u32 = 0x0004_0000;
 
 /// Mark of held SYNs that the agent writes back for its listener: they are delivered locally.
@@ -56,10 +57,10 @@ pub const TAKE: u32 = MARK | 0x0008_0000;
 /// Mark of held SYNs that the agent writes back for the server. Its lower half is a [`PlainReason`].
 pub const LEAVE: u32 = 0x0010_0000;
 
-/// Netlink group that gets the copies of held SYNs (nfnetlink_log). The agent's namespace has no other program that uses one.
+/// Netlink group that receives the copies of held SYNs (nfnetlink_log). No other program in the agent's namespace uses a group.
 pub const COPIES: u16 = 5_345;
 
-/// Part of a mark with the reason why a SYN goes plain.
+/// Bits of a mark that hold the reason why a SYN goes plain.
 const REASON: u32 = 0xffff;
 
 /// Source MAC address of SYNs that the switch marks as not to be taken over (spec/node-config.md clause 22).
@@ -76,8 +77,7 @@ pub const COUNTERS: [(&str, &str); 7] = [
     ("syn_plain_unremembered", "Bare SYNs plain while the set of plain flows was full"),
 ];
 
-/// The table without anything armed. Flows remembered as plain by an earlier run of the agent in the same namespace are kept; rules are
-/// replaced.
+/// The table with nothing armed. Flows remembered as plain by an earlier run of the agent in the same namespace are kept; rules are replaced.
 #[must_use]
 pub fn setup(interface: &str, listener_port: u16) -> String {
     let (sets, syns, hooks) = (sets(), syn_chains(listener_port), hook_chains(interface));
@@ -94,7 +94,7 @@ flush set inet sos heartbeat
     )
 }
 
-/// Counters, and the sets that the chains look into.
+/// Counters, and the sets that the chains look up.
 fn sets() -> String {
     let counters = COUNTERS.iter().map(|(name, _)| format!("  counter {name} {{ }}\n"));
     let tables = TABLES
@@ -130,7 +130,7 @@ fn sets() -> String {
     text
 }
 
-/// Verdicts on a client's SYN, bare or not, and on what is established without SOS.
+/// Verdicts on a client's SYN, bare or not, and on connections established without SOS.
 fn syn_chains(listener_port: u16) -> String {
     let (option, unreachable) = (PlainReason::OPTION.0, PlainReason::SERVER_UNREACHABLE.0);
     let (not_armed, tuple) = (PlainReason::NOT_ARMED.0, "ip saddr . tcp sport . ip daddr . tcp dport");
@@ -179,7 +179,7 @@ meta mark set {MARK:#x} counter name syn_accelerated accept
     )
 }
 
-/// The chains that the kernel calls.
+/// The chains with netfilter hooks.
 fn hook_chains(interface: &str) -> String {
     format!(
         "  chain output {{
@@ -208,15 +208,15 @@ meta mark set meta mark or {MARK:#x} accept
     )
 }
 
-/// Starts over when [`setup`] does not fit what an earlier version left behind.
+/// Recreates the table if [`setup`] does not fit the table that an earlier version left behind.
 #[must_use]
 pub fn setup_afresh(interface: &str, listener_port: u16) -> String {
     format!("table inet sos {{\n}}\ndelete table inet sos\n{}", setup(interface, listener_port))
 }
 
-/// Changes that put `armed` in force after `before`, in one transaction, with the heartbeat.
+/// Changes that replace `before` with `armed`, in one transaction, with the heartbeat.
 ///
-/// The sets are recreated instead of flushed: removing an element from a set of ranges costs the kernel time in proportion to the set.
+/// The sets are recreated instead of flushed: removing one element from a set of ranges takes the kernel time in proportion to the set.
 #[must_use]
 pub fn arm(armed: &Armed, before: Option<&Armed>) -> String {
     let mut text = String::new();
@@ -307,7 +307,7 @@ pub fn disarm() -> String {
     "flush set inet sos heartbeat\n".to_owned()
 }
 
-/// Parses the packet counts of `nft --json list counters`; foreign counters are left out.
+/// Parses the packet counts of `nft --json list counters`; unknown counters are left out.
 #[must_use]
 pub fn parse_counters(json: &[u8]) -> Vec<(&'static str, u64)> {
     let document: serde_json::Value = serde_json::from_slice(json).unwrap_or_default();

@@ -1,7 +1,7 @@
-//! Plan of a network namespace: the commands and settings it needs before the data plane can run in it.
+//! Plan of a network namespace: the commands and settings that the data plane needs.
 //!
-//! Pure: [`crate::netns`] applies it. Everything here lives in the agent's own namespace, except the outer end of the veth pair (attach
-//! `host`), and disappears with it.
+//! Pure: [`crate::netns`] applies it. Everything here lives in the agent's own namespace and disappears with it, except the outer end of the
+//! veth pair (attach `host`).
 
 use std::collections::BTreeSet;
 
@@ -12,20 +12,20 @@ use crate::netns::nft::MARK;
 
 /// Routing table that delivers marked packets locally, whatever their destination.
 pub const LOCAL_TABLE: u32 = 5_345;
-/// Priority of the rule for it: after the table `local` (0), before `main` (32766).
+/// Priority of the rule for this table: after the table `local` (0), before `main` (32766).
 const RULE_PRIORITY: u32 = 5_345;
-/// Largest socket buffer, bytes: twice the bandwidth-delay product of 1 Gbit/s at 200 ms is 50 MB.
+/// Maximum socket buffer in bytes: twice the bandwidth-delay product of 1 Gbit/s at 200 ms is 50 MB.
 const MAX_SOCKET_BUFFER: u32 = 64 * 1024 * 1024;
-/// Initial receive buffer, bytes: Linux's default, as hosts must not get further ahead than over plain TCP. Streams get more
+/// Initial receive buffer in bytes: Linux's default, as hosts must not get further ahead than over plain TCP. Streams get a larger one
 /// ([`crate::netns::sockets::stream_listener`]).
 const FIRST_RECEIVE_BUFFER: u32 = 128 * 1024;
 /// Initial congestion and receive windows of streams, segments.
 const STREAM_START: u32 = 100;
-/// Largest GSO burst of a stream in segments, where its rate and window allow. By default the kernel sends what makes a millisecond, which
-/// for one of many streams is two or three packets: every switch, device and agent on the way then works per packet.
+/// Maximum GSO burst of a stream in segments, if its rate and window allow. By default the kernel sends a millisecond's worth, which for one of
+/// many streams is two or three packets: then every switch, device and agent on the path has to work per packet.
 const SEGMENTS_AT_ONCE: u32 = 16;
 
-/// MAC address for a site's gateway, which does not exist (spec/node-config.md clause 26): no controller sees an agent's ARP requests.
+/// MAC address for a site's gateway, which does not exist (spec/node-config.md clause 26): controllers do not see an agent's ARP requests.
 const GATEWAY_MAC: &str = "02:53:4f:53:00:02";
 
 /// One command of iproute2, without the leading `ip`.
@@ -33,7 +33,7 @@ const GATEWAY_MAC: &str = "02:53:4f:53:00:02";
 pub struct Ip {
     /// Arguments.
     pub arguments: Vec<String>,
-    /// Cleans up: may fail when there is nothing to clean.
+    /// Clean-up command: may fail if there is nothing to clean.
     pub may_fail: bool,
 }
 
@@ -52,20 +52,20 @@ pub struct Sysctl {
     pub path: String,
     /// Value.
     pub value: String,
-    /// Required by the data plane; otherwise it only improves it.
+    /// Required by the data plane; other settings only improve it.
     pub required: bool,
 }
 
 /// State of the interface before any change.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Present {
-    /// It has the configured address.
+    /// The interface has the configured address.
     pub address: bool,
-    /// It has the configured MAC address.
+    /// The interface has the configured MAC address.
     pub mac: bool,
 }
 
-/// Makes the veth pair from inside the new namespace; `host` names the host's namespace in a form `ip` takes.
+/// Creates the veth pair from inside the new namespace; `host` names the host's namespace in a form that `ip` takes.
 #[must_use]
 pub fn veth_pair(config: &AgentConfig, host: &str) -> Ip {
     let interface = &config.interface;
@@ -77,13 +77,13 @@ pub fn veth_pair(config: &AgentConfig, host: &str) -> Ip {
     ))
 }
 
-/// In the host's namespace before the pair is made: removes a veth of an earlier run. It may disappear by itself meanwhile.
+/// Command in the host's namespace before the pair is created: removes a veth of an earlier run, which may meanwhile disappear by itself.
 #[must_use]
 pub fn free_outer_end(config: &AgentConfig) -> Ip {
     tidy(&format!("link delete dev {} type veth", config.interface.host_name))
 }
 
-/// Commands in the host's namespace after the pair was made.
+/// Commands in the host's namespace after the pair is created.
 #[must_use]
 pub fn outer_end_up(config: &AgentConfig) -> Ip {
     ip(&format!("link set dev {} up", config.interface.host_name))
@@ -167,15 +167,15 @@ fn beyond(config: &AgentConfig) -> BTreeSet<Ipv4Net> {
     prefixes.chain(services).map(Ipv4Net::trunc).filter(|prefix| !subnet.contains(prefix)).collect()
 }
 
-/// Arguments of `ethtool`, where the switch rewrites addresses: checksums left to a network card would be wrong in the end (docs/adr/0004).
+/// Arguments of `ethtool` if the switch rewrites addresses: checksums left to a network card would be wrong after the rewrite (docs/adr/0004).
 /// sos-node does the same for the outer end.
 #[must_use]
 pub fn without_offload(config: &AgentConfig) -> Option<[&str; 4]> {
     (config.site.rewrite == Rewrite::OpenFlow).then_some(["-K", &config.interface.name, "tx", "off"])
 }
 
-/// Arguments of `ethtool` for streams over QUIC: the kernel segments datagrams sent in bulk, as a switch in user space handles such packets
-/// of TCP only and drops those of UDP.
+/// Arguments of `ethtool` for streams over QUIC: the kernel segments datagrams sent in bulk, as a user-space switch handles such packets only
+/// for TCP and drops those of UDP.
 #[must_use]
 pub fn datagrams_cut(config: &AgentConfig) -> [&str; 4] {
     ["-K", &config.interface.name, "tx-udp-segmentation", "off"]
@@ -190,10 +190,10 @@ pub fn sysctls(config: &AgentConfig) -> Vec<Sysctl> {
     let wished = |path: &str, value: String| setting(false, format!("net/ipv4/{path}"), value);
     vec![
         needed("net/ipv4/ip_forward".to_owned(), "1"),
-        // A redirected packet leaves by the interface it came in on; the client must not get an ICMP redirect.
+        // A redirected packet leaves through its ingress interface; the client must not get an ICMP redirect.
         needed("net/ipv4/conf/all/send_redirects".to_owned(), "0"),
         needed(format!("net/ipv4/conf/{name}/send_redirects"), "0"),
-        // Source addresses of redirected packets are not routed back the way they came.
+        // Source addresses of redirected packets are not routed through the interface on which they arrive.
         needed("net/ipv4/conf/all/rp_filter".to_owned(), "0"),
         needed(format!("net/ipv4/conf/{name}/rp_filter"), "0"),
         wished("tcp_rmem", format!("4096 {FIRST_RECEIVE_BUFFER} {MAX_SOCKET_BUFFER}")),
@@ -201,13 +201,13 @@ pub fn sysctls(config: &AgentConfig) -> Vec<Sysctl> {
         wished("tcp_slow_start_after_idle", "0".to_owned()),
         wished("tcp_min_tso_segs", SEGMENTS_AT_ONCE.to_string()),
         wished("tcp_mtu_probing", "1".to_owned()),
-        // A path may be a black hole for the seconds of a failover: only after that are smaller packets tried.
+        // A path may be a black hole for the seconds of a failover: try smaller packets only after that.
         wished("tcp_retries1", "6".to_owned()),
         wished("tcp_max_syn_backlog", "8192".to_owned()),
-        // A client that reuses its port must not fail at our egress leg, which still uses the same port (RFC 6191).
+        // A client that reuses its port must not fail at this agent's egress leg, which still uses the same port (RFC 6191).
         wished("tcp_tw_reuse", "1".to_owned()),
         wished("tcp_tw_reuse_delay", "100".to_owned()),
-        // A client's DSCP is not its server's (earlier versions had it so).
+        // A client's DSCP is not copied to its server's packets (earlier versions did).
         wished("tcp_reflect_tos", "0".to_owned()),
     ]
 }

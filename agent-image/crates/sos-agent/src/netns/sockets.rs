@@ -11,18 +11,18 @@ use sos_tunnel::{KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES};
 use sos_wire::Marks;
 use tracing::debug;
 
-/// Backlog of listeners: a burst of clients must fit. The kernel caps it at net.core.somaxconn.
+/// Backlog of listeners: must fit a burst of clients. The kernel caps it at net.core.somaxconn.
 const BACKLOG: i32 = 4_096;
-/// Longest time that a peer may leave data unacknowledged before its stream is closed; pings detect silence earlier.
+/// Maximum time for which a peer may leave data unacknowledged before its stream is closed; pings detect silence earlier.
 const STREAM_USER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest RTO of a stream: a path after a failover is found within it, where the kernel's RTO would have doubled to several seconds (Linux
-/// 6.15 and later).
+/// Maximum RTO of a stream: after a failover the new path is found within this time, when the kernel's RTO would have doubled to several seconds
+/// (Linux 6.15 and later).
 const STREAM_RETRANSMIT_MAX: Duration = Duration::from_secs(1);
-/// Buffers of a stream port's datagrams, each way: what 1 Gbit/s brings in 33 ms, in which every task of the agent has its turn.
+/// Buffers of a stream port's datagrams in each direction: 33 ms at 1 Gbit/s, in which every task of the agent gets its turn.
 const DATAGRAM_BUFFER: usize = 4 << 20;
-/// Initial window of a stream: 1 Gbit/s for 34 ms, from where the kernel tunes it.
+/// Initial window of a stream: 34 ms at 1 Gbit/s; the kernel tunes it from there.
 const STREAM_FIRST_WINDOW: u32 = 4 << 20;
-/// Most unsent bytes of a stream: they can no longer use a faster one. Two of the largest frames.
+/// Maximum number of unsent bytes of a stream, as these can no longer use a faster stream: two of the largest frames.
 pub(crate) const STREAM_NOTSENT_LOWAT: u32 = 512 * 1024;
 
 /// Listener for SYNs that nft redirects; accepts connections to any address (IP_TRANSPARENT needs NET_ADMIN).
@@ -32,7 +32,7 @@ pub(crate) const STREAM_NOTSENT_LOWAT: u32 = 512 * 1024;
 pub fn transparent_listener() -> io::Result<std::net::TcpListener> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     socket.set_ip_transparent_v4(true)?;
-    // Accepted sockets inherit it, so that a socket that dies between SYN and accept is reset as well.
+    // Accepted sockets inherit the option, so a socket that dies between SYN and accept is reset as well.
     socket.set_linger(Some(Duration::ZERO))?;
     sos_tunnel::keep_first_marks(&socket)?;
     socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
@@ -40,7 +40,7 @@ pub fn transparent_listener() -> io::Result<std::net::TcpListener> {
     Ok(socket.into())
 }
 
-/// Listener at the agent's own address, where the site rewrites, for clients that switches bring.
+/// Listener at the agent's own address, at a site that rewrites, for clients that switches redirect.
 ///
 /// # Errors
 /// Error of the kernel.
@@ -67,8 +67,8 @@ fn listen(socket: Socket, address: SocketAddrV4) -> io::Result<std::net::TcpList
     Ok(socket.into())
 }
 
-/// Listener that shares its port with connections in hosts' names ([`towards_server`]): a listener at every address would take the port
-/// from all of them (Linux lets sockets of one user share a port where all of them have `SO_REUSEPORT`).
+/// Listener that shares its port with connections in hosts' names ([`towards_server`]). A listener at every address would otherwise block the
+/// port for all of them (Linux lets sockets of one user share a port if all of them have `SO_REUSEPORT`).
 ///
 /// # Errors
 /// Error of the kernel.
@@ -81,8 +81,8 @@ pub fn shared_listener(address: SocketAddr) -> io::Result<std::net::TcpListener>
     Ok(socket.into())
 }
 
-/// Listener of a stream port. Streams have this congestion control from their first segment on, as dialed ones do: a socket that once had
-/// bbr, which may be the kernel's default, sets a timer for each segment for the rest of its life, even under cubic.
+/// Listener of a stream port. Streams have this congestion control from their first segment, as dialed streams do: a socket that once had bbr,
+/// which may be the kernel's default, sets a timer for each segment for the rest of its life, even under cubic.
 ///
 /// # Errors
 /// Error of the kernel, except about congestion control.
@@ -107,13 +107,13 @@ pub fn datagrams(address: SocketAddrV4) -> io::Result<std::net::UdpSocket> {
     Ok(socket.into())
 }
 
-/// UDP socket of a stream port, with buffers for streams over QUIC: the kernel tunes TCP's by itself, not these.
+/// UDP socket of a stream port, with buffers for streams over QUIC: the kernel tunes only TCP's buffers by itself.
 ///
 /// # Errors
 /// Error of the kernel, except about the buffers: with smaller ones, bursts lose packets.
 pub fn stream_datagrams(address: SocketAddrV4) -> io::Result<std::net::UdpSocket> {
     let socket = datagrams(address)?;
-    // Past net.core.rmem_max, which is a few packets in a row: it needs NET_ADMIN, as the agent does.
+    // Exceeds net.core.rmem_max, which holds only a few packets: needs NET_ADMIN, which the agent has.
     let set = set_socket_recv_buffer_size_force(&socket, DATAGRAM_BUFFER)
         .and_then(|()| set_socket_send_buffer_size_force(&socket, DATAGRAM_BUFFER));
     if let Err(error) = set {
@@ -122,8 +122,8 @@ pub fn stream_datagrams(address: SocketAddrV4) -> io::Result<std::net::UdpSocket
     Ok(socket)
 }
 
-/// Options of a host leg: a process that dies resets it (linger 0) until both directions have ended cleanly, and a dead host is detected as
-/// late as with plain TCP. No TCP_USER_TIMEOUT: it also counts the time in which a live host keeps its window closed.
+/// Options of a host leg: if the process dies, the leg is reset (linger 0) until both directions have ended cleanly, and a dead host is detected
+/// as late as with plain TCP. TCP_USER_TIMEOUT is not set: it also counts the time in which a live host keeps its window closed.
 ///
 /// # Errors
 /// Error of the kernel.
@@ -137,8 +137,8 @@ pub fn prepare_host_leg(socket: &SockRef<'_>) -> io::Result<()> {
     socket.set_tcp_keepalive(&keepalive)
 }
 
-/// Socket that will connect to a server: with the client's marks, in its name, or (`own`) by the client's port at the agent's own address,
-/// where a switch rewrites it.
+/// Socket that will connect to a server with the client's marks: in the client's name, or (`own`) from the client's port at the agent's own
+/// address, if a switch rewrites it.
 ///
 /// # Errors
 /// Error of the kernel: `AddrInUse` when the client's port is taken here by a listener of another process, or at the agent's own address.
@@ -152,7 +152,7 @@ pub fn towards_server(
         socket.set_ip_transparent_v4(true)?;
     }
     socket.set_reuse_address(true)?;
-    // Clients choose their ports freely, also one on which this process listens at every address ([`shared_listener`]).
+    // A client may choose any port, including one on which this process listens at every address ([`shared_listener`]).
     socket.set_reuse_port(true)?;
     sos_tunnel::set_marks(&SockRef::from(&socket), marks)?;
     prepare_host_leg(&SockRef::from(&socket))?;
@@ -161,14 +161,14 @@ pub fn towards_server(
     Ok(socket.into())
 }
 
-/// True if [`towards_server`] can bind now. Checked before the client is answered: afterwards there is only a reset.
+/// True if [`towards_server`] can bind now. Checked before the client is answered: after that, only a reset is possible.
 #[must_use]
 pub fn can_bind(client: SocketAddrV4, own: Option<Ipv4Addr>) -> bool {
     towards_server(client, own, Marks::default())
         .map_or_else(|error| error.kind() != io::ErrorKind::AddrInUse, |_| true)
 }
 
-/// Options of a stream between agents, before it connects or as it is accepted. The kernel tunes its buffers within the namespace's
+/// Options of a stream between agents, set before it connects or when it is accepted. The kernel tunes its buffers within the namespace's
 /// tcp_rmem and tcp_wmem.
 ///
 /// # Errors
@@ -184,8 +184,8 @@ pub fn prepare_stream(socket: &SockRef<'_>, congestion: CongestionControl) -> io
     Ok(())
 }
 
-/// A stream's window must not have to grow from a LAN's default while its first session waits. Set before connecting; accepted sockets
-/// inherit it from their listener.
+/// Sets a stream's initial window, which must not have to grow from a LAN's default while its first session waits. Set before connecting;
+/// accepted sockets inherit it from their listener.
 pub(crate) fn set_first_window(socket: &Socket) {
     if let Err(error) = sos_tunnel::set_first_window(socket, STREAM_FIRST_WINDOW) {
         debug!(%error, "the kernel does not give a stream a larger window");

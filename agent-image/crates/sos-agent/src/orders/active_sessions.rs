@@ -5,7 +5,7 @@ use std::net::SocketAddrV4;
 
 use sos_wire::{AgentId, ControllerId, Prepare, ReportedFlow, Role, SessionUuid};
 
-/// The other end of a session, which its UUID alone does not identify: agents choose UUIDs, and see those of others in transit.
+/// This agent's role and the peer, as a UUID alone does not identify a session: agents choose UUIDs, and see those of other agents in transit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Party {
     /// This agent's role in the session.
@@ -20,7 +20,7 @@ impl Party {
     }
 }
 
-/// Key of a session here.
+/// Key of a session at this agent.
 pub(crate) type Name = (SessionUuid, Party);
 
 /// Active sessions. Bounded by the tunnel's session limit.

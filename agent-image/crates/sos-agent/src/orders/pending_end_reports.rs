@@ -1,13 +1,13 @@
-//! Pending end reports: ends of sessions that their controllers have not acknowledged yet (spec/order.md clause 6).
+//! Pending end reports: session ends that controllers have not acknowledged yet (spec/order.md clause 6).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use sos_wire::{ControllerId, Ended, SessionUuid};
 
-/// Most pending reports. Above that the one due next is dropped: the next session report omits its session.
+/// Maximum number of pending reports. Above that the one due next is dropped: the next session report omits its session.
 pub const MAX_PENDING_ENDS: usize = 16_384;
-/// Retransmission timeouts of an end.
+/// Retransmission timeouts of an end report.
 pub const RESENDS: [Duration; 5] = [
     Duration::from_millis(200),
     Duration::from_millis(400),
@@ -24,7 +24,7 @@ struct Pending {
     next: Instant,
 }
 
-/// Ends by session and by the time they are due.
+/// End reports by session and by due time.
 #[derive(Debug, Default)]
 pub struct PendingEnds {
     by_session: BTreeMap<SessionUuid, Pending>,
@@ -43,7 +43,7 @@ impl PendingEnds {
         self.put(Pending { controller, ended, resends: 0, next: now + RESENDS[0] });
     }
 
-    /// Removes an end that its controller acknowledges. Another controller's acknowledgement does not count.
+    /// Removes an end that its controller has acknowledged. An acknowledgement by another controller does not count.
     pub fn acknowledge(&mut self, controller: ControllerId, session: SessionUuid) {
         if self.by_session.get(&session).is_some_and(|pending| pending.controller == controller) {
             self.remove(session);
@@ -56,7 +56,7 @@ impl PendingEnds {
         self.by_next.retain(|(_, session)| self.by_session.contains_key(session));
     }
 
-    /// Ends to retransmit now. After the last retransmission one waits as long again for the acknowledgement, then is dropped.
+    /// Ends to retransmit now. After its last retransmission an end waits for as long again for the acknowledgement, then is dropped.
     pub fn due(&mut self, now: Instant) -> Vec<(ControllerId, Ended)> {
         let mut due = Vec::new();
         while let Some((_, session)) = self.by_next.first().copied().filter(|(next, _)| *next <= now) {
@@ -84,7 +84,7 @@ impl PendingEnds {
         self.by_session.len()
     }
 
-    /// True if none is pending.
+    /// True if no report is pending.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_session.is_empty()

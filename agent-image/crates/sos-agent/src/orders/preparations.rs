@@ -8,12 +8,12 @@ use sos_wire::{AgentId, ControllerId, Prepare, Role, SessionUuid};
 
 use crate::policy::flow_key::FlowKey;
 
-/// Most preparations at a time (order.md clause 10).
+/// Maximum number of preparations at a time (order.md clause 10).
 pub const MAX_PREPARATIONS: usize = 65_536;
-/// Longest lease, whatever the order says: a client retransmits its SYN within seconds.
+/// Maximum lease, even if the order asks for more: a client retransmits its SYN within seconds.
 pub const MAX_LEASE: Duration = Duration::from_secs(60);
 
-/// Connection to the server, of a preparation at the egress agent.
+/// State of the connection to the server of a preparation at the egress agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerLeg {
     /// Made when the session begins.
@@ -35,7 +35,7 @@ pub struct Preparation {
     pub peer_site: String,
     /// Expiry.
     pub expires: Instant,
-    /// True if the server is asked first.
+    /// State of the connection to the server.
     pub server_leg: ServerLeg,
 }
 
@@ -63,19 +63,19 @@ impl Preparations {
         self.by_session.len()
     }
 
-    /// True if there are none.
+    /// True if there are no preparations.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_session.is_empty()
     }
 
-    /// True if there is room for one more.
+    /// True if there is room for another preparation.
     #[must_use]
     pub fn has_room(&self) -> bool {
         self.len() < MAX_PREPARATIONS
     }
 
-    /// True if one exists for this session.
+    /// True if a preparation exists for this session.
     #[must_use]
     pub fn contains(&self, session: SessionUuid) -> bool {
         self.by_session.contains_key(&session)
@@ -87,7 +87,7 @@ impl Preparations {
         self.by_session.get(&session).map(|preparation| preparation.server_leg)
     }
 
-    /// Notes that the server has accepted: returns the controller and the sequence of its order, `None` when no answer is due.
+    /// Notes that the server has accepted: returns the controller and the sequence of its order; `None` if no answer is due.
     pub fn server_accepted(&mut self, session: SessionUuid) -> Option<(ControllerId, u64)> {
         let preparation = self.by_session.get_mut(&session)?;
         let ServerLeg::Connecting(sequence) = preparation.server_leg else { return None };
@@ -101,7 +101,7 @@ impl Preparations {
         u32::try_from(self.server_legs).unwrap_or(u32::MAX)
     }
 
-    /// Sessions a controller has prepared, sorted.
+    /// Sessions that a controller has prepared, sorted.
     pub fn of(&self, controller: ControllerId) -> impl Iterator<Item = SessionUuid> + '_ {
         self.by_session.iter().filter(move |(_, p)| p.controller == controller).map(|(session, _)| *session)
     }
@@ -117,12 +117,13 @@ impl Preparations {
         found
     }
 
-    /// Takes the one for a session, unless it has expired.
+    /// Takes a session's preparation, unless it has expired.
     pub fn take_standing(&mut self, session: SessionUuid, now: Instant) -> Option<Preparation> {
         (self.by_session.get(&session)?.expires > now).then(|| self.take(session)).flatten()
     }
 
-    /// Adds one. Of two for the same arriving client the later counts, since its SYN is the later; the earlier is returned.
+    /// Adds a preparation. If two are for the same arriving client the later one counts, since its SYN is the later; the earlier one is
+    /// returned.
     pub fn insert(&mut self, preparation: Preparation) -> Option<Preparation> {
         let session = preparation.prepare.session;
         let ingress = preparation.prepare.role == Role::Ingress;
@@ -144,13 +145,13 @@ impl Preparations {
         standing.is_some_and(|preparation| preparation.expires > now)
     }
 
-    /// Takes the one for an arriving client.
+    /// Takes the preparation of an arriving client.
     pub fn take_arriving(&mut self, flow: FlowKey, now: Instant) -> Option<Preparation> {
         let session = self.by_flow.get(&flow).copied()?;
         self.take_standing(session, now)
     }
 
-    /// Takes the one for an arriving client of which only the client's end is known. `None` if there are several.
+    /// Takes the preparation of an arriving client of which only the client's end is known. `None` if there are several.
     pub fn take_arriving_from(&mut self, client: SocketAddrV4, now: Instant) -> Option<Preparation> {
         let end = |ip, port| FlowKey { client, server: SocketAddrV4::new(ip, port) };
         let servers = end(Ipv4Addr::UNSPECIFIED, 0)..=end(Ipv4Addr::BROADCAST, u16::MAX);
@@ -161,7 +162,7 @@ impl Preparations {
         }
     }
 
-    /// Removes one.
+    /// Removes a preparation.
     pub fn take(&mut self, session: SessionUuid) -> Option<Preparation> {
         let preparation = self.by_session.remove(&session)?;
         self.by_expiry.remove(&(preparation.expires, session));
@@ -172,7 +173,7 @@ impl Preparations {
         Some(preparation)
     }
 
-    /// Removes one that has expired.
+    /// Removes a preparation that has expired.
     pub fn take_lapsed(&mut self, now: Instant) -> Option<Preparation> {
         let (expires, session) = self.by_expiry.first().copied()?;
         (expires <= now).then(|| self.take(session)).flatten()

@@ -1,4 +1,4 @@
-//! Prepare orders and their answers, which wait for the server where the order says so (spec/order.md clauses 3 and 4).
+//! Prepare orders and their answers, which wait for the server if the order says so (spec/order.md clauses 3 and 4).
 
 use std::net::SocketAddrV4;
 use std::time::{Duration, Instant};
@@ -57,7 +57,7 @@ impl OrderProtocol {
         self.sign(controller, sequence, OrderBody::Refused(session, reason), env)
     }
 
-    /// Reports that the server of a running session leaves its SYN unanswered: the controller then no longer expects this server to accept.
+    /// Reports that the server of a running session leaves its SYN unanswered: the controller then no longer expects the server to accept.
     pub fn server_silent(
         &mut self,
         (session, party): (SessionUuid, Party),

@@ -12,14 +12,14 @@ use crate::config::{AgentConfig, Role, Service};
 use crate::policy::classifier::{self, Classifier, Rule};
 use crate::policy::flow_policy;
 
-/// Maximum number of elements in nft's sets for all services: the kernel loads that many in some 20 ms, and only after a change. A service
-/// takes as many as it has prefixes and port ranges, and more where it overlaps with others.
+/// Maximum number of elements in nft's sets for all services: the kernel loads that many in some 20 ms, and only after a change. A service needs
+/// one element per prefix and port range, and more if it overlaps with other services.
 pub const MAX_ARMED: usize = 16_384;
 /// Time for which a server that did not answer a SYN is left to plain TCP.
 pub const UNREACHABLE_FOR: Duration = Duration::from_secs(30);
-/// Maximum number of servers remembered as unreachable; above it the one that expires first is forgotten.
+/// Maximum number of servers remembered as unreachable; above that the server that expires first is removed.
 pub const MAX_UNREACHABLE: usize = 256;
-/// Margin below the limits at which arming stops, so that SYNs already on their way still find room.
+/// Margin below the limits at which arming stops, so that there is room for SYNs already in flight.
 const LIMIT_MARGIN_DIVISOR: u32 = 16;
 
 /// Inputs of the agent's willingness to take new sessions.
@@ -76,7 +76,7 @@ impl Unreachable {
         self.until.contains_key(&server)
     }
 
-    /// Forgets expired ones.
+    /// Removes expired servers.
     pub fn expire(&mut self, now: Instant) {
         self.until.retain(|_, until| *until > now);
     }
@@ -91,14 +91,14 @@ impl Unreachable {
 pub struct Armed {
     /// Flows that may be accelerated.
     pub covered: Arc<Classifier>,
-    /// Servers that are left to plain TCP for now, despite any service.
+    /// Servers left to plain TCP for now, even if a service covers them.
     pub unreachable: Vec<SocketAddrV4>,
     /// Ids of services that did not fit and stay plain.
     pub left_out: Vec<String>,
 }
 
-/// Flows to arm: Ingress services whose far agent is alive, without unreachable servers. The classifier is kept until the configuration or
-/// the live agents change.
+/// Flows to arm: Ingress services whose egress agent is alive, without unreachable servers. The classifier is kept until the configuration or
+/// the set of live agents changes.
 #[derive(Debug, Default)]
 pub struct Coverage {
     of: Option<(Arc<AgentConfig>, BTreeSet<AgentId>)>,
@@ -241,7 +241,7 @@ mod tests {
     fn a_service_that_does_not_fit_is_named() {
         let mut config = config();
         let template = config.services[0].clone();
-        // Each service has its own client class and its own servers: the worst case, services times servers.
+        // Each service has its own client class and its own servers: the worst case, the product of services and servers.
         config.services = (0..256u32)
             .map(|i| Service {
                 id: format!("default/s{i}"),

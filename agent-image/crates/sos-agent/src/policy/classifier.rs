@@ -1,9 +1,9 @@
-//! Classifier: covered flows as three look-ups, client address, then server address, then server port.
+//! Classifier: covered flows as three lookups: client address, then server address, then server port.
 //!
-//! Enumerating a service's client prefixes x server prefixes x port ranges takes their product, 262,144 elements for 64 of each. So packets
-//! are classified one field at a time. Client addresses from which the same servers are covered are one class. Within a class, server
-//! addresses of which the same ports are covered are one class, with a set of ports. Each look-up is one nft set or map, and a service of
-//! 64 x 64 x 64 takes 192 elements. Services may overlap freely.
+//! Enumerating a service's client prefixes x server prefixes x port ranges takes their product, 262,144 elements for 64 of each. So packets are
+//! classified one field at a time. Client addresses with the same covered servers form one class. Within a class, server addresses with the same
+//! covered ports form one class, with a set of ports. Each lookup is one nft set or map, so a service of 64 x 64 x 64 takes 192 elements.
+//! Services may overlap freely.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -22,7 +22,7 @@ pub struct Rule {
     pub servers: Vec<Range>,
     /// Server ports.
     pub ports: Vec<Range>,
-    /// Its connections are held until their server has accepted.
+    /// The service's connections are held until their server has accepted.
     pub held: bool,
 }
 
@@ -44,20 +44,20 @@ impl Rule {
     }
 }
 
-/// Number of a class, from 1: 0 means no class.
+/// Number of a class, from 1; 0 means no class.
 pub type Class = u16;
 
-/// Value in place of a port's class: its connections are held. Otherwise it is 0.
+/// Value of a port whose connections are held; other ports have 0.
 pub const HELD: Class = 1;
 
 /// A range of one field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Entry {
-    /// Class so far; 0 for the first field.
+    /// Class from the previous field; 0 for the first field.
     pub of: Class,
     /// Inclusive.
     pub range: Range,
-    /// Resulting class; of the last field [`HELD`] or 0, by the first rule that names it.
+    /// Resulting class; for the last field [`HELD`] or 0, by the first rule that names the range.
     pub class: Class,
 }
 
@@ -77,10 +77,10 @@ pub struct Classifier {
 pub struct TooLarge;
 
 impl Classifier {
-    /// Tables for these rules, of at most `limit` entries in all.
+    /// Tables for these rules, with at most `limit` entries in total.
     ///
     /// # Errors
-    /// They would have more.
+    /// The tables would have more entries.
     pub fn build(rules: &[Rule], limit: usize) -> Result<Self, TooLarge> {
         let mut build = Build { rules, limit: limit.min(Class::MAX.into()), ..Build::default() };
         let every: Vec<usize> = (0..rules.len()).collect();
@@ -92,7 +92,7 @@ impl Classifier {
         Ok(build.made)
     }
 
-    /// Entries in all.
+    /// Total number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.clients.len() + self.servers.len() + self.ports.len()
@@ -104,13 +104,13 @@ impl Classifier {
         self.len() == 0
     }
 
-    /// True if a flow is covered. Mirrors the nft look-ups.
+    /// True if a flow is covered. Mirrors the nft lookups.
     #[must_use]
     pub fn contains(&self, client: Ipv4Addr, server: Ipv4Addr, port: u16) -> bool {
         self.find(client, server, port).is_some()
     }
 
-    /// True if a covered flow is held. Mirrors the nft look-ups, too.
+    /// True if a covered flow is held. Mirrors the nft lookups.
     #[must_use]
     pub fn holds(&self, client: Ipv4Addr, server: Ipv4Addr, port: u16) -> bool {
         self.find(client, server, port) == Some(HELD)
@@ -143,7 +143,7 @@ impl Build<'_> {
         if self.made.len() > self.limit { Err(TooLarge) } else { Ok(()) }
     }
 
-    /// Class of clients that exactly these rules name: those with the same servers share one.
+    /// Class of clients named by exactly these rules: clients with the same servers share a class.
     fn client_class(&mut self, of: Vec<usize>) -> Result<Class, TooLarge> {
         if let Some(class) = self.client_classes.get(&of) {
             return Ok(*class);
@@ -167,7 +167,7 @@ impl Build<'_> {
         Ok(class)
     }
 
-    /// Class of connections whose addresses exactly these rules name: those with the same ports share one.
+    /// Class of connections whose addresses are named by exactly these rules: connections with the same ports share a class.
     fn server_class(&mut self, of: Vec<usize>) -> Result<Class, TooLarge> {
         if let Some(class) = self.server_classes.get(&of) {
             return Ok(*class);
@@ -188,7 +188,7 @@ impl Build<'_> {
         Ok(class)
     }
 
-    /// Ports that any of these rules names, each with the value of the first such rule.
+    /// Ports that any of these rules names, each with the value of the first rule that names it.
     fn ports(&self, of: &[usize]) -> Result<Vec<(Range, Class)>, TooLarge> {
         let mut ports: Vec<(Range, Class)> = Vec::new();
         for ((first, last), rules) in intervals(of, |rule| &self.rules[rule].ports, self.limit)? {
@@ -208,7 +208,7 @@ impl Build<'_> {
     }
 }
 
-/// Splits one field where the set of rules that name it changes; each piece has those rules, pieces without rules are left out.
+/// Splits one field wherever the set of rules that name it changes; returns each piece with its rules, without pieces that have none.
 fn intervals<'a>(
     rules: &[usize],
     ranges: impl Fn(usize) -> &'a [Range],
@@ -251,10 +251,10 @@ fn intervals<'a>(
     Ok(cut)
 }
 
-/// Most attempts to find rules that fit together: each takes milliseconds.
+/// Maximum number of attempts to find rules that fit together: each attempt takes milliseconds.
 const MAX_BUILDS: usize = 32;
 
-/// Tables for as many of the rules as fit `limit` entries, and the indices of the others.
+/// Tables for as many rules as fit into `limit` entries, and the indices of the remaining rules.
 #[must_use]
 pub fn fitting(rules: &[Rule], limit: usize) -> (Classifier, Vec<usize>) {
     let mut fit =
@@ -274,7 +274,7 @@ struct Fit<'a> {
 }
 
 impl Fit<'_> {
-    /// Takes these rules, or the halves of them that fit, the first ones first.
+    /// Takes these rules, or those halves of them that fit, in order.
     fn take(&mut self, more: &[usize]) {
         if more.is_empty() {
             return;

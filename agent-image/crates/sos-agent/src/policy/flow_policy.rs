@@ -1,7 +1,7 @@
 //! Flow policy: the flows that this agent's own configuration covers (spec/node-config.md clauses 11 and 12).
 //!
-//! Neither a controller nor a peer is trusted to send a flow to an address that the agent's configuration does not cover: orders and
-//! streams are checked here.
+//! Controllers and peers are not trusted to send a flow only to addresses that the agent's configuration covers: orders and streams are checked
+//! here.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -11,27 +11,28 @@ use crate::config::{AgentConfig, Compression, Rewrite, Role, Service, Setup};
 use crate::orders::preparations::Preparation;
 use crate::policy::flow_key::FlowKey;
 
-/// First Ingress service that covers a flow: services are tried in their order.
+/// First Ingress service, in configured order, that covers a flow.
 #[must_use]
 pub fn ingress_service(config: &AgentConfig, flow: FlowKey) -> Option<&Service> {
     config.services.iter().find(|service| service.role == Role::Ingress && covers(service, flow))
 }
 
-/// Source address of connections to servers where a switch rewrites it to the client's; `None` where the agent uses the client's itself.
+/// Source address of connections to servers if a switch rewrites it to the client's; `None` if the agent uses the client's address itself.
 #[must_use]
 pub fn own_address(config: &AgentConfig) -> Option<Ipv4Addr> {
     (config.site.rewrite == Rewrite::OpenFlow).then(|| config.interface.address.addr())
 }
 
-/// Routers between the agent's site and a host of another one (docs/adr/0018): between sites with subnets of their own the switches route.
+/// Number of routers between the agent's site and a host of another site (docs/adr/0018): between sites with subnets of their own the switches
+/// route.
 #[must_use]
 pub fn routers(config: &AgentConfig, far_host: Ipv4Addr) -> u8 {
     let routed = config.interface.gateway.is_some() && !config.interface.address.contains(&far_host);
     u8::from(routed)
 }
 
-/// True if the agent can connect to the server from the port that the order wants: where the site rewrites it uses the client's port on its
-/// own address, and some of those are taken.
+/// True if the agent can connect to the server from the port that the order wants: at a site that rewrites, the agent uses the client's port on
+/// its own address, and some of those ports are taken.
 #[must_use]
 pub fn can_have_port(config: &AgentConfig, prepare: &Prepare) -> bool {
     let port = prepare.client.port();
@@ -41,8 +42,8 @@ pub fn can_have_port(config: &AgentConfig, prepare: &Prepare) -> bool {
     config.site.rewrite == Rewrite::Transparent || prepare.role == sos_wire::Role::Ingress || !taken
 }
 
-/// Agent that serves a flow of an Ingress service without an order: for a proactive service the first one of the peer's site, to which the
-/// egress switch's entries lead (docs/adr/0012), otherwise any that is alive.
+/// Agent that serves a flow of an Ingress service without an order: for a proactive service the first agent of the peer's site, to which the
+/// egress switch's entries lead (docs/adr/0012), otherwise any live agent.
 #[must_use]
 pub fn far_agent(
     config: &AgentConfig,
@@ -54,7 +55,7 @@ pub fn far_agent(
     candidates.iter().map(|agent| agent.id).find(|id| alive(*id))
 }
 
-/// First Ingress service towards one peer site that covers a flow. A controller that prepares a flow names the peer agent, hence its site.
+/// First Ingress service towards one peer site that covers a flow. A controller that prepares a flow names the peer agent and thereby its site.
 #[must_use]
 pub fn ingress_service_towards<'a>(
     config: &'a AgentConfig,
@@ -78,8 +79,9 @@ pub fn egress_service<'a>(config: &'a AgentConfig, flow: FlowKey, site: &str) ->
     })
 }
 
-/// Path labels of a session that a peer opens, `None` if it is not permitted: as prepared, since that was permitted when this agent
-/// answered Ready and its client may have been accepted since, whatever has been configured meanwhile; else by an Egress service.
+/// Path labels of a session that a peer opens, `None` if it is not permitted. A prepared session keeps the labels of its preparation, whatever
+/// has been configured meanwhile: it was permitted when this agent answered Ready, and its client may have been accepted since. Otherwise an
+/// Egress service decides.
 #[must_use]
 pub fn opened(
     config: &AgentConfig,
@@ -94,16 +96,16 @@ pub fn opened(
     egress_service(config, flow, &site.site).map(Service::label_mask)
 }
 
-/// Transport of the data that this agent sends in a session, by the first of its services that covers the flow.
+/// Transport of data that this agent sends in a session, from the first of its services that covers the flow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SessionTransport {
-    /// Compress the data where that pays.
+    /// Compress the data if that makes the session faster.
     pub compress: bool,
-    /// Most streams of each path; `None`: the service names no number.
+    /// Maximum number of streams per path; `None`: not set by the service.
     pub streams: Option<usize>,
 }
 
-/// [`SessionTransport`] of a flow with a peer. A flow that no service covers any more has the defaults.
+/// [`SessionTransport`] of a flow with a peer; the defaults if no service covers the flow any more.
 #[must_use]
 pub fn session_transport(config: &AgentConfig, flow: FlowKey, peer: AgentId, role: Role) -> SessionTransport {
     let site = config.peers.iter().find(|site| site.agents.iter().any(|agent| agent.id == peer));

@@ -22,7 +22,7 @@ pub struct Load {
     pub cpu_permille: u16,
 }
 
-/// The means between two samples; zero when no time has passed.
+/// The means between two samples; zero if no time has passed.
 #[must_use]
 pub fn between(earlier: Sample, later: Sample) -> Load {
     let micros = later.at.saturating_duration_since(earlier.at).as_micros();
@@ -37,8 +37,8 @@ pub fn between(earlier: Sample, later: Sample) -> Load {
     }
 }
 
-/// User and system time from `/proc/self/stat` (proc(5)): fields 14 and 15, in ticks. The second field, the name, may itself contain spaces
-/// and brackets, so counting starts behind the last bracket.
+/// User and system time from `/proc/self/stat` (proc(5)): fields 14 and 15, in ticks. Fields are counted from the last bracket, because the
+/// second field, the name, may itself contain spaces and brackets.
 #[must_use]
 pub fn parse_cpu(stat: &str, ticks_per_second: u32) -> Option<Duration> {
     let (_, fields) = stat.rsplit_once(')')?;

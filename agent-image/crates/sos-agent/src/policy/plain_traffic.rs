@@ -1,7 +1,7 @@
 //! Plain traffic: connections of services that this agent leaves to plain TCP, with reasons (spec/order.md clause 14).
 //!
-//! nft decides and remembers the latest of them, each with the reason as far as nft knows it ([`Seen`]). The service of a connection, and
-//! the reason why nothing was armed for it, are found here, where the configuration is.
+//! nft decides and remembers the latest of these connections, each with the reason if nft knows it ([`Seen`]). This module has the
+//! configuration, so it finds the service of a connection and the reason why nothing was armed for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -14,12 +14,12 @@ use crate::policy::arming::{self, Health};
 use crate::policy::flow_key::FlowKey;
 use crate::policy::flow_policy;
 
-/// Most counters, one for each service and reason: connections of further ones are not counted.
+/// Maximum number of counters, one per service and reason: connections beyond these are not counted.
 const MAX_COUNTERS: usize = 1_024;
-/// Most connections kept for the next report; of more the latest are kept.
+/// Maximum number of connections kept for the next report; the latest are kept.
 const MAX_KEPT: usize = 4 * MAX_PLAIN_SAMPLES;
 
-/// A connection that nft has let go plain, with the chain's reason: 0 where nothing was armed that covers it.
+/// A connection that nft has let go plain, with the chain's reason: 0 if nothing armed covers the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Seen {
     /// The connection.
@@ -44,7 +44,7 @@ fn seen(fields: &serde_json::Value) -> Option<Seen> {
     Some(Seen { flow: FlowKey { client: end(0)?, server: end(2)? }, code: number(4)? })
 }
 
-/// Service that covers a connection, and the reason why it went plain; `None` where no service of this agent does.
+/// Service that covers a connection, and the reason why it went plain; `None` if no service of this agent covers it.
 #[must_use]
 pub fn attribute(
     config: &AgentConfig,
@@ -100,7 +100,7 @@ pub struct PlainTraffic {
 }
 
 impl PlainTraffic {
-    /// Connections of a listing that were not in the one before.
+    /// Returns the connections of a listing that were not in the previous listing.
     pub fn new_ones(&mut self, listed: BTreeSet<Seen>) -> Vec<Seen> {
         let new = listed.difference(&self.last).copied().collect();
         self.last = listed;
@@ -138,7 +138,7 @@ impl PlainTraffic {
             })
         };
         let reports: Vec<_> = std::iter::from_fn(next).collect();
-        // An empty listing means that all later ones are new.
+        // An empty report tells the controller that all later connections are new.
         if reports.is_empty() { vec![PlainReport { rows: Vec::new(), samples: Vec::new() }] } else { reports }
     }
 }

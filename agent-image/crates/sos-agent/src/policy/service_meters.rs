@@ -7,12 +7,12 @@ use sos_tunnel::{PathStats, Relayed};
 use sos_wire::order::{MAX_PATH_ROWS, MAX_SERVICE_ROWS};
 use sos_wire::{PathReport, PathRow, ServiceMark, ServiceRow, SessionUuid};
 
-/// Most services metered; sessions of further ones are not.
+/// Maximum number of services metered; sessions of further services are not.
 const MAX_SERVICES: usize = 1_024;
-/// Most reports of one moment.
+/// Maximum number of reports at one moment.
 const MAX_REPORTS: usize = 64;
 
-/// Bytes of the sessions that were opened here, by service. Sessions are bounded by the tunnel's limit.
+/// Bytes of sessions opened by this agent, by service. Sessions are bounded by the tunnel's limit.
 #[derive(Debug, Default)]
 pub struct ServiceMeters {
     ended: BTreeMap<ServiceMark, (u64, u64)>,
@@ -28,7 +28,7 @@ impl ServiceMeters {
         }
     }
 
-    /// Removes a session that is over: its bytes stay counted.
+    /// Removes an ended session: its bytes stay counted.
     pub fn finish(&mut self, session: SessionUuid) {
         if let Some((service, relayed)) = self.open.remove(&session) {
             add(self.ended.entry(service).or_default(), relayed.bytes());
@@ -53,7 +53,7 @@ fn add(sum: &mut (u64, u64), bytes: (u64, u64)) {
     *sum = (sum.0.saturating_add(bytes.0), sum.1.saturating_add(bytes.1));
 }
 
-/// Reports of one moment: as many as are needed for everything, up to the bound.
+/// Reports at one moment: as many as needed, up to the bound.
 #[must_use]
 pub fn reports(since_boot: Duration, paths: &[PathStats], services: &[ServiceRow]) -> Vec<PathReport> {
     let sampled_ms = u64::try_from(since_boot.as_millis()).unwrap_or(u64::MAX);

@@ -9,13 +9,13 @@ use sos_wire::{AgentId, Prepare};
 
 use crate::config::{AgentConfig, CongestionControl, Encryption, MAX_STREAM_PORTS, Peer, Protocol};
 
-/// Path labels beyond the configured ones that controllers have named for a peer. They are kept while the agent runs: eight labels bound
-/// them, and a warm stream costs next to nothing.
+/// Path labels that controllers have named for a peer beyond the configured ones. They are kept while the agent runs: there are at most eight,
+/// and a warm stream costs next to nothing.
 #[derive(Debug, Default)]
 pub struct OrderedLabels(BTreeMap<AgentId, BTreeSet<u8>>);
 
 impl OrderedLabels {
-    /// Notes the labels of an accepted order; true when one is new, so that the peer list must be set again.
+    /// Notes the labels of an accepted order; returns true if one is new, so that the peer list must be set again.
     pub fn note(&mut self, prepare: &Prepare) -> bool {
         let labels = (0..8).filter(|label| prepare.labels >> label & 1 == 1);
         let known = self.0.entry(prepare.peer).or_default();
@@ -23,8 +23,8 @@ impl OrderedLabels {
     }
 }
 
-/// The tunnel's peers: every configured agent, with the largest number of streams that a service asks for, on each label that a service may
-/// use or an order has named; encrypted, and over QUIC, if a service asks for that.
+/// The tunnel's peers: every configured agent, with the largest number of streams that a service asks for, on each label that a service may use
+/// or an order has named; encrypted or over QUIC if any service asks for it.
 #[must_use]
 pub fn peers(config: &AgentConfig, ordered: &OrderedLabels) -> Vec<PeerConfig> {
     let mut list = Vec::new();
@@ -45,12 +45,12 @@ pub fn peers(config: &AgentConfig, ordered: &OrderedLabels) -> Vec<PeerConfig> {
     list
 }
 
-/// Peers that are no longer configured, kept for sessions that were prepared while they were: their clients may be accepted any moment.
+/// Peers that are no longer configured, kept for sessions prepared earlier: their clients may still be accepted.
 #[derive(Debug, Default)]
 pub struct DepartingPeers(BTreeMap<AgentId, (PeerConfig, Instant)>);
 
 impl DepartingPeers {
-    /// Notes the peers that are no longer listed, if a preparation with them exists, and its expiry.
+    /// Notes peers that are no longer listed if they have preparations, with the last expiry.
     pub fn note(
         &mut self,
         before: Vec<PeerConfig>,
@@ -64,7 +64,7 @@ impl DepartingPeers {
         }
     }
 
-    /// Forgets expired ones; true when there were any.
+    /// Removes expired peers; returns true if there were any.
     pub fn expire(&mut self, now: Instant) -> bool {
         let before = self.0.len();
         self.0.retain(|_, (_, until)| *until > now);
@@ -92,7 +92,7 @@ fn named_streams(config: &AgentConfig, peer: &Peer) -> Option<usize> {
     services.map(|service| usize::from(service.transport.streams)).filter(|streams| *streams > 0).max()
 }
 
-/// Streams carry sessions of any service between the two sites, so one that asks for encryption has it for all.
+/// True if a service asks for encryption. Streams carry sessions of all services between the two sites, so one such service encrypts all.
 fn encrypted(config: &AgentConfig, peer: &Peer) -> bool {
     let mut services = config.services.iter().filter(|service| service.peer == peer.site);
     services.any(|service| service.transport.encryption == Encryption::Tls)
@@ -103,7 +103,7 @@ fn encrypted_only(config: &AgentConfig, peer: &Peer) -> bool {
     config.services.iter().any(|service| service.peer == peer.site && service.encrypted_only)
 }
 
-/// Likewise, one service that asks for QUIC gets it for all.
+/// QUIC if one service between the two sites asks for it: likewise for all services.
 fn protocol(config: &AgentConfig, peer: &Peer) -> sos_tunnel::Protocol {
     let mut services = config.services.iter().filter(|service| service.peer == peer.site);
     match services.any(|service| service.transport.protocol == Protocol::Quic) {
@@ -112,14 +112,14 @@ fn protocol(config: &AgentConfig, peer: &Peer) -> sos_tunnel::Protocol {
     }
 }
 
-/// Number of path labels, from 0, that a service towards a peer site may use. Their streams are kept warm even where paths share links: the
-/// controller assigns labels to a session, and a path that recovers has its streams established.
+/// Number of path labels, from 0, that a service towards a peer site may use. Their streams are kept warm even if paths share links: the
+/// controller assigns labels to a session, and a recovered path then has established streams.
 fn labels(config: &AgentConfig, peer: &Peer) -> u16 {
     let services = config.services.iter().filter(|service| service.peer == peer.site);
     services.map(|service| service.labels).max().unwrap_or(1)
 }
 
-/// Configured congestion control of the streams with an agent, by its address: of the first service towards its site that names one.
+/// Configured congestion control of the streams with an agent, by its address: from the first service towards its site that names one.
 #[must_use]
 pub fn congestion(config: &AgentConfig, address: Ipv4Addr) -> CongestionControl {
     let named = |peer: &Peer| {
@@ -129,7 +129,7 @@ pub fn congestion(config: &AgentConfig, address: Ipv4Addr) -> CongestionControl 
     peer_at(config, address).and_then(named).unwrap_or(CongestionControl::Auto)
 }
 
-/// True if some service towards an agent's site names the number of streams; by the agent's address.
+/// True if a service towards an agent's site names the number of streams; by the agent's address.
 #[must_use]
 pub fn names_streams(config: &AgentConfig, address: Ipv4Addr) -> bool {
     peer_at(config, address).is_some_and(|peer| named_streams(config, peer).is_some())

@@ -13,7 +13,7 @@ use crate::netns::nflog::Copies;
 use crate::netns::nft;
 use crate::syn_hold::SynHold;
 
-/// IPPROTO_RAW: packets have their IP header already (raw(7)).
+/// IPPROTO_RAW: packets already have their IP header (raw(7)).
 const WITH_HEADER: i32 = 255;
 /// Held SYNs, and the sockets that write them back.
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ pub struct Hold {
 #[derive(Debug)]
 pub struct Writers {
     to_listener: Socket,
-    /// Bound to the agent's interface: a pod's other interfaces do not concern the clients.
+    /// Bound to the agent's interface: clients are not reached through a pod's other interfaces.
     to_server: Mutex<Socket>,
 }
 
@@ -53,13 +53,13 @@ impl Writers {
 }
 
 impl Hold {
-    /// An empty one; without writers no SYN can be held.
+    /// An empty hold; without writers no SYN can be held.
     #[must_use]
     pub fn new(writers: Option<Writers>) -> Self {
         Self { syns: Mutex::default(), writers }
     }
 
-    /// True if SYNs can be held; otherwise services that ask for it stay plain.
+    /// True if SYNs can be held; otherwise services that need this stay plain.
     #[must_use]
     pub fn is_able(&self) -> bool {
         self.writers.is_some()
@@ -71,7 +71,7 @@ impl Hold {
     }
 
     pub(crate) fn write(&self, write: impl FnOnce(&Writers) -> io::Result<usize>) {
-        // As if it had been lost on the wire: its client retransmits it.
+        // As if the SYN had been lost on the wire: the client retransmits it.
         if let Some(Err(error)) = self.writers.as_ref().map(write) {
             debug!(%error, "a held SYN was not written back");
         }

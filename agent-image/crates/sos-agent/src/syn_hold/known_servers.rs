@@ -1,12 +1,12 @@
-//! Servers that accepted a connection recently: their next clients need not wait (spec.accept Learned).
+//! Servers that recently accepted a connection: further clients need not wait (spec.accept Learned).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddrV4;
 use std::time::{Duration, Instant};
 
-/// Time for which a server is known, as at the controller (docs/adr/0044).
+/// Time for which a server stays known, as at the controller (docs/adr/0044).
 pub const KNOWN_FOR: Duration = Duration::from_secs(300);
-/// Most servers known; above that the one that accepted longest ago is forgotten.
+/// Maximum number of known servers; above that the server that accepted longest ago is removed.
 pub const MAX_KNOWN: usize = 16_384;
 
 /// Addresses and ports, with their expiry.
@@ -29,7 +29,7 @@ impl KnownServers {
         self.order.insert((now + KNOWN_FOR, server));
     }
 
-    /// Forgets a server that has refused a connection or has not answered.
+    /// Removes a server that has refused a connection or has not answered.
     pub fn forget(&mut self, server: SocketAddrV4) {
         if let Some(until) = self.until.remove(&server) {
             self.order.remove(&(until, server));

@@ -9,7 +9,7 @@ use crate::policy::flow_key::FlowKey;
 const IP_HEADER: usize = 20;
 const TCP_HEADER: usize = 20;
 const TCP: u8 = 6;
-/// FIN, SYN, RST and ACK, of which a bare SYN has SYN alone. ECN's flags may be set (RFC 3168, 6.1.1).
+/// FIN, SYN, RST and ACK: a bare SYN has only SYN. ECN's flags may be set (RFC 3168, 6.1.1).
 const FLAGS: u8 = 0x17;
 const SYN: u8 = 0x02;
 /// More fragments, and the fragment offset (RFC 791, 3.1).
@@ -41,16 +41,16 @@ pub enum SynError {
     /// Port 0.
     #[error("port 0")]
     Port,
-    /// Damaged on its way: the kernel would drop it as well.
+    /// Damaged in transit: the kernel would drop it as well.
     #[error("wrong checksum")]
     Checksum,
 }
 
 impl Syn {
-    /// Parses a packet. A checksum that the sender's kernel has left to a network card is completed.
+    /// Parses a packet, and completes a checksum that the sender's kernel has left to a network card.
     ///
     /// # Errors
-    /// The reason why it is not a bare SYN.
+    /// The reason why the packet is not a bare SYN.
     pub fn parse(bytes: &[u8]) -> Result<Self, SynError> {
         let (first, total) = (*bytes.first().ok_or(SynError::Truncated)?, half_word(bytes, 2)?);
         let header = usize::from(first & 0x0f) * 4;
@@ -86,8 +86,7 @@ impl Syn {
     }
 }
 
-/// Keeps a correct checksum, completes one of which only the pseudo-header has been summed (the kernel's CHECKSUM_PARTIAL), and rejects
-/// others.
+/// Keeps a correct checksum, completes a checksum over the pseudo-header alone (the kernel's CHECKSUM_PARTIAL), and rejects any other.
 fn complete_checksum(flow: FlowKey, segment: &mut [u8]) -> Result<(), SynError> {
     let length = u16::try_from(segment.len()).map_err(|_| SynError::Truncated)?;
     let (client, server) = (flow.client.ip().octets(), flow.server.ip().octets());

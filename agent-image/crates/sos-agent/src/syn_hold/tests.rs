@@ -21,7 +21,7 @@ fn uuid(number: u16) -> SessionUuid {
     SessionUuid(uuid)
 }
 
-/// Arrives with its client's port as the number of its session.
+/// Passes a SYN whose client port is also the number of its session.
 fn arrive(hold: &mut SynHold, accept: Accept, client: u16, server: u16, now: Instant) -> Option<Step> {
     hold.arrive(syn(client, server), covered(accept, client), now)
 }

@@ -1,5 +1,5 @@
-//! Connects to servers ahead of their sessions, as a controller asks (spec/order.md clause 3) or the agent near the client does (spec/frame.md
-//! section 9), and answers whether the server accepts.
+//! Connects to servers ahead of their sessions, as requested by a controller (spec/order.md clause 3) or by the ingress agent (spec/frame.md
+//! section 9), and reports whether the server accepts.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use crate::policy::flow_key::FlowKey;
 use crate::policy::flow_policy;
 use crate::tasks::server_dial::{SILENT_AFTER, dial, flow};
 
-/// Lease of a connection made for a peer, until the session's Open: a moment longer than the near agent waits for its client to complete
-/// the handshake ([`crate::syn_hold::CLAIM_WITHIN`]), and a round trip.
+/// Lease of a connection made for a peer, until the session's Open: the time that the ingress agent allows its client for the handshake
+/// ([`crate::syn_hold::CLAIM_WITHIN`]), plus a round trip and some margin.
 const LEASE: Duration = Duration::from_secs(12);
-/// Connects to a server as a controller has asked, and reports the result to it.
+/// Connects to a server at a controller's request, and reports the result to the controller.
 pub(crate) fn connect(context: &Arc<AgentContext>, prepare: &Prepare) {
     let (session, marks) = (prepare.session, prepare.marks);
     let flow = FlowKey { client: prepare.client, server: prepare.server };
@@ -35,7 +35,7 @@ pub(crate) fn connect(context: &Arc<AgentContext>, prepare: &Prepare) {
     });
 }
 
-/// Connects to a server as the ingress agent has asked, and reports the result to that agent.
+/// Connects to a server at the ingress agent's request, and reports the result to that agent.
 pub(crate) fn connect_for_peer(context: &Arc<AgentContext>, info: OpenInfo) {
     let (session, flow) = (info.open.session, flow(&info));
     let judged = judge(context, &info, flow);
@@ -44,7 +44,7 @@ pub(crate) fn connect_for_peer(context: &Arc<AgentContext>, info: OpenInfo) {
             context.tunnel().answer(info.peer, session, Some(RefuseReason::SessionLimit));
         }
         Ok(()) => match legs.legs.get(&session) {
-            // A repeated request: the answer is on its way, or was lost.
+            // A repeated request: the answer is in flight, or was lost.
             Some(leg) if leg.stream.is_some() && leg.asker == Some((info.peer, flow)) => {
                 context.tunnel().answer(info.peer, session, None);
             }
@@ -58,7 +58,7 @@ pub(crate) fn connect_for_peer(context: &Arc<AgentContext>, info: OpenInfo) {
     });
 }
 
-/// Checks as for a session that is opened without an order (node-config.md clause 12), and this agent's limits.
+/// Checks a request like a session that is opened without an order (node-config.md clause 12), and against this agent's limits.
 fn judge(context: &AgentContext, info: &OpenInfo, flow: FlowKey) -> Result<(), RefuseReason> {
     let (config, health) = (context.config(), context.health());
     if flow_policy::opened(&config, flow, info.peer, None).is_none() {
@@ -79,7 +79,7 @@ fn judge(context: &AgentContext, info: &OpenInfo, flow: FlowKey) -> Result<(), R
     Ok(())
 }
 
-/// One connection that a peer has asked for, until its session has begun or its lease is over.
+/// Serves one connection that a peer has requested, until its session has begun or its lease has expired.
 async fn serve_peer(context: Arc<AgentContext>, info: OpenInfo, flow: FlowKey) {
     let (session, peer) = (info.open.session, info.peer);
     let _lease = Lease { context: Arc::clone(&context), peer, session };
@@ -93,13 +93,13 @@ async fn serve_peer(context: Arc<AgentContext>, info: OpenInfo, flow: FlowKey) {
         }
         Err(error) => {
             debug!(%session, %flow, %error, "the server has not accepted");
-            // The socket is closed before the client's own SYN can pass.
+            // Close the socket before the client's own SYN can pass.
             context.tunnel().answer(peer, session, Some(refusal(&error)));
         }
     }
 }
 
-/// Removes a connection together with the task that keeps it, however that task ends.
+/// Removes a connection when the task that keeps it ends, for whatever reason.
 struct Lease {
     context: Arc<AgentContext>,
     peer: AgentId,

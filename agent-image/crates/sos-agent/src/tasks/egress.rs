@@ -68,7 +68,7 @@ async fn connect(context: &AgentContext, info: &OpenInfo) -> Result<Egress, EndR
     let routers = flow_policy::routers(&config, *flow.client.ip());
     let host = match context.with_server_legs(|legs| legs.take(info.open.session, (info.peer, flow))) {
         Some(connected) => {
-            // It was made with the marks of the SYN.
+            // The connection was made with the marks of the SYN.
             let marked = sos_tunnel::set_marks(&SockRef::from(&connected), info.open.marks.behind(routers));
             marked.map(|()| connected).map_err(failed)?
         }
@@ -108,8 +108,8 @@ fn admit(context: &AgentContext, info: &OpenInfo, flow: FlowKey) -> Result<Admit
     Ok(Admitted { labels: Labels(labels), ordered: preparation.is_some() })
 }
 
-/// Connects to a server whose client has been accepted already: for as long as the client's kernel would have tried, and the session lasts.
-/// Reports a silent server to the controller, or to the ingress agent, as its next clients must not be accepted early.
+/// Connects to a server whose client has already been accepted: for as long as the client's kernel would have tried and the session lasts.
+/// Reports a silent server to the controller or to the ingress agent, as further clients must not be accepted early.
 async fn patiently(
     context: &AgentContext,
     info: &OpenInfo,
@@ -138,7 +138,7 @@ fn end_reason(error: &io::Error) -> EndReason {
             EndReason::ServerUnreachable
         }
         ErrorKind::ConnectionReset => EndReason::ServerReset,
-        // The client's port is in use here, or was until a moment ago: the client is reset at once.
+        // The client's port is in use here, or was until just now: reset the client at once.
         _ => EndReason::InternalLimit,
     }
 }

@@ -1,6 +1,6 @@
-//! Holds clients' SYNs until the far agent tells whether their server accepts (docs/adr/0053).
+//! Holds clients' SYNs until the egress agent reports whether their server accepts (docs/adr/0053).
 //!
-//! nft drops such a SYN and sends a copy here ([`crate::netns::nflog`]); [`crate::syn_hold`] decides; raw sockets write it back
+//! nft drops such a SYN and sends a copy here ([`crate::netns::nflog`]); [`crate::syn_hold`] decides; raw sockets write the SYN back
 //! ([`crate::syn_hold::injector`]).
 
 use std::sync::Arc;
@@ -25,7 +25,7 @@ const BUFFER: usize = 128 << 10;
 /// Sleep of the task while no SYN is held.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// Handles copies of SYNs and deadlines, for ever.
+/// Handles copies of SYNs and deadlines, forever.
 pub async fn hold_syns(context: Arc<AgentContext>, copies: Copies) {
     let mut buffer = vec![0; BUFFER];
     loop {
@@ -69,10 +69,10 @@ fn arrived(context: &AgentContext, packet: &[u8]) {
     carry_out(context, step.into_iter().collect());
 }
 
-/// The configuration's decision for a client. `Err` where the far agent need not be asked: the reason for plain TCP, or `None` where its
-/// SYN is taken.
+/// The configuration's decision for a client. `Err` if the egress agent need not be asked: with a reason the connection is plain, with `None`
+/// the SYN is taken.
 fn covered(context: &AgentContext, flow: FlowKey) -> Result<Covered, Option<PlainReason>> {
-    // A controller has asked already (a proactive service that is set up reactively).
+    // A controller has already asked (a proactive service that is set up reactively).
     if context.with_order_protocol(|protocol, env| protocol.expects(flow, env.now)) {
         return Err(None);
     }
@@ -84,7 +84,7 @@ fn covered(context: &AgentContext, flow: FlowKey) -> Result<Covered, Option<Plai
     Ok(Covered { accept, peer, session: SessionUuid(rand::random()) })
 }
 
-/// Handles the far agent's answer.
+/// Handles the egress agent's answer.
 pub(crate) fn answered(
     context: &AgentContext,
     peer: AgentId,
@@ -93,7 +93,7 @@ pub(crate) fn answered(
 ) {
     debug!(%session, ?refused, "the far agent answers for a server");
     if refused.is_some_and(is_servers) {
-        // A running session: its server has left the far agent's SYN unanswered.
+        // A running session: its server has left the egress agent's SYN unanswered.
         let begun = context.with_order_protocol(|protocol, _| protocol.unordered_server(session, peer));
         context.hold().with(|syns| begun.into_iter().for_each(|server| syns.known.forget(server)));
     }

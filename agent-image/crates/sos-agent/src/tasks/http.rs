@@ -15,10 +15,10 @@ use crate::metrics::Snapshot;
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Serves for ever. An answer at all is the message of `/healthz`: the runtime runs.
+/// Serves forever. For `/healthz` any answer is success: the runtime is running.
 ///
 /// # Errors
-/// The listener fails for good.
+/// The listener fails permanently.
 pub async fn serve(listener: TcpListener, context: Arc<AgentContext>) -> std::io::Result<()> {
     let mut registry = Registry::default();
     context.metrics.register(&mut registry);
@@ -32,7 +32,7 @@ pub async fn serve(listener: TcpListener, context: Arc<AgentContext>) -> std::io
     axum::serve(listener, routes).await
 }
 
-/// Off the runtime's threads, since reading nft's counters starts a process.
+/// Renders the page outside the runtime's threads, since reading nft's counters starts a process.
 async fn page(registry: Arc<Registry>) -> Response {
     let encoded = tokio::task::spawn_blocking(move || {
         let mut page = String::new();

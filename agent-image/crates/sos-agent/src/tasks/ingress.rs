@@ -1,4 +1,4 @@
-//! Ingress: clients that nft redirects, accepted with the server's address, or that a switch has brought to the agent's own.
+//! Ingress: accepts clients that nft redirects, at the server's address, or that a switch has redirected to the agent's own address.
 
 use std::net::{SocketAddr, SocketAddrV4};
 use std::sync::Arc;
@@ -21,19 +21,19 @@ use crate::orders::preparations::Preparation;
 use crate::policy::flow_key::FlowKey;
 use crate::policy::flow_policy;
 
-/// Pause after a failed accept: out of descriptors or memory, it would fail again at once.
+/// Pause after a failed accept: without descriptors or memory, the next accept would fail at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 /// Destination address of a listener's clients.
 #[derive(Debug, Clone, Copy)]
 pub enum Arrival {
-    /// The server's, as the local address.
+    /// The server's address, as the socket's local address.
     Transparent,
-    /// The agent's own: an order tells the server's.
+    /// The agent's own address; an order names the server's.
     Rewritten,
 }
 
-/// Accepts clients for ever. An error about one client ends that client only.
+/// Accepts clients forever. An error of one client ends that client only.
 pub async fn accept_clients(context: Arc<AgentContext>, listener: TcpListener, arrival: Arrival) {
     loop {
         context.armed_as_willing().await;
@@ -47,7 +47,7 @@ pub async fn accept_clients(context: Arc<AgentContext>, listener: TcpListener, a
     }
 }
 
-/// Dropping the client's socket resets it: it lingers for zero seconds from the start.
+/// Admits a client. Dropping the client's socket resets it: its linger time is zero from the start.
 fn admit(context: &Arc<AgentContext>, client: TcpStream, from: SocketAddr, arrival: Arrival) {
     context.metrics.accepted.inc();
     let reject = |reason| context.metrics.rejected.get_or_create(&Reason { reason }).inc();
@@ -122,7 +122,7 @@ struct Route {
     ordered: bool,
 }
 
-/// By a preparation, or else by the agent's own services: with the connection that the far agent has made ahead, or a new one.
+/// Route by a preparation, or else by the agent's own services: over the connection that the egress agent has made ahead, or a new one.
 fn route(context: &AgentContext, flow: FlowKey) -> Option<Route> {
     if let Some(ordered) = ordered_route(context, |protocol| protocol.begin_arriving(flow, Instant::now())) {
         return Some(ordered);
@@ -145,14 +145,14 @@ fn route(context: &AgentContext, flow: FlowKey) -> Option<Route> {
     })
 }
 
-/// A willing agent, or else one that is alive and has kept room for clients from before nft was disarmed.
+/// A willing agent, or else a live one, which has kept room for clients that arrived before nft was disarmed.
 pub(crate) fn far_agent(context: &AgentContext, config: &AgentConfig, service: &Service) -> Option<AgentId> {
     let tunnel = context.tunnel();
     flow_policy::far_agent(config, service, |id| tunnel.peer_willing(id))
         .or_else(|| flow_policy::far_agent(config, service, |id| tunnel.peer_alive(id)))
 }
 
-/// By an order, once its preparation has been taken.
+/// Route by an order, after its preparation has been taken.
 fn ordered_route(
     context: &AgentContext,
     take: impl FnOnce(&mut OrderProtocol) -> Option<Preparation>,

@@ -12,21 +12,20 @@ use crate::netns::sockets;
 use crate::policy::flow_key::FlowKey;
 use crate::policy::flow_policy;
 
-/// Longest time for a server to answer: it is at the agent's own site. Less than the second after which its client, and the kernel here,
-/// would retransmit the SYN (RFC 6298), and after which the controller gives up, so that this connection is gone when the client's own SYN
-/// passes.
+/// Maximum time for a server, which is at the agent's own site, to answer. Less than the second after which the client and this kernel would
+/// retransmit the SYN (RFC 6298) and the controller gives up, so that this connection is gone when the client's own SYN passes.
 pub(crate) const SILENT_AFTER: Duration = Duration::from_millis(700);
 
 pub(crate) fn flow(info: &OpenInfo) -> FlowKey {
     FlowKey { client: info.open.client, server: info.open.server }
 }
 
-/// Connects to a server in its client's name. The kernel gives up as it does for any program: after 127 s of silence.
+/// Connects to a server in its client's name. The kernel gives up as for any program, after 127 s of silence.
 pub(crate) async fn dial(context: &AgentContext, flow: FlowKey, marks: Marks) -> io::Result<TcpStream> {
     let config = context.config();
     let marks = marks.behind(flow_policy::routers(&config, *flow.client.ip()));
     let socket = sockets::towards_server(flow.client, flow_policy::own_address(&config), marks)?;
-    // Before it connects: the server's SYN-ACK has marks, too.
+    // Attach the filter before connecting: the server's SYN-ACK also has marks.
     if let Some(filters) = &context.segment_marks {
         filters.watch(&socket)?;
     }

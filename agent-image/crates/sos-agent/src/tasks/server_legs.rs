@@ -1,8 +1,8 @@
-//! Connections to servers made ahead of their sessions: a controller asked whether the server accepts (spec/order.md clause 3), or the
-//! ingress agent did (spec/frame.md section 9).
+//! Connections to servers made ahead of their sessions, at the request of a controller (spec/order.md clause 3) or of the ingress agent
+//! (spec/frame.md section 9), to learn whether the server accepts.
 //!
-//! The first kind belongs to a preparation, the second has a lease. When that ends the server is reset: sockets towards hosts linger for
-//! zero seconds. A socket that is still connecting sends nothing when it is closed.
+//! A controller's connection belongs to a preparation; a peer's has a lease. When either ends, the server is reset: sockets towards hosts have a
+//! linger time of zero. A socket that is still connecting sends nothing when closed.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use tokio::task::AbortHandle;
 
 use crate::policy::flow_key::FlowKey;
 
-/// Most connections made ahead for one peer: twice what an agent of this version asks for ([`crate::syn_hold::MAX_HELD`]).
+/// Maximum number of connections made ahead for one peer: twice what an agent of this version requests ([`crate::syn_hold::MAX_HELD`]).
 const MAX_OF_PEER: usize = 2_048;
 
 /// One connection.
@@ -20,13 +20,13 @@ const MAX_OF_PEER: usize = 2_048;
 pub(crate) struct Leg {
     /// `None` while it is connecting.
     pub(crate) stream: Option<TcpStream>,
-    /// The peer that has asked for it, and the flow; `None` for an order.
+    /// The peer that requested the connection, and the flow; `None` for an order.
     pub(crate) asker: Option<(AgentId, FlowKey)>,
     /// Connects, and waits for the end of the lease. May be aborted at any await.
     task: AbortHandle,
 }
 
-/// All connections. Bounded by the preparations that ask for one (`OrderProtocol`), and for each peer.
+/// All connections. Bounded by the preparations that request one (`OrderProtocol`), and per peer.
 #[derive(Debug, Default)]
 pub struct ServerLegs {
     pub(crate) legs: BTreeMap<SessionUuid, Leg>,
@@ -35,7 +35,7 @@ pub struct ServerLegs {
 }
 
 impl ServerLegs {
-    /// Adds one. The task must not be able to end before this returns.
+    /// Adds a connection. Its task must not be able to end before this returns.
     pub(crate) fn begin(
         &mut self,
         session: SessionUuid,
@@ -49,7 +49,7 @@ impl ServerLegs {
         }
     }
 
-    /// Stores the connection once the server has accepted. False if it is no longer wanted; then it is reset.
+    /// Stores the connection after the server has accepted. Returns false if the connection is no longer wanted and has been reset.
     pub(crate) fn connected(&mut self, session: SessionUuid, stream: TcpStream) -> bool {
         let leg = self.legs.get_mut(&session);
         leg.map(|leg| leg.stream = Some(stream)).is_some()
@@ -57,14 +57,14 @@ impl ServerLegs {
 
     /// Takes the connection of a session that begins, if there is one for this peer and flow.
     pub fn take(&mut self, session: SessionUuid, opener: (AgentId, FlowKey)) -> Option<TcpStream> {
-        // An ordered one was compared with its preparation.
+        // An ordered connection has been compared with its preparation.
         if self.legs.get(&session)?.asker.is_some_and(|asker| asker != opener) {
             return None;
         }
         self.remove(session)
     }
 
-    /// Closes a connection that a peer has asked for.
+    /// Closes a connection that a peer has requested.
     pub fn release(&mut self, peer: AgentId, session: SessionUuid) {
         let asked = self.legs.get(&session).is_some_and(|leg| leg.asker.is_some_and(|(by, _)| by == peer));
         if asked {
@@ -72,13 +72,13 @@ impl ServerLegs {
         }
     }
 
-    /// Number of connections that peers have asked for.
+    /// Number of connections that peers have requested.
     #[must_use]
     pub fn asked(&self) -> usize {
         self.of_peer.values().sum()
     }
 
-    /// True if a peer may ask for one more.
+    /// True if a peer may request another connection.
     pub(crate) fn has_room(&self, peer: AgentId) -> bool {
         self.of_peer.get(&peer).is_none_or(|count| *count < MAX_OF_PEER)
     }
@@ -98,7 +98,7 @@ impl ServerLegs {
         leg.stream
     }
 
-    /// Closes those whose preparation has ended.
+    /// Closes connections whose preparation has ended.
     pub fn keep(&mut self, stands: impl Fn(SessionUuid) -> bool) {
         let ordered = self.legs.iter().filter(|(_, leg)| leg.asker.is_none());
         let gone: Vec<_> = ordered.map(|(session, _)| *session).filter(|session| !stands(*session)).collect();

@@ -29,7 +29,7 @@ const PARAMETERS: Parameters = Parameters {
 /// A path: the peer's address and the label.
 pub(crate) type PathKey = (Ipv4Addr, u8);
 
-/// States of the paths to peers. Only configured peers get here, so their list bounds it.
+/// States of the paths to peers, bounded by the list of configured peers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Paths(Arc<Mutex<BTreeMap<PathKey, PathState>>>);
 
@@ -40,7 +40,7 @@ impl Paths {
     }
 }
 
-/// Congestion control for a new stream of a path: the configured one, or path control's.
+/// Congestion control for a new stream of a path: configured, or chosen by path control.
 pub(crate) fn congestion(context: &AgentContext, paths: &Paths, path: PathKey) -> CongestionControl {
     stream_pool::congestion(&context.config(), path.0).fixed().unwrap_or_else(|| {
         let now = Instant::now();
@@ -48,7 +48,7 @@ pub(crate) fn congestion(context: &AgentContext, paths: &Paths, path: PathKey) -
     })
 }
 
-/// One stream under path control, until this is dropped.
+/// One stream under path control, until the value is dropped.
 #[derive(Debug)]
 pub(crate) struct StreamMonitor {
     context: Arc<AgentContext>,
@@ -127,7 +127,7 @@ fn log_changes((peer, label): PathKey, before: Decision, after: Decision) {
     }
 }
 
-/// Sets what differs from the tuning in force; before the first one only `opened_with` is.
+/// Applies settings that differ from the tuning in force; before the first tuning only `opened_with` is in force.
 fn apply(
     handle: &TransportHandle,
     opened_with: CongestionControl,
@@ -135,7 +135,7 @@ fn apply(
     tuning: SocketTuning,
 ) -> io::Result<()> {
     if tuning.restart_model {
-        // The kernel ignores an option that is in force already.
+        // The kernel ignores a setting that is already in force.
         set_congestion(handle, CongestionControl::Cubic);
         set_congestion(handle, tuning.congestion);
     }

@@ -16,10 +16,10 @@ use crate::context::AgentContext;
 use crate::netns::sockets;
 use crate::tasks::stream_monitor::{PathKey, Paths, StreamMonitor, congestion};
 
-/// Pause after a failed accept: out of descriptors or memory, it would fail again at once.
+/// Pause after a failed accept: without descriptors or memory, the next accept would fail at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
-/// Accepts streams of one path label for ever, from peers' addresses only; the handshake authenticates the peer.
+/// Accepts streams of one path label forever, from peers' addresses only; the handshake authenticates the peer.
 pub async fn accept_streams(context: Arc<AgentContext>, listener: TcpListener, label: u8) {
     loop {
         match listener.accept().await {
@@ -38,7 +38,7 @@ pub async fn accept_streams(context: Arc<AgentContext>, listener: TcpListener, l
     }
 }
 
-/// True if an address is a peer's; counts it if not.
+/// Returns whether an address is a peer's; counts any other.
 fn admits(context: &AgentContext, address: IpAddr) -> bool {
     let config = context.config();
     let address = address.to_canonical();
@@ -51,7 +51,7 @@ fn admits(context: &AgentContext, address: IpAddr) -> bool {
     known
 }
 
-/// Stream sockets from this agent's own address, with the configured congestion control or path control's.
+/// Stream sockets from this agent's own address, with congestion control from the configuration or from path control.
 #[derive(Debug)]
 pub struct StreamSockets {
     context: Arc<AgentContext>,
@@ -74,7 +74,7 @@ impl StreamSockets {
         let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
         sockets::set_first_window(&socket);
         self.prepare(&SockRef::from(&socket), (*to.ip(), label))?;
-        // Where the site rewrites, sessions use their clients' ports, of which this may be one.
+        // At a site that rewrites, sessions use their clients' ports, possibly including this one.
         socket.set_reuse_address(true)?;
         socket.bind(&SocketAddr::from((self.address, 0)).into())?;
         Ok(TcpSocket::from_std_stream(socket.into()))
@@ -108,7 +108,7 @@ impl Sockets for StreamSockets {
     }
 }
 
-/// The pair keys in force at each moment.
+/// The pair keys currently in force.
 #[derive(Debug)]
 pub struct PairKeys(pub Arc<AgentContext>);
 
