@@ -14,25 +14,25 @@ use crate::types::{Labels, SessionEnd};
 /// Future returned by a trait object.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Pair keys of this agent's site, by the other site (README.md clause 4 of the spec). Looked up for every stream, so rotated keys take
-/// effect without a restart; established streams keep the key they began with.
+/// Pair keys of this agent's site, by the other site (README.md clause 4 of the spec). Looked up for every stream, so that rotated keys take
+/// effect without a restart; established streams keep their key.
 pub trait Keys: Send + Sync + 'static {
-    /// The pair key to send with, out of those shared with `site`.
+    /// The pair key to send with to `site`.
     fn sending(&self, site: SiteId) -> Option<(KeyId, Key)>;
-    /// Exactly the pair key with this id.
+    /// The pair key with exactly this id.
     fn find(&self, site: SiteId, id: KeyId) -> Option<Key>;
 }
 
 /// Makes TCP sockets of streams: congestion control, buffers, TCP_NODELAY, TCP_NOTSENT_LOWAT, user timeout.
 pub trait Sockets: Send + Sync + 'static {
-    /// Connects to a peer's stream port; the tunnel bounds the time. Options that must be set before the handshake are set in here.
+    /// Connects to a peer's stream port, in a time that the tunnel bounds. Implementations set options that must precede the TCP handshake.
     fn dial(&self, to: SocketAddrV4, label: u8) -> BoxFuture<io::Result<TcpStream>>;
     /// Sets options on an accepted stream.
     ///
     /// # Errors
     /// Closes the stream.
     fn accepted(&self, socket: &TcpStream, label: u8) -> io::Result<()>;
-    /// Admits datagrams from an address to begin a stream; others are dropped without an answer.
+    /// Returns whether datagrams from an address may begin a stream; others are dropped without an answer.
     fn admits(&self, _from: IpAddr) -> bool {
         true
     }
@@ -40,7 +40,7 @@ pub trait Sockets: Send + Sync + 'static {
     fn congestion(&self, _peer: Ipv4Addr, _label: u8) -> &'static str {
         "cubic"
     }
-    /// Controls an established stream for as long as it lives: when the stream ends, the future is dropped, and with it the handle.
+    /// Controls an established stream. When the stream ends, the future is dropped, and the handle with it.
     fn tend(&self, _line: TransportHandle, _peer: Ipv4Addr, _label: u8) -> BoxFuture<()> {
         Box::pin(std::future::ready(()))
     }
@@ -67,9 +67,9 @@ impl Sockets for PlainSockets {
 /// A session that a peer opens through this agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenInfo {
-    /// The ingress agent; its pair key has been proved.
+    /// The ingress agent, authenticated by its pair key.
     pub peer: AgentId,
-    /// The flow as the peer describes it. The handler checks that its own configuration permits it.
+    /// The flow as described by the peer. The handler checks that its own configuration permits the flow.
     pub open: Open,
 }
 
@@ -78,27 +78,27 @@ pub struct OpenInfo {
 pub struct Egress {
     /// Connected to the server.
     pub host: TcpStream,
-    /// Routers between the two hosts' sites, which lower the TTL of plain packets.
+    /// Number of routers between the two hosts' sites, by which the TTL of plain packets decreases.
     pub routers: u8,
     /// Path labels that data towards the peer may use.
     pub labels: Labels,
-    /// Compress data towards the peer where that pays.
+    /// Compress data towards the peer if that makes the session faster.
     pub compress: bool,
-    /// Most streams of each label for data towards the peer; `None`: the default, as no service names a number.
+    /// Maximum number of streams per label for data towards the peer; `None`: the default, as the service sets none.
     pub streams: Option<usize>,
 }
 
 /// Connects to servers on behalf of peers.
 pub trait EgressHandler: Send + Sync + 'static {
-    /// Connects to the server as the client. The future must end by itself (a connect timeout); it is dropped if the session ends before.
-    /// An error resets the client with this reason.
+    /// Connects to the server as the client. The future must end by itself (a connect timeout); it is dropped if the session ends first. An
+    /// error resets the client with this reason.
     fn connect(&self, info: OpenInfo) -> BoxFuture<Result<Egress, EndReason>>;
     /// Ends a session for which `connect` was called; called once for each.
     fn ended(&self, info: &OpenInfo, end: SessionEnd);
-    /// A peer asks for a connection to a server ahead of its session. Answered by [`crate::Tunnel::answer`], once. Like the two below, this
-    /// is called in the task that reads a stream, and must not block.
+    /// Handles a peer's request to connect to a server ahead of a session; answered once by [`crate::Tunnel::answer`]. Like `release` and
+    /// `connected_ahead`, this is called in the task that reads a stream, and must not block.
     fn connect_ahead(&self, _info: OpenInfo) {}
-    /// Releases the connection made ahead: its session will not begin.
+    /// Releases a connection made ahead, because its session will not begin.
     fn release(&self, _peer: AgentId, _session: SessionUuid) {}
     /// The peer's answer to [`crate::Tunnel::ask`]: `None`: the server has accepted.
     fn connected_ahead(&self, _peer: AgentId, _session: SessionUuid, _refused: Option<RefuseReason>) {}

@@ -28,11 +28,11 @@ pub struct TunnelConfig {
     pub timing: Timing,
     /// Pair keys.
     pub keys: Arc<dyn Keys>,
-    /// Maker of stream sockets.
+    /// Factory of stream sockets.
     pub sockets: Arc<dyn Sockets>,
     /// Egress legs.
     pub egress: Arc<dyn EgressHandler>,
-    /// Socket filters that read DSCP and TTL of the hosts' segments; without them sessions keep the initial values.
+    /// Socket filters that read DSCP and TTL of the hosts' segments; without filters sessions keep the initial values.
     pub segment_marks: Option<Arc<SegmentMarks>>,
 }
 
@@ -48,14 +48,14 @@ impl fmt::Debug for TunnelConfig {
 /// Bounds of one process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Concurrent sessions. Above the limit new ones are refused with [`sos_wire::RefuseReason::SessionLimit`].
+    /// Maximum number of concurrent sessions. New sessions above the limit are refused with [`sos_wire::RefuseReason::SessionLimit`].
     pub sessions: usize,
-    /// Bytes that all sessions together may reserve. A session reserves its first window when it begins (refused with
-    /// [`sos_wire::RefuseReason::MemoryLimit`] if it cannot) and more as the window grows; near the limit windows stop growing.
+    /// Maximum memory that all sessions together may reserve, in bytes. A session reserves its first window when it begins (or is refused with
+    /// [`sos_wire::RefuseReason::MemoryLimit`]) and more as the window grows; near the limit windows stop growing.
     pub memory: usize,
     /// Bytes that a session may reserve in each direction.
     pub session_memory: usize,
-    /// Streams that a peer may have open towards this agent with one path label, including those about to replace others.
+    /// Maximum number of streams that a peer may open to this agent per path label, including streams about to replace others.
     pub streams_per_path: usize,
 }
 
@@ -68,22 +68,22 @@ impl Default for Limits {
 /// Timeouts and intervals (frame.md clauses 3, 11 and 12).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
-    /// Timeout of connecting, and of the handshake at the start of a stream, each.
+    /// Timeout of connecting, and of the handshake at the start of a stream.
     pub handshake: Duration,
-    /// Longest time that a session survives without a stream to its peer.
+    /// Maximum time that a session survives without a stream to its peer.
     pub stream_wait: Duration,
     /// Interval of pings on a stream.
     pub ping: Duration,
     /// Silence after which a stream is dead.
     pub silence: Duration,
-    /// First pause before dialing again; doubles up to `backoff_max`, each time shortened at random by up to half.
+    /// First pause before redialing; doubles up to `backoff_max`, each time shortened at random by up to half.
     pub backoff_min: Duration,
-    /// Longest pause before dialing again.
+    /// Maximum pause before redialing.
     pub backoff_max: Duration,
-    /// Timeout of a QUIC stream before TCP is used instead. QUIC is not retried for as long, doubled for each failure in a row.
+    /// Timeout of a QUIC stream before TCP is used instead. QUIC is not retried for as long, doubled for each consecutive failure.
     pub quic: Duration,
-    /// Longest life of a plain stream once its peer's streams have to be encrypted: the dialer has that long to replace it. Also the
-    /// longest pause between attempts with QUIC.
+    /// Maximum remaining life of a plain stream once its peer's streams must be encrypted, in which the dialer must replace it. Also the maximum
+    /// pause between attempts with QUIC.
     pub switch: Duration,
 }
 
@@ -112,35 +112,34 @@ pub enum Protocol {
     Quic,
 }
 
-/// An agent with which streams are exchanged.
+/// A peer agent for streams.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerConfig {
     /// The agent.
     pub agent: AgentId,
     /// Its site.
     pub site: SiteId,
-    /// Address of its streams, both ways.
+    /// Address of its streams in both directions.
     pub address: Ipv4Addr,
     /// Its TCP and UDP port of path label 0.
     pub first_stream_port: u16,
     /// Number of streams to keep open, by path label.
     pub streams: BTreeMap<u8, usize>,
-    /// Encrypts its streams: plain ones are neither dialed nor accepted.
+    /// Encrypts its streams: plain streams are neither dialed nor accepted.
     pub encrypted: bool,
-    /// Excludes established plain streams as well: sessions wait for encrypted ones, or end.
+    /// Excludes established plain streams as well: sessions wait for encrypted streams, or end.
     pub encrypted_only: bool,
-    /// Transport of its streams, where this agent dials.
+    /// Transport of streams that this agent dials.
     pub protocol: Protocol,
 }
 
 impl PeerConfig {
-    /// Default number of streams on label 0. Four fill a path of 1 Gbit/s, and beside other traffic take no more than four connections
-    /// would.
+    /// Default number of streams on label 0. Four fill a path of 1 Gbit/s, and take no more from other traffic than four connections would.
     pub const DEFAULT_STREAMS: usize = 4;
-    /// Streams of each label beyond those: one, reserved for interactive sessions.
+    /// Additional streams per label, reserved for interactive sessions: one.
     pub const RESERVED_STREAMS: usize = 1;
-    /// Most streams of each path for a bulk session under bbr: each stream takes the best rate it has seen for its own, and the sum of such
-    /// maxima exceeds the path (20 ms, 1 % loss, 200 Mbit/s: eight reach 0.89 of the wire and retransmit 17 %, two reach 0.92).
+    /// Maximum number of streams per path for a bulk session under bbr. Each stream takes the highest rate it has seen for its own, and the sum
+    /// of these maxima exceeds the path (20 ms, 1 % loss, 200 Mbit/s: eight streams reach 0.89 of the wire and retransmit 17 %, two reach 0.92).
     pub const BBR_STREAMS: usize = 2;
 
     /// A peer with the default number of plain streams on label 0.
@@ -175,13 +174,13 @@ pub struct OpenRequest {
     pub routers: u8,
     /// Block size in bytes, 0 = the default.
     pub block_bytes: u32,
-    /// Most bytes that each agent holds in each direction, 0 = the default.
+    /// Maximum number of bytes that each agent holds in each direction, 0 = the default.
     pub queue_bytes: u32,
     /// Path labels that may be used.
     pub labels: Labels,
     /// Compress data towards the peer where that pays.
     pub compress: bool,
-    /// Most streams of each label; `None`: the default, as no service names a number.
+    /// Maximum number of streams per label; `None`: the default, as the service sets none.
     pub streams: Option<usize>,
 }
 
@@ -194,13 +193,13 @@ pub struct PathStats {
     pub label: u8,
     /// Established streams, at least one.
     pub streams: usize,
-    /// Lowest round trip of any of them since paths were last read, zero = unknown.
+    /// Minimum round trip of the path's streams since paths were last read, zero = unknown.
     pub rtt: Duration,
-    /// Lowest round trip that the kernel has seen recently, zero = unknown.
+    /// Minimum round trip that the kernel has seen recently, zero = unknown.
     pub min_rtt: Duration,
-    /// Hosts' bytes handed to streams of the label since this agent knows the peer.
+    /// Hosts' bytes handed to streams of the label since this agent has known the peer.
     pub sent: u64,
-    /// Hosts' bytes received over them.
+    /// Hosts' bytes received over these streams.
     pub received: u64,
 }
 
@@ -217,11 +216,11 @@ pub struct Stats {
     pub sessions_refused_total: u64,
     /// Streams open now.
     pub streams: u64,
-    /// Of them, those that are encrypted.
+    /// Encrypted streams open now.
     pub streams_encrypted: u64,
-    /// Of them, those over QUIC.
+    /// QUIC streams open now.
     pub streams_quic: u64,
-    /// Times QUIC failed on a path label, so that its streams used TCP for a while.
+    /// Times that QUIC failed on a path label, so that its streams used TCP for a while.
     pub quic_fallbacks_total: u64,
     /// Streams dialed or accepted whose handshake succeeded.
     pub streams_total: u64,
@@ -229,21 +228,21 @@ pub struct Stats {
     pub streams_lost_total: u64,
     /// Handshakes that failed: wrong key, garbage, timeout, not permitted.
     pub handshakes_failed_total: u64,
-    /// Of them, plain streams refused because the peer's streams have to be encrypted.
+    /// Handshakes that failed because a plain stream was refused: the peer's streams must be encrypted.
     pub plain_refused_total: u64,
-    /// Bytes of hosts sent to peers, each once.
+    /// Hosts' bytes sent to peers, each counted once.
     pub bytes_sent_total: u64,
-    /// Bytes of peers delivered to hosts.
+    /// Peers' bytes delivered to hosts.
     pub bytes_received_total: u64,
     /// Hosts' bytes sent compressed.
     pub compressed_bytes_total: u64,
-    /// Their compressed size in bytes.
+    /// Size of these bytes after compression.
     pub compressed_wire_bytes_total: u64,
     /// CPU time of compression, including blocks that did not become shorter.
     pub compress_time_total: Duration,
     /// Hosts' bytes retransmitted over another stream, by cause.
     pub bytes_resent_total: Retransmitted,
-    /// Times a sender had bytes and a stream but no credit.
+    /// Times that a sender had bytes and a stream but no credit.
     pub credit_stalls_total: u64,
     /// Frames of unknown sessions.
     pub frames_unknown_total: u64,

@@ -44,8 +44,7 @@ impl Meter {
         Self { sent: Counter::default(), received: Counter::default(), loss: Mutex::new(PathLoss::new(now)) }
     }
 
-    /// Adds segments that a stream has sent since it was last polled, and how many of them were retransmissions; returns whether the path
-    /// is lossy.
+    /// Adds segments and retransmissions of a stream since its last poll; returns whether the path is lossy.
     pub(crate) fn note_segments(&self, (segments, retransmitted): (u32, u32), now: Instant) -> bool {
         let mut loss = lock(&self.loss);
         if segments > 0 || retransmitted > 0 {

@@ -1,8 +1,8 @@
 //! Streams between agents, and the tasks that drive sessions over them.
 //!
 //! This is the Tokio edge of the relay. It owns sockets and timers and decides nothing about the protocol: `sos-relay` decides what a session
-//! sends next, `sos-wire` defines the bytes, and the process around this crate decides which flows are accepted and where they go. It calls
-//! [`Tunnel`], and implements the callbacks [`Keys`], [`Sockets`] and [`EgressHandler`].
+//! sends next, `sos-wire` defines the bytes, and the process around this crate decides which flows are accepted and where they go. That process
+//! calls [`Tunnel`], and implements the callbacks [`Keys`], [`Sockets`] and [`EgressHandler`].
 //!
 //! ```text
 //! Tunnel::start(TunnelConfig) -> Tunnel                      inside a Tokio runtime; Tunnel is Clone
@@ -25,13 +25,14 @@
 //!
 //! Who calls what, in which order:
 //!
-//! 1. `tunnel::pool` keeps a task for each configured stream, which dials again with back-off: `dial` connects and makes the `stream::handshake`, `registration` adds the stream to
-//!    its `peer`, `stream_task` runs it. On the other side `accept` (over QUIC after `datagrams`) does the same once.
+//! 1. `tunnel::pool` keeps a task for each configured stream, which redials with back-off: `dial` connects and makes the `stream::handshake`,
+//!    `registration` adds the stream to its `peer`, `stream_task` runs it. On the other side `accept` (over QUIC after `datagrams`) does the
+//!    same once.
 //! 2. `stream_task` reads (`stream::reader`), writes (`stream::outgoing`), pings, hands the transport to [`Sockets::tend`] for path control, and
 //!    delivers frames to the sessions' mailboxes by way of the `peer`. `migration` replaces a stream of the wrong kind.
 //! 3. `tunnel::open_session` begins a session, for a host or for a peer's Open, and spawns its `session::driver`.
-//! 4. The driver's `poll` takes mail, connects, reads the `session::host`, asks the core for frames (`stream_reservation` first marks streams that
-//!    are left to others), writes to the host, and handles events. `host_liveness` polls all hosts in one task.
+//! 4. The driver's `poll` takes mail, connects, reads the `session::host`, asks the core for frames (`stream_reservation` first marks reserved
+//!    streams), writes to the host, and handles events. `host_liveness` polls all hosts in one task.
 //!
 //! | modules | part |
 //! |---|---|
@@ -42,11 +43,12 @@
 //! | `tunnel::{peer, open_session}` | peers, and sessions that begin |
 //! | `session::{driver, handle, mailbox}` | one session's task |
 //! | `session::driver::{delivery, liveness, marks}` | bytes to the host; whether its probes are answered; its DSCP and TTL |
-//! | `session::{host, host_liveness, stream_reservation}` | its host leg, detection of keepalive probes, streams that it leaves to others |
+//! | `session::{host, host_liveness, stream_reservation}` | its host leg, detection of keepalive probes, streams reserved for other sessions |
 //! | `stream::{handshake, outgoing, reader, path, path_loss}` | one stream: handshake, both directions, path statistics |
 //! | `transport::{channel, tls, quic}` | the connection under a stream |
-//! | `transport::tls::{identity, config, handshake, record}` | raw public keys derived; the peer's key verified; handshake; records |
-//! | `transport::{handle, path_info}` | its control: statistics, congestion control, pacing |
+//! | `transport::tls::{identity, config, handshake, record}` | derivation of raw public keys; verification of the peer's key; handshake; records
+//! |
+//! | `transport::{handle, path_info}` | control of a connection: statistics, congestion control, pacing |
 //! | `transport::{batched_read, buffers, splice, write_queue_iovecs}` | cheap reads and writes |
 //! | `transport::{sockopt, bpf, segment_marks}` | the kernel: socket options and filters |
 #![deny(unsafe_code)]

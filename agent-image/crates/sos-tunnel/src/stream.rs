@@ -1,4 +1,4 @@
-//! One stream: its path as the scheduler sees it, its liveness, and the tasks that read and write it.
+//! One stream: its path as seen by the scheduler, its liveness, and the tasks that read and write it.
 
 pub(crate) mod handshake;
 pub(crate) mod outgoing;
@@ -27,8 +27,8 @@ use crate::stream::reader::{ReadOutcome, Reader};
 use crate::transport::channel::{Kind, WriteHalf};
 use crate::transport::handle::TransportHandle;
 
-/// Queued bytes from which a stream is full: one block, behind which the rest of the one before may be queued, so that the stream is chosen
-/// late.
+/// Queue length at which a stream is full: one block, behind which the rest of the previous block may be queued, so that a block's stream is
+/// chosen late.
 pub(crate) const ROOM: usize = 64 << 10;
 /// The kernel's value before the first round trip (`tcp_min_rtt`: all bits set).
 const UNKNOWN_RTT: Duration = Duration::from_micros(u32::MAX as u64);
@@ -49,7 +49,7 @@ pub(crate) enum StreamEnd {
     Closed,
 }
 
-/// A stream as sessions see it.
+/// A stream as seen by sessions.
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) id: StreamId,
@@ -67,7 +67,7 @@ pub(crate) struct Stream {
     takes_willing: bool,
     outgoing: Outgoing,
     rtt_us: AtomicU64,
-    /// Lowest round trip since the last call of [`Self::round_trips`]; all bits set = none.
+    /// Minimum round trip since the last call of [`Self::round_trips`]; all bits set = none.
     lowest_us: AtomicU64,
     /// Time of the last read, in milliseconds after `born`.
     heard_ms: AtomicU64,
@@ -75,7 +75,7 @@ pub(crate) struct Stream {
     path: Mutex<Path>,
     /// Dropped once the stream is closed: the handle keeps the connection open.
     handle: Mutex<Option<TransportHandle>>,
-    /// Most streams of its path that carry bulk, as path control has set it.
+    /// Maximum number of the path's streams that carry bulk, as set by path control.
     parallelism: Arc<AtomicUsize>,
     closing: Notify,
     meter: Arc<Meter>,
@@ -112,7 +112,7 @@ impl Stream {
         }
     }
 
-    /// Tells the peer whether this agent accepts new sessions, if the peer knows the frame.
+    /// Notifies the peer whether this agent accepts new sessions, if the peer knows the frame.
     pub(crate) fn say_willing(&self, changes: Willingness) {
         if self.takes_willing {
             self.push(of_stream(Body::Willing { changes }));
@@ -124,12 +124,12 @@ impl Stream {
         self.outgoing.queued()
     }
 
-    /// The number that path control sets: most streams of its path that carry bulk.
+    /// Maximum number of the path's streams that carry bulk, to be set by path control.
     pub(crate) fn parallelism(&self) -> &Arc<AtomicUsize> {
         &self.parallelism
     }
 
-    /// The stream as the scheduler sees it; suspect by its own evidence alone, and not reserved yet.
+    /// The stream as seen by the scheduler; suspect only by its own evidence, and not yet reserved.
     pub(crate) fn view(&self, now: Instant) -> StreamView {
         let mut path = lock(&self.path);
         if let Some(handle) = &*lock(&self.handle) {
@@ -139,7 +139,7 @@ impl Stream {
         let bbr_limit = if path.uses_bbr() { PeerConfig::BBR_STREAMS } else { usize::MAX };
         let info = path.info();
         self.note_rtt(micros(info.rtt));
-        // Read before the queue, which may become shorter meanwhile but not longer: the acknowledged bytes are never overestimated.
+        // Read before the queue, which may shrink meanwhile but not grow: the acknowledged bytes are never overestimated.
         let queued_total = self.outgoing.queued_total();
         let queued = self.queued();
         StreamView {
@@ -168,14 +168,14 @@ impl Stream {
         Duration::from_micros(self.rtt_us.load(Ordering::Relaxed))
     }
 
-    /// Lowest round trip of the transport, or else the last one measured by a ping.
+    /// Minimum round trip of the transport, or else the last round trip measured by a ping.
     pub(crate) fn lowest_rtt(&self) -> Duration {
         let lowest = lock(&self.path).info().min_rtt;
         if lowest.is_zero() || lowest >= UNKNOWN_RTT { self.rtt() } else { lowest }
     }
 
-    /// Lowest round trip since the last call, and the lowest that the kernel knows; zero = unknown. Both sources err upwards only: a ping
-    /// waits for the tasks at both ends, the kernel's mean includes delayed acknowledgements. So the lower one is nearer.
+    /// Minimum round trip since the last call, and the kernel's minimum; zero = unknown. Both sources err only upwards, so the lower value is
+    /// more accurate: a ping waits for the tasks at both ends, and the kernel's mean includes delayed acknowledgements.
     pub(crate) fn round_trips(&self, now: Instant) -> (Duration, Duration) {
         let mut path = lock(&self.path);
         if let Some(handle) = &*lock(&self.handle) {
@@ -194,7 +194,7 @@ impl Stream {
         }
     }
 
-    /// Queues a frame. A closed stream drops it; its sessions are about to be notified.
+    /// Queues a frame. A closed stream drops the frame; its sessions are about to be notified.
     pub(crate) fn push(&self, frame: Frame) {
         self.count(self.outgoing.push(frame));
     }
@@ -213,7 +213,7 @@ impl Stream {
         room
     }
 
-    /// Sends a frame: immediately if it is large, no other task is writing and the socket accepts it.
+    /// Sends a frame: immediately if the frame is large, no other task is writing and the socket accepts it.
     pub(crate) fn send(&self, frame: Frame, on_room: impl Fn()) {
         self.count(self.outgoing.send(frame, &|n| lock(&self.path).handle_written(n), &on_room));
     }
@@ -288,7 +288,7 @@ impl Stream {
         }
     }
 
-    /// Pings, and returns after too long a silence.
+    /// Pings the peer, and returns after too long a silence.
     pub(crate) async fn watch(&self, timing: &Timing) -> StreamEnd {
         let mut ticks = tokio::time::interval(timing.ping);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -303,7 +303,7 @@ impl Stream {
     }
 }
 
-/// A frame of the stream itself, of no session.
+/// A frame of the stream itself, not of a session.
 pub(crate) fn of_stream(body: Body) -> Frame {
     Frame { session: SessionNumber::NONE, body }
 }

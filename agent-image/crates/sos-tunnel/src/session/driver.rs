@@ -33,15 +33,15 @@ use crate::tunnel::context::TunnelContext;
 use crate::tunnel::peer::Peer;
 use crate::types::{Labels, SessionEnd};
 
-/// Rounds before other tasks get their turn, and while blocks are compressed: each takes several times as long then.
+/// Rounds before other tasks get a turn. The smaller value applies while blocks are compressed, as each round then takes several times as long.
 const ROUNDS: usize = 16;
 const COMPRESSING_ROUNDS: usize = 4;
-/// Bytes that a session may queue while others wait for room.
+/// Bytes that a session may queue while other sessions wait for room.
 const QUANTUM: usize = 64 << 10;
 /// Interval at which a connection that is not being read is checked for errors.
 const CHECK: Duration = Duration::from_secs(1);
 
-/// Origin of the egress leg, and receiver of its end; ingress legs have a handle.
+/// Ingress: reports the session's end to its handle. Egress: the peer's Open, and the pending connection to the server.
 pub(crate) enum Side {
     Ingress(Option<oneshot::Sender<SessionEnd>>),
     Egress(OpenInfo, Option<BoxFuture<Result<Egress, EndReason>>>),
@@ -52,7 +52,7 @@ pub(crate) struct Driver {
     peer: Arc<Peer>,
     number: SessionNumber,
     session: Session,
-    /// Compression of data towards the peer, where that pays.
+    /// Compression of data towards the peer, if that makes the session faster.
     compression: Option<Box<Compression>>,
     mailbox: Arc<Mailbox>,
     mail: VecDeque<Mail>,
@@ -143,10 +143,10 @@ impl Driver {
         }
     }
 
-    /// Ends the session for the peer, which may still ask for its result; a slow host may take longer.
+    /// Ends the session at the peer's mailbox; the peer may still ask for its result, and a slow host may take longer.
     fn leave_peer(&mut self) {
         self.publish();
-        // The session may have been woken for room without getting its turn.
+        // The session may have been woken for room without getting a turn.
         self.mailbox.close();
         self.pass_on();
         let reason = self.reason.unwrap_or(EndReason::InternalLimit);
@@ -260,7 +260,7 @@ impl Driver {
             return false;
         }
         host.fit_window(self.session.ahead_limit());
-        // Bytes to be compressed or encrypted are needed in memory.
+        // Bytes must be in memory to be compressed or encrypted.
         let passes = self.compression.is_none() && self.streams.iter().all(|s| s.kind == Kind::Plain);
         let pipes = passes.then(|| (&self.context.pipes, self.session.block()));
         match host.poll_read(cx, now, room, ReadTargets { buffers: &self.context.buffers, pipes }) {
@@ -294,7 +294,7 @@ impl Driver {
         true
     }
 
-    /// Queues frames on streams that have room, a fair share if others wait.
+    /// Queues frames on streams that have room; a fair share if other sessions wait.
     fn transmit(&mut self, now: Instant) -> bool {
         let mut sent = 0;
         loop {
@@ -323,8 +323,7 @@ impl Driver {
                 break;
             }
         }
-        // Where a usable stream has room, the core has declined it and asks again by its timer: among the waiting sessions it would wake
-        // itself for ever.
+        // If a usable stream has room, the core has declined it and retries by timer: waiting for room, the session would wake itself forever.
         let full = !usable(&self.views).iter().any(|view| view.has_room);
         let declined = self.session.has_transmit() && (full || sent < QUANTUM);
         if let Some(compression) = self.compression.as_mut().filter(|_| declined) {
@@ -334,12 +333,13 @@ impl Driver {
             let all_streams = self.views.iter().all(|view| !view.reserved);
             self.peer.wait_for_room(&self.mailbox, self.labels, all_streams);
         }
-        // Checked after joining the waiting sessions, or room that appeared meanwhile would go unnoticed.
+        // Check after joining the waiting sessions, or room that appeared meanwhile would go unnoticed.
         self.pass_on();
         sent > 0
     }
 
-    /// Wakes the next waiting session if a stream has room. Beside a stream that this session would not use it may be waiting itself.
+    /// Wakes the next waiting session if a stream that this session uses has room. Despite room on other streams this session may itself be
+    /// waiting.
     fn pass_on(&self) {
         if self.peer.others_wait() {
             let ours = usable(&self.views);
@@ -385,7 +385,7 @@ impl Driver {
             self.handle_time(now);
             return true;
         }
-        // A timer that fires early costs a turn, moving it costs a lock each time: so it is postponed only when it fires.
+        // A timer that fires early costs a turn, moving it costs a lock each time: postpone it only when it fires.
         if self.timer_at.is_none_or(|at| at > next) {
             self.set_timer(next);
         }
@@ -474,7 +474,7 @@ fn thread_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
-/// However the task ends, by itself, dropped or by a panic, the session is unregistered and its end reported.
+/// However the task ends (normally, dropped or by a panic), the session is unregistered and its end reported.
 impl Drop for Driver {
     fn drop(&mut self) {
         // A second call is harmless.

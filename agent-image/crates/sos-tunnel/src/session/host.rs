@@ -22,26 +22,26 @@ use crate::transport::sockopt::{
 };
 use crate::transport::splice::{self, PipePool};
 
-/// Most pieces of one write.
+/// Maximum number of pieces of one write.
 const MAX_SLICES: usize = 32;
-/// Initial buffer of a host that has not filled one yet: most hosts say little.
+/// Buffer size for a host that has not filled one yet: most hosts send little.
 const SMALL: usize = 16 << 10;
-/// Interval at which a host's acknowledgement of the last bytes is checked: at first, as most are quick, and for slow ones.
+/// Poll interval of a host's acknowledgement of the last bytes: initially, as most hosts are quick; and for slow hosts.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 const LOOK_AGAIN_MAX: Duration = Duration::from_millis(500);
-/// Free space below which a buffer is replaced; reads at ticks are worth larger pieces.
+/// Free space below which a buffer is replaced; reads at ticks justify larger pieces.
 const MIN_READ: usize = 4 << 10;
 const MIN_TICK_READ: usize = 32 << 10;
 
-/// Windows offered to a host: bytes in the kernel's buffer are ahead of the far host, too. The smallest lets a host on the same LAN send
-/// without a pause between two turns of the agent, the largest between two ticks at 20 Gbit/s; between them the window is a part of the
-/// read-ahead limit.
+/// Minimum and maximum window offered to a host, as bytes in the kernel's buffer also count as ahead of the far host. The minimum lets a host on
+/// the same LAN send without a pause between two turns of the agent, the maximum between two ticks at 20 Gbit/s; between them the window is a
+/// fraction of the read-ahead limit.
 const LEAST_WINDOW: u64 = 64 << 10;
 const MOST_WINDOW: u64 = 8 << 20;
 const WINDOW_SHARE: u64 = 8;
 
-/// Idle time after which the agent itself probes a host: Linux's default, and the least that RFC 9293 3.8.4 allows. A connection that plain
-/// TCP keeps through an outage must outlive it here too.
+/// Idle time after which the agent itself probes a host: Linux's default, and the minimum that RFC 9293 3.8.4 allows. A connection that survives
+/// an outage over plain TCP must survive it here too.
 pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(2 * 3600);
 /// Interval of such probes (tcp_keepalive_intvl).
 pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(75);
@@ -52,7 +52,7 @@ pub const KEEPALIVE_PROBES: u32 = 9;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ReadTargets<'a> {
     pub(crate) buffers: &'a Buffers,
-    /// Pipes for reads at ticks, and the most bytes of one; none if the bytes are needed in memory.
+    /// Pipes for reads at ticks, and the maximum number of bytes of one read; none if the bytes are needed in memory.
     pub(crate) pipes: Option<(&'a Arc<PipePool>, usize)>,
 }
 
@@ -60,12 +60,12 @@ pub(crate) struct ReadTargets<'a> {
 #[derive(Debug)]
 pub(crate) struct Leg {
     pub(crate) socket: TcpStream,
-    /// Routers between the two hosts' sites, which lower the TTL of plain packets.
+    /// Number of routers between the two hosts' sites, by which the TTL of plain packets decreases.
     pub(crate) routers: u8,
 }
 
-/// A connection to a host. Until [`Self::end_cleanly`] losing it in any way resets the host's end: a killed process must not look like the
-/// end of the data.
+/// A connection to a host. Until [`Self::end_cleanly`], any loss of the value resets the connection: a killed process must not look like the end
+/// of the data.
 #[derive(Debug)]
 pub(crate) struct Host {
     socket: Arc<TcpStream>,
@@ -78,12 +78,12 @@ pub(crate) struct Host {
     /// `buffer` is reused.
     pooled: bool,
     ended: bool,
-    /// Largest window offered to the host.
+    /// Maximum window offered to the host.
     window: u64,
     batching: BatchedRead,
     /// Start of the ticks, common to the process.
     epoch: Instant,
-    /// The host is busy and read at ticks (see [`crate::transport::batched_read`]): the next one.
+    /// Next tick if the host is busy and read at ticks (see [`crate::transport::batched_read`]).
     tick_at: Option<Instant>,
 }
 
@@ -91,8 +91,7 @@ impl Host {
     pub(crate) fn new(leg: Leg, filters: Option<&Arc<SegmentMarks>>, epoch: Instant) -> io::Result<Self> {
         let Leg { socket, routers } = leg;
         SockRef::from(&socket).set_linger(Some(Duration::ZERO))?;
-        // An urgent byte (telnet's and FTP's interrupt) is delivered in line, as RFC 6093 wants it; without this the kernel would take it
-        // out.
+        // An urgent byte (telnet's and FTP's interrupt) is delivered in line, as RFC 6093 demands; otherwise the kernel would take it out.
         SockRef::from(&socket).set_out_of_band_inline(true)?;
         socket.set_nodelay(true)?;
         let watched = filters.and_then(|filters| Watched::new(filters, &socket).ok());
@@ -112,8 +111,8 @@ impl Host {
         })
     }
 
-    /// Reads bytes of the host, at most `room`; empty at its end, after which it must not be called. Pending until the next tick
-    /// ([`Self::tick_at`]) if the host is read at ticks.
+    /// Reads at most `room` bytes from the host; returns none at the end of its data, after which it must not be called. If the host is read at
+    /// ticks, pending until the next tick ([`Self::tick_at`]).
     pub(crate) fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
@@ -138,7 +137,7 @@ impl Host {
         &self.socket
     }
 
-    /// Filters the host's segments. A kernel that takes no filter lets everything pass.
+    /// Filters the host's segments. A kernel without filters lets all segments pass.
     pub(crate) fn set_gate(&mut self, gate: Gate) {
         if gate != self.gate {
             let set = match &self.watched {
@@ -158,7 +157,7 @@ impl Host {
         self.watched.as_ref()?.marks()
     }
 
-    /// Marks segments from now on, with the TTL lowered by the routers. A kernel that refuses leaves the marks as they are.
+    /// Sets the marks of segments from now on, with the TTL lowered by the routers. If the kernel refuses, the marks stay.
     pub(crate) fn set_marks(&self, marks: Marks) {
         if let Err(error) = set_marks(&SockRef::from(&*self.socket), marks.behind(self.routers)) {
             debug!(%error, ?marks, "cannot mark what a host is sent");
@@ -169,7 +168,7 @@ impl Host {
         self.gate
     }
 
-    /// Starts the kernel's probing of the host, or returns to the usual times.
+    /// Starts the kernel's probing of the host, or restores the usual times.
     pub(crate) fn probe(&self, probing: bool) {
         let set = if probing {
             probe_at_once(&self.socket)
@@ -186,7 +185,7 @@ impl Host {
         leg_info(&self.socket).ok()
     }
 
-    /// Offers the host a window that fits its read-ahead limit. Where the kernel refuses, its own tuning stays.
+    /// Offers the host a window that fits its read-ahead limit. If the kernel refuses, its own tuning stays.
     pub(crate) fn fit_window(&mut self, ahead: u64) {
         let window = (ahead / WINDOW_SHARE).clamp(LEAST_WINDOW, MOST_WINDOW);
         if window >= 2 * self.window || window <= self.window / 4 {
@@ -200,12 +199,12 @@ impl Host {
         unacknowledged(&self.socket).unwrap_or(0)
     }
 
-    /// Time of the next read at a tick; `None` if the poll reports data.
+    /// Time of the next read at a tick; `None` if the socket's poll reports data.
     pub(crate) fn tick_at(&self) -> Option<Instant> {
         self.tick_at
     }
 
-    /// Reads at a tick: as long as the reads fill their space, several at once.
+    /// Reads at a tick, repeatedly as long as the reads fill their space.
     fn read_at_tick(
         &mut self,
         cx: &mut Context<'_>,
@@ -237,7 +236,7 @@ impl Host {
         }
     }
 
-    /// Reads available bytes; returns how many it could have been.
+    /// Reads available bytes; also returns the maximum size of the read.
     fn receive(&mut self, room: usize, places: ReadTargets<'_>) -> (usize, io::Result<Payload>) {
         if let Some((pipes, block)) = places.pipes.filter(|_| room >= splice::MIN_SPLICE) {
             let wanted = room.min(block);
@@ -254,12 +253,12 @@ impl Host {
     /// Reads by poll.
     fn read(&mut self, cx: &mut Context<'_>, room: usize, buffers: &Buffers) -> Poll<io::Result<usize>> {
         let (wanted, read) = loop {
-            // Memory is allocated only once there is something to read, so that silent hosts hold none.
+            // Allocate memory only once there is something to read, so that silent hosts hold none.
             ready!(self.socket.poll_read_ready(cx))?;
             self.make_space(buffers);
-            // The buffer is empty between reads: bytes are split off at once.
+            // The buffer is empty between reads: its bytes are split off immediately.
             let wanted = room.min(self.buffer.capacity());
-            // Only an empty read means that nothing is left: a read ends before an urgent byte, too.
+            // Only an empty read means that nothing is left: a read also ends before an urgent byte.
             let receive = || receive_now(&self.socket, &mut self.buffer, wanted);
             match self.socket.try_io(Interest::READABLE, receive) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -289,7 +288,7 @@ impl Host {
         cx: &mut Context<'_>,
         pieces: impl Iterator<Item = &'a Payload>,
     ) -> Poll<io::Result<usize>> {
-        // Its acknowledgement has to pass.
+        // The host's acknowledgement must pass.
         self.set_gate(Gate::Open);
         let mut pieces = pieces.peekable();
         if let Some(Payload::Kept(kept)) = pieces.peek() {
@@ -327,7 +326,7 @@ impl Host {
         SockRef::from(&*self.socket).shutdown(Shutdown::Write)
     }
 
-    /// Error of a connection from which nothing is being read.
+    /// Pending error of a connection that is not being read.
     pub(crate) fn take_error(&self) -> Option<io::Error> {
         self.socket.take_error().unwrap_or_else(Some)
     }
@@ -337,8 +336,8 @@ impl Host {
         self.ended
     }
 
-    /// Closes after both directions have ended: no longer a reset once the host has everything. Unacknowledged bytes are in this machine's
-    /// kernel and would be lost: switches stop redirecting the connection soon after the session's end is reported.
+    /// Closes after both directions have ended, without a reset once the host has all data. Unacknowledged bytes are in this machine's kernel
+    /// and would be lost: switches stop redirecting the connection soon after the session's end is reported.
     pub(crate) async fn end_cleanly(mut self) {
         self.set_gate(Gate::Open);
         let mut pause = LOOK_AGAIN;
@@ -346,7 +345,7 @@ impl Host {
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LOOK_AGAIN_MAX);
         }
-        // On failure the host gets a reset after all its data, the best that is left.
+        // On failure the host gets a reset after all its data, which is the best option left.
         let _ = SockRef::from(&*self.socket).set_linger(None);
     }
 }
@@ -380,7 +379,7 @@ mod tests {
         }
     }
 
-    /// A host's end of its connection, and ours.
+    /// A host's end of a connection, and the agent's.
     async fn pair(epoch: Instant) -> (TcpStream, Host) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -455,7 +454,7 @@ mod tests {
             while much && host.tick_at().is_none() {
                 exchange(&mut near, &mut host, &[7; 20_000], epoch).await;
             }
-            // All of it has arrived, and the FIN, before it is read.
+            // Let all bytes and the FIN arrive before the first read.
             let (before, after) = (vec![1; 20_000], vec![3; 20_000]);
             near.write_all(&before).await.unwrap();
             assert_eq!(SockRef::from(&near).send_out_of_band(&[2]).unwrap(), 1);

@@ -1,8 +1,8 @@
 //! Host liveness, from the kernel's counters (frame.md section 7).
 //!
-//! One task polls all host legs a few times a second: that costs a system call each, where a timer per session would cost a turn of its
-//! task. It recognises keepalive probes (segments without data or progress on an idle connection), predicts the next one, and asks for the
-//! far host before it; and it detects a host that leaves data unacknowledged.
+//! One task polls all host legs a few times a second: a system call each, where a timer per session would cost a turn of its task. The task
+//! recognises keepalive probes (segments without data or progress on an idle connection), predicts the next probe, and asks about the far host
+//! before it. It also detects a host that leaves data unacknowledged.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -18,23 +18,23 @@ use crate::session::mailbox::{HostNotice, Mail, Mailbox};
 use crate::transport::segment_marks::Watched;
 use crate::transport::sockopt::{LegInfo, dropped, leg_info};
 
-/// Interval of the sweeps: probes are predicted to the second.
+/// Interval of the sweeps: probes are predicted with a resolution of one second.
 const SWEEP: Duration = Duration::from_millis(250);
-/// Connections idle for longer than this are polled at each fourth sweep: still more than once a second, which whole seconds need.
+/// Connections idle for longer than this are polled at every fourth sweep: still at least once a second, as probe times are whole seconds.
 const LONG_IDLE: Duration = Duration::from_secs(60);
 const LONG_IDLE_SWEEPS: u32 = 4;
-/// Connections polled in a row.
+/// Number of connections polled without a pause.
 const BATCH: usize = 512;
-/// Common idle times, in seconds, before keepalives (TCP_KEEPIDLE of well-known software and the kernel's): until the host's own is known,
-/// the far host is asked for shortly before each.
+/// Common idle times, in seconds, before keepalives (TCP_KEEPIDLE of well-known software and the kernel's). Until the host's own idle time is
+/// known, the agent asks about the far host shortly before each of these.
 const COMMON_IDLE: [u64; 19] =
     [2, 3, 5, 10, 15, 20, 30, 40, 45, 60, 75, 90, 120, 180, 240, 300, 600, 1200, 7200];
-/// Lead with which the far host is asked for before a predicted probe, besides the round trip between the agents: two sweeps. With less
-/// there is no answer in time, with more a host that dies meanwhile goes unnoticed.
+/// Lead with which the agent asks about the far host before a predicted probe, plus the round trip between the agents: two sweeps. With less,
+/// the answer is late; with more, a host that dies meanwhile goes unnoticed.
 const LEAD: Duration = Duration::from_millis(450);
-/// Largest deviation of a predicted probe.
+/// Maximum deviation of a predicted probe.
 const TOLERANCE: Duration = Duration::from_millis(400);
-/// Least idle time before the first probe: TCP_KEEPIDLE counts whole seconds.
+/// Minimum idle time before the first probe: TCP_KEEPIDLE counts whole seconds.
 const FIRST_PROBE: Duration = Duration::from_secs(1);
 /// A host is silent after this many retransmissions or window probes without an answer, and this long after its last segment.
 const UNANSWERED: u8 = 2;
@@ -51,7 +51,7 @@ pub(crate) struct HostSignals {
     pub(crate) marks: AtomicU32,
     /// Round trip between the agents, in milliseconds.
     pub(crate) rtt_ms: AtomicU32,
-    /// Number of probes by the agent itself: the host's answer to one is no probe of its own.
+    /// Number of probes by the agent itself: the host's answer to such a probe is not a probe of the host.
     pub(crate) own_probes: AtomicU32,
 }
 
@@ -62,7 +62,7 @@ struct Watch {
     /// Time of the host's last probe, and its interval from the segment before it.
     probed: Option<Instant>,
     cadence: Option<Duration>,
-    /// The predicted probe for which the far host has been asked for.
+    /// The predicted probe for which the agent has asked about the far host.
     asked_for: Option<Instant>,
     silent_since: Option<Instant>,
     told: Option<Instant>,
@@ -91,7 +91,7 @@ impl Watch {
         })
     }
 
-    /// Polls a host whose probes are dropped: `drops` of them so far.
+    /// Polls a host whose probes are dropped; `drops`: number dropped so far.
     fn look_held(&mut self, drops: u32, now: Instant) -> Option<HostNotice> {
         let more = drops != std::mem::replace(&mut self.drops, drops);
         more.then(|| {
@@ -127,7 +127,7 @@ impl Watch {
             self.probed = Some(expected.min(now));
             return;
         }
-        // It arrived up to a sweep ago, and whole seconds after the segment before it.
+        // The probe arrived at most one sweep ago, and a whole number of seconds after the segment before it.
         let seconds = Duration::from_secs(now.saturating_duration_since(before).as_secs().max(1));
         (self.cadence, self.probed) = (Some(seconds), Some(before + seconds));
     }
@@ -140,7 +140,7 @@ impl Watch {
             if now <= next + 2 * TOLERANCE {
                 return Some(next);
             }
-            // The probe did not come: the host's settings have changed.
+            // The probe did not arrive: the host's settings have changed.
             (self.cadence, self.probed) = (None, None);
         }
         COMMON_IDLE.iter().map(|seconds| active + Duration::from_secs(*seconds)).find(|at| *at > now)
@@ -160,7 +160,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// Marks of segments with data are read with the data; these are those of acknowledgements.
+    /// Polls the marks of acknowledgements; the marks of segments with data are read with the data.
     fn look_at_marks(&self) {
         let seen = self.marks.as_ref().and_then(Watched::marks).map(|marks| u32::from(marks.to_bits()));
         if seen.is_some_and(|seen| seen != self.shared.marks.load(Ordering::Relaxed)) {
@@ -249,11 +249,11 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
     const RTT: Duration = Duration::from_millis(20);
 
-    /// A host's idle connection, polled in sweeps, with a keepalive probe each `cadence` seconds.
+    /// Polls a host's idle connection in sweeps, with a keepalive probe every `cadence` seconds.
     fn sweeps(watch: &mut Watch, seconds: u64, cadence: Option<u64>) -> Vec<u64> {
         let start = Instant::now();
         let mut expected = Vec::new();
-        // The sweeps are not at whole seconds, unlike the probes.
+        // Unlike the probes, the sweeps are not at whole seconds.
         for at in (130..1000 * seconds).step_by(250) {
             let idle = Duration::from_millis(at);
             let segments = cadence.map_or(0, |cadence| u32::try_from(at / (1000 * cadence)).unwrap());

@@ -11,7 +11,7 @@ use sos_wire::{Body, EndReason};
 use crate::lock;
 use crate::stream::Stream;
 
-/// Most frames in one mailbox besides their bytes: a peer within the protocol never gets near it.
+/// Maximum number of frames in one mailbox, besides the limit on their bytes: a peer that follows the protocol stays far below.
 const MAX_FRAMES: usize = 65_536;
 
 /// A message to a session, in the order of events.
@@ -35,9 +35,9 @@ pub(crate) enum HostNotice {
     Unanswered,
     /// The host leaves data unacknowledged.
     Silent,
-    /// The host acknowledges again.
+    /// The host has resumed acknowledging.
     Answers,
-    /// The host's packets have other marks than the session knows.
+    /// The host's packets have marks that differ from those known to the session.
     Marked,
 }
 
@@ -55,9 +55,9 @@ struct Inbox {
 pub(crate) struct Mailbox {
     inbox: Mutex<Inbox>,
     max_bytes: usize,
-    /// Waits for room on a stream, at the peer.
+    /// The session waits at the peer for room on a stream.
     waiting: AtomicBool,
-    /// The session uses every stream, also those that bulk sessions leave to others.
+    /// The session uses every stream, including reserved ones.
     all_streams: AtomicBool,
     /// The session is over.
     closed: AtomicBool,
@@ -103,7 +103,7 @@ impl Mailbox {
         }
     }
 
-    /// Takes the mail out, and registers the waker. `Err` if the peer has sent more than it may.
+    /// Takes the mail, and registers the waker. `Err` if the peer has sent more than allowed.
     pub(crate) fn take(&self, into: &mut VecDeque<Mail>, cx: &Context<'_>) -> Result<(), Overflow> {
         let mut inbox = lock(&self.inbox);
         into.append(&mut inbox.mail);
@@ -114,13 +114,13 @@ impl Mailbox {
         if inbox.overflowed { Err(Overflow) } else { Ok(()) }
     }
 
-    /// Starts waiting for room; returns whether it was not waiting. `all_streams`: the session uses every stream now.
+    /// Starts waiting for room; returns whether the session was not yet waiting. `all_streams`: it now uses every stream.
     pub(crate) fn start_waiting(&self, all_streams: bool) -> bool {
         self.all_streams.store(all_streams, Ordering::Release);
         !self.waiting.swap(true, Ordering::AcqRel)
     }
 
-    /// The session used every stream when it last began to wait.
+    /// True if the session used every stream when it last began to wait.
     pub(crate) fn uses_all_streams(&self) -> bool {
         self.all_streams.load(Ordering::Acquire)
     }
@@ -138,7 +138,7 @@ impl Mailbox {
     }
 }
 
-/// Payload bytes of a frame: compressed ones count with their original length, as for the credit.
+/// Payload bytes of a frame; compressed bytes count with their original length, as for the credit.
 fn carried(body: &Body) -> usize {
     match body {
         Body::Data { payload, .. } => payload.len(),

@@ -1,33 +1,33 @@
-//! Stream reservation: one stream per path for interactive sessions, and limits on the others.
+//! Stream reservation: one stream per path for interactive sessions, and limits on the remaining streams.
 
 use sos_relay::{SessionStats, StreamView};
 
 use crate::config::PeerConfig;
 use crate::types::Labels;
 
-/// Bytes sent from which a session is bulk.
+/// A session that has sent this many bytes is bulk.
 const BULK: u64 = 1 << 20;
-/// Bytes of backlog, unacknowledged or unsent, from which a session is busy at the moment, however little it has sent so far.
+/// A session with this many bytes of backlog, unacknowledged or unsent, is currently busy, however little it has sent so far.
 const MUCH: u64 = 64 << 10;
-/// Fewest streams of a label from which a busy session leaves one to others.
+/// Minimum number of streams per label from which a busy session leaves one reserved.
 const ENOUGH: usize = PeerConfig::RESERVED_STREAMS + 1;
 
-/// Most streams of each label for one session, as its service says.
+/// Maximum number of streams per label for one session, as set by its service.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct StreamLimit(pub(crate) Option<usize>);
 
 impl StreamLimit {
-    /// Limit of a session; `much`: it is busy. Services share streams, and another service may have opened many: a session whose service
-    /// names no number uses as many as by default.
+    /// Limit of a session; `much`: the session is busy. Services share streams, and another service may have opened many: a session whose
+    /// service sets no number uses the default number.
     fn allowed(self, much: bool) -> usize {
         let usual = PeerConfig::DEFAULT_STREAMS + if much { 0 } else { PeerConfig::RESERVED_STREAMS };
         self.0.unwrap_or(usual).max(1)
     }
 }
 
-/// Reserves streams of each label for other sessions: all working ones beyond the path's parallelism for a bulk session, and beyond `most`
-/// for any. Where a label has enough streams, the first one is not for busy sessions: their blocks take several round trips to leave, and a
-/// request behind them would wait for all of it.
+/// Reserves streams of each label for other sessions: for a bulk session all working streams beyond the path's parallelism, for any session
+/// those beyond `most`. If a label has enough streams, the first one is reserved from busy sessions: their blocks take several round trips to
+/// leave, and a request behind them would have to wait.
 pub(crate) fn reserve(streams: &mut [StreamView], session: &SessionStats, most: StreamLimit) {
     let (bulk, much) = (session.sent >= BULK, session.held >= MUCH);
     let works = |view: &StreamView| !view.stalled && !view.suspect;
@@ -36,14 +36,14 @@ pub(crate) fn reserve(streams: &mut [StreamView], session: &SessionStats, most: 
         let at = usize::from(view.label) % Labels::COUNT;
         if works(view) {
             working[at] += 1;
-            // By id, so that all sessions agree, in whatever order they learned of the streams.
+            // By id, so that all sessions reserve the same stream, whatever the order in which they learned of the streams.
             first[at] = first[at].into_iter().chain([view.id]).min();
         }
     }
     for view in streams {
         let at = usize::from(view.label) % Labels::COUNT;
         let left = much && working[at] >= ENOUGH && first[at] == Some(view.id);
-        // Where the path has room for one stream, others only delay it.
+        // If the path has room for only one stream, further streams only delay it.
         let few = bulk || (much && view.parallelism == 1);
         let beyond = used[at] >= most.allowed(much) || (few && used[at] >= view.parallelism);
         view.reserved = works(view) && (left || beyond);
@@ -80,14 +80,14 @@ mod tests {
         }
     }
 
-    /// The reserved ones of streams with these labels, with parallelism 2 except for those in `others`; those in `stalled` have stalled.
+    /// Reserved streams among streams with these labels, with parallelism 2 except for those in `others`; those in `stalled` have stalled.
     fn reserved(labels: &[u8], stalled: &[usize], others: &[usize], sent: u64) -> Vec<usize> {
         let view = |(at, label): (usize, &u8)| StreamView {
             stalled: stalled.contains(&at),
             ..view(at, *label, if others.contains(&at) { usize::MAX } else { 2 })
         };
         let mut views: Vec<_> = labels.iter().enumerate().map(view).collect();
-        // Its last bytes are in flight.
+        // The session's last bytes are in flight.
         let session = SessionStats { sent, held: sent.min(MUCH), ..SessionStats::default() };
         reserve(&mut views, &session, MANY);
         (0..labels.len()).filter(|at| views[*at].reserved).collect()
@@ -134,7 +134,7 @@ mod tests {
         assert!(reserved(&[0; 8], &[], &[], MUCH - 1).is_empty());
     }
 
-    /// Used streams of each of two labels by a session with a backlog of `held` bytes.
+    /// Number of streams used on each of two labels by a session with a backlog of `held` bytes.
     fn in_use(streams: usize, held: u64, most: Option<usize>) -> [usize; 2] {
         let mut views: Vec<StreamView> =
             (0..2 * streams).map(|at| view(at, (at % 2) as u8, usize::MAX)).collect();

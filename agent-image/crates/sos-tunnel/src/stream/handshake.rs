@@ -48,14 +48,14 @@ pub(crate) struct Established {
     pub(crate) capabilities: Capabilities,
 }
 
-/// Capabilities of this agent, whatever its configuration.
+/// Capabilities of this agent, independent of its configuration.
 const CAPABILITIES: Capabilities = Capabilities::COMPRESSED
     .and(Capabilities::WILLING)
     .and(Capabilities::LIVENESS)
     .and(Capabilities::MARKS)
     .and(Capabilities::CONNECT);
 
-/// The dialer's part.
+/// Runs the dialer's side.
 pub(crate) async fn dial(
     channel: &mut Channel,
     config: &TunnelConfig,
@@ -91,14 +91,14 @@ pub(crate) async fn dial(
     Ok(Established { boot: welcome.boot, rtt, capabilities: welcome.capabilities })
 }
 
-/// The acceptor's part up to the dialer's claim.
+/// Runs the acceptor's side up to the dialer's Hello.
 pub(crate) async fn read_hello(channel: &mut Channel) -> Result<(Hello, [u8; HELLO_LEN]), HandshakeError> {
     let mut bytes = [0; HELLO_LEN];
     channel.read_exact(&mut bytes).await?;
     Ok((Hello::decode(&bytes)?, bytes))
 }
 
-/// Checks the claim against the configuration: only listed agents get an answer.
+/// Checks the dialer's claim against the configuration: only listed agents get an answer.
 pub(crate) fn check_claim(hello: &Hello, from: IpAddr, peer: &PeerConfig) -> Result<(), HandshakeError> {
     let fits = hello.agent == peer.agent
         && hello.site == peer.site
@@ -106,13 +106,13 @@ pub(crate) fn check_claim(hello: &Hello, from: IpAddr, peer: &PeerConfig) -> Res
     if fits { Ok(()) } else { Err(HandshakeError::Stranger) }
 }
 
-/// Checks that the Hello inside an encrypted connection is by the key that made it: or a site could relay, encrypted, another one's plain
-/// Hello.
+/// Checks that the Hello inside an encrypted connection names the key that authenticated the connection: otherwise a site could relay,
+/// encrypted, another site's plain Hello.
 pub(crate) fn check_key(hello: &Hello, proved: PairKeyName) -> Result<(), HandshakeError> {
     if (hello.site, hello.key_id) == proved { Ok(()) } else { Err(HandshakeError::OtherKey) }
 }
 
-/// The acceptor's answer, and the check of the dialer's proof.
+/// Sends the acceptor's answer, and checks the dialer's proof.
 pub(crate) async fn welcome(
     channel: &mut Channel,
     config: &TunnelConfig,

@@ -1,4 +1,4 @@
-//! Send queue of a stream. The sender writes without waiting, or else the stream's writing task does.
+//! Send queue of a stream. Frames are written without waiting by their sender, or else by the stream's writing task.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -18,22 +18,22 @@ use crate::transport::write_queue_iovecs::{IovecQueue, write_now};
 
 /// Queue length below which sessions that wait for room are woken.
 const LOW: usize = 32 << 10;
-/// Most control frames in the queue. Beyond that the stream is full for them too; answers that may be lost are dropped.
+/// Maximum number of control frames in the queue. Beyond that the stream is full for them too; answers that may be lost are dropped.
 const MAX_CONTROL: usize = 4096;
-/// Size from which frames are written by their sender, if no other task is writing: waking the writing task costs as much as the write.
-/// Smaller ones are worth batching.
+/// Minimum size of frames written by their sender, if no other task is writing: waking the writing task costs as much as the write. Smaller
+/// frames are worth batching.
 const DIRECT: usize = 16 << 10;
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// Goes first: small frames that let the peer continue.
+    /// Small frames that let the peer continue; sent first.
     control: VecDeque<Frame>,
     data: VecDeque<Frame>,
-    /// Taken pieces for which the socket had no room in a direct write: they go before everything else.
+    /// Pieces taken out for a direct write for which the socket had no room; sent before everything else.
     rest: IovecQueue,
-    /// Another task writes the taken pieces; others only queue.
+    /// A task is writing pieces taken out; other tasks only queue.
     writing: bool,
-    /// For direct writes; dropped once the stream is closed.
+    /// Socket for direct writes; dropped once the stream is closed.
     socket: Option<Arc<OwnedWriteHalf>>,
     heads: BytesMut,
     waker: Option<Waker>,
@@ -41,7 +41,7 @@ struct Queue {
 }
 
 impl Queue {
-    /// Takes everything that is queued, for the caller to write; `None` if another task writes, or the queue is empty.
+    /// Takes all queued frames, for the caller to write; `None` if another task is writing or the queue is empty.
     fn take(&mut self) -> Option<IovecQueue> {
         if self.writing || self.is_empty() {
             return None;
@@ -82,12 +82,12 @@ impl Outgoing {
         self.queued.load(Ordering::Acquire)
     }
 
-    /// Bytes queued so far, in total.
+    /// Total number of bytes queued so far.
     pub(crate) fn queued_total(&self) -> u64 {
         self.queued_total.load(Ordering::Acquire)
     }
 
-    /// There is room for a frame that may be dropped.
+    /// True if there is room for a frame that may be dropped.
     pub(crate) fn takes_control(&self) -> bool {
         lock(&self.queue).control.len() < MAX_CONTROL
     }
@@ -100,7 +100,7 @@ impl Outgoing {
         data
     }
 
-    /// Queues a frame, and writes the queue as far as the socket accepts it, if the frame is large and no other task writes.
+    /// Queues a frame. If it is large and no other task is writing, also writes the queue as far as the socket accepts it.
     pub(crate) fn send(&self, frame: Frame, on_written: &impl Fn(usize), on_room: &impl Fn()) -> usize {
         let large = frame.wire_len() >= DIRECT;
         let mut queue = lock(&self.queue);
@@ -111,13 +111,13 @@ impl Outgoing {
             return data;
         };
         drop(queue);
-        // The writing task meets the error as well, and ends the stream.
+        // The writing task gets the same error, and ends the stream.
         let _ = self.write_now(&socket, &mut pieces, on_written, on_room);
         wake(self.put_back(pieces));
         data
     }
 
-    /// Returns the rest of taken pieces, even if it is empty; others may write again.
+    /// Puts back the unwritten pieces, possibly none; other tasks may then write.
     fn put_back(&self, pieces: IovecQueue) -> MutexGuard<'_, Queue> {
         let mut queue = lock(&self.queue);
         if !queue.closed {
@@ -151,7 +151,7 @@ impl Outgoing {
         }
     }
 
-    /// Takes everything that is queued, once there is something and no other task writes; `None` once the stream is closed.
+    /// Takes all queued frames, once there are any and no other task is writing; `None` once the stream is closed.
     async fn next_pieces(&self) -> Option<IovecQueue> {
         poll_fn(|cx| {
             let mut queue = lock(&self.queue);
@@ -202,7 +202,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Writes until the socket is full, which is an error, or everything is written.
+    /// Writes until the socket is full, which is an error, or all pieces are written.
     fn write_now(
         &self,
         socket: &OwnedWriteHalf,
@@ -246,7 +246,7 @@ fn wake(mut queue: MutexGuard<'_, Queue>) {
     }
 }
 
-/// Turns frames into pieces: heads together in a few small buffers, payloads as they are.
+/// Turns frames into pieces: headers together in a few small buffers, payloads unchanged.
 fn add_pieces(pieces: &mut IovecQueue, batch: VecDeque<Frame>, heads: &mut BytesMut) {
     heads.reserve(batch.len() * 2 * HEADER_LEN);
     for frame in batch {
@@ -294,7 +294,7 @@ mod tests {
             while let Some(frame) = decoder.decode(&mut buffer).unwrap() {
                 frames.push(frame);
             }
-            // Slow enough that the senders meet a full socket.
+            // Slow enough for the senders to find a full socket.
             tokio::time::sleep(Duration::from_micros(200)).await;
         }
         frames

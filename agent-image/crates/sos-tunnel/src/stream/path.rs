@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 use crate::transport::handle::TransportHandle;
 use crate::transport::path_info::PathInfo;
 
-/// Age up to which statistics are fresh: a refresh costs a system call, and little changes in less.
+/// Maximum age of fresh statistics: a refresh costs a system call, and little changes in less time.
 const FRESH: Duration = Duration::from_millis(5);
-/// The same for the congestion control.
+/// Maximum age of the cached congestion control.
 const FRESH_CONTROL: Duration = Duration::from_millis(100);
-/// A stream has stalled when nothing has been acknowledged for two round trips plus this: longer than the kernel's first attempts to
-/// recover a loss take, much shorter than the silence that ends a stream.
+/// A stream has stalled if nothing has been acknowledged for two round trips plus this: longer than the kernel's first attempts at loss
+/// recovery, and much shorter than the silence that ends a stream.
 const STALL: Duration = Duration::from_millis(300);
 
 /// The path of one stream.
@@ -21,13 +21,13 @@ pub(crate) struct Path {
     /// Result of [`Self::uses_bbr`].
     bbr: bool,
     control_refreshed: Option<Instant>,
-    /// Last time when bytes were acknowledged, or none were in flight.
+    /// Last time at which bytes were acknowledged or none were in flight.
     progress_at: Instant,
-    /// Last time when bytes were acknowledged.
+    /// Last time at which bytes were acknowledged.
     acked_at: Instant,
-    /// Bytes written to the socket since the refresh. One write may be both in the statistics and here.
+    /// Bytes written to the socket since the refresh. A write may be counted both in the statistics and here.
     written: u64,
-    /// Segments sent, and retransmitted, not reported yet.
+    /// Segments sent and retransmitted that have not been reported yet.
     segments: (u32, u32),
 }
 
@@ -46,7 +46,7 @@ impl Path {
         }
     }
 
-    /// Refreshes the statistics once they are stale. Values that the kernel does not report stay as they were.
+    /// Refreshes stale statistics. Values that the kernel does not report keep their last value.
     pub(crate) fn refresh(&mut self, handle: &TransportHandle, now: Instant) {
         if self.refreshed.is_none_or(|refreshed| now.saturating_duration_since(refreshed) >= FRESH) {
             self.refreshed = Some(now);
@@ -64,18 +64,18 @@ impl Path {
 
     /// Notes bytes written to the socket.
     pub(crate) fn handle_written(&mut self, bytes: usize) {
-        // Without a refresh the socket would seem to keep all bytes ever written.
+        // Before the first refresh the socket would seem to hold all bytes ever written.
         if self.refreshed.is_some() {
             self.written += bytes as u64;
         }
     }
 
-    /// Bytes in the socket not sent yet, or written too recently to know.
+    /// Unsent bytes in the socket, including those written too recently to know.
     pub(crate) fn unsent(&self) -> u64 {
         u64::from(self.info.unsent) + self.written
     }
 
-    /// Bytes written to the socket and not known to be acknowledged, at most.
+    /// Maximum number of bytes written to the socket and not known to be acknowledged.
     pub(crate) fn unacknowledged(&self) -> u64 {
         self.info.in_flight + self.unsent()
     }
@@ -84,7 +84,7 @@ impl Path {
         if info.acknowledged != self.info.acknowledged {
             self.acked_at = now;
         }
-        // The first segment after a pause counts from when it is seen.
+        // After a pause, time counts from when the first segment is seen.
         if info.acknowledged != self.info.acknowledged || info.outstanding == 0 || self.info.outstanding == 0
         {
             self.progress_at = now;
@@ -104,7 +104,7 @@ impl Path {
         &self.info
     }
 
-    /// The congestion control is bbr, which among several of its kind takes more than its share of the path.
+    /// The congestion control is bbr, of which several streams take more than their share of the path.
     pub(crate) fn uses_bbr(&self) -> bool {
         self.bbr
     }
@@ -114,7 +114,7 @@ impl Path {
         self.info.outstanding > 0 && now.saturating_duration_since(self.progress_at) >= self.patience()
     }
 
-    /// Nothing proves that the stream works: if another stream over the path has stalled, this one may as well.
+    /// Nothing proves that the stream works: it may have stalled like another stream over the path.
     pub(crate) fn is_suspect(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.acked_at) >= self.patience()
     }

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-/// Half-life of observations: loss varies with the weather on radio links, and with the hour elsewhere.
+/// Half-life of observations: loss on radio links varies with the weather, elsewhere with the hour.
 const HALF: Duration = Duration::from_secs(60);
-/// Fewest retransmissions of a lossy path: one may have been an accident.
+/// Minimum number of retransmissions on a lossy path: a single one may be chance.
 const LEAST: f64 = 2.0;
-/// And their least part of all segments. Below it so few short exchanges meet a loss that their 99th percentile does not show it.
+/// Minimum fraction of segments retransmitted. Below it so few short exchanges meet a loss that their 99th percentile does not show it.
 const PART: f64 = 0.002;
 
 /// The loss of one path.
@@ -22,7 +22,7 @@ impl PathLoss {
         Self { segments: 0.0, retransmitted: 0.0, at: now }
     }
 
-    /// Adds segments that a stream has sent since it was last polled, and how many of them were retransmissions.
+    /// Adds segments and retransmissions of a stream since its last poll.
     pub(crate) fn note(&mut self, segments: u32, retransmitted: u32, now: Instant) {
         let age = now.saturating_duration_since(self.at).as_secs_f64() / HALF.as_secs_f64();
         let kept = 0.5_f64.powf(age);

@@ -1,7 +1,7 @@
-//! Reads a stream's socket: by poll while it is quiet, at ticks while it is busy (see [`crate::transport::batched_read`]).
+//! Reader of a stream's socket: by poll while the socket is quiet, at ticks while it is busy (see [`crate::transport::batched_read`]).
 //!
-//! Large Data frames at ticks bypass the buffer (see [`crate::transport::splice`]): then no more is read into the buffer than is needed to
-//! learn what follows.
+//! At ticks, large Data frames bypass the buffer (see [`crate::transport::splice`]): only the bytes needed to learn what follows are read into
+//! it.
 
 use std::io;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::transport::buffers::{BUFFER, Buffers};
 use crate::transport::channel::ReadHalf;
 use crate::transport::splice::{MIN_SPLICE, PipePool};
 
-/// Reads in a row without a part of a large frame, until the next one is no longer expected to be: a header before each, and now and then
-/// an acknowledgement.
+/// Number of consecutive reads without part of a large frame after which no further large frame is expected: each has a header before it, and
+/// sometimes an acknowledgement.
 const MAX_OTHERS: u32 = 4;
-/// Below this much free space an empty buffer is replaced.
+/// An empty buffer with less free space is replaced.
 const MIN_READ: usize = 32 << 10;
 
 pub(crate) struct Reader<'a> {
@@ -33,11 +33,11 @@ pub(crate) struct Reader<'a> {
     busy: bool,
     /// The last read filled its space, so more may be available.
     full: bool,
-    /// Bytes read that have not been counted as a tick yet.
+    /// Bytes read but not yet counted as a tick.
     gathered: usize,
-    /// Large frames arrive: other bytes are read only as far as their length is known.
+    /// Large frames are arriving: other bytes are read only as far as their length is known.
     passing: bool,
-    /// Reads since the last of a large frame.
+    /// Reads since the last part of a large frame.
     others: u32,
 }
 
@@ -75,7 +75,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Appends the bytes that the decoder needs, and more, to the buffer, or returns bytes outside it.
+    /// Appends at least the bytes that the decoder needs to the buffer, or returns bytes outside it.
     pub(crate) async fn read(&mut self, decoder: &Decoder, rtt: Duration) -> io::Result<ReadOutcome> {
         if self.busy {
             return self.read_at_tick(decoder).await;
@@ -90,8 +90,8 @@ impl<'a> Reader<'a> {
         Ok(if read == 0 { ReadOutcome::End } else { ReadOutcome::Buffered })
     }
 
-    /// After all whole frames have been taken out of the buffer: takes the part of the current one, if the rest should bypass the buffer or
-    /// does not fit.
+    /// Takes the received part of the current frame, after all whole frames have been taken out of the buffer, if the rest should bypass the
+    /// buffer or does not fit.
     pub(crate) fn take_part(&mut self, decoder: &mut Decoder) -> Option<Frame> {
         let missing = decoder.begun().saturating_sub(self.buffer.len());
         let passes = self.busy && missing >= MIN_SPLICE && self.socket.is_plain();
@@ -121,7 +121,7 @@ impl<'a> Reader<'a> {
         };
         self.full &= read.is_some();
         self.gathered += read.unwrap_or(0);
-        // A read that left something behind counts as a tick, unless it was no more than a header.
+        // A read that left bytes behind counts as a tick, unless it read no more than a header.
         let counts = !self.full || self.gathered >= MIN_READ;
         if counts && !self.batching.note_tick(std::mem::take(&mut self.gathered)) {
             (self.busy, self.passing) = (false, false);
@@ -156,7 +156,7 @@ impl<'a> Reader<'a> {
         Ok((ReadOutcome::Buffered, read))
     }
 
-    /// True if that many bytes fit without replacing the buffer, which copies its content.
+    /// True if that many bytes fit without replacing the buffer, which would copy its content.
     fn has_room(&self, bytes: usize) -> bool {
         self.buffer.capacity() - self.buffer.len() >= bytes
     }
@@ -168,8 +168,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Replaces the buffer by a fresh one with the bytes of the current frame. A frame always fits: [`BUFFER`] is the longest payload, and
-    /// the decoder takes out headers as soon as they are whole.
+    /// Replaces the buffer by a fresh one that contains the bytes of the current frame. A frame always fits: [`BUFFER`] is the maximum payload,
+    /// and the decoder takes out headers as soon as they are complete.
     fn replace_buffer(&mut self) {
         const { assert!(BUFFER >= MAX_PAYLOAD) };
         let mut new = self.buffers.take();

@@ -1,41 +1,41 @@
 //! Batched reads: reads a busy socket at the ticks of a clock instead of by poll.
 //!
-//! Data trickles in a few segments at a time, and a wake-up for each costs several times what moving the bytes does. So a busy socket is
-//! taken off the poll (by its low water mark) and read at the ticks of a clock that the whole process shares, so that one turn serves all
-//! of them. Between agents a tick is small beside the path's own delay; on short paths and from hosts the tick is short, too, and only
-//! sockets with much data at each tick are read so. A socket that has become quiet returns to the poll.
+//! Data arrives a few segments at a time, and a wake-up for each costs several times what moving the bytes does. So a busy socket is taken off
+//! the poll (by its low water mark) and read at the ticks of a clock that the whole process shares, so that one turn serves all busy sockets.
+//! Between agents a tick is small compared with the path's own delay. On short paths and from hosts the tick is short, too, and only sockets
+//! with much data at each tick are read at ticks. A socket that has become quiet returns to the poll.
 
 use std::time::{Duration, Instant};
 
-/// Longest tick. At 1 Gbit/s a megabyte arrives in it, over all streams.
+/// Maximum tick length, in which a megabyte arrives at 1 Gbit/s over all streams.
 const MAX_TICK: Duration = Duration::from_millis(8);
-/// Largest part of the round trip for a tick, unless that is less than the shortest tick.
+/// A tick lasts at most the round trip divided by this, but never less than the minimum tick.
 const SHARE: u32 = 10;
 const SHORT_TICK: Duration = Duration::from_millis(1);
-/// Smaller reads are messages, not bulk.
+/// Minimum size of a bulk read; smaller reads are messages.
 const BULK: usize = 4 << 10;
-/// Bulk reads in quick succession until a socket is busy: a short flow's few packets are all read at once.
+/// Number of bulk reads in quick succession after which a socket is busy: a short flow's few packets are all read immediately.
 const STREAK: u32 = 4;
-/// The same after short busy periods: a request-response exchange would wait a tick for each message.
+/// Maximum of this number, after short busy periods: a request-response exchange would wait a tick for each message.
 const MAX_STREAK: u32 = 256;
-/// Full ticks from which a busy period is not short.
+/// Number of full ticks from which a busy period is not short.
 const PROVED: u32 = 32;
-/// Ticks in a row that were not full, after which a socket is quiet.
+/// Number of consecutive ticks that were not full after which a socket is quiet.
 const QUIET: u32 = 4;
 
 /// Clock of a busy socket's reads.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ReadClock {
     tick: Duration,
-    /// Bytes of a full tick.
+    /// Minimum bytes of a full tick.
     least: usize,
 }
 
 impl ReadClock {
-    /// For hosts: they are near, and most slow ones send little.
+    /// Clock for hosts: hosts are near, and most slow ones send little.
     pub(crate) const HOST: Self = Self { tick: SHORT_TICK, least: 32 << 10 };
 
-    /// For a stream, by the round trip to the peer.
+    /// Clock for a stream, by the round trip to the peer.
     pub(crate) fn of_stream(rtt: Duration) -> Self {
         let share = (rtt / SHARE).min(MAX_TICK);
         let tick = Duration::from_millis(u64::try_from(share.as_millis()).unwrap_or(0));

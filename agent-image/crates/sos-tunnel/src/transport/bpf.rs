@@ -1,4 +1,4 @@
-//! bpf(2): one map, socket filters that write to it, and its memory in this process. With `sockopt` the only unsafe code.
+//! bpf(2): one map, socket filters that write to it, and its memory in this process. Apart from `sockopt`, the only unsafe code.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -43,7 +43,7 @@ unsafe impl Send for Words {}
 unsafe impl Sync for Words {}
 
 impl Words {
-    /// Makes a map of `count` words of 64 bits, all zero.
+    /// Creates a map of `count` words of 64 bits, all zero.
     ///
     /// # Errors
     /// `PermissionDenied` without BPF or SYS_ADMIN, or where locked memory is bounded (before Linux 5.11).
@@ -112,7 +112,7 @@ pub(crate) fn load_filter(program: &[Instruction]) -> io::Result<OwnedFd> {
         kind: PROG_TYPE_SOCKET_FILTER,
         count: u32::try_from(program.len()).map_err(io::Error::other)?,
         instructions: program.as_ptr() as u64,
-        // None of its helpers asks for another.
+        // The filter's helpers do not require another licence.
         license: c"Apache-2.0".as_ptr() as u64,
         log: [0; 2],
         rest: [0; 8],

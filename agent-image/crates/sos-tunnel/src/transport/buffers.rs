@@ -1,7 +1,7 @@
 //! Read buffers, reused.
 //!
-//! Reads are cut into slices that live on, in a queue or until acknowledged, and share their buffer's memory. Fresh memory for each read
-//! would cost a page fault for every 4 KiB, which is more than the copying; so buffers wait here until their slices are gone.
+//! Reads are cut into slices that live on, in a queue or until acknowledged, and share their buffer's memory. Fresh memory for each read would
+//! cost a page fault for every 4 KiB, which is more than the copying; so buffers are kept here until their slices are freed.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -14,7 +14,7 @@ use crate::lock;
 pub(crate) const BUFFER: usize = 256 << 10;
 /// Maximum number of waiting buffers; beyond it the oldest is dropped, and freed with its last slice.
 const MAX_WAITING: usize = 256;
-/// Waiting buffers that are examined before a new one is allocated: the oldest are the likeliest to be free.
+/// Number of waiting buffers examined before a new one is allocated: the oldest are the most likely to be free.
 const TRIES: usize = 4;
 
 #[derive(Debug, Default)]

@@ -19,7 +19,7 @@ use crate::transport::splice::PipePool;
 use crate::transport::tls::{self, FindKey, Opener, PairKeyName, Sealer, TlsError};
 use crate::transport::write_queue_iovecs::{IovecQueue, MAX_SLICES, slices, write_now};
 
-/// Bytes that are sealed and written at once: sealed bytes can no longer use a faster stream, and fewer would cost more system calls.
+/// Bytes sealed and written at a time: sealed bytes can no longer use a faster stream, and fewer would cost more system calls.
 const AT_ONCE: usize = 128 << 10;
 
 /// Kind of a stream.
@@ -62,7 +62,7 @@ impl Channel {
         Ok(Self(Whole::Tcp(socket, Some(Box::new(halves)))))
     }
 
-    /// Accepts a connection that begins like TLS. `find` looks up the pair key that the dialer names; returns which one was proved.
+    /// Accepts a connection that begins like TLS. `find` looks up the pair key that the dialer names; also returns the key that was proved.
     pub(crate) async fn accept(
         mut socket: TcpStream,
         find: FindKey,
@@ -131,7 +131,7 @@ impl Channel {
     }
 }
 
-/// Fills `bytes` from records.
+/// Fills `bytes` from decrypted records.
 async fn open_exact(socket: &mut TcpStream, opener: &mut Opener, bytes: &mut [u8]) -> io::Result<()> {
     let mut out = BytesMut::with_capacity(bytes.len());
     while out.len() < bytes.len() {
@@ -152,7 +152,7 @@ pub(crate) struct ReadHalf(Reading);
 
 enum Reading {
     Tcp(OwnedReadHalf, Option<Opener>),
-    /// With the reservation of its window.
+    /// A QUIC stream with the reservation of its window.
     Quic(quic::Receiver, #[allow(dead_code)] Reservation),
 }
 
@@ -161,12 +161,12 @@ impl ReadHalf {
     pub(crate) fn set_polled(&self, polled: bool) -> io::Result<()> {
         match &self.0 {
             Reading::Tcp(socket, _) => set_polled(socket.as_ref(), polled),
-            // A read that does not wait registers no waker.
+            // A non-blocking read registers no waker.
             Reading::Quic(..) => Ok(()),
         }
     }
 
-    /// Receives available bytes, at most `most`, without copying. `None` if there is no way to do that.
+    /// Receives at most `most` available bytes without copying. `None` if that is not possible.
     pub(crate) fn receive_kept(&self, pipes: &Arc<PipePool>, most: usize) -> Option<io::Result<Payload>> {
         match &self.0 {
             Reading::Tcp(socket, None) => pipes.receive(socket.as_ref(), most),
@@ -174,12 +174,12 @@ impl ReadHalf {
         }
     }
 
-    /// Bytes need not enter this process's memory.
+    /// True if bytes need not enter this process's memory.
     pub(crate) fn is_plain(&self) -> bool {
         matches!(&self.0, Reading::Tcp(_, None))
     }
 
-    /// Waits for bytes and appends them to the free space of `buffer`, which must have some. 0 = the end.
+    /// Waits for bytes and appends them to `buffer`, which must have free space. 0 = the end.
     pub(crate) async fn read_buf(&mut self, buffer: &mut BytesMut) -> io::Result<usize> {
         match &mut self.0 {
             Reading::Tcp(socket, None) => socket.read_buf(buffer).await,
@@ -188,9 +188,9 @@ impl ReadHalf {
         }
     }
 
-    /// Appends available bytes without asking the runtime (see [`receive_now`]).
+    /// Appends available bytes, bypassing the runtime (see [`receive_now`]).
     ///
-    /// From a plain stream at most `most` bytes.
+    /// At most `most` bytes are read from a plain stream.
     pub(crate) fn receive_now(&mut self, buffer: &mut BytesMut, most: usize) -> io::Result<usize> {
         match &mut self.0 {
             Reading::Tcp(socket, None) => receive_now(socket.as_ref(), buffer, most),
@@ -259,7 +259,7 @@ impl WriteHalf {
         }
     }
 
-    /// Writes some of the first bytes, at least one if there are any; returns how many. Cancelling it leaves the stream unusable.
+    /// Writes some of the first bytes, at least one if there are any, and returns their number. Cancelling leaves the stream unusable.
     pub(crate) async fn write_some(&mut self, pieces: &mut IovecQueue) -> io::Result<usize> {
         match &mut self.0 {
             Writing::Tcp(tcp) => tcp.write_some(pieces).await,

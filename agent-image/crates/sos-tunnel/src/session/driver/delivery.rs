@@ -1,13 +1,13 @@
-//! Delivery to the host: acknowledged bytes of those sent to it (frame.md clause 8).
+//! Delivery to the host: tracking how many of its bytes the host has acknowledged (frame.md clause 8).
 
 use std::time::{Duration, Instant};
 
 use super::Driver;
 use crate::session::host::Host;
 
-/// Interval at which the host's acknowledgement is polled: short after new bytes or progress, longer and longer for a slow host.
+/// Poll interval of the host's acknowledgement: short after new bytes or progress, increasing for a slow host.
 const LOOK: Duration = Duration::from_millis(2);
-/// With fewer bytes there is no hurry: the other agent's host may be further ahead anyway, and most hosts say little at once.
+/// Fewer unacknowledged bytes need no prompt poll: the other agent's host may be further ahead anyway, and most hosts send little at once.
 const LITTLE: u64 = 64 << 10;
 const LOOK_LITTLE: Duration = Duration::from_millis(50);
 const LOOK_MAX: Duration = Duration::from_millis(500);
@@ -18,7 +18,7 @@ pub(super) struct Delivery {
     pause: Duration,
     /// Bytes that the host had not acknowledged at the last poll.
     pub(super) unacknowledged: u64,
-    /// Delivery rate that was last shared with the peer's other sessions.
+    /// Delivery rate last shared with the peer's other sessions.
     told_rate: f64,
 }
 

@@ -12,16 +12,16 @@ use crate::session::host_liveness::HostSignals;
 use crate::session::mailbox::HostNotice;
 use crate::transport::sockopt::Gate;
 
-/// Age up to which a host's last segment proves that it is alive.
+/// Maximum age at which a host's last segment proves that the host is alive.
 const FRESH: Duration = Duration::from_millis(500);
-/// Timeout of a host's answer to a probe, and intervals at which the answer is polled: the host is on the same LAN.
+/// Timeout of a host's answer to a probe, and poll interval for that answer: the host is on the same LAN.
 const PATIENCE: Duration = Duration::from_secs(3);
 const FIRST_LOOK: Duration = Duration::from_millis(2);
 const LOOK_MAX: Duration = Duration::from_millis(250);
 /// Validity of a report of a silent host.
 const SILENCE_HOLDS: Duration = Duration::from_secs(5);
 
-/// Probe of the own host, for the other agent.
+/// A probe of this agent's host, for the other agent.
 #[derive(Debug)]
 struct Asking {
     opaque: u64,
@@ -33,12 +33,12 @@ struct Asking {
 #[derive(Debug, Default)]
 pub(super) struct Liveness {
     watched: Option<Arc<HostSignals>>,
-    /// Filter of the own host's segments, by the state of the far host.
+    /// Filter of this agent's host's segments, by the state of the far host.
     passes: Gate,
     asking: Option<Asking>,
     /// Number of the last Probe sent.
     sent: u64,
-    /// End of the far host's silence, unless it is reported again.
+    /// End of the far host's silence, unless silence is reported again.
     silent_until: Option<Instant>,
 }
 
@@ -85,7 +85,7 @@ impl Driver {
         }
     }
 
-    /// Asks for the far host. Until its answer, probes of the own host are left unanswered.
+    /// Asks about the far host. Until the answer, probes of this agent's host stay unanswered.
     fn ask(&mut self) {
         let opaque = self.liveness.sent + 1;
         if self.session.is_opened() && self.tell(Body::Probe { opaque }) {
@@ -96,7 +96,7 @@ impl Driver {
         }
     }
 
-    /// The other agent asks for this one's host.
+    /// Handles the other agent's question about this agent's host.
     pub(super) fn handle_probe(&mut self, opaque: u64, now: Instant) {
         let Some(host) = &mut self.host else { return };
         if host.info().is_some_and(|info| info.quiet < FRESH) {
@@ -107,7 +107,7 @@ impl Driver {
         } else {
             self.liveness.asking =
                 Some(Asking { opaque, since: now, look_at: now + FIRST_LOOK, pause: FIRST_LOOK });
-            // Its answer has to pass, whatever the far host's state.
+            // The host's answer must pass, whatever the far host's state.
             host.set_gate(Gate::Open);
             host.probe(true);
             self.note_gate();
@@ -117,7 +117,7 @@ impl Driver {
         }
     }
 
-    /// The other agent reports the state of its host.
+    /// Handles the other agent's report about its host.
     pub(super) fn handle_host_state(&mut self, opaque: u64, silent: bool, now: Instant) {
         if silent {
             self.liveness.silent_until = Some(now + SILENCE_HOLDS);
@@ -161,7 +161,7 @@ impl Driver {
         if let Some(host) = &self.host {
             host.probe(false);
         }
-        // The host's answer proves nothing about the far one: unanswered probes stay unanswered.
+        // The host's answer proves nothing about the far host: unanswered probes stay unanswered.
         self.set_gate(self.liveness.passes);
         if answered {
             self.tell_host_state(opaque, false);
@@ -186,14 +186,14 @@ impl Driver {
 
     fn set_gate(&mut self, gate: Gate) {
         self.liveness.passes = gate;
-        // A pending answer has to pass meanwhile.
+        // A pending answer must pass meanwhile.
         if let Some(host) = self.host.as_mut().filter(|_| self.liveness.asking.is_none()) {
             host.set_gate(gate);
         }
         self.note_gate();
     }
 
-    /// Bytes were sent to the host: its acknowledgement has to pass ([`Host`] has seen to that).
+    /// Notes that bytes were sent to the host: its acknowledgement must pass ([`Host`] has opened the filter).
     pub(super) fn note_given_gate(&mut self) {
         self.liveness.passes = Gate::Open;
         self.note_gate();

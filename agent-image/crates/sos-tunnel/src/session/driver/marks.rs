@@ -14,7 +14,7 @@ impl Driver {
         }
     }
 
-    /// Handles bytes of the host; none mean its end.
+    /// Handles bytes from the host; no bytes mean that the host has ended its direction.
     pub(super) fn handle_read(&mut self, bytes: Payload) {
         self.note_marks();
         if bytes.is_empty() {
@@ -24,7 +24,7 @@ impl Driver {
         }
     }
 
-    /// Sets the marks of the bytes that the host gets next.
+    /// Sets the marks of the next bytes to the host.
     pub(super) fn fit_marks(&mut self) {
         if let Some(host) = &mut self.host
             && let Some(marks) = self.session.poll_marks()
