@@ -12,7 +12,7 @@ from sos_operator.core.model.errors import OperatorError
 from sos_operator.process import logs
 from sos_operator.process.settings import SettingsError, load_settings
 
-# A listing makes ten thousands of dictionaries, none of them in a circle: looking for circles at every 700th takes longer than parsing.
+# A listing makes tens of thousands of dictionaries without cycles: a collection at every 700th takes longer than parsing.
 GC_THRESHOLD = (50_000, 20, 20)
 
 

@@ -36,8 +36,8 @@ from sos_operator.remote.nodes import Nodes
 log = logging.getLogger(__name__)
 
 KINDS_TIMEOUT_S = 60.0  # an API server serves a new CRD within a second or two
-STOP_S = 10.0  # a pass takes a second or two
-LATE_ANSWER = Changed("late answer")  # of no kind: there is nothing to ask the API server for
+STOP_S = 10.0  # time limit of the last pass, which takes a second or two
+LATE_ANSWER = Changed("late answer")  # of no kind: no object has to be read again
 
 
 @asynccontextmanager
@@ -66,7 +66,7 @@ def _defaults(settings: Settings) -> tuple[Object, ...] | None:
     try:
         return load_defaults(settings.defaults_dir, settings)
     except DefaultsError as error:
-        # A slip in the chart's values: everybody else's objects are looked after all the same.
+        # An error in the chart's values must not stop the reconciliation of all other objects.
         log.error(f"the default objects stay as they are: {error} (values defaults.*)")
         return None
 
@@ -125,7 +125,7 @@ async def _work(settings: Settings, metrics: Metrics, health: Health, stop: asyn
 
 
 async def _until_stopped(task: asyncio.Task[None], stop: asyncio.Event) -> None:
-    """Wait for the task; once told to stop, so long that a pass can end and no longer."""
+    """Wait for the task; after the stop signal, only until a pass can end."""
     stopped = asyncio.create_task(stop.wait())
     await asyncio.wait([task, stopped], return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()
@@ -173,7 +173,7 @@ async def _loop(reconciler: Reconciler, queue: WorkQueue, health: Health, metric
 
 
 async def _pass(reconciler: Reconciler, woken: frozenset[Changed], bugs: Bugs | None = None) -> Outcome:
-    """One pass, whatever comes of it: what it did not expect is tried again like what it did, more and more slowly."""
+    """One pass. Unexpected errors are retried like expected ones, at growing intervals."""
     try:
         return await reconciler.reconcile(woken)
     except OperatorError as error:

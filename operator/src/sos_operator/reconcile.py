@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 # Push first, then compute the rest: users wait for the push, and with a thousand services the rest takes longer than an answer.
 HEAD_START_S = 0.15
-# An API server makes changes durable one by one, but those that come together, together.
+# An API server persists concurrent writes together, and sequential writes one by one.
 WRITES_AT_ONCE = 8
 
 
@@ -63,11 +63,11 @@ class Parts:
     bugs: Bugs
     settings: Settings
     defaults: tuple[Object, ...] | None = ()
-    """None if they cannot be read: what is there stays."""
+    """None if they cannot be read: the existing default objects stay."""
 
 
 class Reconciler:
-    """Holds what one pass hands to the next: nothing that could not be lost."""
+    """State from one pass to the next. All of it can be lost without harm."""
 
     def __init__(self, parts: Parts, late: Callable[[], None] = lambda: None) -> None:
         self._p = parts
@@ -81,7 +81,7 @@ class Reconciler:
         self._views: dict[str, ControllerView] = {}
 
     async def reconcile(self, woken: frozenset[Changed]) -> Outcome:
-        """One pass. Raises OperatorError when the cluster cannot be looked at; anything less is reported where it belongs."""
+        """One pass. Raises OperatorError when the cluster cannot be read; all other errors are reported in the object that they concern."""
         self._p.observer.forget(woken)
         seen = await self._p.observer.see(time.monotonic())
         before = self._p.bugs.count
@@ -97,7 +97,7 @@ class Reconciler:
         secret_objects = await self._secrets(seen)
         output = await self._compile(seen)
         if not output.compiled.allocations.within(parse_allocations(seen.objects)):
-            # Written down before anything is built from them.
+            # Write allocations before anything is built from them.
             known = self._p.nodes.answers
             await self._publish(seen, self._situation(seen, output, known, rollout.plan_rollouts(seen, output.compiled, known)))
         controllers = asyncio.ensure_future(self._p.controllers.visit(seen, output.compiled, secret_objects, self._late))
@@ -134,7 +134,7 @@ class Reconciler:
         )
 
     async def _ask_nodes(self, seen: Seen, output: Output) -> Mapping[str, NodeAnswer]:
-        """Answers of nodes by pod uid; those that something waits for are asked in every pass."""
+        """Answers of nodes by pod uid; nodes that something waits for are asked in every pass."""
         nodes = self._p.nodes
         waited_for = rollout.urgent_pods(seen, rollout.plan_rollouts(seen, output.compiled, nodes.answers))
         return await nodes.visit(seen.pods, departure.urgent_pods(seen, (*output.departing, *output.left)) | waited_for, self._late)
@@ -158,7 +158,7 @@ class Reconciler:
         return found
 
     async def _secret(self, wanted: secrets.Wanted, found: dict[str, Object]) -> None:
-        """Look for one Secret, and make it if it is ours to make."""
+        """Read one Secret; create it if the operator is to make it."""
         if wanted.name not in found and (there := await self._p.cluster.get(SECRET, wanted.name, self._p.settings.namespace)):
             found[wanted.name] = there
         if wanted.file is None:
@@ -184,7 +184,7 @@ class Reconciler:
         return any([await self._step(secret, word, step) for secret, word, step in steps if step is not None])
 
     async def _step(self, secret: Object, word: str, step: tuple[str, Object]) -> bool:
-        """Write one step down. True if that was not possible."""
+        """Write one step. True if that failed."""
         (said, patch), name = step, secret["metadata"]["name"]
         self._p.observer.forget(of_kinds([SECRET.plural]))
         try:
@@ -203,7 +203,7 @@ class Reconciler:
         in_force = self._p.controllers.in_force()
         claims = [*in_force.values(), *((answer.generation, answer.hash) for answer in self._p.nodes.answers.values())]
         newest = max((generation for generation, _ in credible(claims)), default=0)
-        # Departing nodes, and nodes of a deleted site, get Absent as long as something of theirs is present: checked in each pass.
+        # Departing nodes, and nodes of a deleted site, get Absent as long as any of their objects is present: check in each pass.
         going = before is None or before.departing or before.left
         if before and not going and known == depends_on and last == before.issued and newest <= last.generation:
             return before
@@ -228,7 +228,7 @@ class Reconciler:
         places = {(gone.site, node) for gone in output.left for node in gone.nodes}
         for site, node in sorted(places - self._left_since.keys()):
             log.info(f"node {node} has left site {site}: it takes down what was made on it", extra={"node": node, "site": site})
-        # A node that was given up stays so until its document is gone for certain: otherwise it would be waited for again.
+        # A node that was given up stays so until its document is gone for certain: otherwise the operator would wait for it again.
         kept = {place: since for place, since in self._left_since.items() if place in places or patience < now - since < 2 * patience}
         self._left_since = dict.fromkeys(places, now) | kept
 
@@ -272,11 +272,11 @@ class Reconciler:
             try:
                 await self._p.cluster.merge(pod, patch)
             except OperatorError as error:
-                # The kubelet comes by within a minute anyway.
+                # The kubelet updates the volumes within a minute anyway.
                 log.debug("pod not annotated", extra={"pod": pod["metadata"]["name"], "error": str(error)})
 
     async def _publish(self, seen: Seen, situation: Situation) -> tuple[bool, bool]:
-        """Write the statuses that changed. Whether something accepted is not ready yet, and whether a status was refused."""
+        """Write the statuses that changed. Return two flags: an accepted object is not ready yet; a status was refused."""
         pending, writes = False, []
         now, stamp = time.monotonic(), datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         for obj in seen.objects:
@@ -294,7 +294,8 @@ class Reconciler:
         return pending, bool(refused)
 
     def _reported(self, obj: Object, situation: Situation, stamp: str, now: float) -> tuple[Report, Write | None]:
-        """The status of one object and its write. Where it cannot be found out, the object says so, and the others have theirs."""
+        """The status of one object and its write. If its status cannot be determined, the object says so, and other objects are not
+        affected."""
         since_last = now - self._written.get(obj["metadata"]["uid"], 0.0)
         try:
             written = report(obj, situation)
@@ -312,7 +313,7 @@ class Reconciler:
         except KindMissing:
             return  # deleted meanwhile
         except Refused as error:
-            # One status that the server will not have keeps no other from being written.
+            # One refused status does not keep others from being written.
             name = f"{write.obj['kind']} {write.obj['metadata']['name']}"
             refused.append(name)
             self._p.metrics.writes.labels(verb="status", kind=write.obj["kind"], result="failed").inc()
@@ -333,7 +334,7 @@ class Reconciler:
                 log.warning(f"event not written: {error}")
 
     async def _finalize(self, seen: Seen, output: Output, answers: Mapping[str, NodeAnswer]) -> bool:
-        """Sites with nodes here carry our finalizer; it goes when their nodes are clean, or the wait is over. True if one was refused."""
+        """Add our finalizer to sites with nodes; remove it when their nodes are clean or the wait is over. True if a write was refused."""
         refused = False
         waiting = {d.site: d for d in output.departing}
         built = {str(doc["site"]) for doc in output.compiled.nodes.values()}
@@ -350,14 +351,14 @@ class Reconciler:
         return refused
 
     async def _release_overdue(self, seen: Seen) -> None:
-        """Take the finalizer off sites that are being deleted and whose time is over."""
+        """Remove the finalizer from deleted sites whose cleanup time is over."""
         for site in seen.of(SITE.kind):
             with suppress(OperatorError), self._p.bugs.fence("finalizer", f"SosSite {site['metadata']['name']}"):
                 if leaving(site) and self._overdue(site) and (patch := finalizer.finalizer_patch(site, wanted=False)):
                     await self._set_finalizers(site, patch)
 
     async def _set_finalizers(self, site: Object, patch: Object) -> bool:
-        """True if the API server refuses it."""
+        """Apply the patch. True if the API server refuses it."""
         try:
             await self._p.cluster.merge(site, patch)
         except KindMissing:

@@ -35,8 +35,8 @@ from sos_operator.reconcile import Parts
 log = logging.getLogger(__name__)
 
 POLL_S = 1.0
-AGENT_SHARE = 0.5  # of the whole time, until agents must have ended their sessions: with the defaults twice their drainSeconds
-NODE_SHARE = 0.8  # and nodes have cleaned up; the rest is for what comes after
+AGENT_SHARE = 0.5  # fraction of the time until agents must have ended their sessions: by default twice their drainSeconds
+NODE_SHARE = 0.8  # the same for nodes to clean up; the rest is for the steps after
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ async def _see(parts: Parts) -> Seen:
 
 
 async def _stop_operator(parts: Parts, clock: Clock) -> None:
-    """Scale the operator down, or it would repair what is removed here."""
+    """Scale the operator down, or it would restore the objects removed here."""
     settings = parts.settings
     deployment = await parts.cluster.get(DEPLOYMENT, settings.deployment, settings.namespace)
     if deployment is None:
@@ -118,7 +118,7 @@ async def _remove_tests(parts: Parts) -> None:
 
 
 def _all_leaving(seen: Seen) -> Seen:
-    """The same world as if every site were being deleted."""
+    """The same listing, with every site marked as being deleted."""
     stamp = {"deletionTimestamp": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
     going = tuple({**o, "metadata": stamp | o["metadata"]} if o["kind"] == SITE.kind else o for o in seen.objects)
     return replace(seen, objects=going)
@@ -167,7 +167,7 @@ async def _until(parts: Parts, clock: Clock, share: float, what: str, done: Call
 
 
 async def _remove(parts: Parts, clock: Clock) -> list[Object]:
-    """Delete every child, the Secrets made once, and the default objects; returns what is still there at the end."""
+    """Delete every child, the Secrets made once, and the default objects; return the objects still there at the end."""
     left: list[Object] = []
     while True:
         seen = await _see(parts)
@@ -177,7 +177,7 @@ async def _remove(parts: Parts, clock: Clock) -> list[Object]:
         if not left or clock.left() < POLL_S:
             break
         await asyncio.sleep(POLL_S)
-    # The garbage collector takes the pods; until they are gone, something of ours still runs.
+    # The garbage collector deletes the pods; until they are gone, processes of ours still run.
     await _until(parts, clock, 1.0, "pods", lambda now: not now.pods)
     return left
 

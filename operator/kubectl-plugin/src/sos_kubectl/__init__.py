@@ -1,4 +1,4 @@
-"""`kubectl sos`: what a cluster's SOS objects and controllers say, for operators at a terminal.
+"""`kubectl sos`: show what a cluster's SOS objects and controllers report, for operators at a terminal.
 
 `commands`         one module per verb; the only package that knows typer
 `diagnose`         facts and findings of `diagnose`

@@ -1,6 +1,6 @@
 """Command line of `kubectl sos`.
 
-Exit codes: 0 it is so, or done; 1 it is not (something is not ready, broken, plain, left behind); 2 wrong usage, or nobody answered.
+Exit codes: 0 yes, or done; 1 no (something is not ready, broken, plain or left behind); 2 wrong usage, or no answer.
 """
 
 from __future__ import annotations

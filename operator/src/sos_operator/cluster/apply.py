@@ -27,7 +27,7 @@ class Result:
     applied: list[Manifest] = field(default_factory=list)
     """Objects as the API server returned them."""
     stale: set[str] = field(default_factory=set)
-    """Kinds (by name) of which something was deleted or failed: what there is has to be asked for."""
+    """Kinds (by name) of which an object was deleted or failed to apply: they have to be listed again."""
 
 
 class Applier:
@@ -40,7 +40,7 @@ class Applier:
         self.memory: dict[Ref, Applied] = {}
 
     async def carry_out(self, changes: Changes) -> Result:
-        """One object that cannot be applied does not keep the others from it."""
+        """Make the calls. An object that cannot be applied does not keep other objects from being applied."""
         result = Result()
         for manifest in changes.apply:
             await self._guarded("apply", manifest, result, unseen=ref_of(manifest) in changes.unseen)
@@ -69,11 +69,11 @@ class Applier:
             outcome = "failed"
             result.stale.add(ref.kind)
             if isinstance(error, KindMissing) and kind_of(obj) in OPTIONAL_KINDS:
-                # Nothing to retry until the kind appears, which the next listing shows. Of networks a site's condition tells.
+                # Nothing to retry until a listing shows that the kind is served. The site's condition reports missing networks.
                 outcome = "unserved"
             else:
                 result.failures[ref] = str(error)
-                # Refused ones are tried again too (quota, a webhook, RBAC put right), at the pace of the back-off.
+                # Retry refused objects too, at the pace of the back-off: a quota, a webhook or RBAC may have been corrected.
                 result.retry = True
                 log.warning(
                     f"cannot {verb} {ref}: {error}", extra={"verb": verb, "object": str(ref), "passing": isinstance(error, NotReady)}
@@ -93,7 +93,7 @@ class Applier:
         return answer
 
     async def _refuse_what_is_theirs(self, manifest: Manifest) -> None:
-        """Raise Refused if an object of this name is not ours: it is neither taken over nor changed."""
+        """Raise Refused if an object of this name is not ours: the object is neither taken over nor changed."""
         meta, ref = manifest["metadata"], ref_of(manifest)
         found = await self._cluster.list(kind_of(manifest), meta.get("namespace"), name=meta["name"])
         if any(map(theirs, found)):

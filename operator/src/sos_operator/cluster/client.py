@@ -25,7 +25,7 @@ from sos_operator.core.model.objects import Object
 
 REQUEST_TIMEOUT_S = 20.0
 LIST_PAGE = 500
-LIST_MAX = 50_000  # objects of one kind; beyond it a pass fails rather than eat the node's memory
+LIST_MAX = 50_000  # maximum number of objects of one kind; beyond it a pass fails, to save the node's memory
 
 _RETRYABLE = frozenset({0, 408, 409, 410, 429, 500, 502, 503, 504})
 
@@ -95,7 +95,7 @@ class Cluster:
         return await self._call("patch", path, kind=kind, body=patch, content_type=content_type, field_manager=FIELD_MANAGER)
 
     async def delete(self, obj: Object) -> None:
-        """Delete exactly this object (not a namesake made since, if it has a uid); gone already is fine."""
+        """Delete exactly this object (if it has a uid, not a later object of that name); an absent object is no error."""
         kind = kind_of(obj)
         meta = obj["metadata"]
         exactly = {"preconditions": {"uid": meta["uid"]}} if meta.get("uid") else {}

@@ -22,21 +22,21 @@ from sos_operator.core.model.options import Settings
 from sos_operator.core.scheduling.change_queue import Changed, of_kinds
 from sos_operator.process.bugs import Bugs
 
-# Given, because kopf would otherwise ask who runs the process, and a container's user has no name.
+# Set explicitly: kopf would otherwise look up the user of the process, and a container's user has no name.
 IDENTITY: Any = FIELD_MANAGER
 
-# It warns that it leaves signals to us, as it should (watches.py).
+# kopf warns that it does not handle signals, which is intended (watches.py).
 logging.getLogger("kopf._core.reactor.running").addFilter(lambda record: "OS signals" not in record.getMessage())
 
-LOOK_S = 0.1  # for watchers that kopf has started meanwhile
+LOOK_S = 0.1  # wait for watchers that kopf has just started
 CLUSTER, CHILDREN = "cluster", "children"
 WATCHED_IN_CLUSTER = (*OWN_KINDS, NODE, NAMESPACE)
 WATCHED_CHILDREN = (*CHILD_KINDS, POD)
 
 Hear = Callable[[Changed, bool, str, str], None]
-"""Takes news: of what, whether it is gone, uid, resource version."""
+"""Takes a change: changed object, True if it is gone, uid, resource version."""
 Knows = Callable[[Changed, str, str], bool]
-"""True if a version (kind, uid, resource version) is known already, such as one that this operator wrote."""
+"""True if a version (kind, uid, resource version) is known already, for example because this operator wrote it."""
 
 
 def watches(hear: Hear, settings: Settings, missing: frozenset[Kind]) -> dict[str, Watch]:
@@ -68,8 +68,8 @@ async def _operator(
 async def _until_one_ends(root: Collection[asyncio.Task[Any]]) -> None:
     """Wait for the first task of an operator to end, and raise what it raised.
 
-    kopf.run_tasks stops the others before it ends, which takes 5 s, and hangs where a watcher loses its cancellation: kopf 1.45 does so in
-    a stream that ends at that moment. Then no watch runs, and the process does not end either.
+    kopf.run_tasks stops the other tasks before it ends, which takes 5 s, and hangs if a watcher loses its cancellation, as in kopf 1.45 if
+    a stream ends at that moment. Then no watch runs, and the process does not end either.
     """
     seen = set(root)
     while not any(task.done() for task in seen):
@@ -81,17 +81,17 @@ async def _until_one_ends(root: Collection[asyncio.Task[Any]]) -> None:
 
 
 def across(loop: asyncio.AbstractEventLoop, hear: Hear) -> Hear:
-    """The same, to be called from another thread than the loop's."""
+    """Wrap `hear` so that it can be called from a thread other than the loop's."""
 
     def call(*news: Any) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nothing needs news any more
+        with suppress(RuntimeError):  # the loop is closed: no pass needs changes any more
             loop.call_soon_threadsafe(hear, *news)
 
     return call
 
 
 def hearer(queue: WorkQueue, knows: Knows, bugs: Bugs) -> Hear:
-    """Return the handler that queues a change. A change of unknown novelty counts as new: one list too many does no harm."""
+    """Return the handler that queues a change. A change of unknown novelty counts as new: one superfluous list does no harm."""
 
     def hear(change: Changed, gone: bool, uid: str, version: str) -> None:
         known = False
@@ -116,7 +116,7 @@ def _registry(hear: Hear, kinds: tuple[Kind, ...], kubeconfig: bool) -> kopf.Ope
 
 
 def _register(registry: kopf.OperatorRegistry, hear: Hear, kind: Kind) -> None:
-    # A coroutine, as kopf runs plain functions in threads, where neither queue nor lists may be touched.
+    # A coroutine: kopf runs plain functions in threads, which must touch neither queue nor lists.
     @kopf.on.event(group=kind.group, version=kind.version, plural=kind.plural, id=kind.plural, registry=registry)
     async def wake(type: str | None, meta: Any, **_: Any) -> None:  # noqa: A002 - kopf's name for it
         change = Changed(kind.plural, meta.get("namespace") or "", meta.get("name") or "")
@@ -135,12 +135,12 @@ def _settings(select: tuple[Kind, ...]) -> kopf.OperatorSettings:
     settings.watching.connect_timeout = 10
     settings.scanning.disabled = True  # no rights on CRDs needed; the kinds are known
     settings.peering.standalone = True
-    # kopf would end the process so long after an operator that was not told to end, although it runs again (watches.py).
+    # kopf would end the process this long after an operator ended unexpectedly, although the operator runs again (watches.py).
     settings.process.ultimate_exiting_timeout = None
     settings.execution.max_workers = 8
     settings.queueing.worker_limit = 16
-    # A worker is an object's, and holds its place until it has been idle for so long: with kopf's 5 s, news of the seventeenth object
-    # of a burst would come 5 s late, and of the hundredth half a minute.
+    # Each worker serves one object, and holds its slot until it has been idle this long: with kopf's 5 s, the seventeenth object of a burst
+    # would be reported 5 s late, and the hundredth half a minute late.
     settings.queueing.idle_timeout = 0.02
     for kind in select:
         settings.watching.label_selectors[_selector(kind)] = OWNER_SELECTOR

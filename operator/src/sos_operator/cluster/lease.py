@@ -42,11 +42,12 @@ class Candidate:
         self._turned = turned
         self._sight: Sight | None = None
         self._renewed_at = 0.0
-        # Of this process, not of the pod: a container that was restarted has nothing of the one before.
+        # Identify this process, not the pod: a restarted container holds nothing of its predecessor.
         self.me = f"{socket.gethostname()}_{secrets.token_hex(4)}"
 
     async def acquire(self, stop: asyncio.Event) -> bool:
-        """Wait for the Lease and take it. False if told to stop before. `turned` hears of every look, and whether it is another's turn."""
+        """Wait for the Lease and take it. False if told to stop before. `turned` is called at every look, with True if another holder has
+        the Lease."""
         while not stop.is_set():
             wait, others = self._terms.pace, False
             try:
@@ -86,7 +87,8 @@ class Candidate:
                 self._end("no renewal in time")
 
     async def release(self) -> None:
-        """Give it up; the next one takes it within moments. If that fails, the next one waits until it has run out."""
+        """Release the Lease, so that the next candidate takes it within moments. If the release fails, the candidate waits for the Lease to
+        expire."""
         try:
             async with asyncio.timeout(self._terms.patience):
                 await self._look()
@@ -98,7 +100,7 @@ class Candidate:
         lease_watchdog.disarm()
 
     async def _look(self) -> float:
-        """See whose it is; seconds until it may be claimed."""
+        """Read the Lease's holder; return the seconds until the Lease may be claimed."""
         lease = await self._cluster.get(LEASE, self._name, self._settings.namespace)
         now = time.monotonic()
         before, self._sight = self._sight, look(self._sight, read(lease, self._terms), now) if lease else None
@@ -115,7 +117,7 @@ class Candidate:
             async with asyncio.timeout(self._terms.patience):
                 await self._claim()
         except (OperatorError, TimeoutError) as error:
-            # Even if it has arrived: nothing is written before the next claim has been answered.
+            # Disarm even if the claim has arrived: this process writes nothing before its next claim is answered.
             lease_watchdog.disarm()
             log.info(f"lease {self._name} not taken: {str(error) or 'no answer in time'}")
             return False
@@ -131,7 +133,7 @@ class Candidate:
                 try:
                     await self._claim()
                 except OperatorError:
-                    await self._look()  # another client has written to it, perhaps only a label
+                    await self._look()  # another client has written to the Lease, perhaps only a label
                     raise
         except (OperatorError, TimeoutError) as error:
             return str(error) or "no answer in time"
@@ -161,7 +163,7 @@ class Candidate:
 async def held(opened: Callable[[], AbstractAsyncContextManager[Candidate]], stop: asyncio.Event) -> AsyncIterator[bool]:
     """Hold the Lease inside the block, and release it at the end; yield False if stopped before acquiring it.
 
-    `opened` gives a candidate with its connection, and is entered and left in the thread that keeps the Lease.
+    `opened` gives a candidate with its connection; the thread that keeps the Lease enters and leaves it.
     """
     with _loop_aside() as aside:
         life = _Life()
@@ -186,7 +188,7 @@ class _Life:
 
     def __init__(self) -> None:
         self.stop, self.worked = asyncio.Event(), asyncio.Event()
-        """Wait no longer for the Lease; the work for which it was held has ended. Both are set by the thread's own loop."""
+        """`stop`: wait no longer for the Lease. `worked`: the work under the Lease has ended. The thread's own loop sets both."""
         self.taken: concurrent.futures.Future[bool] = concurrent.futures.Future()
 
     async def live(self, opened: Callable[[], AbstractAsyncContextManager[Candidate]]) -> None:
@@ -204,7 +206,7 @@ class _Life:
 
 @contextmanager
 def _loop_aside() -> Iterator[asyncio.AbstractEventLoop]:
-    """An event loop in a thread of its own. Whatever is asked of it has ended before the block does."""
+    """An event loop in a thread of its own. All calls to it have ended when the block ends."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="lease", daemon=True)
     thread.start()

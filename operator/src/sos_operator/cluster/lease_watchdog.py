@@ -14,7 +14,7 @@ EXIT_STATUS = int(signal.SIGALRM)  # the handler's argument is the signal's numb
 
 
 def arm(seconds: float) -> None:
-    """End this process in so many seconds, instead of when it was to end before."""
+    """End this process in `seconds`, replacing an earlier deadline."""
     library = ctypes.CDLL(None)
     library.signal.argtypes, library.signal.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
     library.signal(signal.SIGALRM, ctypes.cast(library._exit, ctypes.c_void_p))
@@ -22,5 +22,5 @@ def arm(seconds: float) -> None:
 
 
 def disarm() -> None:
-    """There is nothing to be ended in time for."""
+    """Cancel the deadline."""
     signal.setitimer(signal.ITIMER_REAL, 0)

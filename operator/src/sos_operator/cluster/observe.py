@@ -1,7 +1,7 @@
 """Lists what changed since the last pass, and keeps the rest.
 
-A list is complete by nature, so a pass never prunes by half a cache. Watches only say what is stale: of a complete list, one object or
-a few are asked for by name, instead of a thousand that are as they were.
+A list is complete by nature, so a pass never prunes by half a cache. Watches only mark objects as stale: a pass reads one or a few stale
+objects by name, instead of a list of a thousand unchanged objects.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Observer:
         self._namespace = namespace
         self._resync_seconds = resync_seconds
         self._listed_at: dict[Kind, float] = {}
-        # In the order of their places: what is seen must not look changed because an object was asked for by itself.
+        # Sorted by place: reading a single object must not change the order, and so make the listing look changed.
         self._objects: dict[Kind, dict[Place, Object]] = {}
         self._stale = ChangeQueue()
         self._missing: set[Kind] = set()
@@ -45,20 +45,20 @@ class Observer:
         return frozenset(self._missing)
 
     def learn(self, obj: Object) -> None:
-        """Take over an object as the API server just gave it back, so that it need not be asked for again."""
+        """Store an object that the API server just returned, so that it need not be read again."""
         kind = kind_of(obj)
         if kind in self._objects:
             self._put(kind, _place(obj), ({**obj, "apiVersion": kind.api_version, "kind": kind.kind},))
             self._seen = None
 
     def knows(self, change: Changed, uid: str, version: str) -> bool:
-        """True if the lists hold exactly this version of an object: hearing of it is no news."""
+        """True if the lists hold exactly this version of an object: a watch event about it is no change."""
         kind = _BY_PLURAL.get(change.plural)
         held = self._objects.get(kind, {}).get((change.namespace, change.name)) if kind else None
         return held is not None and (held["metadata"].get("uid"), held["metadata"].get("resourceVersion")) == (uid, version)
 
     def spare(self, kinds: Iterable[Kind]) -> None:
-        """From now on, that one of these kinds is not served means that there are no objects of it."""
+        """From now on, treat one of these kinds that is not served as having no objects."""
         self._optional |= frozenset(kinds)
 
     def forget(self, changes: Iterable[Changed]) -> None:
@@ -67,7 +67,7 @@ class Observer:
             self._stale.add(change)
 
     async def see(self, now: float) -> Seen:
-        """Everything, with what is stale asked for again. The same object as before if there was nothing to ask."""
+        """Return everything; read stale objects first. Return the same value as before if nothing was stale."""
         changes = self._stale.take()
         try:
             asked = await self._ask(changes, now)
@@ -85,7 +85,7 @@ class Observer:
         return self._seen
 
     async def _ask(self, changes: frozenset[Changed], now: float) -> bool:
-        """Renew lists that are stale as a whole, and of the others the objects that are. False if there was nothing to do."""
+        """Renew lists that are stale as a whole, and single stale objects of other lists. False if nothing was stale."""
         whole = {change.plural for change in changes if not change.name}
         listed = [kind for kind in _KINDS if kind.plural in whole or self._is_old(kind, now)]
         for kind in listed:
@@ -94,7 +94,7 @@ class Observer:
         named = [(_BY_PLURAL[change.plural], change) for change in sorted(changes) if change.plural in _BY_PLURAL]
         named = [(kind, change) for kind, change in named if kind not in listed]
         slots = asyncio.Semaphore(NAMED_MAX)
-        # All are waited for, whatever becomes of one: an answer that came after this pass would put an old object over a newer one.
+        # Wait for all requests even if one fails: an answer after this pass would overwrite a newer object with an old one.
         outcomes = await asyncio.gather(*(self._renew(kind, change, slots) for kind, change in named), return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
@@ -105,12 +105,12 @@ class Observer:
         return now - self._listed_at.get(kind, float("-inf")) >= self._resync_seconds
 
     async def _renew(self, kind: Kind, change: Changed, slots: asyncio.Semaphore) -> None:
-        """Ask for one object, which may be gone. Its list stays as old as it is."""
+        """Read one object, which may be gone. The age of its list does not change."""
         async with slots:
             self._put(kind, (change.namespace, change.name), await self._list(kind, change))
 
     def _put(self, kind: Kind, place: Place, found: tuple[Object, ...]) -> None:
-        """Put an object into its place, or take away what was there."""
+        """Store an object at its place, or remove the object there."""
         objects = self._objects[kind]
         if not found:
             objects.pop(place, None)

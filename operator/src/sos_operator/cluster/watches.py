@@ -1,7 +1,8 @@
 """Keep watches running: each in a thread with an event loop of its own, started again whenever it ends.
 
 kopf ends all watches of an operator at an error that it does not expect in one of them: an API server's 500 in the middle of a stream, a
-token that is refused for a moment, a right that is missing. It then cancels each younger task of its event loop, so that it needs its own.
+token that is refused for a moment, a right that is missing. kopf then cancels each younger task of its event loop, so each watch needs a
+loop of its own.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from sos_operator.core.scheduling.backoff import watch_delay
 log = logging.getLogger(__name__)
 
 END_S = 10.0  # for an orderly end; a thread that takes longer ends with the process
-TASKS_END_S = 2.0  # for what a watch has left when it ended
-STEADY_S = 60.0  # a watch that has lasted so long did not end for what ended the one before it
+TASKS_END_S = 2.0  # for tasks that a watch left behind when it ended
+STEADY_S = 60.0  # after this long, a watch that ends did not end for the cause of the previous end
 
 Watch = Callable[[asyncio.Event], Awaitable[object]]
 """Watches until the event is set."""
 Ended = Callable[[str], None]
-"""Hears the name of a watch that is about to be started again: what happened meanwhile, it did not see."""
+"""Called with the name of a watch before its restart: the watch has missed the changes in between."""
 
 
 @asynccontextmanager
@@ -100,7 +101,7 @@ class _Kept(threading.Thread):
 
 
 def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """As asyncio.run does it, but that a task which does not end is left behind."""
+    """Cancel tasks as asyncio.run does, but do not wait for a task that does not end."""
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()

@@ -1,7 +1,7 @@
-"""From the desired children and the ones in the cluster to the calls that make them agree.
+"""Compare desired children with those in the cluster, and plan the calls that make them agree.
 
-Nothing is created because it "does not exist": every child is applied whole, and left out only when the one in the
-cluster is exactly what our last apply of the same manifest returned.
+Nothing is created because it "does not exist": every child is applied whole, unless the child in the cluster is exactly what our last apply
+of the same manifest returned.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Ref:
     name: str
 
     def __str__(self) -> str:
-        """As people write it: Kind namespace/name."""
+        """Format as Kind namespace/name."""
         return f"{self.kind} {self.namespace}/{self.name}" if self.namespace else f"{self.kind} {self.name}"
 
 
@@ -125,6 +125,6 @@ def _going(obj: Manifest) -> bool:
 def _as_left(manifest: Manifest, present: Manifest | None, applied: Applied | None) -> bool:
     if present is None or applied is None:
         return False
-    # Manifests mostly compare by identity, because compilations hand on unchanged ones; objects compare by version if untouched.
+    # Manifests mostly compare by identity, because compilations reuse unchanged manifests; objects compare by version if untouched.
     same = applied.manifest is manifest or applied.manifest == manifest
     return same and (applied.version == present["metadata"].get("resourceVersion") or applied.result == fingerprint(present))

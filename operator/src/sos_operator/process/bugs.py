@@ -1,4 +1,4 @@
-"""Confine an unexpected exception to what it was about: log it with its traceback, count it, and let an alert tell of it."""
+"""Confine an unexpected exception to its object: log it with its traceback and count it, so that an alert fires."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class Bugs:
-    """Fences, and what was caught by them."""
+    """Fences, and the exceptions caught by them."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -30,7 +30,7 @@ class Bugs:
 
     @contextmanager
     def fence(self, where: str, what: str) -> Iterator[None]:
-        """Keep unexpected exceptions in the block. Expected ones (OperatorError) pass: they say what to do."""
+        """Keep unexpected exceptions in the block. Expected exceptions (OperatorError) pass: they say what to do."""
         try:
             yield
         except OperatorError:

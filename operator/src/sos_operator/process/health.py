@@ -28,26 +28,26 @@ class Health:
     """True if another operator is active, and this one has seen its Lease."""
 
     def wait(self, now: float, others: bool) -> None:
-        """A look at whose turn it is, which is all there is to do meanwhile; `others`: seen to be another operator's."""
+        """Record a look at the Lease, a standby's only activity; `others`: another operator holds the Lease."""
         self.last_end, self.standing_by = now, self.standing_by or others
 
     def take_over(self, now: float) -> None:
-        """From now on passes are what counts."""
+        """From now on, the loop is judged by its passes."""
         self.last_end, self.standing_by = now, False
 
     @property
     def ready(self) -> bool:
-        """It is at work, or it has seen that another one is."""
+        """True if this operator is active, or has seen that another operator is."""
         return self.passed or self.standing_by
 
     def alive(self, now: float) -> bool:
-        """The loop turns. Whether the cluster or a controller answers is not asked: a restart would not help them."""
+        """True if the loop makes passes. Unreachable clusters and controllers do not count: a restart would not help them."""
         return now - self.last_end < STUCK_AFTER_S
 
 
 @asynccontextmanager
 async def serve(health: Health, metrics: Metrics, host: str, port: int) -> AsyncIterator[int]:
-    """Serve until the block is left; gives the port (another one than asked for with port 0)."""
+    """Serve until the block is left; yield the port (a free one if `port` is 0)."""
 
     async def healthz(_: web.Request) -> web.Response:
         good = health.alive(time.monotonic())

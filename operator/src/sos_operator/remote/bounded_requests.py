@@ -14,7 +14,7 @@ class BoundedRequests:
 
     def __init__(self, bug: Callable[[str, BaseException], None]) -> None:
         self._bug = bug
-        """Hears of calls that raise: theirs is the name, nobody else's the trouble."""
+        """Called with the name of a call that raised: its error affects no other call."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     @property
@@ -46,8 +46,8 @@ class BoundedRequests:
 
 
 async def in_batches(calls: Iterable[Callable[[], Awaitable[None]]], size: int) -> None:
-    """Make calls, `size` at a time. The first error is raised when its batch is over, and no further batch begins: where one call
-    fails for lack of an answer, a thousand would."""
+    """Make calls, `size` at a time. Raise the first error when its batch is over, and begin no further batch: if one call gets no answer, a
+    thousand would get none."""
     waiting = list(calls)
     for start in range(0, len(waiting), size):
         for ended in await asyncio.gather(*(call() for call in waiting[start : start + size]), return_exceptions=True):

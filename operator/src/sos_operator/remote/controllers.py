@@ -1,4 +1,4 @@
-"""Push configurations to all controllers concurrently where theirs differ, and read their status."""
+"""Push configurations concurrently to all controllers that have another one, and read their status."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sos_operator.remote.controller_api import ControllerApi
 
 log = logging.getLogger(__name__)
 CONCURRENT = 16  # controllers asked concurrently
-NOT_YET = "HTTP 401"  # a token that it has not been told of yet: passes by itself
+NOT_YET = "HTTP 401"  # the controller has not read a new token yet: passes by itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class _Said:
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """A document that a controller would not have, in whose name it was offered, and since when that controller runs."""
+    """A document that a controller refused, the token it was sent with, and the controller's start time."""
 
     of: Hashable
     words: str
@@ -62,7 +62,7 @@ class Controllers:
         self._slots = asyncio.Semaphore(CONCURRENT)
 
     def in_force(self) -> dict[str, tuple[int, str]]:
-        """(generation, hash) of the configuration that each controller last said to have."""
+        """(generation, hash) of the configuration that each controller last reported."""
         configs = {name: config_of(heard.status) for name, heard in self._heard.items()}
         found = {name: (counted(c.get("generation")), str(c.get("hash"))) for name, c in configs.items()}
         return {name: in_force for name, in_force in found.items() if in_force[0]}
@@ -119,7 +119,7 @@ class Controllers:
         return status
 
     async def _offer(self, name: str, base: str, both: tuple[Mapping[str, Any], Mapping[str, Any]], token: str | None) -> str:
-        """The same as `_push`, less and less often where nothing has changed since it was refused."""
+        """Push a document with `_push`; at growing intervals while nothing has changed since it was refused."""
         (heard, document), before = both, self._refusals.get(name)
         of, now = (document["hash"], token, str(heard.get("controller"))), time.monotonic()
         if before is not None and before.of == of and now < before.again_at:
@@ -132,7 +132,7 @@ class Controllers:
         return words
 
     async def _push(self, name: str, base: str, document: Mapping[str, Any], token: str | None) -> str:
-        """Returns what the controller has against the document, empty if it took it. Raises NotReady if it did not answer."""
+        """Return why the controller refused the document, empty if it accepted. Raises NotReady if it did not answer."""
         if token is None:
             return "there is no bearer token for it yet"
         result, words = "taken", ""
@@ -151,5 +151,5 @@ class Controllers:
 
 
 def _wants(status: Mapping[str, Any], document: Mapping[str, Any] | None) -> bool:
-    """True if a controller with this status has another configuration than it should have."""
+    """True if a controller with this status does not have the wanted configuration."""
     return document is not None and config_of(status).get("hash") != document["hash"]

@@ -1,6 +1,6 @@
 """Read the status of each node's `sos-node` (GET /status), which a pod's readiness does not show.
 
-Two things depend on it: the reason why a bridge is not up, and whether a node has taken away what a departing site made on it.
+Two things depend on it: the reason why a bridge is not up, and whether a node has removed everything of a departing site.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class Nodes:
         return dict(self._answers)
 
     async def visit(self, pods: Iterable[Object], urgent: frozenset[str], late: Callable[[], None]) -> Mapping[str, NodeAnswer]:
-        """Ask those whose answer is needed or old; `urgent` are uids of pods to ask in every pass. The answers there are, by pod uid."""
+        """Ask nodes whose answer is needed or old; `urgent` are uids of pods to ask in every pass. Return all present answers by pod
+        uid."""
         present = {pod["metadata"]["uid"]: pod for pod in pods if address_of(pod)}
         self._answers = {uid: answer for uid, answer in self._answers.items() if uid in present}
         self._asked = {uid: at for uid, at in self._asked.items() if uid in present}

@@ -15,7 +15,7 @@ IMPATIENCE_S = 1.0
 
 @contextmanager
 def ended_once() -> Iterator[None]:
-    """These signals raise KeyboardInterrupt; those that follow within a second do nothing: tidying up has begun by then."""
+    """The first of these signals raises KeyboardInterrupt; further signals within a second do nothing, since the clean-up has begun."""
     first = [float("-inf")]
 
     def stop(_number: int, _frame: FrameType | None) -> None:
@@ -33,7 +33,7 @@ def ended_once() -> Iterator[None]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """None of these signals does anything. Handlers are the main thread's matter; no other thread is interrupted."""
+    """Ignore these signals. Only the main thread may set handlers; signals interrupt no other thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""Sources of answers: the API server by way of kubectl (contexts, credentials and proxies are kubectl's), or a controller's URL."""
+"""Sources of answers: the API server through kubectl (with kubectl's contexts, credentials and proxies), or a controller's URL."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Kubectl:
 
     @staticmethod
     def controller_in(namespace: str, name: str) -> str:
-        """The same, in a namespace that is known to be the operator's."""
+        """The path of `controller_path` in a known operator's namespace."""
         return f"/api/v1/namespaces/{namespace}/services/http:{names.controller(name)}:{API_PORT}/proxy"
 
     def raw(self, path: str) -> str:
@@ -98,7 +98,7 @@ class Kubectl:
         return _parsed(self.run(*command, timeout_s=timeout_s), "kubectl")
 
     def named(self, kind: str, wanted: list[str]) -> list[Json]:
-        """Those objects of these names that there are. kubectl says nothing for none, one object for one name, and a list for several."""
+        """The existing objects of these names. kubectl prints nothing for no object, one object for one name, and a list for several."""
         said = self.run("get", kind, *wanted, "--ignore-not-found", "-o", "json")
         found = _parsed(said, "kubectl") if said.strip() else {"items": []}
         return list(found.get("items", [found]))
@@ -125,7 +125,7 @@ class Kubectl:
         return done.stdout
 
     def tidy(self, *command: str, timeout_s: float = TIMEOUT_S) -> str:
-        """Remove something made here, whatever signals come meanwhile; "" or why it is still there."""
+        """Remove something made here, ignoring signals; return "" or why it is still there."""
         with undisturbed():
             try:
                 self.run(*command, timeout_s=timeout_s, alone=True)
@@ -149,7 +149,7 @@ class Controller:
     kubectl: Kubectl | None = None
     path: str = ""
     inside: tuple[str, ...] = ()
-    """Prefix of a command that reaches the URL: a lab's controller is in a network namespace."""
+    """Prefix of a command that reaches the URL: for a lab, whose controller is in a network namespace."""
 
     def get(self, what: str) -> Json:
         """GET a document, `/v1/status` say."""
@@ -165,7 +165,7 @@ class Controller:
             return str(answer.read(ANSWER_MAX_BYTES).decode(errors="replace"))
 
     def events(self) -> Iterator[Json]:
-        """Changes as they happen, one object each; empty lines say that the connection lives."""
+        """Yield changes as they happen, one object each; empty lines only show that the connection is alive."""
         if self.kubectl is not None:
             lines = self.kubectl.stream(self.path + "/v1/events")
         elif self.inside:
@@ -192,7 +192,7 @@ class Controller:
 
     @contextmanager
     def _open(self, what: str, timeout: float | None) -> Iterator[Any]:
-        """An answer. Whatever goes wrong until it has been read is a SourceError that names the URL."""
+        """Provide an answer. Any failure until it has been read is a SourceError that names the URL."""
         if not self.url.startswith(("http://", "https://")):
             raise SourceError(f"--url {self.url}: it begins with http:// or https://")
         try:

@@ -30,7 +30,7 @@ def _cell(text: str, size: int) -> str:
 
 
 def wrapped(text: str, indent: str = "    ", width: int = WIDTH) -> list[str]:
-    """A sentence in lines, indented. A word that is longer than a line goes on in the next."""
+    """A sentence in lines, indented. A word longer than a line continues on the next line."""
     room = width - len(indent)
     lines, line = list[str](), indent
     for word in (part for whole in text.split() for part in _pieces(whole, room)):
@@ -53,5 +53,5 @@ def command(line: str, width: int = WIDTH) -> list[str]:
 
 
 def coloured(text: str, colour: str, on: bool) -> str:
-    """Text in a colour, where a terminal shows it."""
+    """Text in a colour if `on`."""
     return f"\x1b[{colour}m{text}\x1b[0m" if on and colour else text

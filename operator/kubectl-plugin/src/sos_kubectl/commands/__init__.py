@@ -6,7 +6,7 @@
 `trace`       what happens to one connection, and why
 `diagnose`    transfers between two sites, judged
 `report`      a support bundle
-`drain`       agents take no new sessions; wait for those they have
+`drain`       agents take no new sessions; wait for their running ones
 `uninstall`   the release, removed in order
 `options`     options that several verbs share
 """

@@ -1,4 +1,4 @@
-"""`kubectl sos drain`: agents take nothing new, and what they have ends or is waited for."""
+"""`kubectl sos drain`: agents take no new sessions; optionally wait for running sessions."""
 
 from __future__ import annotations
 

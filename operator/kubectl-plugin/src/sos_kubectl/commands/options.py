@@ -1,4 +1,4 @@
-"""Options that several commands of `kubectl sos` share, and what they stand for."""
+"""Options that several commands of `kubectl sos` share, and the values they select."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LabOption = Annotated[str, typer.Option("--lab", help="A lab of this machine ins
 
 
 def controller(name: str, namespace: str, url: str, context: str, lab: str = "") -> Controller:
-    """The controller that these options mean."""
+    """The controller that these options select."""
     if url:
         return Controller(url=url)
     if lab:

@@ -23,12 +23,12 @@ Json = dict[str, Any]
 
 DOCUMENTS = ("/v1/config", "/v1/status", "/v1/topology", "/v1/agents", "/v1/sessions", "/v1/measurements")
 CHILDREN = "deployments,daemonsets,statefulsets,jobs,pods,services,configmaps,networkpolicies,poddisruptionbudgets,leases"
-"""Never Secrets."""
+"""Kinds of children to collect, never Secrets."""
 LOG_LINES = 5_000
 SLOW_S = 60.0
 NO_NAMESPACE = "default"
 NAMESPACES_MAX = 100
-"""Asked one by one, where events may not be read everywhere."""
+"""Maximum number of namespaces queried one by one, if the user may not list events in all namespaces."""
 
 
 def report(  # noqa: PLR0913, PLR0917 - one parameter per option
@@ -125,7 +125,7 @@ def _cluster(bundle: Bundle, kubectl: Kubectl, namespace: str) -> None:
 
 
 def _events(bundle: Bundle, kubectl: Kubectl, objects: list[Json]) -> None:
-    """Those about our objects, which are in the objects' own namespaces. Who may not read them everywhere may in some."""
+    """Add events about our objects, from the objects' namespaces. A user who may not list events everywhere may in some namespaces."""
     ours = ("--field-selector", f"involvedObject.apiVersion={API_VERSION}", "-o", "json")
     try:
         found = kubectl.json("get", "events", "--all-namespaces", *ours, timeout_s=SLOW_S)["items"]
@@ -138,7 +138,7 @@ def _events(bundle: Bundle, kubectl: Kubectl, objects: list[Json]) -> None:
 
 
 def event_namespaces(objects: list[Json]) -> list[str]:
-    """Namespaces with events about these objects: cluster-scoped objects have theirs in `default` (API convention). Bounded."""
+    """Namespaces with events about these objects: events about cluster-scoped objects are in `default` (API convention). Bounded."""
     return sorted({obj["metadata"].get("namespace") or NO_NAMESPACE for obj in objects} | {NO_NAMESPACE})[:NAMESPACES_MAX]
 
 
@@ -154,7 +154,7 @@ def _namespace(bundle: Bundle, kubectl: Kubectl, namespace: str) -> None:
 
 
 def _logs(bundle: Bundle, kubectl: Kubectl, namespace: str, pod: Json) -> None:
-    """Of every container, and of the one before it where there was one."""
+    """Add logs of every container, and of its predecessor if there was one."""
     name, status = pod["metadata"]["name"], pod.get("status") or {}
     statuses = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
     restarted = {each["name"] for each in statuses if each.get("restartCount")}
@@ -166,7 +166,7 @@ def _logs(bundle: Bundle, kubectl: Kubectl, namespace: str, pod: Json) -> None:
 
 
 def _metrics(bundle: Bundle, kubectl: Kubectl, namespace: str, pod: Json) -> None:
-    """Of agents and switches: their own numbers."""
+    """Add the metrics of agents and switches."""
     name, labels = pod["metadata"]["name"], pod["metadata"].get("labels") or {}
     if labels.get("app.kubernetes.io/component") not in ("agent", "node"):
         return

@@ -35,7 +35,7 @@ def status(
         time.sleep(min(POLL_S, max(0.0, end - time.monotonic())))
         try:
             rows = overview.rows(cluster.objects())
-        except SourceError:  # an API server that is away for a moment is what --wait is for
+        except SourceError:  # --wait tolerates an API server that is briefly unreachable
             if time.monotonic() >= end:
                 raise
     show(output, lambda: overview.as_json(rows), lambda: overview.lines(rows, colour()))

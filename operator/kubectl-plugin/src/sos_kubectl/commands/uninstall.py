@@ -80,7 +80,7 @@ def _operator(kubectl: Kubectl, namespace: str) -> Json:
 
 
 def _served(kubectl: Kubectl) -> list[str]:
-    """Our kinds that are still there, in the order of removal.CRDS: a purge that was interrupted has taken some."""
+    """Our kinds that still exist, in the order of removal.CRDS: an interrupted purge has deleted some."""
     words = kubectl.run("get", "crds", *removal.CRDS, "--ignore-not-found", "-o", "name").split()
     there = {word.partition("/")[2] for word in words}
     return [kind for kind in removal.CRDS if kind in there]
@@ -95,7 +95,7 @@ def _ask(question: str) -> None:
 def _run(kubectl: Kubectl, operator: Json, job: Json, timeout: int) -> str:
     """Run the Job to its end and print its log; return "" or the reason of its failure.
 
-    A Job that has ended, never started or was interrupted is deleted. A Job whose log was only lost runs on: half a removal is worse
+    A Job that has ended, never started or was interrupted is deleted. If only the log was lost, the Job continues: half a removal is worse
     than an unwatched one.
     """
     name, where = job["metadata"]["name"], job["metadata"]["namespace"]
@@ -134,14 +134,14 @@ def _followed(kubectl: Kubectl, name: str, where: str, within_s: float) -> str:
 
 
 def _deleted(kubectl: Kubectl, name: str, where: str) -> None:
-    """It goes by itself some time after its end: that this could not take it away does not change how the removal ended."""
+    """Delete the Job. A failure does not change the removal's result: the Job expires some time after its end."""
     command = ("delete", "job", name, "-n", where, "--ignore-not-found", "--cascade=background", "--wait=false")
     if why := kubectl.tidy(*command, timeout_s=DELETE_S):
         say(f"the Job {name} is there still: {why}")
 
 
 def _progress(kubectl: Kubectl, name: str, namespace: str, told: int) -> int:
-    """Print what the Job has said since last time. Its pod may not be there yet, or not any more: that says nothing about the removal."""
+    """Print new lines of the Job's log. Its pod may be missing, not created yet or already deleted: that says nothing about the removal."""
     try:
         lines = kubectl.run("logs", f"job/{name}", "-n", namespace).splitlines()
     except SourceError:
@@ -152,7 +152,8 @@ def _progress(kubectl: Kubectl, name: str, namespace: str, told: int) -> int:
 
 
 def _purge(kubectl: Kubectl, kinds: list[str]) -> tuple[list[str], str]:
-    """Users' objects, then the CRDs; with the user's rights, since the operator has none to do so. What went, and why not all of it did."""
+    """Delete users' objects, then the CRDs, with the user's rights, since the operator has none for it. Return the deleted kinds, and the
+    reason if some are left."""
     purged: list[str] = []
     within = (f"--timeout={DELETE_S}s", "-o", "name")
     steps = [*((kind, "--all", "--all-namespaces") for kind in kinds), *((("crds", *kinds),) if kinds else ())]

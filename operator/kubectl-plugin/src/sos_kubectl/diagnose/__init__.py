@@ -3,10 +3,10 @@
 `gather` fills `facts` from a target; `checks` turns facts into findings; `render` prints both. Only `gather` does I/O.
 
 `gather`      transfers, then every status, so that all of it is current
-`facts`       what was found out about two sites
+`facts`       facts about two sites
 `checks`      facts to findings, the first broken thing first
 `links`       links that are down or silent
-`relevance`   rejected objects that bear on the connection asked about
+`relevance`   rejected objects that affect the connection in question
 `findings`    every finding, in the order of cause
 `render`      facts and findings as text and JSON
 """

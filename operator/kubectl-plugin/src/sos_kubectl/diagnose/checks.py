@@ -1,7 +1,7 @@
 """`kubectl sos diagnose`: facts in, findings out, the first broken thing first. Pure.
 
 The checks are independent of each other: each looks at one layer, and the order of `findings.ORDER` says which of two findings explains
-the other. What users see as "works" is a transfer that arrived, never a condition.
+the other. For users, "works" means that a transfer arrived; a condition never proves it.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ KEY_REASONS = ("tag", "key", "replay")
 
 
 def findings(facts: Facts) -> list[Finding]:
-    """Everything that is broken, what explains most first."""
+    """All findings, the one that explains most first."""
     return in_order([finding for check in CHECKS for finding in check(facts)])
 
 
 def verdict(facts: Facts, found: list[Finding]) -> str:
-    """In a word: never `ok` unless real bytes went both ways, beside and through, and nothing is broken."""
+    """The verdict in one word: `ok` only if real bytes went both ways, beside SOS and through it, and nothing is broken."""
     sent = [pair for pair in (facts.plain, facts.through) if pair is not None]
     if any(not pair.ok for pair in sent) or (facts.own_server is not None and (facts.own_server.far or facts.own_server.near)):
         return BROKEN
     if facts.through is None or not sent:
         return UNKNOWN
     if not facts.accelerated or any(finding.code == "NotCovered" for finding in found):
-        return PLAIN  # that some other connection is accelerated was not the question
+        return PLAIN  # another accelerated connection does not answer the question
     return DEGRADED if found or facts.plain is None else OK
 
 
 def chosen(facts: Facts) -> Json | None:
-    """The service that is looked at: of those asked for the first that covers the connection, or else comes nearest to it."""
+    """The service to check: of the requested services, the first that covers the connection, or else comes nearest to it."""
     return min(services(facts), key=lambda service: _misses(facts, service), default=None)
 
 
@@ -68,7 +68,7 @@ def _misses(facts: Facts, service: Json) -> tuple[bool, bool, bool]:
 
 
 def _target(facts: Facts) -> tuple[str, int]:
-    """The server's address and port: those asked about, or else the host's, of which any port will do (0)."""
+    """The server's address and port: the requested ones, or else the host's address and any port (0)."""
     return facts.asked.server or (facts.server.address if facts.server is not None else "", 0)
 
 
@@ -83,7 +83,7 @@ def _controller(facts: Facts) -> Iterable[Finding]:
 
 
 def _objects(facts: Facts) -> Iterable[Finding]:
-    """Objects whose spec is refused. That they are not ready has reasons that other checks name; those of others are others' concern."""
+    """Objects whose spec is refused. Other checks name the reasons of objects that are not ready; other teams' objects are left out."""
     service = chosen(facts)
     served = service is not None and _covers(facts, service)
     for obj in facts.objects:
@@ -170,7 +170,7 @@ def _agent(facts: Facts, where: str, known: Json | None, view: AgentView | None)
 
 
 def _streams(facts: Facts) -> Iterable[Finding]:
-    """Agents that both controllers and we hear, and that have no stream to each other."""
+    """Agents without a stream to each other, although they answer the controllers and this command."""
     agents = facts.agents.get("agents", ())
     both = [[a for a in agents if a["site"] == site and a["willing"] and not a["draining"]] for site in _pair(facts)]
     service = chosen(facts)

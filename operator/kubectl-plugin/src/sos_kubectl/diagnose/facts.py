@@ -15,7 +15,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The same transfer both ways. `port` is the server's."""
+    """A transfer in both directions. `port` is the server's."""
 
     port: int
     up: Transfer
@@ -23,7 +23,7 @@ class Pair:
 
     @property
     def ok(self) -> bool:
-        """Both have arrived whole."""
+        """True if both transfers arrived whole."""
         return self.up.ok and self.down.ok
 
 
@@ -34,7 +34,7 @@ class Server:
     address: str
     port: int
     far: str = ""
-    """"" or how it failed, in one word of sos-probe."""
+    """Failure in one word of sos-probe, "" if there was none."""
     near: str = ""
 
 
@@ -49,7 +49,7 @@ class AgentView:
     streams: int = 0
     draining: bool = False
     told: bool = True
-    """True if it has answered: an agent may run without this user's right to ask it."""
+    """True if it has answered; the user may lack the right to query a running agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Facts:
     topology: Json = field(default_factory=dict)
     objects: list[Json] = field(default_factory=list)
     refused: dict[str, int] = field(default_factory=dict)
-    """Beacons dropped while this was looked at, by reason."""
+    """Beacons dropped during the diagnosis, by reason."""
     views: dict[str, AgentView] = field(default_factory=dict)
     """By agent id."""
     client: End | None = None

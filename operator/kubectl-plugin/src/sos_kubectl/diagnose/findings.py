@@ -52,7 +52,7 @@ class Finding:
 
 
 def in_order(found: list[Finding]) -> list[Finding]:
-    """What explains most first, each once; of two alike the one at the sites asked about. A refused object that lies on the way may be
-    one of several ways: it stands behind all that was seen to be broken."""
+    """Sort findings, the one that explains most first, without duplicates; of two alike, keep the one at the requested sites. A refused
+    object on the path may be on one of several paths, so it comes after everything seen to be broken."""
     last = {finding: finding.code == "NotAccepted" and not finding.near for finding in found}
     return sorted(last, key=lambda finding: (last[finding], ORDER.index(finding.code), not finding.near, finding.where))

@@ -29,7 +29,7 @@ class Place(Protocol):
         """The custom resources."""
 
     def config(self) -> Json:
-        """The controller-config that was handed over last, as far as can be told without the controller; else {}."""
+        """The controller-config last given to the controller, as far as known without asking it; else {}."""
 
     def ends(
         self, sites: tuple[Json, Json], prefixes: tuple[list[str], list[str]]
@@ -40,7 +40,7 @@ class Place(Protocol):
         """Id, name and site of every agent that should run."""
 
     def agent_metrics(self, name: str) -> str:
-        """Its /metrics; "" where it may not be asked; SourceError in words when it does not run."""
+        """The agent's /metrics; "" if the user may not query it; SourceError if the agent does not run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Look:
 
 
 def gather(look: Look, asked: Asked) -> Facts:
-    """Everything about two sites. SourceError only for what was asked wrongly."""
+    """Gather all facts about two sites. SourceError only for an invalid question."""
     facts = Facts(asked=asked, objects=look.place.objects())
     before = _refused(look)
     _config(look, facts)
@@ -79,7 +79,7 @@ def gather(look: Look, asked: Asked) -> Facts:
 
 
 def pairs(config: Json, service: str = "") -> list[tuple[str, str]]:
-    """The pairs of sites between which something is declared, each once; of one service those that are its own, else SourceError."""
+    """The pairs of sites with a declared service, each once; with `service`, only that service's pairs, SourceError if there are none."""
     declared = config.get("services", ())
     found = [each for each in declared if service in ("", each["id"])]
     if service and not found:
@@ -118,7 +118,7 @@ def _view(look: Look, name: str, site: str) -> AgentView:
 
 
 def samples(text: str) -> dict[str, float]:
-    """Prometheus text without labels' values: the sum over all of them."""
+    """Parse Prometheus text; sum each metric over all labels."""
     found: dict[str, float] = {}
     for name, _labels, value in _SAMPLE.findall(text):
         found[name] = found.get(name, 0.0) + float(value)
@@ -160,7 +160,7 @@ def _traffic(look: Look, facts: Facts) -> None:
 
 
 def _plain(look: Look, facts: Facts, ends: tuple[End, End], port: int | None) -> None:
-    """Beside every service. Where services have all ports, the server opens the connection: what it opens is not theirs."""
+    """Transfer beside every service. If services cover all ports, the server opens the connection: no service covers that direction."""
     client, server = ends
     if port is not None:
         look.say(f"beside SOS: port {port}")
@@ -186,12 +186,12 @@ def _through(look: Look, facts: Facts, ends: tuple[End, End], port: int) -> Pair
     client, server = ends
 
     def seen(own: str) -> bool:
-        """Of this very connection: others of the same hosts, a moment ago or now, say nothing about it."""
+        """True if a session of this very connection is seen; other connections of the same hosts do not count."""
         try:
             sessions = look.controller.get(f"/v1/sessions?client={own}&server={server.address}:{port}")["sessions"]
         except SourceError:
             return False
-        # one that is being set up may still be refused, and its connection plain
+        # a session that is being set up may still be refused, and its connection become plain
         return any(s["client"] == own and s["server"] == f"{server.address}:{port}" and s["state"] == "Active" for s in sessions)
 
     way = Way(client, server.address, port, look.seconds)

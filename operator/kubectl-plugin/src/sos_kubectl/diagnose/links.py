@@ -1,4 +1,4 @@
-"""Links between the switches of two sites and those on the way: which are down, and through which nothing is heard. Pure."""
+"""Links between the switches of two sites and of transit sites: down or silent ones. Pure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ T = TypeVar("T")
 
 PAIR = 2
 NAMED_MAX = 8
-"""Silent tunnels named one by one; the rest are counted, as there may be hundreds of nodes."""
+"""Maximum number of silent tunnels named; the rest are counted, as there may be hundreds of nodes."""
 
 
 def concerned(facts: Facts, site: str) -> bool:
-    """The two sites and those between them."""
+    """True for the two sites and the sites between them."""
     return near(facts, site) or site in {s["name"] for s in facts.config.get("sites", ()) if s["transit"]}
 
 
@@ -29,14 +29,14 @@ def near(facts: Facts, *sites: str) -> bool:
 
 
 def findings(facts: Facts) -> Iterator[Finding]:
-    """Declared uplinks and tunnels that do not carry anything."""
+    """Declared uplinks and tunnels that carry nothing."""
     datapaths = [datapath for datapath in facts.topology.get("datapaths", ()) if concerned(facts, datapath["site"])]
     yield from _uplinks(facts, datapaths)
     yield from _tunnels(facts, datapaths)
 
 
 def _uplinks(facts: Facts, datapaths: list[Json]) -> Iterator[Finding]:
-    """Uplinks that are declared, and are down or carry nothing. A switch that is away takes its links along: that is said already."""
+    """Uplinks that are declared, and are down or carry nothing. A disconnected switch takes its links along: another finding reports it."""
     away = any(not datapath["connected"] for datapath in datapaths)
     heard = {(end["dpid"], end["name"]) for link in facts.topology.get("links", ()) for end in (link["a"], link["b"])}
     for datapath in datapaths:
@@ -62,7 +62,8 @@ def _spec(facts: Facts, site: str) -> Json | None:
 
 
 def _tunnels(facts: Facts, datapaths: list[Json]) -> Iterator[Finding]:
-    """Every two nodes of overlay sites have a tunnel of their own. A switch that hears none at all is one finding, not one for each."""
+    """Every two nodes of overlay sites have a tunnel of their own. A switch that hears no tunnel at all is one finding, not one per
+    tunnel."""
     if facts.topology.get("truncated"):
         return  # a link that is not listed may be there
     meshed = _meshed(facts)
@@ -79,7 +80,7 @@ def _tunnels(facts: Facts, datapaths: list[Json]) -> Iterator[Finding]:
 
 
 def _pairs(facts: Facts, mesh: dict[str, Json], silent: Iterable[Two]) -> Iterator[Finding]:
-    """Those between the two sites first."""
+    """Findings for silent tunnels, those between the two sites first."""
     ends = [sorted((mesh[dpid] for dpid in two), key=lambda datapath: str(datapath["name"])) for two in silent]
     ends.sort(key=lambda two: (not near(facts, two[0]["site"], two[1]["site"]), two[0]["name"], two[1]["name"]))
     for (one, other), more in _bounded(ends):
@@ -90,13 +91,13 @@ def _pairs(facts: Facts, mesh: dict[str, Json], silent: Iterable[Two]) -> Iterat
 
 
 def _bounded(found: list[T]) -> Iterator[tuple[T, str]]:
-    """The first of them, the last one with words for the rest."""
+    """The first NAMED_MAX items; the last one with a text that counts the rest."""
     for number, one in enumerate(found[:NAMED_MAX], 1):
         yield one, f" And {len(found) - NAMED_MAX} more like it." if number == NAMED_MAX < len(found) else ""
 
 
 def _meshed(facts: Facts) -> set[str]:
-    """The datapaths that have tunnels: nodes of sites with the overlay, which is what a site has that declares nothing else."""
+    """The datapaths that have tunnels: nodes of sites with the overlay, the default of a site."""
     found = set[str]()
     for site in facts.config.get("sites", ()):
         spec = _spec(facts, site["name"])

@@ -15,11 +15,11 @@ class Concern(Enum):
     """Relevance of an object to the connection."""
 
     OWN = "own"
-    """One of its two sites, their agents and controllers, a service that would be its own."""
+    """One of the connection's two sites, their agents and controllers, or a service that would cover it."""
     WAY = "way"
     """On the path: transit sites and links."""
     NONE = "none"
-    """Others': `kubectl sos status` lists those."""
+    """Another team's object: `kubectl sos status` lists it."""
 
 
 def of_object(obj: Json, facts: Facts, *, served: bool) -> Concern:
@@ -65,7 +65,7 @@ def _controllers(facts: Facts) -> set[str]:
 
 
 def _service(obj: Json, facts: Facts, *, served: bool) -> bool:
-    """A service that is refused is missed only where no other one has the connection."""
+    """True for a refused service that would cover the connection, if no accepted service does."""
     asked, meta, spec = facts.asked, obj["metadata"], obj.get("spec") or {}
     if asked.service:
         return f"{meta.get('namespace', '')}/{meta['name']}" == asked.service

@@ -23,7 +23,7 @@ COLOURS = {checks.OK: tables.GOOD, checks.BROKEN: tables.BAD, checks.UNKNOWN: ta
 
 
 def lines(facts: Facts, found: list[Finding], colour: bool) -> list[str]:
-    """Rates, what is broken, and the verdict at the end."""
+    """Rates, findings, and the verdict at the end."""
     outcome = checks.verdict(facts, found)
     shown = tables.wrapped(_title(facts), indent="")
     rows = [
@@ -42,7 +42,7 @@ def lines(facts: Facts, found: list[Finding], colour: bool) -> list[str]:
 
 
 def as_json(facts: Facts, found: list[Finding]) -> Json:
-    """The same for programs."""
+    """Facts and findings for programs."""
     service = checks.chosen(facts)
     return {
         "verdict": checks.verdict(facts, found),

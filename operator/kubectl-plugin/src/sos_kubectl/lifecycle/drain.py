@@ -12,7 +12,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One agent that is to take nothing more."""
+    """One agent that is to take no more sessions."""
 
     id: str
     name: str
@@ -22,7 +22,7 @@ class Target:
 
     @property
     def label(self) -> str:
-        """The label of its node that keeps it away."""
+        """The node label that keeps the agent off its node."""
         return names.drain_label(self.pool)
 
 
@@ -45,7 +45,7 @@ def targets(config: Json, name: str) -> list[Target]:
 
 
 def nodes_named(name: str) -> list[str]:
-    """The nodes that a name may be about: itself, and what stands before the pool in NODE-POOL."""
+    """The nodes that a name may mean: a node of that name, or the NODE of NODE-POOL."""
     parts = name.split("-")
     return [name, *("-".join(parts[:count]) for count in range(1, len(parts)))]
 
@@ -60,8 +60,8 @@ class Kept:
 
 
 def kept_away(nodes: list[Json], name: str) -> list[Kept]:
-    """Return the agents that a name selects among those kept away by node labels; [] for none. Only labels are read: no controller is
-    asked, so the agent of a deleted site is let back, too."""
+    """Return the agents that a name selects among those kept away by node labels; [] for none. Only labels are read, not the controller, so
+    the agent of a deleted site may return, too."""
     drained = {node["metadata"]["name"]: _drain_labels(node) for node in nodes}
     whole = [Kept(name, label, _shown(name, label)) for label in drained.get(name, ())]
     split = [(node, names.drain_label(name.removeprefix(f"{node}-"))) for node in drained if name.startswith(f"{node}-")]
@@ -81,7 +81,7 @@ def _shown(node: str, label: str) -> str:
 
 
 def known(config: Json) -> list[str]:
-    """The names one may give."""
+    """The valid names."""
     agents = [agent for site in config["sites"] for agent in site["agents"]]
     return sorted({agent["node"] for agent in agents} | {_name(agent) for agent in agents})
 
@@ -97,7 +97,7 @@ class Progress:
     taking: tuple[str, ...]
     sessions: int
     left: tuple[str, ...]
-    """Those that are there still, taking or not."""
+    """Agents that still exist, taking sessions or not."""
 
     @property
     def done(self) -> bool:
@@ -106,7 +106,7 @@ class Progress:
 
     @property
     def line(self) -> str:
-        """For people."""
+        """Format the progress for people."""
         if self.taking:
             return f"{', '.join(self.taking)}: still taking sessions"
         return f"{self.sessions} sessions left at {', '.join(self.left)}" if self.sessions else "no sessions left"

@@ -15,14 +15,14 @@ Json = dict[str, Any]
 OPERATOR = "operator"
 JOB_LABEL = "uninstall"
 GRACE_S = 60
-"""Beyond the time the removal may take: for the pod to start."""
+"""Time for the pod to start, beyond the time limit of the removal."""
 KEPT_S = 600
-"""A Job that was not cleaned up expires by itself."""
+"""Lifetime of a finished Job that was not deleted."""
 PURGED = ("sosservices", "sosagents", "soslinks", "sossites", "soscontrollers")
-"""Users' objects in the order in which they lean on each other."""
+"""Users' objects in order of dependency."""
 GROUP = "sos.network"
 CRDS = tuple(f"{kind}.{GROUP}" for kind in PURGED)
-"""By name: others may use the chart's labels, too."""
+"""CRDs by name: other objects may have the chart's labels, too."""
 
 
 class RemovalError(ValueError):
@@ -30,7 +30,7 @@ class RemovalError(ValueError):
 
 
 def job(deployment: Json, timeout: int, suffix: str) -> Json:
-    """A Job that removes what the operator of this Deployment made: its image, settings and rights."""
+    """A Job that removes everything made by this Deployment's operator, with the operator's image, settings and rights."""
     meta, pod = deployment["metadata"], deployment["spec"]["template"]["spec"]
     found = [container for container in pod["containers"] if container["name"] == OPERATOR]
     if not found:
@@ -53,7 +53,7 @@ def job(deployment: Json, timeout: int, suffix: str) -> Json:
         "kind": "Job",
         "metadata": {"name": f"{meta['name'][:40]}-{JOB_LABEL}-{suffix}", "namespace": meta["namespace"], "labels": labels},
         "spec": {
-            "backoffLimit": 1,  # a second try picks up where the first ended
+            "backoffLimit": 1,  # a second attempt continues where the first ended
             "activeDeadlineSeconds": 2 * timeout + GRACE_S,
             "ttlSecondsAfterFinished": KEPT_S,
             "template": {"metadata": {"labels": labels}, "spec": spec},
@@ -82,7 +82,7 @@ def interrupted(operator: Json) -> list[str]:
 
 
 def lost(made: Json, seconds: int) -> str:
-    """A Job whose end was not seen."""
+    """Message about a Job whose end was not seen."""
     meta = made["metadata"]
     look = f"kubectl -n {meta['namespace']} logs job/{meta['name']}"
     return f"the end of Job {meta['name']} was not to be seen within {seconds} s; it is left to end by itself: {look}"

@@ -14,12 +14,12 @@ from sos_kubectl.support_bundle import scrub
 Json = dict[str, Any]
 
 MEMBER_MAX_BYTES = 4 * 1024 * 1024
-"""Of a longer text the end is kept: that is where a log tells what happened."""
+"""Maximum size of a member. Keep the end of a longer text, where a log shows what happened."""
 MEMBERS_MAX = 2_000
 
 
 class Bundle:
-    """An archive being written. `missing` lists what could not be had, and why: it becomes a member, too."""
+    """An archive being written. `missing` lists members that could not be read, with the reasons; the list becomes a member, too."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -44,6 +44,6 @@ class Bundle:
         self.add_text(name, json.dumps(document, indent=1, sort_keys=True) + "\n")
 
     def close(self) -> None:
-        """Say what is missing, and end."""
+        """Add the list of missing members, and close the archive."""
         self.add_text("missing.txt", "".join(f"{line}\n" for line in self.missing) or "nothing\n")
         self._tar.close()

@@ -15,12 +15,12 @@ HIDDEN = "[removed]"
 _NOISE = ("kubectl.kubernetes.io/last-applied-configuration",)
 _WORDS = r"(?:token|secret|passw(?:or)?d|passphrase|credential|api[-_]?key|private[-_]?key|authorization)"
 _ABOUT = r"(?![\w-]*(?:Name|Ref|Path|Seconds)\b)"
-"""`secretName` names one and is none."""
+"""Exceptions: `secretName` names a secret and is none."""
 _TELLING = re.compile(rf"(?:{_WORDS}|auth){_ABOUT}", re.IGNORECASE)
 _B64 = r"[A-Za-z0-9+/_-]"
 _B64_STARTS = rf"(?:(?<!{_B64})|(?<=\\[nrt])|(?<=/))"
 _PATTERNS = (
-    # site keys, pair keys and tokens are 32 bytes in hex; hashes say that they are one
+    # site keys, pair keys and tokens are 32 bytes in hex; hashes are marked as such
     re.compile(r"(?<![0-9a-fA-F])(?<!sha256:)(?<!sha256-)[0-9a-fA-F]{64,}(?![0-9a-fA-F])"),
     re.compile(r"(?<![0-9a-fA-F:])[0-9a-fA-F]{2}(?:[: ][0-9a-fA-F]{2}){31,}(?![0-9a-fA-F:])"),
     # the same in base64 of either alphabet, as in a Secret's data: 32 bytes, or 64 digits with or without a line's end
@@ -31,7 +31,7 @@ _PATTERNS = (
     re.compile(r"(?<=Bearer )[^\s\"',\\]+", re.IGNORECASE),
     re.compile(r"(?<=Basic )[A-Za-z0-9+/=]{8,}"),
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----|\Z)", re.DOTALL),
-    re.compile(r"(?<=://)[^/\s@\"']+(?=@)"),  # who asks and with what password, of a URL
+    re.compile(r"(?<=://)[^/\s@\"']+(?=@)"),  # user and password in a URL
 )
 # Recognised by the name before the value: NAME=VALUE, "NAME": "VALUE" (escaped or not), --NAME VALUE
 _NAMED = rf"{_WORDS}{_ABOUT}[\w-]*(?:\\*[\"'])?\s*[=:]\s*|--[\w-]*{_WORDS}{_ABOUT}[\w-]*\s+"

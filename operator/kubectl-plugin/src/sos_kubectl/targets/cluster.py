@@ -34,7 +34,7 @@ class Cluster:
     addresses: tuple[str, str] = ("", "")
     """Requested addresses of the two pods, as address/length; "" = find a free one."""
     ready_s: float = 60.0
-    """The image is on the node already; the rest is scheduling and the network's plugins."""
+    """Time limit for pods to be ready: scheduling and network plugins, since the image is on the node already."""
 
     def objects(self) -> list[Json]:
         """All SOS objects."""
@@ -51,7 +51,7 @@ class Cluster:
 
     @contextmanager
     def ends(self, sites: tuple[Json, Json], prefixes: tuple[list[str], list[str]]) -> Iterator[tuple[End | None, End | None, str]]:
-        """A pod at each of two sites, gone when the block ends, however it ends."""
+        """Provide a pod at each of two sites; delete both when the block ends, however it ends."""
         with ExitStack() as stack:
             try:
                 self._leftovers()
@@ -89,7 +89,7 @@ class Cluster:
         return found[0], found[1]
 
     def _taken(self) -> set[str]:
-        """Hosts as the controller has learnt them, what is declared, and pods of other diagnoses."""
+        """Addresses of learnt hosts, declared addresses, and addresses of other diagnoses' pods."""
         try:
             config, topology = self.controller.get("/v1/config"), self.controller.get("/v1/topology")
         except SourceError as error:
@@ -108,7 +108,7 @@ class Cluster:
             self.kubectl.run("create", "-f", "-", stdin=json.dumps(manifest))
             yield name
         finally:
-            # if that fails it ends by itself, and the next diagnosis takes it away; what is being found out matters more
+            # if that fails, the pod ends by itself and the next diagnosis deletes it; the result of this one matters more
             self.kubectl.tidy("delete", "pod", name, "-n", self.namespace, "--ignore-not-found", "--wait=false", timeout_s=DELETE_S)
 
     def _leftovers(self) -> None:
@@ -145,7 +145,7 @@ class Cluster:
         return [(agent["id"], f"{agent['node']}/{agent['pool']}", site["name"]) for site, agent in found]
 
     def agent_metrics(self, name: str) -> str:
-        """The numbers of the agent NODE/POOL; "" where its pod runs and this user may not ask it. SourceError when it does not run."""
+        """The metrics of the agent NODE/POOL; "" if its pod runs and the user may not query it. SourceError if it does not run."""
         node, _, pool = name.partition("/")
         selector = f"{PART_OF},app.kubernetes.io/component=agent,{POOL}={pool}"
         command = ("get", "pods", "-n", self.namespace, "-l", selector, "--field-selector", f"spec.nodeName={node}", "-o", "json")

@@ -34,7 +34,7 @@ class Lab:
     facts: Json
 
     def controller(self, name: str = "default") -> Controller:
-        """Its controller, asked from inside the control namespace."""
+        """Its controller, reached from inside the control namespace."""
         found = self.facts["reach"]["controllers"].get(name)
         if found is None:
             raise SourceError(
@@ -73,7 +73,7 @@ class Lab:
         return [(agent["id"], agent["name"], agent["site"]) for agent in self.facts["reach"]["agents"]]
 
     def agent_metrics(self, name: str) -> str:
-        """An agent's own numbers; SourceError when it does not answer."""
+        """An agent's metrics; SourceError if it does not answer."""
         agent = next(agent for agent in self.facts["reach"]["agents"] if agent["name"] == name)
         argv = (*_in(agent["netns"]), "curl", "-sSf", "-m", str(TIMEOUT_S), agent["metrics"])
         done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=2 * TIMEOUT_S)
@@ -82,7 +82,7 @@ class Lab:
         return done.stdout
 
     def stop_agent(self, agent_id: str) -> bool:
-        """SIGTERM, on which an agent drains; False if it does not run. Pids are used again: this one is that of the start time noted."""
+        """Send SIGTERM, on which an agent drains; False if it does not run. Pids are reused, so compare the recorded start time."""
         agent = next(agent for agent in self.facts["reach"]["agents"] if agent["id"] == agent_id)
         try:
             remembered = json.loads(Path(agent["pidFile"]).read_text(encoding="ascii"))
@@ -96,7 +96,7 @@ class Lab:
 
 
 def find(name: str) -> Lab:
-    """The lab of that name; "" is the only one. SourceError says which there are."""
+    """The lab of that name; "" = the only one. SourceError lists the existing labs."""
     root = Path(os.environ.get("SOS_STATE", STATE))
     labs = [lab for path in sorted(root.glob("*/lab.json")) if (lab := _read(path)) is not None]
     chosen = [lab for lab in labs if name in ("", lab.facts["name"], lab.root.name)]

@@ -44,7 +44,7 @@ def inside(address: str, prefixes: list[str]) -> bool:
 
 
 def of_service(service: Json, config: Json, client: str, server: str) -> list[Range]:
-    """The ports for which a service is the first that covers a connection; those that take no rights to listen at come first."""
+    """The ports for which a service is the first that covers a connection; unprivileged ports come first."""
     mine = [(r["first"], r["last"]) for r in service["ports"]]
     for earlier in config["services"]:
         if earlier["id"] == service["id"]:
@@ -63,5 +63,5 @@ def beside(config: Json, client: str, server: str) -> list[Range]:
 
 
 def written(found: Range) -> str:
-    """As sos-probe reads it."""
+    """Format a range for sos-probe."""
     return f"{found[0]}-{found[1]}"

@@ -13,14 +13,14 @@ Json = dict[str, Any]
 COMPONENT = "diagnose"
 CONTAINER = "probe"
 LIFE_S = 600
-"""A pod that could not be deleted ends by itself."""
+"""Lifetime of a pod: a pod that could not be deleted ends by itself."""
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
 NETWORK_STATUS = "k8s.v1.cni.cncf.io/network-status"
 INTERFACE = "net1"
 LABELS = {"app.kubernetes.io/name": "sos", "app.kubernetes.io/component": COMPONENT, "app.kubernetes.io/managed-by": "kubectl-sos"}
 SELECTOR = ",".join(f"{key}={value}" for key, value in LABELS.items() if key != "app.kubernetes.io/name")
 LOOKED_AT = 4_096
-"""Addresses tried for a free one, from the top: those above the hosts that people number from below."""
+"""Maximum number of addresses tried, from the highest down: hosts are usually numbered from the lowest up."""
 
 
 def assigns(network: Json) -> bool:
@@ -48,7 +48,7 @@ def _downwards(prefix: str) -> Iterable[IPv4Address]:
 
 
 def taken(config: Json, topology: Json) -> set[str]:
-    """Every address known to be taken. A service or balance for a single address names a host, learnt or not."""
+    """Every address known to be taken. A service or balance for a single address names a host, even one not learnt."""
     agents = {agent["address"] for site in config["sites"] for agent in site["agents"]}
     gateways = {site["gateway"].partition("/")[0] for site in config["sites"] if site.get("gateway")}
     heard = {address for host in topology["hosts"] for address in host.get("addresses") or filter(None, [host["address"]])}
@@ -62,7 +62,7 @@ def taken(config: Json, topology: Json) -> set[str]:
 
 
 def addresses_asked(pods: list[Json]) -> set[str]:
-    """Those that pods like these have, or will have as soon as they run."""
+    """Addresses that probe pods have, or will have once they run."""
     found: set[str] = set()
     for pod in pods:
         try:
@@ -74,7 +74,7 @@ def addresses_asked(pods: list[Json]) -> set[str]:
 
 
 def build(name: str, network: Json, agents: Json, switch: Json, address: str | None) -> Json:
-    """A pod on a node of a site, on the site's network, that waits to be told what to run.
+    """A pod on a node of a site, on the site's network, that waits for commands.
 
     Image and pull settings are those of the site's agents (`agents`, their DaemonSet), the nodes those of its switches (`switch`).
     """
@@ -113,7 +113,7 @@ def build(name: str, network: Json, agents: Json, switch: Json, address: str | N
 
 
 def address_of(pod: Json) -> str | None:
-    """The address that a pod has got on the site's network, as Multus writes it down."""
+    """A pod's address on the site's network, as recorded by Multus."""
     text = (pod["metadata"].get("annotations") or {}).get(NETWORK_STATUS, "")
     try:
         rows = json.loads(text)

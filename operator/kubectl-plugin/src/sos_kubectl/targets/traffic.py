@@ -20,12 +20,12 @@ from sos_kubectl.targets.transfer import End, Mtu, Transfer
 Json = dict[str, Any]
 
 START_S = 20.0
-"""A probe answers at once; a kubectl exec on a busy machine takes its time."""
+"""Time limit for a probe's first line: the probe answers at once, but kubectl exec is slow on a busy machine."""
 MARGIN_S = 100.0
-"""Beyond the time a transfer is to last. More than sos-probe itself takes (6 s to connect, 5 s for a greeting, 70 s for the end, 5 s
-of silence): what it has found out about a slow path must not be lost."""
+"""Time limit beyond the duration of a transfer: more than sos-probe itself takes (6 s to connect, 5 s for a greeting, 70 s for the end, 5 s
+of silence), so that its result for a slow path is not lost."""
 HOLD_S = 10
-"""A connection is kept open for this time, until its session has been seen: agents report every 5 s."""
+"""Maximum time to keep a connection open until its session has been seen: agents report every 5 s."""
 SERVER_S = 600
 
 
@@ -37,7 +37,7 @@ def _start(end: End, arguments: tuple[str, ...]) -> subprocess.Popen[str]:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """The end of its standard input is what a probe lives for; if that does not help, it is killed."""
+    """Close the probe's standard input, which ends the probe; kill it if that fails."""
     with contextlib.suppress(OSError):
         if process.stdin is not None:
             process.stdin.close()
@@ -52,7 +52,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _line(process: subprocess.Popen[str], end: End, within_s: float) -> Json:
-    """The one line that a probe says. A reader of its own waits for it, so that the wait is bounded on every platform."""
+    """The one line that a probe prints. A separate reader waits for the line, so that the wait is bounded on every platform."""
     said: list[str] = []
     reader = threading.Thread(target=lambda: said.append(process.stdout.readline() if process.stdout is not None else ""), daemon=True)
     reader.start()
@@ -68,7 +68,7 @@ def _line(process: subprocess.Popen[str], end: End, within_s: float) -> Json:
 
 @contextmanager
 def server(end: End, through: list[Range], plain: list[Range]) -> Iterator[tuple[int | None, int | None]]:
-    """A probe that answers at an end, and its two ports; it ends with the block."""
+    """Run a probe that answers at an end inside the block; yield its two ports."""
     chosen = [("--through", ports.written(found)) for found in through] + [("--plain", ports.written(found)) for found in plain]
     arguments = ("serve", "--address", end.address, "--seconds", str(SERVER_S), *(word for option in chosen for word in option))
     process = _start(end, arguments)
@@ -81,7 +81,7 @@ def server(end: End, through: list[Range], plain: list[Range]) -> Iterator[tuple
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Between whom bytes go: opened at `end`, to a server's address and port."""
+    """Ends of a connection: opened at `end`, to a server's address and port."""
 
     end: End
     address: str
@@ -90,7 +90,7 @@ class Way:
 
 
 def transfer(way: Way, direction: str) -> Transfer:
-    """Bytes one way: `up` to the server, or `down`."""
+    """Transfer bytes in one direction: `up` to the server, or `down`."""
     return _transfer(way, direction, 0, lambda _process, _own: None)
 
 
@@ -155,7 +155,7 @@ def connect(end: End, address: str, port: int) -> str:
 
 
 def mtu(end: End, address: str, port: int) -> Mtu:
-    """The largest packets there and back."""
+    """Measure the largest packets in both directions."""
     process = _start(end, ("mtu", address, str(port)))
     try:
         said = _line(process, end, START_S)

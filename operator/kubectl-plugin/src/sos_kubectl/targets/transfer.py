@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """A place that connections are opened from or to: a lab's host, or a pod made for it. `prefix` runs a command there."""
+    """A place that connections are opened from or to: a lab's host, or a probe pod. `prefix` runs a command there."""
 
     name: str
     address: str
@@ -24,9 +24,9 @@ class Transfer:
     failure: str = ""
     detail: str = ""
     own: str = ""
-    """The address and port it was opened from."""
+    """The client's own address and port."""
     seen: str = ""
-    """The address and port that the server saw."""
+    """The client's address and port as the server saw them."""
 
     @property
     def mbps(self) -> float:

@@ -84,14 +84,14 @@ def became(connection: Json) -> str:
 
 
 def event(change: Json) -> list[str]:
-    """A change: a line, and what it has no room for below it."""
+    """A change: one line, with the rest below it."""
     said = " ".join(f"{key}={value}" for key, value in change.items() if key != "kind" and value != "")
     first, *rest = tables.wrapped(f"{change['kind']} {said}", indent="  ")
     return [first.strip(), *rest]
 
 
 def age(seconds: float) -> str:
-    """Like kubectl: 42s, 5m, 3h, 2d."""
+    """Format an age as kubectl does: 42s, 5m, 3h, 2d."""
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= 2 * size:
             return f"{int(seconds // size)}{unit}"

@@ -1,4 +1,4 @@
-"""`kubectl sos status`: every object on a line, and what those that are not ready say."""
+"""`kubectl sos status`: every object on a line, then messages of objects that are not ready."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Row:
 
 
 def rows(objects: Iterable[Json]) -> list[Row]:
-    """The objects in the order in which they depend on each other."""
+    """The objects in order of dependency."""
     found = [_row(obj) for obj in objects]
     return sorted(found, key=lambda row: (_ORDER.index(row.kind) if row.kind in _ORDER else len(_ORDER), row.name))
 
@@ -52,7 +52,7 @@ def lines(found: list[Row], colour: bool) -> list[str]:
 
 
 def as_json(found: list[Row]) -> Json:
-    """The same for programs."""
+    """The rows for programs."""
     objects = [
         {"kind": r.kind, "name": r.name, "ready": r.ready, "reason": r.reason, "message": r.message, "detail": r.detail} for r in found
     ]

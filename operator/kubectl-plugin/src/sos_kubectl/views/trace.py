@@ -1,7 +1,7 @@
 """`kubectl sos trace`: the fate of a connection, step by step, with reasons.
 
 It follows the order in which the controller decides (the configuration in force, spec/controller-config.md clauses 3 and 5), but it sends
-nothing: what it finds is what should happen.
+nothing: the result is the expected outcome.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ class Question:
 
 @dataclass(slots=True)
 class Trace:
-    """Steps that were looked at, each with its verdict, and what comes out: `accelerated`, `plain`, `spread`, or `unknown` where that hangs
-    on datapaths that have not all acknowledged the service."""
+    """Steps with their verdicts, and the outcome: `accelerated`, `plain`, `spread`, or `unknown` if it depends on datapaths that have not
+    all acknowledged the service."""
 
     steps: list[tuple[bool, str]] = field(default_factory=list)
     outcome: str = "plain"
     why: str = ""
     service: str = ""
     hidden: list[str] = field(default_factory=list)
-    """Services that cover the connection, too, and come after it."""
+    """Later services that cover the connection, too."""
     recent_plain: list[str] = field(default_factory=list)
 
     def step(self, good: bool, said: str) -> bool:
-        """Note one; returns whether it was good."""
+        """Add a step; return `good`."""
         self.steps.append((good, said))
         if not good and not self.why:
             self.why = said
@@ -101,7 +101,7 @@ def _service(question: Question, config: Json, status: Json, found: Trace) -> Js
 
 
 def _overruled(winner: str, others: list[Json], found: Trace) -> None:
-    """Name the services that cover the connection, too, and have no say in it."""
+    """Name the services that cover the connection, too, but do not decide."""
     found.hidden = [other["id"] for other in others]
     if found.hidden:
         found.step(True, f"it comes before {', '.join(found.hidden)}, which would cover the connection without {winner}")
@@ -185,7 +185,7 @@ def lines(found: Trace, colour: bool) -> list[str]:
 
 
 def as_json(found: Trace) -> Json:
-    """The same for programs."""
+    """The trace for programs."""
     steps = [{"ok": good, "text": said} for good, said in found.steps]
     what = {"outcome": found.outcome, "service": found.service or None, "hidden": found.hidden, "why": found.why or None}
     return {**what, "steps": steps, "recentPlain": found.recent_plain}
@@ -200,5 +200,5 @@ def _on(port: int, ranges: list[Json]) -> bool:
 
 
 def ports_in_words(ranges: list[Json]) -> str:
-    """Ranges as people write them."""
+    """Format port ranges for people."""
     return ", ".join(str(r["first"]) if r["first"] == r["last"] else f"{r['first']}-{r['last']}" for r in ranges)

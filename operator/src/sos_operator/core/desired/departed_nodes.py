@@ -24,7 +24,7 @@ Place = tuple[str, str]
 def left_nodes(sites: Collection[str], nodes: Collection[str], seen: Seen) -> tuple[Departing, ...]:
     """Nodes that were given a node-config, are still in the cluster, and are not among `nodes`, by their sites, which are among `sites`.
 
-    Sites that are wrong at the moment, or being deleted, are not among these: theirs stay as they are, or go with them.
+    Sites that are invalid at the moment, or being deleted, are not among `sites`: their nodes stay as they are, or go with the site.
     """
     present = {node["metadata"]["name"] for node in seen.nodes if not leaving(node)}
     busy = {node_of(pod) for pod in seen.pods if component_of(pod) == "agent"}
@@ -54,7 +54,7 @@ def with_left(manifests: Iterable[Object], left: Iterable[Departing], seen: Seen
             there = seen.child(kind, child)
             if there is None:
                 continue
-            # A site without any node left is rendered into nothing.
+            # A site without any node left has no rendered children.
             manifest = by_ref.get(ref_of(there)) or anew(there)
             changed = with_documents(manifest, departing.nodes) if kind == CONFIG_MAP.kind else on_nodes(manifest, departing.nodes)
             by_ref[ref_of(there)] = changed

@@ -29,7 +29,7 @@ class Departing:
     """Node name -> the node-config that says Absent."""
     manifests: tuple[Object, ...]
     keeps: frozenset[Ref] = frozenset()
-    """Children that stay as they are until then."""
+    """Children that stay unchanged until the nodes are clean."""
 
     def issued(self, newest: int, before: Mapping[str, int]) -> Departing:
         """Return it with a generation in each document: the generation it was issued under, or the newest."""
@@ -58,13 +58,13 @@ def departing_sites(compiled: sos_compile.Compiled, seen: Seen) -> tuple[Departi
             )
             found.append(Departing(site, nodes, manifests))
         elif nodes:
-            # It is wrong at the moment, or has no node any more: what its nodes have is what was made of it before.
+            # The site is invalid at the moment, or has no nodes any more: its nodes still have their last node-configs.
             found.append(Departing(site, nodes, (with_documents(anew(config_map), nodes),), frozenset({ref_of(daemon_set)})))
     return tuple(sorted(found, key=lambda d: d.site))
 
 
 def documents(config_map: Object | None) -> dict[str, dict[str, Any]]:
-    """The node-configs in a ConfigMap by node; what is none is left out."""
+    """The node-configs in a ConfigMap by node; other content is left out."""
     found = {}
     for name, text in ((config_map or {}).get("data") or {}).items():
         try:
@@ -89,7 +89,7 @@ def is_node_config(document: object) -> bool:
 
 
 def read_json(text: str) -> Any:
-    """JSON without fractions, NaN and the like: no document has any, and some do not go into a hash. Raises ValueError."""
+    """JSON without fractions, NaN and the like: documents contain none, and some cannot be hashed. Raises ValueError."""
     return json.loads(text, parse_constant=_refuse, parse_float=_refuse)
 
 
@@ -98,7 +98,7 @@ def _refuse(text: str) -> None:
 
 
 def anew(child: Object | None) -> Object:
-    """A child of ours as it would be applied: without what the API server has added."""
+    """A child of ours as it would be applied: without fields that the API server has added."""
     assert child is not None  # noqa: S101 - something of it has been read
     meta = child["metadata"]
     kept = {key: meta[key] for key in ("name", "namespace", "labels", "annotations", "ownerReferences") if key in meta}
@@ -113,7 +113,7 @@ def with_documents(config_map: Object, nodes: Mapping[str, Mapping[str, Any]]) -
 
 
 def on_nodes(daemon_set: Object, nodes: Collection[str]) -> Object:
-    """The DaemonSet, on these nodes as well: terms are alternatives."""
+    """The DaemonSet, extended to these nodes: affinity terms are alternatives."""
     if not nodes:
         return daemon_set
     changed = copy.deepcopy(daemon_set)
@@ -129,7 +129,7 @@ def on_nodes(daemon_set: Object, nodes: Collection[str]) -> Object:
 def cleaned(departing: Departing, seen: Seen, answers: Mapping[str, NodeAnswer]) -> bool:
     """True when every node of a departing site reports that its bridge is gone.
 
-    A node without a pod is not waited for; a pod that does not answer is (by the caller, for a bounded time).
+    Do not wait for a node without a pod. For a pod that does not answer, the caller waits a bounded time.
     """
     daemon_set = naming.node(PREFIX, departing.site)
     pods = {node_of(pod) for pod in seen.pods if daemon_set_of(pod) == daemon_set}
@@ -145,6 +145,6 @@ def is_clean(site: str, node: str, absent_hash: str, seen: Seen, answers: Mappin
 
 
 def urgent_pods(seen: Seen, departing: tuple[Departing, ...]) -> frozenset[str]:
-    """Uids of pods whose own word is needed in every pass: not ready yet, or of a departing site."""
+    """Uids of pods whose node process is asked in every pass: not ready yet, or of a departing site."""
     going = {naming.node(PREFIX, gone.site) for gone in departing}
     return frozenset(p["metadata"]["uid"] for p in seen.pods if daemon_set_of(p) in going or pod_state(p).state != "Ready")

@@ -20,7 +20,7 @@ from sos_operator.core.secrets.secrets import labels
 
 STATE_NAME = naming.child(PREFIX, "operator", "state")
 
-# Of a document in a ConfigMap, laid out or not. Neither name stands anywhere else in one.
+# Fields of a document in a ConfigMap, with or without spaces. Neither name occurs elsewhere in a document.
 _GENERATION = re.compile(r'"generation": ?([0-9]{1,18})\b')
 _HASH = re.compile(r'"hash": ?"(sha256:[0-9a-f]{64})"')
 
@@ -58,11 +58,11 @@ def documents_digest(hashes: Mapping[str, str]) -> str:
 
 
 def next_issued(last: Issued, current: str, claims: Iterable[Claim], ours: Mapping[str, str] | Iterable[str]) -> Issued:
-    """The generation for the documents with digest `current`: never below one that is about, whatever became of the record of the last.
+    """The generation for the documents with digest `current`: never below a generation in use, even if the record of the last one is lost.
 
-    `claims` are what controllers and nodes have in force and what lies in ConfigMaps, `ours` the hashes of the documents to send. What has
-    something else under our generation or a later one is overtaken, since it would refuse anything not newer (spec/controller-config.md
-    clause 1, spec/node-config.md clause 1).
+    `claims` are what controllers and nodes have in force and what lies in ConfigMaps, `ours` the hashes of the documents to send. A holder
+    of another document under our generation or a later one is overtaken, since it would refuse any document that is not newer
+    (spec/controller-config.md clause 1, spec/node-config.md clause 1).
     """
     wanted = frozenset(ours)
     generation = last.generation if last.digest == current and last.generation > 0 else last.generation + 1
@@ -93,7 +93,7 @@ def generations(
     """The generation of each document: the one it was issued under, or the newest for one that changed.
 
     A controller that has another document refuses a generation that is not above that document's (spec/controller-config.md clause 1), so
-    its own then gets the newest, whenever it was issued.
+    its document then gets the newest generation, even if issued earlier.
     """
     found = {}
     for name, hash_ in hashes.items():

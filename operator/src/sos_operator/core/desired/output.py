@@ -42,7 +42,7 @@ def build_output(
 ) -> Output:
     """Compile, and raise the generation if any document differs from what was issued last (or a controller is ahead of us).
 
-    A document that is as it was keeps the generation it has: a change of one service must not rewrite the files of every node.
+    An unchanged document keeps its generation: a change of one service must not rewrite the files of every node.
     """
     memos = memos or Memos()
     world = build_world(seen, settings, last.generation or 1)
@@ -50,7 +50,7 @@ def build_output(
     departing: tuple[Departing, ...] = ()
     if any(leaving(site) for site in seen.of(SITE.kind)):
         departing = departing_sites(sos_compile.draft(with_departing(world, seen), memos.departing).issued({}), seen)
-    # A node whose document cannot be made has not left: it keeps what it has (sos_compile.admission.fault_isolation).
+    # A node whose document cannot be made has not left: it keeps its document (sos_compile.admission.fault_isolation).
     faulty = {fault.key.name for fault in draft.verdicts.faults if fault.key.kind == "Node"}
     left = left_nodes(draft.network.sites.keys(), {name[1] for name in draft.documents if name[0] == "node"} | faulty, seen)
     hashes = {"/".join(name): hash_ for name, hash_ in draft.hashes().items()}

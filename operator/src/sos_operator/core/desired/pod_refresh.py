@@ -37,7 +37,7 @@ def config_hashes(compiled: sos_compile.Compiled, departing: tuple[Departing, ..
         found[naming.agent(PREFIX, pool, site), node] = digest([doc["hash"], folders.get(naming.site_keys(PREFIX, site))])
     for gone in departing:
         found |= {(naming.node(PREFIX, gone.site), node): digest(document["hash"]) for node, document in gone.nodes.items()}
-    for name in compiled.controllers:  # gets its documents by its API, but its keys from a Secret
+    for name in compiled.controllers:  # a controller gets documents by its API, but keys from a Secret
         folder = folders.get(naming.controller_keys(PREFIX, name))
         found |= {(naming.controller(PREFIX, name), ""): folder} if folder else {}
     return found

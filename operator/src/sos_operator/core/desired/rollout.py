@@ -33,7 +33,7 @@ DEFAULT_MAX_UNAVAILABLE = 1
 TURNS_ANNOTATION = "sos.network/rollout"
 """Node -> hash of the document it was handed in its turn, as JSON."""
 KEPT_FOR_NETWORKS = "it keeps what attaches its agents until the cluster has NetworkAttachmentDefinitions (Multus), or the pool says Host"
-ASKED_AHEAD = 4  # nodes whose turn is next are asked in every pass, as many times as may be busy
+ASKED_AHEAD = 4  # per busy node, and at least: nodes whose turn is next that are asked in every pass
 
 # A port or an address in the match of a base entry. Ports below 34001 are the node's own uplinks (spec/node-config.md clause 1).
 _NAMES_OTHERS = re.compile(r"(?:in_port=(?!33\d{3}\b)\w+|(?:nw_src|nw_dst|arp_[st]pa)=[0-9./]+)")
@@ -42,18 +42,18 @@ _NUMBER = re.compile("[0-9]{1,4}")
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One node: the hash of the document it shall have, of the one it was given, and how it is."""
+    """One node: hash of its wanted document, hash of the document it was given, and its state."""
 
     wanted: str
     given: str = ""
-    """Empty if it was given none."""
+    """Empty if it was given no document."""
     pod: str = ""
     """State of its pod, empty if there is none."""
     answer: NodeAnswer | None = None
     alike: bool = False
-    """True if the two differ only in what follows from other nodes and agents."""
+    """True if the two documents differ only in parts that follow from other nodes and agents."""
     turn: bool = False
-    """True if it was handed the one it was given in its turn, and had not said that it is in force."""
+    """True if it was given its document in its turn, and had not reported the document in force."""
 
     @property
     def open(self) -> bool:
@@ -62,22 +62,22 @@ class Standing:
 
     @property
     def well(self) -> bool:
-        """True if a wrong document would take something away."""
+        """True if the node is healthy, so that a wrong document could break it."""
         return self.pod == "Ready" and (self.answer is None or self.answer.state == "Ready")
 
     @property
     def failed(self) -> bool:
-        """True if it cannot do what it was given."""
+        """True if it failed to apply its document."""
         return self.pod == "Failed" or (self.answer is not None and self.answer.state == "Failed")
 
     @property
     def busy(self) -> bool:
-        """True if others wait for it."""
+        """True if other nodes wait for it."""
         return self.turn and not self.open and not self.settled
 
     @property
     def settled(self) -> bool:
-        """True if its document is in force, or no pod is there to wait for."""
+        """True if its document is in force, or it has no pod to wait for."""
         said = self.answer is not None and self.answer.state == "Ready" and self.answer.hash == self.given
         return not self.pod or (self.pod == "Ready" and said)
 
@@ -89,13 +89,13 @@ class Rollout:
     waiting: Mapping[str, str] = field(default_factory=dict)
     """Nodes that keep the document they have -> why."""
     aborted: bool = False
-    """True if they wait until the user acts."""
+    """True if the waiting nodes wait until the user acts."""
     busy: frozenset[str] = frozenset()
-    """Nodes that are handed theirs, or were in their turn and have not said that it is in force."""
+    """Nodes that are handed their document now, or were in their turn and have not reported it in force."""
     next: tuple[str, ...] = ()
     """Waiting nodes in the order of their turns."""
     whole: bool = False
-    """True if waiting nodes keep theirs to the letter, and not only what is their own in it."""
+    """True if waiting nodes keep their whole documents, not only their own settings in them."""
 
 
 def decide(nodes: Mapping[str, Standing], limit: int) -> Rollout:
@@ -125,7 +125,7 @@ def max_unavailable(site: Object, total: int) -> int:
     value = ((site.get("spec") or {}).get("update") or {}).get("maxUnavailable", DEFAULT_MAX_UNAVAILABLE)
     number, share, _ = str(value).partition("%")
     if not _NUMBER.fullmatch(number):
-        return DEFAULT_MAX_UNAVAILABLE  # the schema takes none such: one of a newer API
+        return DEFAULT_MAX_UNAVAILABLE  # the schema rejects such a value: it is from a newer API
     return max(1, total * int(number) // 100 if share else int(number))
 
 
@@ -165,7 +165,7 @@ def _own_flows(document: Mapping[str, Any]) -> list[Any]:
 
 
 def _own(document: Mapping[str, Any]) -> dict[str, Any]:
-    """A node-config without what follows from other nodes and agents."""
+    """A node-config without the parts that follow from other nodes and agents."""
     return {key: document.get(key) for key in OWN} | {"baseFlows": _own_flows(document)}
 
 
@@ -199,7 +199,7 @@ def _named(document: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
 
 
 def _fit(some: Mapping[str, tuple[Any, ...]], others: Mapping[str, tuple[Any, ...]]) -> bool:
-    """True if what is in both is alike, and the ones only have more kinds of it than the others: the first agent, the last tunnel."""
+    """True if entries in both are alike, and one has all kinds of the other, and perhaps more: the first agent, the last tunnel."""
     kinds = set(some.values()), set(others.values())
     return all(others[key] == like for key, like in some.items() if key in others) and (kinds[0] <= kinds[1] or kinds[1] <= kinds[0])
 
@@ -230,7 +230,7 @@ def _document(text: str) -> Mapping[str, Any]:
 
 
 def without_networks(rollouts: Mapping[str, Rollout], seen: Seen, compiled: sos_compile.Compiled) -> dict[str, Rollout]:
-    """The roll-outs in a cluster without Multus: where agents wait for it, their nodes keep the documents that attach them."""
+    """The roll-outs in a cluster without Multus: where agents wait for Multus, their nodes keep the documents that attach the agents."""
     found = dict(rollouts)
     for site in attached_by_nodes(compiled, seen) & set(rollouts):
         given = {node: _document(text).get("hash") for node, text in _given(seen, naming.node(PREFIX, site)).items()}
@@ -241,7 +241,7 @@ def without_networks(rollouts: Mapping[str, Rollout], seen: Seen, compiled: sos_
 
 
 def withhold(compiled: sos_compile.Compiled, seen: Seen, rollouts: Mapping[str, Rollout]) -> sos_compile.Compiled:
-    """The compilation with what nodes keep in place of what they wait for, and with whose turn it is."""
+    """The compilation with kept documents in place of the documents that nodes wait for, and with the turns."""
     nodes, kept, turns = dict(compiled.nodes), {}, {}
     for site, rollout in rollouts.items():
         child = naming.node(PREFIX, site)
@@ -265,7 +265,7 @@ def _handed(manifest: Object, kept: Mapping[str, Mapping[str, str]], turns: Mapp
 
 
 def urgent_pods(seen: Seen, rollouts: Mapping[str, Rollout]) -> frozenset[str]:
-    """Uids of pods whose word a roll-out waits for: those that are busy, and as many whose turn is next."""
+    """Uids of pods whose answer a rollout waits for: of busy nodes, and of nodes whose turn is next."""
     wanted = set()
     for site, rollout in rollouts.items():
         soon = rollout.next[: max(ASKED_AHEAD, ASKED_AHEAD * len(rollout.busy))]

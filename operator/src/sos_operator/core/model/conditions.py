@@ -10,8 +10,8 @@ from typing import Any, Literal
 Status = Literal["True", "False", "Unknown"]
 READY = "Ready"
 REFUSALS = frozenset({"Accepted", "ResolvedRefs"})
-REASON = re.compile("[A-Za-z][A-Za-z0-9]{0,62}")  # CamelCase, as the API's conventions want it and the schema takes it
-MESSAGE_MAX = 1024  # the schema takes 4,096; longer texts do not help in a table
+REASON = re.compile("[A-Za-z][A-Za-z0-9]{0,62}")  # CamelCase, as the API conventions require and the schema accepts
+MESSAGE_MAX = 1024  # the schema accepts 4,096; longer texts do not help in a table
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Transition:
 
 
 def summary(verdicts: Sequence[Verdict], reason: str, message: str = "") -> Verdict:
-    """The Ready condition: True with `reason` if all hold, else what the first False one says, else the first Unknown one.
+    """The Ready condition: True with `reason` if all hold, else a copy of the first False verdict, else of the first Unknown verdict.
 
     False comes before Unknown because it is certain; order within the same status is the order of `verdicts`, which goes
     from causes to effects.
@@ -54,7 +54,7 @@ def build_conditions(verdicts: Iterable[Verdict], previous: Iterable[Mapping[str
     built = []
     for verdict in sorted(verdicts, key=lambda v: v.type):
         old = before.get(verdict.type)
-        # The schema's default condition carries the epoch: it is no observation, so its time is not kept.
+        # The schema's default condition carries the epoch: the default is no observation, so its time is not kept.
         same = old is not None and old.get("status") == verdict.status and not str(old.get("lastTransitionTime", "")).startswith("1970-")
         built.append(
             {
@@ -70,9 +70,9 @@ def build_conditions(verdicts: Iterable[Verdict], previous: Iterable[Mapping[str
 
 
 def transitions(previous: Iterable[Mapping[str, Any]], built: Iterable[Mapping[str, Any]]) -> list[Transition]:
-    """Conditions whose status is another than before, without those that only repeat another's words.
+    """Conditions whose status changed, except conditions that only repeat another's message.
 
-    A new object starts with conditions that do not hold yet: that is no news, unless it was refused.
+    A new object starts with conditions that do not hold yet: report that only if the object was refused.
     """
     before = {c.get("type"): str(c.get("status")) for c in previous}
     changed: list[Transition] = []

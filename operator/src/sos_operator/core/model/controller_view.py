@@ -10,7 +10,7 @@ from typing import Any
 # A poll every 2 s while anything is pending, a request that takes 2 s, one retry: this leaves the "within 10 s" of the promise.
 UNREACHABLE_AFTER_S = 4.0
 COUNT_MAX = 2**53
-"""Larger ones are no counts, and some programs cannot read them."""
+"""Maximum of a count: larger numbers are invalid, and some programs cannot read them."""
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots, for the index below
@@ -21,7 +21,7 @@ class ControllerView:
     asked: bool = True
     """False for an External controller without apiURL: the operator cannot ask it."""
     status: Mapping[str, Any] | None = None
-    """The last answer to GET /v1/status, None if there is none fresh enough."""
+    """The last answer to GET /v1/status, None if it is too old or missing."""
     error: str = ""
     """Reason of a missing answer."""
     push_error: str = ""
@@ -31,7 +31,7 @@ class ControllerView:
     has_token: bool = True
     """True if a bearer token for sending it a configuration exists."""
     awaited: bool = False
-    """True while it has a request of ours to answer and was well a moment ago: nothing is said about it before it has."""
+    """True while our request to it is pending and it answered well a moment ago: its conditions wait for the answer."""
 
     @property
     def reachable(self) -> bool:
@@ -48,12 +48,12 @@ class ControllerView:
         return config_of(self.status).get(key)
 
     def listed(self, key: str) -> list[Mapping[str, Any]]:
-        """A list of objects of the status, whatever a wrong answer holds."""
+        """A list of objects of the status; empty where an invalid answer has none."""
         value = (self.status or {}).get(key)
         return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
 
     def count(self, key: str) -> int:
-        """A number of the status, 0 if it is none."""
+        """A number of the status, 0 if the value is no number."""
         return counted((self.status or {}).get(key))
 
     def connected(self) -> frozenset[str]:
@@ -113,5 +113,5 @@ class Heard:
 
 
 def fresh_status(heard: Heard, now: float) -> Mapping[str, Any] | None:
-    """The last answer while it is young enough to be believed."""
+    """The last answer, None once it is too old."""
     return heard.status if now - heard.at <= UNREACHABLE_AFTER_S else None

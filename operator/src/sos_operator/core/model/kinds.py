@@ -1,4 +1,4 @@
-"""The kinds of objects the operator reads and writes, and nothing beside them.
+"""The kinds of objects the operator reads and writes, and no other kinds.
 
 The table is closed on purpose: the chart's RBAC is written for it, and a manifest of another kind is a bug that must
 show in tests instead of as a 403 in a user's cluster.
@@ -63,15 +63,16 @@ POD_DISRUPTION_BUDGET = Kind(api_version="policy/v1", kind="PodDisruptionBudget"
 POD_MONITOR = Kind(api_version="monitoring.coreos.com/v1", kind="PodMonitor", plural="podmonitors", namespaced=True)
 
 LEASE = Kind(api_version="coordination.k8s.io/v1", kind="Lease", plural="leases", namespaced=True)
-"""The operator that holds it is active (core/scheduling/lease.py). A single object, and no child: it holds nothing about the network."""
+"""The operator that holds the Lease is active (core/scheduling/lease.py). A single object, and no child: it has no content about the
+network."""
 
 JOB = Kind(api_version="batch/v1", kind="Job", plural="jobs", namespaced=True)
 """Left by `helm test`, and not removed by helm; touched by `uninstall` only."""
 
-# In the order of application: what is mounted comes before what mounts it, so that a pod never starts without; its guards, too.
+# In the order of application: objects that pods mount, and pods' protections, come before the pods, so that no pod starts without them.
 CHILD_KINDS = (SECRET, CONFIG_MAP, NETWORK_POLICY, K8S_SERVICE, NAD, POD_DISRUPTION_BUDGET, DEPLOYMENT, DAEMON_SET, POD_MONITOR)
 
-# Not every cluster serves these: they are left out while it does not.
+# Kinds that not every cluster serves; left out while the cluster does not serve them.
 OPTIONAL_KINDS = (NAD, POD_MONITOR)
 
 _BY_NAME = {(k.api_version, k.kind): k for k in (*OWN_KINDS, NODE, NAMESPACE, POD, EVENT, CRD, LEASE, JOB, *CHILD_KINDS)}

@@ -10,8 +10,8 @@ from sos_operator.core.model.objects import Object
 
 STATUS_PATH = "/status"
 CONTAINER = "node"
-ASK_AGAIN_S = 5.0  # nodes that are well are asked for news this often, as no status may be older than 10 s
-ASKED_PER_PASS = 64  # so that a thousand silent nodes do not hold up a pass for minutes
+ASK_AGAIN_S = 5.0  # polling interval of healthy nodes, as no status may be older than 10 s
+ASKED_PER_PASS = 64  # maximum, so that a thousand silent nodes do not delay a pass by minutes
 MESSAGE_MAX = 300
 
 
@@ -27,16 +27,16 @@ class NodeAnswer:
     """Name of the bridge, empty if there is none."""
     message: str
     generation: int = 0
-    """Of the node-config in force."""
+    """Generation of the node-config in force."""
 
     @property
     def noteworthy(self) -> str:
-        """The message where it says more than that all is well."""
+        """The message, if it says more than that all is well."""
         return "" if self.message in ("as configured", "removed") else self.message
 
 
 def parse_answer(content: bytes) -> NodeAnswer | None:
-    """An answer, or None for something that is none."""
+    """Parse an answer; None for invalid content."""
     try:
         status = json.loads(content)
     except (ValueError, RecursionError):

@@ -10,7 +10,7 @@ from sos_operator.core.model.kinds import DAEMON_SET
 from sos_operator.core.model.node_status import NodeAnswer
 from sos_operator.core.model.objects import Object
 
-# The kubelet's reasons for a container that will not start by waiting for it.
+# The kubelet's reasons for containers that do not start without a change.
 _FAILING = frozenset(
     {
         "CrashLoopBackOff",
@@ -64,7 +64,7 @@ def lost(node: Object | None) -> PodState | None:
 
 
 def with_answer(state: PodState, answer: NodeAnswer | None) -> PodState:
-    """A pod's state together with the word of the node process in it."""
+    """A pod's state combined with the answer of its node process."""
     if answer is None or state.state == "Failed":
         return state
     if answer.state == "Failed":
@@ -81,7 +81,7 @@ def _said(container: Object, waiting: Object) -> str:
 
 
 def daemon_set_settled(daemon_set: Object | None) -> bool:
-    """True if the DaemonSet controller has dealt with the present spec and every node runs it."""
+    """True if the DaemonSet controller has observed the current spec and every node runs it."""
     if daemon_set is None:
         return False
     status = daemon_set.get("status") or {}
@@ -93,7 +93,7 @@ def daemon_set_settled(daemon_set: Object | None) -> bool:
 
 
 def deployment_verdict(deployment: Object | None) -> Verdict | None:
-    """Return the reason for which a controller's Deployment is not up, or None if it is up (and the fault lies elsewhere)."""
+    """Return why a controller's Deployment is not up; None if the Deployment is up (and the fault lies elsewhere)."""
     if deployment is None:
         return Verdict("Available", "False", "RollingOut", "its Deployment has not been made yet")
     status = deployment.get("status") or {}

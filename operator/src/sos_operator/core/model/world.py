@@ -1,4 +1,4 @@
-"""From what the API server listed to what `sos_compile` wants, and what it found back into the objects' status."""
+"""Convert listed API objects to the input of `sos_compile`, and read allocations back from the objects' status."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Seen:
     answers: Mapping[str, NodeAnswer] = field(default_factory=dict)
     """Nodes' answers that a compilation depends on, by the uid of their pod."""
     given_up: frozenset[tuple[str, str]] = frozenset()
-    """Sites and nodes that have left them and were waited for in vain."""
+    """(site, node) of nodes that left their site and did not report clean in time."""
 
     def of(self, kind: str) -> tuple[Object, ...]:
         """Our objects of one kind."""
@@ -94,14 +94,14 @@ def build_world(seen: Seen, settings: Settings, generation: int) -> sos_compile.
 
 
 def with_departing(world: sos_compile.World, seen: Seen) -> sos_compile.World:
-    """The same world with the sites that are being deleted still in it, as their nodes need to be told what to remove."""
+    """The same world, including sites that are being deleted: their nodes need node-configs that remove their bridges."""
     return replace(world, objects=(*world.objects, *(o for o in seen.of(SITE.kind) if leaving(o))))
 
 
 def _node(obj: Object) -> sos_compile.Node:
     addresses = (obj.get("status") or {}).get("addresses") or []
     internal = [str(a.get("address") or "") for a in addresses if a.get("type") == "InternalIP"]
-    # One that is not IPv4 is handed on where there is no other: the compilation says what is wrong with it.
+    # Without an IPv4 address, pass on the first address: the compilation reports what is wrong with it.
     address = next(filter(is_ipv4, internal), internal[0] if internal else "")
     meta = obj["metadata"]
     return sos_compile.Node(meta["name"], meta.get("labels") or {}, address, str(meta.get("creationTimestamp") or ""))
@@ -112,7 +112,7 @@ API_PORT = 8080
 
 
 def service_address(controller: str, seen: Seen) -> str:
-    """Cluster address of a Managed controller's Service, empty while it has none: an IPv4 address if there is one."""
+    """Cluster address of a Managed controller's Service, preferably IPv4; empty while it has none."""
     addresses = service_addresses(controller, seen)
     return next(filter(is_ipv4, addresses), addresses[0] if addresses else "")
 
@@ -139,8 +139,8 @@ def controller_endpoints(seen: Seen) -> dict[str, tuple[str, ...]]:
 def api_base(controller: Object, seen: Seen, override: Mapping[str, str]) -> str | None:
     """Return the URL of a controller's API; empty while unknown; None if the operator has no access to it.
 
-    The address and not the name of the Service: after a new installation the name leads to the old Service's address for a
-    while (seen: something outside the cluster answered there), and an HTTP client holds on to a wrong connection for as long as it works.
+    Use the Service's address, not its name: after a new installation the name resolves to the old Service's address for a while (seen:
+    something outside the cluster answered there), and an HTTP client keeps a wrong connection as long as it works.
     """
     name, spec = controller["metadata"]["name"], controller.get("spec") or {}
     if name in override:
@@ -171,8 +171,8 @@ def _version(obj: Object) -> Hashable:
 def parse_allocations(objects: Iterable[Object]) -> sos_compile.Allocations:
     """The numbers and addresses given out before, read back from the objects' status.
 
-    They live there and not in a child, so that they survive a removal and a new installation of the release: datapath ids
-    and agent addresses stay what they were.
+    They are kept there and not in a child, so that datapath ids and agent addresses survive a removal and a new installation of the
+    release.
     """
     sites: dict[str, int] = {}
     controllers: dict[str, int] = {}
@@ -200,6 +200,6 @@ def parse_allocations(objects: Iterable[Object]) -> sos_compile.Allocations:
 
 
 def absent(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The node-config that takes away what the given one made (spec/node-config.md clause 1)."""
+    """The node-config that removes everything the given one made (spec/node-config.md clause 1)."""
     gone = {**document, "state": "Absent"}
     return {**gone, "hash": content_hash(gone)}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-NAMED_MAX = 16  # objects of a kind that are asked for one by one; a list of all costs less than many questions
+NAMED_MAX = 16  # maximum number of objects of a kind that are read one by one; one list costs less than many reads
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Changed:
-    """An object that is not as it was; without a name, any number of its kind."""
+    """A changed object; without a name, any number of objects of its kind."""
 
     plural: str
     namespace: str = ""
@@ -18,7 +18,7 @@ class Changed:
 
 
 class ChangeQueue:
-    """Changes to be looked at, each once. Bounded: of a kind with more than NAMED_MAX named objects only the kind is kept."""
+    """Changes to process, each once. Bounded: for a kind with more than NAMED_MAX named objects, only the kind is kept."""
 
     def __init__(self) -> None:
         self._named: dict[str, set[Changed]] = {}
@@ -40,5 +40,5 @@ class ChangeQueue:
 
 
 def of_kinds(plurals: Iterable[str]) -> frozenset[Changed]:
-    """That anything of these kinds may have changed."""
+    """Changes that mark all objects of these kinds."""
     return frozenset(Changed(plural) for plural in plurals)

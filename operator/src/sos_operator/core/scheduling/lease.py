@@ -1,7 +1,7 @@
 """Leader election by a Lease: the rules for reading, claiming and renewing it.
 
-No two wall clocks are compared. A holder counts from before it sent its last renewal, a candidate from when it saw that renewal, which is
-later: the candidate's wait ends after the holder's time, however their clocks differ.
+No two wall clocks are compared. A holder counts from before it sent its last renewal, a candidate from the later moment when it saw that
+renewal. So the candidate's wait ends after the holder's time, however their clocks differ.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ class Terms:
     """Times derived from the duration of a lease."""
 
     duration: int
-    """Seconds from a renewal until another may take it."""
+    """Seconds from a renewal until another process may take the Lease."""
 
     @property
     def pace(self) -> float:
-        """Between two looks of a candidate, and between two renewals of the holder."""
+        """Seconds between two looks of a candidate, and between two renewals of the holder."""
         return self.duration * 2 / 15
 
     @property
@@ -33,12 +33,12 @@ class Terms:
 
     @property
     def give_up(self) -> float:
-        """Since its last renewal: the holder that has not renewed by then says so and ends."""
+        """Seconds from its last renewal until a holder that cannot renew logs this and ends."""
         return self.duration * 2 / 3
 
     @property
     def fence(self) -> float:
-        """Since its last renewal: the kernel ends the holder, whatever it is doing. The rest is for what it has sent to arrive."""
+        """Seconds from its last renewal until the kernel ends the holder. In the rest of the duration, its last requests arrive."""
         return self.duration * 4 / 5
 
 
@@ -52,19 +52,19 @@ class Record:
     duration: float
     transitions: int
     version: str
-    """Of the object: a claim is about this one, or it is refused."""
+    """Resource version of the Lease: a claim of another version is refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """A record, and since when it has been seen as it is (monotonic seconds)."""
+    """A record, and the time since which it is unchanged (monotonic seconds)."""
 
     record: Record
     since: float
 
 
 def read(lease: Object, terms: Terms) -> Record:
-    """The record of a Lease; what is missing or makes no sense counts as never set."""
+    """The record of a Lease; missing or invalid fields count as never set."""
     spec = lease.get("spec") or {}
     duration = spec.get("leaseDurationSeconds")
     transitions = spec.get("leaseTransitions")
@@ -91,7 +91,7 @@ def free_in(sight: Sight | None, me: str, now: float) -> float:
 
 
 def claim(record: Record | None, me: str, stamp: str, terms: Terms) -> Object:
-    """The patch that takes or renews a Lease (its spec, for one that does not exist). It fails if the Lease has changed since."""
+    """The patch that takes or renews a Lease (the spec, if the Lease does not exist). It fails if the Lease has changed since."""
     spec: Object = {"holderIdentity": me, "leaseDurationSeconds": terms.duration, "renewTime": stamp}
     if record is None:
         return {"spec": {**spec, "acquireTime": stamp, "leaseTransitions": 0}}

@@ -3,8 +3,8 @@
 The user sets the annotation `sos.network/rotate-keys` of the master Secret to a text that it did not have before. An annotation beside it
 holds the progress, so that another operator continues where this one ended.
 
-The time of a step starts when the cluster shows its keys in every derived Secret, and not before: an operator that was down, or a Secret
-that could not be written, makes a step longer and locks no agent out.
+The time of a step starts only when every derived Secret in the cluster has the step's keys: an operator that was down, or a Secret that
+could not be written, prolongs the step and locks no agent out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _STAMP = "%Y-%m-%dT%H:%M:%SZ"
 ANNOUNCED = "Announced"
 """The new key is being distributed; it signs nothing yet."""
 IN_USE = "InUse"
-"""Everybody signs with it, and still takes what is signed with the old one."""
+"""All processes sign with the new key, and still accept signatures of the old key."""
 DONE = "Done"
 
 
@@ -41,11 +41,11 @@ class State:
     request: str = ""
     phase: str = DONE
     since: datetime | None = None
-    """Time at which its keys had been distributed; None if they are not yet."""
+    """Time at which its keys had been distributed; None while they are not."""
 
     @property
     def going(self) -> bool:
-        """True while two keys are about."""
+        """True while two keys exist."""
         return self.phase != DONE
 
 
@@ -61,21 +61,21 @@ def parse_state(secret: Object, annotation: str = STATE_ANNOTATION) -> State:
 
 
 def sending(master: Object, ids: Collection[int]) -> int:
-    """The id of the key that everybody signs with: the newest, but the one before it while that is only announced."""
+    """The id of the key to sign with: the newest, or the previous one while the newest is only announced."""
     ordered = sorted(ids)
     return ordered[-2] if len(ordered) > 1 and parse_state(master).phase == ANNOUNCED else ordered[-1]
 
 
 def is_asked_for(secret: Object, request: str = REQUEST_ANNOTATION, state: str = STATE_ANNOTATION) -> bool:
-    """True while there is a rotation to go on with, or one to begin; by the annotations of these names."""
+    """True while there is a rotation to continue or to begin, according to the annotations of these names."""
     found = parse_state(secret, state)
     return found.going or request_of(secret, request) not in ("", found.request)
 
 
 def handed_out(derived: Iterable[Object], children: Iterable[Object], held: Iterable[tuple[str, str]]) -> bool:
-    """True if the cluster shows every derived Secret with everything that shall be in it.
+    """True if every derived Secret in the cluster has its wanted content.
 
-    A Secret that is `held`, because its site or controller is wrong at the moment, does not get new keys: everybody waits for it.
+    A Secret that is `held`, because its site or controller is invalid at the moment, does not get new keys: the rotation waits for it.
     """
     shown = {o["metadata"]["name"]: o.get("data") or {} for o in children if o["kind"] == SECRET.kind}
     wanted = {secret["metadata"]["name"]: secret["data"] for secret in derived}
@@ -122,9 +122,9 @@ def _begin(master: Object, state: State, newest: int, now: datetime, fresh: str)
 
 
 def build_patch(secret: Object, state: State, data: Object, annotation: str = STATE_ANNOTATION) -> Object:
-    """The merge patch for a step: what it says and holds from then on."""
+    """The merge patch for a step: the Secret's new state annotation and data."""
     since = state.since.strftime(_STAMP) if state.since else None
     text = json.dumps({"request": state.request, "phase": state.phase, "since": since})
-    # The resource version: of two operators only one may make a key.
+    # With the resource version, only one of two operators can make a key.
     meta = {"resourceVersion": secret["metadata"]["resourceVersion"], "annotations": {annotation: text}}
     return {"metadata": meta, **({"data": data} if data else {})}

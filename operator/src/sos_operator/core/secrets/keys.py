@@ -18,7 +18,7 @@ def master_file(key_id: int) -> str:
 
 
 def parse_masters(files: Mapping[str, bytes]) -> dict[int, bytes]:
-    """Master keys by key id from a Secret's data (`master-<key id>` -> 64 hex digits); what does not parse is left out."""
+    """Master keys by key id from a Secret's data (`master-<key id>` -> 64 hex digits); invalid entries are left out."""
     found: dict[int, bytes] = {}
     for name, content in files.items():
         prefix, _, number = name.partition("-")
@@ -35,7 +35,7 @@ def parse_masters(files: Mapping[str, bytes]) -> dict[int, bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Masters:
-    """Master keys by key id (two while keys are being rotated), and the id of the one that everybody signs with."""
+    """Master keys by key id (two while keys are being rotated), and the id of the key to sign with."""
 
     keys: Mapping[int, bytes]
     sending: int

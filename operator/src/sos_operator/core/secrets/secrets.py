@@ -26,13 +26,13 @@ class Wanted:
 
     name: str
     file: str | None
-    """The key that holds the random value; None if it is for users to make."""
+    """The key that holds the random value; None if users make the Secret."""
     owner: Object | None = None
     """Object that uses the Secret and owns it if the operator created it; None if it belongs to the release."""
 
 
 def labels(settings: Settings, component: str) -> dict[str, str]:
-    """Labels of what the operator makes itself (`sos_compile` labels the rest in the same way)."""
+    """Labels of objects that the operator makes itself (`sos_compile` labels all others in the same way)."""
     return {
         "app.kubernetes.io/name": "sos",
         "app.kubernetes.io/instance": settings.release,
@@ -65,7 +65,7 @@ def external_tokens(seen: Seen) -> tuple[Wanted, ...]:
 
 
 def owned_by(owner: Object | None) -> Object:
-    """The part of an object's metadata by which the cluster removes it with its owner, whether the operator runs or not."""
+    """Metadata by which the cluster removes an object with its owner, even if no operator runs."""
     if owner is None:
         return {}
     meta = owner["metadata"]
@@ -105,7 +105,7 @@ def secret_files(secret: Object | None) -> dict[str, bytes]:
 
 def derived_secrets(compiled: sos_compile.Compiled, masters: keys.Masters, settings: Settings, seen: Seen) -> tuple[Object, ...]:
     """The key folders that agents and controllers mount, each with its own keys only."""
-    # Keys with every site that has hosts, not only with today's peers: a new service then changes no Secret.
+    # Include keys shared with every site that has hosts, not only with current peers: a new service then changes no Secret.
     ids = {f.number for key, f in compiled.facts.items() if key.kind == SITE.kind and f.number and f.text.get("prefixes")}
     own = {document["site"]["name"]: document["site"]["id"] for document in compiled.agents.values()}
     sites = {site["metadata"]["name"]: site for site in seen.of(SITE.kind)}

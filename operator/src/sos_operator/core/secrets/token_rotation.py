@@ -1,4 +1,5 @@
-"""Rotation of a controller's bearer token on request: the controller accepts the new token first, the operator sends it, the old one ends.
+"""Rotation of a controller's bearer token on request: the controller accepts the new token first, then the operator sends it, then the old
+token is removed.
 
 The user sets the annotation `sos.network/rotate-token` of a controller's token Secret to a text that it did not have before. An annotation
 beside it holds the progress. The Secret holds `token`, which the operator sends, and between the steps `token-also`, which the controller
@@ -22,7 +23,7 @@ ALSO_FILE = f"{TOKEN_FILE}-also"
 
 
 def is_asked_for(secret: Object) -> bool:
-    """True while there is a rotation to go on with, or one to begin."""
+    """True while there is a rotation to continue or to begin."""
     return key_rotation.is_asked_for(secret, REQUEST_ANNOTATION, STATE_ANNOTATION)
 
 
@@ -47,7 +48,7 @@ def next_step(secret: Object, now: datetime, overlap: timedelta, fresh: str) -> 
 
 
 def _after(secret: Object, state: State, now: datetime) -> tuple[str, Object]:
-    """The step after a phase that has lasted."""
+    """The step after a phase whose time is over."""
     data = secret.get("data") or {}
     if state.phase == IN_USE:
         return "the old token is gone", _patch(secret, State(state.request, DONE, now), {ALSO_FILE: None})

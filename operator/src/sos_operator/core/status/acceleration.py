@@ -13,7 +13,7 @@ _STEPS = (1, 2, 5)
 
 
 def accelerating(rows: Iterable[Mapping[str, Any] | None]) -> list[Verdict]:
-    """The condition of a service that is programmed, from what controllers say of its latest connections (spec/northbound.md 1).
+    """The condition of a programmed service, from controllers' reports of its latest connections (spec/northbound.md 1).
 
     None for a service whose connections no controller counts: one that is spread over uplinks, or one of an earlier controller.
     """
@@ -29,7 +29,7 @@ def accelerating(rows: Iterable[Mapping[str, Any] | None]) -> list[Verdict]:
 
 
 def _message(recent: Mapping[str, Any], reason: str) -> str:
-    """Counts are rounded down to 1, 2, 5, 10, ...: a status is not written for each connection."""
+    """Return the message, with counts rounded down to 1, 2, 5, 10, ..., so that a status is not written for each connection."""
     plain = recent.get("plain")
     count = counted(plain.get(reason)) if isinstance(plain, Mapping) else 0
     minutes, words = counted(recent.get("seconds")) // 60, str(recent.get("message") or "")

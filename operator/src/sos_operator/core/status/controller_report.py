@@ -47,7 +47,7 @@ def build_controller_report(obj: Object, facts: sos_compile.Facts, situation: Si
         fields |= {"configGeneration": generation} if (generation := counted(view.config("generation"))) else {}
         fields |= {"configHash": hash_[:HASH_MAX]} if isinstance(hash_ := view.config("hash"), str) else {}
     verdicts = [accepted, available, datapaths]
-    # A datapath that is away is its site's trouble; the controller itself is ready when it serves the right configuration.
+    # A disconnected datapath shows in its site's status; the controller itself is ready when it serves the right configuration.
     return Report(fields, (*verdicts, summary([accepted, available], "Available", available.message)))
 
 

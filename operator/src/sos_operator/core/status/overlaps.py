@@ -1,7 +1,7 @@
 """Status of services that cover the same connections: the shadowed service, the service that shadows it, and their common site.
 
-Every reader of its namespace can read a service's status: a service of another namespace is not named there. The site's status names
-both, for readers of sites.
+Every reader of its namespace can read a service's status: so that status does not name a service of another namespace. The site's status
+names both services, for readers of sites.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TOO_MANY = "its site has more services that overlap than are compared: use fewer
 
 
 def service_verdicts(key: ObjectKey, shadow: Shadow | None) -> list[Verdict]:
-    """Conditions of a service that shares connections with others; none for one that does not."""
+    """Conditions of a service that shares connections with other services; none for any other service."""
     if shadow is None:
         return []
     if not shadow.compared:
@@ -42,7 +42,7 @@ def unready(verdicts: Iterable[Verdict]) -> list[Verdict]:
 
 
 def overlaps_by_site(facts: Mapping[ObjectKey, Facts]) -> dict[str, list[str]]:
-    """Sentences about services of different namespaces that meet, by the site of their clients."""
+    """Sentences about overlapping services of different namespaces, by the site of their clients."""
     found: dict[str, list[str]] = {}
     for key, each in sorted(facts.items()):
         if key.kind != SERVICE.kind or each.shadow is None or not each.sites:
@@ -55,7 +55,7 @@ def overlaps_by_site(facts: Mapping[ObjectKey, Facts]) -> dict[str, list[str]]:
 
 
 def site_verdicts(sentences: list[str]) -> list[Verdict]:
-    """The condition of a site where services of different namespaces meet."""
+    """The condition of a site where services of different namespaces overlap."""
     if not sentences:
         return []
     remedy = "; spec.services.rules says which namespace may have what"

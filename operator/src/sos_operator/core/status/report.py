@@ -37,7 +37,7 @@ def report(obj: Object, situation: Situation) -> Report:
 
 
 def unknown(error: Exception) -> Report:
-    """The status of an object whose status cannot be found out."""
+    """The status of an object whose status could not be determined."""
     said = " ".join(str(error).split())[:UNKNOWN_MAX]
     message = f"its status cannot be found out: {type(error).__name__}: {said}: this is a bug of SOS, report it with the operator's log"
     return Report({}, (Verdict("Ready", "Unknown", "InternalError", message),))

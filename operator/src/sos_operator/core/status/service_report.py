@@ -68,7 +68,7 @@ def _programmed(id_: str, views: list[ControllerView], situation: Situation) -> 
 
 
 def _gain(id_: str, views: list[ControllerView]) -> str:
-    """Speed-up over the control group, from the first controller that knows it; "" while none does."""
+    """Speed-up over the control group, from the first controller that reports it; "" while none does."""
     rows = [view.service(id_) for view in views if view.asked]
     known = [row["gain"] for row in rows if row and isinstance(row.get("gain"), int | float)]
     return f"{known[0]:.1f}x"[:GAIN_MAX] if known else ""

@@ -27,13 +27,13 @@ NO_MULTUS_FOR_AGENTS = (
 )
 
 
-NODES_MAX = 1024  # as many as the schema of SosSite.status.nodes takes
+NODES_MAX = 1024  # maximum of SosSite.status.nodes in the schema
 
 
 NODE_MESSAGE_MAX = 1024
 
 
-HASH_MAX = 80  # and these are as much of it as its fields take of what controllers say
+HASH_MAX = 80  # maximum length of hashes from outside that the schema accepts
 
 
 def build_site_report(obj: Object, facts: sos_compile.Facts, situation: Situation) -> Report:

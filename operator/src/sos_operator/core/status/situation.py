@@ -36,7 +36,7 @@ class Situation:
     rollouts: Mapping[str, Rollout] = field(default_factory=dict)
     """Rollout of each site's node-configs, by site name."""
     apply_errors: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """(kind, name) of one of our objects -> what the API server said against one of its children."""
+    """(kind, name) of one of our objects -> the API server's error about one of its children."""
     multus: bool = True
     """True if the cluster serves NetworkAttachmentDefinitions."""
 
@@ -51,12 +51,12 @@ class Situation:
         return overlaps.overlaps_by_site(self.compiled.facts)
 
     def pod(self, daemon_set: str, node: str) -> Object | None:
-        """The pod of a DaemonSet on a node, preferring one that is not going away."""
+        """The pod of a DaemonSet on a node, preferring a pod that is not being deleted."""
         found = [p for p in self.seen.pods if daemon_set_of(p) == daemon_set and node_of(p) == node]
         return min(found, key=leaving, default=None)
 
     def node_state(self, site: str, node: str) -> PodState:
-        """State of a site's node: its turn in a roll-out, else its pod's with what the node itself says about it."""
+        """State of a site's node: its turn in a rollout, else its pod's state with the node's own message."""
         if gone := lost(self.nodes.get(node)):
             return gone
         rollout = self.rollouts.get(site, Rollout())
@@ -65,16 +65,16 @@ class Situation:
         state = with_answer(pod_state(pod), answer)
         why = rollout.waiting.get(node)
         if why is None or state.state == "Failed":
-            # Its own failure matters more than whose turn it is.
+            # The node's own failure matters more than its turn.
             return state if why is None else PodState(state.state, f"{state.message}; {why}")
         return PodState("Aborted" if rollout.aborted else "Pending", why)
 
     def controllers(self, names: Iterable[str]) -> list[ControllerView]:
-        """The views of controllers by name; one that is not known at all counts as unreachable."""
+        """The views of controllers by name; an unknown controller counts as unreachable."""
         return [self.views.get(name) or ControllerView(name=name, error="it does not exist (yet)") for name in sorted(names)]
 
     def undecided(self, obj: Object) -> bool:
-        """True while a controller that the object's status depends on has a request to answer, and was well a moment ago."""
+        """True while a controller that the object's status depends on has a request to answer, and was reachable a moment ago."""
         awaited = {view.name for view in self.views.values() if view.awaited}
         meta = obj["metadata"]
         facts = self.compiled.facts.get(ObjectKey(obj["kind"], meta.get("namespace") or "", meta["name"]))
@@ -86,7 +86,7 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Status of one object without its conditions, and what these should say."""
+    """Status of one object without its conditions, and the verdicts for its conditions."""
 
     fields: dict[str, Any]
     verdicts: tuple[Verdict, ...]

@@ -11,24 +11,24 @@ from sos_operator.core.model.kinds import CONTROLLER, EVENT, SERVICE, SITE
 from sos_operator.core.model.objects import Object
 from sos_operator.core.status.situation import Report
 
-# Fields that change all the time and are not worth a write (and a wake of every watcher) for themselves.
+# Fields that change all the time: not worth a write (which wakes every watcher) by themselves.
 COARSE_FIELDS = frozenset({"sessions", "gain", "links"})
 COARSE_SECONDS = 60.0
-# Found once, kept: left out of a report (the object is not accepted just now) they stay as they are.
+# Fields kept once determined: they stay unchanged while a report omits them (the object is not accepted at the moment).
 OUR_CONDITIONS = frozenset(
     {
         "Accelerating", "Accepted", "AgentsRegistered", "Available", "BridgesReady", "DatapathsConnected", "Deployed", "PodsAttachable",
         "Programmed", "Ready", "Registered", "ResolvedRefs", "ServicesOverlap", "Shadowed", "ShadowsOthers", "Up",
     }
 )  # fmt: skip
-"""Condition types the operator writes; those of others on the same object are not compared."""
+"""Condition types the operator writes; other writers' conditions on the same object are not compared."""
 KEPT_FIELDS = {SITE.kind: ("siteID", "nodes"), CONTROLLER.kind: ("controllerID",), SERVICE.kind: ("claim",)}
 EVENT_MESSAGE_MAX = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A status to apply, and the transitions it means."""
+    """A status to apply, and the transitions it contains."""
 
     obj: Object
     status: dict[str, Any]
@@ -36,7 +36,7 @@ class Write:
 
 
 def plan_write(obj: Object, report: Report, now: str, since_last_s: float) -> Write | None:
-    """The status write an object needs, None if what it has says the same. `since_last_s`: seconds since the last write to it."""
+    """The status write an object needs, None if its present status is equal. `since_last_s`: seconds since the last write to it."""
     old = obj.get("status") or {}
     generation = obj["metadata"].get("generation", 0)
     conditions = build_conditions(report.verdicts, old.get("conditions") or [], generation, now)
@@ -86,7 +86,7 @@ def build_event(obj: Object, transition: Transition, name: str, now: str) -> Obj
 
 
 def still_pending(report: Report) -> bool:
-    """True if polling may soon show something better: accepted, but not ready yet. A refused object waits for its author."""
+    """True if polling may soon show a better status: accepted, but not ready yet. A refused object waits for its author."""
     by_type = {v.type: v for v in report.verdicts}
     refused = any(v.status == "False" for t, v in by_type.items() if t in ("Accepted", "ResolvedRefs"))
     ready = by_type.get(READY)
