@@ -14,7 +14,6 @@ from sos_operator.core.status.situation import Report
 # Fields that change all the time: not worth a write (which wakes every watcher) by themselves.
 COARSE_FIELDS = frozenset({"sessions", "gain", "links"})
 COARSE_SECONDS = 60.0
-# Fields kept once determined: they stay unchanged while a report omits them (the object is not accepted at the moment).
 OUR_CONDITIONS = frozenset(
     {
         "Accelerating", "Accepted", "AgentsRegistered", "Available", "BridgesReady", "DatapathsConnected", "Deployed", "PodsAttachable",
@@ -22,6 +21,7 @@ OUR_CONDITIONS = frozenset(
     }
 )  # fmt: skip
 """Condition types the operator writes; other writers' conditions on the same object are not compared."""
+# Fields kept once determined: they stay unchanged while a report omits them (the object is not accepted at the moment).
 KEPT_FIELDS = {SITE.kind: ("siteID", "nodes"), CONTROLLER.kind: ("controllerID",), SERVICE.kind: ("claim",)}
 EVENT_MESSAGE_MAX = 1024
 
