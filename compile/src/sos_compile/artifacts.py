@@ -45,7 +45,7 @@ def build_schemas() -> dict[str, Json]:
     found = {}
     for name, model in SCHEMAS.items():
         schema = model.model_json_schema(by_alias=True)
-        schema["required"] = sorted(schema["properties"])  # what has a default in the model is written nevertheless, and must be there
+        schema["required"] = sorted(schema["properties"])  # fields with a default in the model are always written, so they are required
         schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": name}
         found[f"spec/{name}.schema.json"] = _without_defaults(schema)
     return found
@@ -94,7 +94,7 @@ def _edited(document: Json, edit: Callable[[Json], None], *, rehash: bool = True
 
 
 def _bad(document: Json, path: str, edit: Callable[[Json], None], *, rehash: bool) -> Json:
-    """Return a broken document with the path an error must name; its hash is right, so that the fault alone is found."""
+    """Return a broken document with the path an error must name; its hash is right, so that only the fault is found."""
     return {"path": path, "document": _edited(document, edit, rehash=rehash)}
 
 
@@ -199,12 +199,12 @@ BAD_BALANCE: list[tuple[str, str, Callable[[Json], None]]] = [
 
 
 def render(document: Json) -> str:
-    """Return a document as it is committed."""
+    """Return a document's text as committed."""
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
 def stale(root: Path = ROOT) -> dict[Path, str | None]:
-    """Return files that differ from what would be written -> their right content, None for files that should not be there."""
+    """Return files that differ from the generated ones -> their right content, None for files that should not exist."""
     wanted = {root / path: render(document) for path, document in {**build_schemas(), **build_vectors(root)}.items()}
     present = set((root / "spec" / "vectors" / "config").rglob("*.json"))
     different = {path: text for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text}

@@ -26,7 +26,8 @@ DocumentName = tuple[str, ...]
 
 
 def compile_world(world: World, memo: Memo | None = None) -> Compiled:
-    """Compile everything. Never raises for what users wrote: a bad object becomes a Problem, the others' output is as if it did not exist.
+    """Compile everything. Never raises for what users wrote: a bad object becomes a Problem, and the output of all other objects is as if
+    it did not exist.
 
     That covers unforeseen faults, too: objects and nodes that make the compilation raise are found and left out (fault_isolation.py).
     The result depends on the set of objects, nodes and namespaces, not on their order, and not on what the memo holds.
@@ -50,7 +51,7 @@ class Draft:
         return {name: document["hash"] for name, document in self.documents.items()}
 
     def issued(self, generations: Mapping[DocumentName, int]) -> Compiled:
-        """Return the compilation with these generations in its documents; World.settings' where there is none given."""
+        """Return the compilation with these generations in its documents; by default the generation of World.settings."""
         try:
             return self._issued(generations)
         except Exception:
@@ -86,7 +87,7 @@ class Draft:
 
 
 def draft(world: World, memo: Memo | None = None) -> Draft:
-    """Compile everything but the generations: whether a document gets a new one depends on its hash."""
+    """Compile everything except the generations: a document's hash decides if it gets a new generation."""
     return _fenced(world, memo or Memo(), lambda draft: draft)
 
 

@@ -16,7 +16,7 @@ WRONG = Facts(False, False)
 
 
 def build_facts(objects: Objects, network: Network, verdicts: Verdicts) -> dict[ObjectKey, Facts]:
-    """Return the facts of every object, sorted by key; those that nothing could be made of included."""
+    """Return the facts of every object, sorted by key; including objects that could not be parsed."""
     found: dict[ObjectKey, Facts] = {key: Facts(True, True) for key in objects.keys}
     for placed in network.sites.values():
         found[placed.site.origin.key] = _site(placed)

@@ -1,4 +1,5 @@
-"""Keys derived from one master key (spec/README.md clauses 4 and 5). Only the operator, or the testbed in its place, holds it."""
+"""Keys derived from one master key (spec/README.md clauses 4 and 5). Only the operator, or the testbed in its place, holds the master
+key."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ SENDING_FILE = "sending"
 
 
 def sending_file(key_id: int) -> dict[str, str]:
-    """Return the file of a key folder that names the key to sign with, where that is not the newest (spec/README.md clause 4)."""
+    """Return the file of a key folder that names the key to sign with, if it is not the newest (spec/README.md clause 4)."""
     _check_key_id(key_id)
     return {SENDING_FILE: str(key_id)}
 

@@ -1,7 +1,7 @@
 """Validation rules of the CRDs, evaluated as the API server does (x-kubernetes-validations, Common Expression Language).
 
-The language itself is a library's; here are only the functions of Kubernetes' CEL environment that the rules use, over IP addresses and
-prefixes. An address or prefix is represented by its text, which is what a rule can get at anyway.
+A library implements the language; this module adds only the functions of Kubernetes' CEL environment that the rules use, over IP addresses
+and prefixes. An address or prefix is represented by its text, which is all that a rule can access anyway.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ USES_OLD_SELF = re.compile(r"\boldSelf\b")
 
 
 class RuleError(Exception):
-    """A rule that cannot be evaluated: a fault of the CRD, as the API server would say when the CRD is applied."""
+    """A rule that cannot be evaluated: a fault of the CRD, which the API server would report when the CRD is applied."""
 
 
 def holds(rule: str, value: Any, old: Any = None) -> bool:
@@ -32,7 +32,7 @@ def holds(rule: str, value: Any, old: Any = None) -> bool:
     if USES_OLD_SELF.search(rule):
         context.add_variable("oldSelf", old)
     try:
-        # With optionalOldSelf it is an optional value, of which the library knows nothing.
+        # With optionalOldSelf, oldSelf is an optional value, which the library does not support.
         result = _program(rule.replace("oldSelf.hasValue()", "false" if old is None else "true")).execute(context)
     except (ValueError, KeyError, RuntimeError, TypeError) as error:
         raise RuleError(f"rule {rule!r}: {error}") from error
@@ -64,7 +64,7 @@ def _family(text: str) -> int:
 
 
 def _contains_cidr(outer: str, inner: str) -> bool:
-    """`cidr('10.0.0.0/8').containsCIDR('10.1.0.0/16')`; one of another family is outside."""
+    """`cidr('10.0.0.0/8').containsCIDR('10.1.0.0/16')`; a prefix of another family is outside."""
     networks = [parse_cidr(text).network for text in (outer, inner)]
     if networks[0].version != networks[1].version:
         return False

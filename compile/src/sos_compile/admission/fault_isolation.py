@@ -1,6 +1,7 @@
 """Find the objects and nodes that make a compilation raise, and compile without them.
 
-An unforeseen case must cost the object that meets it, never the compilation of all others. An exception in the middle of a compilation
+An unforeseen case may cost only the object that causes it, never the compilation of all other objects. An exception in the middle of a
+compilation
 does not name the object at fault, so objects are left out until the rest compiles: the culprit is then rejected like any invalid object,
 with the exception as the reason.
 """
@@ -20,20 +21,21 @@ Faults = Mapping[ObjectKey, Fault]
 Attempt = Callable[[Faults], T]
 
 MAX_SEARCHES = 16
-"""Culprits looked for one by one, each at the cost of some dozens of compilations. Then as many among pools, sites and controllers only, as
-a site that is wrong can look like a fault of each of its nodes; and then, of these, whatever comes before a culprit is left out with it."""
-MAX_TOGETHER = 4  # objects that raise together only; of more, any is taken
-MAX_MESSAGE = 240  # characters of the exception in a condition; the whole of it is in the log
+"""Maximum number of culprits searched one by one, each at the cost of some dozens of compilations. Then as many are searched among pools,
+sites and controllers only, as a wrong site can look like a fault of each of its nodes; after that, all of these that come before a culprit
+are left out with it."""
+MAX_TOGETHER = 4  # maximum size of a set of objects that raise only together; of a larger set, any object is left out
+MAX_MESSAGE = 240  # characters of the exception in a condition; the log has all of it
 NODE = "Node"
 REMEDY = "this is a bug of SOS: report it with the object and the operator's log; the object is left out until it or SOS changes"
 
-# Left out first: the objects that cost least. A service or link is one tenant's, a node is one machine, a controller carries all sites.
+# Leave out first the objects that cost least. A service or link affects one tenant, a node one machine, a controller all sites.
 _ORDER = {kind: i for i, kind in enumerate(("SosService", "SosLink", NODE, "SosAgent", "SosSite", "SosController"))}
 _LARGE = frozenset(("SosAgent", "SosSite", "SosController"))
 
 
 class Faulty(Exception):  # noqa: N818 - it carries faults, and is none
-    """Raised inside an attempt that knows whose fault it is."""
+    """Raised inside an attempt that knows the faulty objects."""
 
     def __init__(self, faults: Faults) -> None:
         super().__init__(f"{len(faults)} objects raise")
@@ -41,7 +43,7 @@ class Faulty(Exception):  # noqa: N818 - it carries faults, and is none
 
 
 def fault_of(key: ObjectKey, error: BaseException) -> Fault:
-    """Return what an exception says about an object: its beginning for people, all of it for the log."""
+    """Return an object's fault: the beginning of the exception's text for people, all of it for the log."""
     said = " ".join(str(error).split())
     text = f"{type(error).__name__}: {said}" if said else type(error).__name__
     return Fault(key, text[:MAX_MESSAGE], "".join(traceback.format_exception(error)))
@@ -60,11 +62,10 @@ def in_order(keys: Iterable[tuple[ObjectKey, str]]) -> list[ObjectKey]:
 
 
 def isolate(candidates: Sequence[ObjectKey], attempt: Attempt[T], error: Exception, known: Faults) -> tuple[T, Faults]:
-    """Return the result of `attempt`, which raises `error`, with as few objects left out as it takes, and these.
+    """`attempt` raises `error` with all objects: return its result with as few objects left out as possible, and these objects. Raises the
+    exception that `attempt` raises without any object.
 
-    Raises what it raises without any object.
-
-    `known` were the culprits of the last compilation: a world that is as it was needs no second search.
+    `known` were the culprits of the last compilation: an unchanged world needs no second search.
     """
     if known and _raised(attempt, known) is None:
         return attempt(known), known
@@ -89,9 +90,9 @@ def isolate(candidates: Sequence[ObjectKey], attempt: Attempt[T], error: Excepti
 
 
 def _culprit(left: Sequence[ObjectKey], found: Faults, attempt: Attempt[T], error: Exception, *, alone: bool) -> Faults:
-    """Find who to leave out: of objects that raise together only, the one without which the rest can be compiled.
-
-    The first that is needed is found with those before it left out; it may take others to raise, which are found in the same way.
+    """Find the object to leave out: of objects that raise only together, the one without which the rest can be compiled. Find the first
+    object that is needed to raise, with all before it left out; it may raise only together with further objects, which are found in the
+    same way.
     """
     together: list[ObjectKey] = []
     rest, before = list(left), list[ObjectKey]()
@@ -112,9 +113,8 @@ def _culprit(left: Sequence[ObjectKey], found: Faults, attempt: Attempt[T], erro
 def _first_needed(
     rest: Sequence[ObjectKey], found: Faults, attempt: Attempt[T], error: Exception, *, required: bool
 ) -> tuple[int | None, Exception]:
-    """Find the first of the candidates with which the world can be compiled once those before it are left out, and what it raised with it.
-
-    None if they all make no difference, which is for the caller to raise unless others are `required`.
+    """Find the first candidate such that the world compiles once it and those before it are left out, and the exception raised with it.
+    None if the candidates make no difference; then the caller raises unless other objects are `required`.
     """
     raised = _raised(attempt, {**found, **_as_faults(rest, error)})
     if raised is not None:

@@ -12,7 +12,7 @@ import yaml
 
 from sos_compile.model.world import Json, Loaded
 
-MAX_FILE_BYTES = 16 * 1024 * 1024  # as much as a controller-config may have; anything larger is not a set of custom resources
+MAX_FILE_BYTES = 16 * 1024 * 1024  # the maximum of a controller-config; a larger file is not a set of custom resources
 
 
 class LoadError(Exception):

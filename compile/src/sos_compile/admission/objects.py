@@ -17,7 +17,7 @@ from sos_compile.model.world import Json, Loaded, Namespace, ObjectKey, World
 
 @dataclass(frozen=True)
 class Objects:
-    """Parsed objects, oldest first, and everything that may be named: the keys of all objects, right or wrong."""
+    """Parsed objects, oldest first, and the keys of all objects, valid or not, which other objects may name."""
 
     sites: tuple[Site, ...]
     pools: tuple[Pool, ...]
@@ -29,7 +29,8 @@ class Objects:
 
 
 def collect(world: World, verdicts: Verdicts, memo: Memo) -> Objects:
-    """Admit and parse every object. Of several with one key the oldest counts; Namespaces among them join the world's own."""
+    """Admit and parse every object. Of several objects with one key the oldest counts; Namespace objects are added to the world's
+    namespaces."""
     parsed: dict[ObjectKey, Parsed] = {}
     keys: set[ObjectKey] = set()
     given = sorted(_given(world), key=lambda item: (_created(item.obj), item.file, item.index))
@@ -69,7 +70,8 @@ def named(obj: Json) -> ObjectKey:
 
 
 def candidates(world: World) -> dict[ObjectKey, Hashable]:
-    """Return whatever may be left out of the world, in that order (fault_isolation.py), each with what its content follows from."""
+    """Return the objects and nodes that may be left out of the world, in that order (fault_isolation.py), each with the identity of its
+    content."""
     objects = {named(item.obj): item.obj for item in _given(world) if not _is_namespace(item.obj)}
     nodes = {ObjectKey(NODE, "", node.name): (tuple(sorted(node.labels.items())), node.address) for node in world.nodes}
     order = in_order([*((key, _created(obj)) for key, obj in objects.items()), *((key, "") for key in nodes)])
@@ -86,7 +88,7 @@ def _judge(item: Loaded) -> Admission:
     try:
         full, problems = admit(item.obj, item.file or None)
         return Admission(_key(full), None if problems else parse(full, item.file or None), tuple(problems))
-    except Exception as error:  # whatever its schema, rules or parser stumbled over: it is this object's
+    except Exception as error:  # an exception in schema, rules or parser is this object's fault
         key = named(full)
         return Admission(key, None, (), fault_of(key, error))
 

@@ -1,6 +1,7 @@
 """Admission as the API server does it, from the CRD files themselves: defaults, structural schema, list types, CEL rules.
 
-Where the API server would prune an unknown field silently, this reports it, as `kubectl apply` does by asking for strict validation.
+The API server would prune an unknown field silently; this module reports the field, as `kubectl apply` does by requesting strict
+validation.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from sos_compile.model.world import Json
 GROUP = "sos.network"
 VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
-NAME = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z")  # RFC 1123 subdomain, as Kubernetes wants it
+NAME = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z")  # RFC 1123 subdomain, as Kubernetes requires
 LABEL = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?\Z")
 MAX_NAME = 253
-MAX_PROBLEMS = 64  # of one object; more are not read, and a hostile file could make millions
+MAX_PROBLEMS = 64  # per object: users do not read more, and a hostile file could cause millions
 
 Path = tuple[str | int, ...]
 
@@ -35,7 +36,7 @@ Path = tuple[str | int, ...]
 def admit(obj: Json, file: str | None = None, old: Json | None = None) -> tuple[Json, list[Problem]]:
     """Return the object with the schema's defaults and every problem the API server would refuse it for (at most 64).
 
-    `old` is the object being replaced: with it the rules about immutable fields are judged as well. The object given is not changed. An
+    `old` is the object being replaced: with `old`, rules about immutable fields are evaluated as well. The given object is not changed. An
     object without metadata.namespace of a namespaced kind gets `default`, as kubectl would give it.
     """
     full, found = _admit(obj, old)
@@ -82,7 +83,7 @@ def render(path: Path) -> str:
 def _metadata(obj: Json, namespaced: bool) -> list[_Finding]:
     metadata = obj.setdefault("metadata", {})
     if not isinstance(metadata, dict):
-        return []  # the schema says it
+        return []  # the schema reports this
     found = []
     name = metadata.get("name")
     if not isinstance(name, str) or not NAME.match(name) or len(name) > MAX_NAME:
@@ -190,7 +191,7 @@ def _children(value: Any, schema: Json) -> Iterator[tuple[str | int, Any, Json]]
 
 
 def _duplicates(value: Any, schema: Json, path: Path) -> Iterator[_Finding]:
-    """Entries of lists of type map or set that are there twice."""
+    """Duplicate entries in lists of type map or set."""
     if isinstance(value, list) and schema.get("x-kubernetes-list-type") in {"map", "set"}:
         seen: list[Any] = []
         for i, item in enumerate(value):
@@ -208,7 +209,7 @@ def _list_key(item: Any, schema: Json) -> Any:
 
 
 def _rules(value: Any, old: Any, schema: Json, path: Path) -> Iterator[_Finding]:
-    """CEL rules that do not hold, outermost first. Rules over oldSelf are judged only where there is an old value."""
+    """CEL rules that do not hold, outermost first. Rules about oldSelf are evaluated only if there is an old value."""
     for rule in schema.get("x-kubernetes-validations", []):
         if cel_rules.USES_OLD_SELF.search(rule["rule"]) and old is None and not rule.get("optionalOldSelf"):
             continue
@@ -220,7 +221,7 @@ def _rules(value: Any, old: Any, schema: Json, path: Path) -> Iterator[_Finding]
 
 
 def _old_child(part: str | int, item: Any, old: Any, schema: Json) -> Any:
-    """Return what the child replaces: by name in objects, by key in lists of type map, nothing in other lists."""
+    """Return the old value of a child: by name in objects, by key in lists of type map, none in other lists."""
     if isinstance(old, dict):
         return old.get(part)
     if isinstance(old, list) and schema.get("x-kubernetes-list-type") == "map":

@@ -12,10 +12,10 @@ from sos_compile.model.resources import Origin
 from sos_compile.model.world import Fault, ObjectKey
 
 T = TypeVar("T")
-MAX_PROBLEMS = 4096  # in all; beyond, a summary says how many more there are
+MAX_PROBLEMS = 4096  # maximum over all objects; beyond it, a summary gives the number of further problems
 
 REFERENCES = {Reason.SITE_NOT_FOUND, Reason.CONTROLLER_NOT_FOUND, Reason.UPLINK_NOT_FOUND, Reason.NOT_PERMITTED, Reason.SHADOWED}
-"""Reasons that speak of what an object names, not of the object itself (condition ResolvedRefs, not Accepted)."""
+"""Reasons about objects that an object names, not about the object itself (condition ResolvedRefs, not Accepted)."""
 
 
 @dataclass
@@ -25,14 +25,14 @@ class Verdicts:
     problems: list[Problem] = field(default_factory=list)
     by_key: dict[ObjectKey, Problem] = field(default_factory=dict)
     left_out: Mapping[ObjectKey, Fault] = field(default_factory=dict)
-    """Objects and nodes with which the compilation raises (fault_isolation.py)."""
+    """Objects and nodes left out because the compilation raises with them (fault_isolation.py)."""
     faults: list[Fault] = field(default_factory=list)
-    """Those of them that there are, and objects whose admission raised."""
+    """Faults of left-out objects that exist, and of objects whose admission raised."""
     raised: dict[ObjectKey, Fault] = field(default_factory=dict)
-    """Objects that raised where it was known which: the compilation is made again without them."""
+    """Objects that raised in a step of their own: the compilation is repeated without them."""
 
     def attempt(self, origin: Origin, make: Callable[..., T], *given: object) -> T | None:
-        """Return the result for one object, None if it raises: with thousands of services, no search for the culprit is needed."""
+        """Return the result for one object, None if it raises, which saves the search for a culprit among thousands of services."""
         try:
             return make(*given)
         except Exception as error:
@@ -45,19 +45,19 @@ class Verdicts:
             raise Faulty(self.raised)
 
     def reject(self, origin: Origin, path: str, reason: Reason, message: str, remedy: str = "") -> None:
-        """Take the object out of the compilation, or leave it in crippled; which of the two is the caller's doing."""
+        """Record a problem of an object. The caller leaves the object out of the compilation, or keeps it with reduced function."""
         key = origin.key
         problem = Problem(key.kind, key.namespace, key.name, path, reason, message, remedy, origin.file)
         self.problems.append(problem)
         self.by_key.setdefault(key, problem)
 
     def warn(self, origin: Origin, path: str, reason: Reason, message: str, remedy: str = "") -> None:
-        """Say something that changes nothing."""
+        """Record a warning, which does not affect the compilation."""
         key = origin.key
         self.problems.append(Problem(key.kind, key.namespace, key.name, path, reason, message, remedy, origin.file, warning=True))
 
     def admission(self, key: ObjectKey, problems: list[Problem]) -> None:
-        """Take over what admission found."""
+        """Add the problems found by admission."""
         self.problems.extend(problems)
         if problems:
             self.by_key.setdefault(key, problems[0])

@@ -1,6 +1,6 @@
 """`Network` to the three configuration documents of spec/. Pure; one document never depends on another's text.
 
-`compiler.draft` builds all documents without generations, `Draft.issued` adds these.
+`compiler.draft` builds all documents without generations, `Draft.issued` adds the generations.
 
 `controller_config`   one per controller: ports, sites, services (spec/controller-config.md)
 `node_config`         one per node and site: bridge, uplinks, tunnels, base entries (spec/node-config.md section 1)

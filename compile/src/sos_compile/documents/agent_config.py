@@ -44,7 +44,7 @@ def build_agent_config(network: Network, placed: PlacedSite, agent: AgentPlace, 
 
 
 def depends_on(network: Network, placed: PlacedSite, agent: AgentPlace) -> Hashable:
-    """Return what an agent's document follows from, its generation apart."""
+    """Return all inputs of an agent's document except its generation."""
     services = _services(network, placed)
     peers = [network.sites[name] for name in sorted({_peer_of(placed, each) for each in services})]
     return (
@@ -95,7 +95,7 @@ def _peer(peer: PlacedSite) -> Json:
 def _service(placed: PlacedSite, service: PlacedService) -> Json:
     transport = service.service.transport
     role = "Ingress" if service.source == placed.site.name else "Egress"
-    # Only clients that arrive without an order are the agent's to hold.
+    # An agent may hold only clients that arrive without an order.
     holds = role == "Ingress" and service.service.setup == "Proactive"
     return {
         "id": service.service.id,

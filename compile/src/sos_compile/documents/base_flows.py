@@ -19,17 +19,18 @@ FORWARD = 1
 TO_CONTROLLERS = "CONTROLLER:65535"  # the whole packet (OpenFlow 1.3, OFPCML_NO_BUFFER)
 TO_FORWARD = f"goto_table:{FORWARD}"
 UNTAGGED = "vlan_tci=0x0000/0x1fff"
-"""OFPVID_NONE: what controllers are told of hosts is about frames without an 802.1Q tag."""
+"""OFPVID_NONE: packet-ins about hosts are only of frames without an 802.1Q tag."""
 
 DISCOVERY_PRIORITY = 65000
 GUARD_PRIORITY = 45000
 REJECT_PRIORITY = 29970
-"""Below punts, whoever's: what a controller accelerates never comes here. Above what it observes or balances."""
+"""Below the punts of all controllers: accelerated connections never reach these entries. Above the entries of observed or balanced
+connections."""
 REJECT_AGENT_PRIORITY = 45500
 REJECT_GUARD_PRIORITY = 45600
 REJECT_PORT_PRIORITY = 65050
 REJECT_MAC = "02:53:4f:53:00:03"
-"""Source of resets, so that no switch takes the reject port for where the server is."""
+"""Source MAC address of resets, so that no switch learns the server's location at the reject port."""
 BARE_SYN = "tcp_flags=+syn-ack-rst-fin"
 ARP_PRIORITY = 20000
 NO_BASE_PRIORITY = 1000
@@ -37,7 +38,7 @@ NO_BASE_PRIORITY = 1000
 
 @dataclass(frozen=True)
 class Rejects:
-    """Connections that must not be plain. `match`: addresses and ports; `whole`: agents get no segments of them but those of sessions."""
+    """Connections that must not be plain. `match`: addresses and ports; `whole`: agents get only their sessions' segments."""
 
     match: str
     whole: bool
@@ -68,13 +69,14 @@ def build_base_flows(
 
 
 def _reject_flows(rejects: list[Rejects], agent_ports: list[int], agents: list[str]) -> Iterator[BaseFlow]:
-    """Yield what keeps connections from being plain: from hosts, and from agents, which forward what they do not take."""
+    """Yield entries that keep connections from being plain: from hosts, and from agents, which forward connections that they do not
+    accept."""
     if not rejects:
         return
     to_reject, reset = f"output:{REJECT_OFPORT}", f"mod_dl_src:{REJECT_MAC},NORMAL"
     yield _flow(REDIRECT, REJECT_PORT_PRIORITY, f"in_port={REJECT_OFPORT},tcp,tcp_flags=+rst", reset)
     yield _flow(REDIRECT, REJECT_PORT_PRIORITY - 1, f"in_port={REJECT_OFPORT}", "drop")
-    for match in agents:  # whose own connections may lie within what a service covers
+    for match in agents:  # a service may cover agents' own connections
         yield _flow(REDIRECT, REJECT_GUARD_PRIORITY, match, TO_FORWARD)
     for each in rejects:
         yield _flow(REDIRECT, REJECT_PRIORITY, f"{UNTAGGED},tcp,{BARE_SYN},{each.match}", to_reject)

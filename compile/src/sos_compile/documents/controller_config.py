@@ -25,7 +25,7 @@ def build_controller_config(network: Network, name: str, generation: int, memo: 
 
 
 def _site(placed: PlacedSite, network: Network, *, among_switches: bool) -> doc.SiteEntry:
-    """Return a site's entry. `among_switches`: the controller forwards plainly somewhere, and has to know by which links nobody does."""
+    """Return a site's entry. `among_switches`: the controller forwards plain traffic somewhere, and must know the links that carry none."""
     site = placed.site
     labelled = [uplink.name for uplink in site.uplinks if not uplink.base] if among_switches else []
     nodes = [doc.DatapathEntry(dpid=node.dpid, name=node.node.name, forwarding="Node", labelled_ports=labelled) for node in placed.nodes]
@@ -46,7 +46,7 @@ def _site(placed: PlacedSite, network: Network, *, among_switches: bool) -> doc.
 
 
 def build_service(placed: PlacedService, network: Network, memo: Memo) -> doc.ServiceEntry:
-    """Return a service's entry; most are as they were in the last compilation."""
+    """Return a service's entry; most are unchanged since the last compilation."""
     ends = (ByIdentity(network.sites[name].site) for name in (placed.source, placed.target))
     covered = (placed.source_prefixes, placed.target_prefixes, placed.ports)
     return memo.entries.get((ByIdentity(placed.service), *ends, *covered), lambda: _service(placed))
@@ -98,17 +98,17 @@ def _balance(placed: PlacedBalance) -> doc.BalanceEntry:
 
 
 def build_ports(ranges: tuple[tuple[int, int], ...]) -> list[doc.PortRange]:
-    """Return port ranges as the documents have them."""
+    """Return port ranges in the documents' form."""
     return [doc.PortRange(first=first, last=last) for first, last in ranges]
 
 
 def build_transport(transport: Transport) -> doc.Transport:
-    """Return transport settings as a controller has them: whether streams are encrypted and data is compressed is between the agents."""
+    """Return transport settings for a controller: encryption and compression concern the agents only."""
     return doc.Transport.model_validate(transport_values(transport))
 
 
 def transport_values(transport: Transport) -> Json:
-    """Return the transport settings as controllers and agents get them."""
+    """Return the transport settings common to controllers and agents."""
     return {
         "streams": transport.streams,
         "blockBytes": transport.block_bytes,

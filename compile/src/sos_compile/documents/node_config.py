@@ -15,18 +15,17 @@ from sos_compile.resolve.rejects import REJECT_PORT
 
 BRIDGE = "br-sos"
 MAX_TUNNELS = 1024
-ENDPOINT = re.compile(r"^tcp:[0-9]{1,3}(\.[0-9]{1,3}){3}:[0-9]{1,5}\Z")  # others are none that a bridge can be told of
+ENDPOINT = re.compile(r"^tcp:[0-9]{1,3}(\.[0-9]{1,3}){3}:[0-9]{1,5}\Z")  # a bridge accepts no other endpoints
 MAX_CONTROLLERS = 16
-MESH_LIMIT = MAX_TUNNELS + 1  # nodes of one mesh
+MESH_LIMIT = MAX_TUNNELS + 1  # maximum number of nodes of one mesh
 
 __all__ = ["AGENT_OFPORT", "BRIDGE", "DEFAULT_MTU", "build_node_config", "vni"]
 
 
 def vni(a: int, b: int) -> int:
-    """Return the VXLAN network identifier of the tunnel between two nodes: the same at both ends, and one pair's alone.
-
-    Two VXLAN devices of a machine must differ in it, as the kernel tells them apart by identifier and port only. 4,095 nodes need
-    8,382,465 of the 2^24.
+    """Return the VXLAN network identifier of the tunnel between two nodes: the same at both ends, and unique to the pair. Two VXLAN devices
+    of a machine need different identifiers, as the kernel tells devices apart by identifier and port only. 4,095 nodes need 8,382,465 of
+    the 2^24 identifiers.
     """
     low, high = min(a, b), max(a, b)
     return high * (high - 1) // 2 + low
@@ -60,7 +59,7 @@ def build_node_config(
             "uplinks": uplinks,
             "tunnels": tunnels,
             "agentPorts": [
-                # Ports that the CNI makes are others' to sos-node: it finds them with the number their network asks for.
+                # sos-node does not make ports that the CNI makes: it finds them by the number that their network requests.
                 doc.AgentPort(name=agent.host_name, ofport=agent.host_port)
                 for agent in sorted(own_agents, key=lambda a: a.slot)
                 if network.pools[agent.pool].attach == "Host"
@@ -76,7 +75,7 @@ def build_node_config(
 def depends_on(
     network: Network, placed: PlacedSite, node: NodePlace, endpoints: Mapping[str, tuple[str, ...]], settings: Settings
 ) -> Hashable:
-    """Return what a node's document follows from, its generation apart."""
+    """Return all inputs of a node's document except its generation."""
     mesh = tuple((other.number, other.node.address) for other in network.mesh_of(placed))
     own = (node.node.name, node.number, node.dpid, node.node.address)
     agents = tuple(_agents_in_view(network, placed))
@@ -93,7 +92,7 @@ def rewrites(site: Site) -> bool:
 
 def _bridge(site: Site, dpid: str) -> Json:
     kind = {"Auto": "Auto", "System": "system", "Netdev": "netdev"}[site.datapath_type]
-    # Rewriting MAC addresses keeps checksums right with segmentation offload in user space; rewriting more would not.
+    # With segmentation offload in user space, checksums stay right if only MAC addresses are rewritten.
     return {"name": BRIDGE, "datapathId": dpid, "datapathType": kind, "mtu": site.mtu, "userspaceTso": not rewrites(site)}
 
 
@@ -121,7 +120,7 @@ def _controllers(network: Network, site: Site, endpoints: Mapping[str, tuple[str
 
 
 def _agents_in_view(network: Network, placed: PlacedSite) -> list[AgentPlace]:
-    """Agents whose traffic must never be redirected here: the site's own, and those of sites it has services with."""
+    """Agents whose traffic must never be redirected here: agents of this site, and of sites it has services with."""
     name = placed.site.name
     near = {name}.union(*((service.source, service.target) for service in network.services_of[name]))
     return [agent for each in sorted(near) for agent in network.sites[each].agents]

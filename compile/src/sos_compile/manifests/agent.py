@@ -32,14 +32,14 @@ from sos_compile.model.world import Json, Settings
 
 COMPONENT = "agent"
 CONFIG, KEYS, STATE = "/etc/sos/agent", "/etc/sos/keys", "/var/lib/sos/agent"
-STOP_MARGIN_S = 15  # after draining: to reset what is left and leave
+STOP_MARGIN_S = 15  # after draining: to reset the remaining sessions and exit
 NETWORKS_ANNOTATION = "k8s.v1.cni.cncf.io/networks"
 INTERFACE = "net0"  # as agent-configs call it
 CAPABILITIES = ["NET_ADMIN", "NET_BIND_SERVICE", "NET_RAW", "SYS_ADMIN"]  # why each: agent-image/Dockerfile
 
 
 def build_agents(pool: Pool, placed: PlacedSite, slot: int, configs: Mapping[str, Source], settings: Settings) -> list[Json]:
-    """Return what a pool's agents at one site consist of; `configs` maps nodes to agent-configs."""
+    """Return the manifests of a pool's agents at one site; `configs` maps nodes to agent-configs."""
     name = naming.agent(settings.prefix, pool.name, placed.site.name)
     extra = {SITE_LABEL: placed.site.name, POOL_LABEL: pool.name}
     labels = build_labels(settings, COMPONENT, extra)
@@ -72,8 +72,8 @@ def _network(pool: Pool, placed: PlacedSite, slot: int, settings: Settings) -> J
     """Return the agents' NetworkAttachmentDefinition.
 
     It has no address management: an agent gives its interface the address that the operator has allocated to it (SosSite.status.nodes),
-    which no other agent of any node has. The port's number is that of the node-config's guards; a node has one agent of a pool, so one
-    network per pool and site can ask for it.
+    which no other agent of any node has. The port has the number used in the node-config's guards. A node has one agent of a pool, so one
+    network per pool and site can request that number.
     """
     name = naming.agent_network(settings.prefix, pool.name, placed.site.name)
     labels = build_labels(settings, COMPONENT, {SITE_LABEL: placed.site.name, POOL_LABEL: pool.name})

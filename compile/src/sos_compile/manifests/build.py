@@ -58,7 +58,7 @@ def host_local_is_wrong(placed: PlacedSite) -> bool:
 
 
 def complain(network: Network, manifests: list[tuple[Origin, Json]], verdicts: Verdicts) -> None:
-    """Report what cannot be rendered, or not applied."""
+    """Report objects that cannot be rendered or applied."""
     for placed in network.sites.values():
         if host_local_is_wrong(placed):
             message = f"host-local gives addresses per node, and the site has {len(placed.nodes)} nodes"
@@ -73,7 +73,8 @@ def complain(network: Network, manifests: list[tuple[Origin, Json]], verdicts: V
 
 
 def _what_is_large(network: Network, owner: Origin, manifest: Json) -> tuple[str, str]:
-    """Name the owner of a configuration that is too large, and the remedy: a controller's grows with services, the others with nodes."""
+    """Name the owner of a configuration that is too large, and the remedy: a controller's configuration grows with services, all others
+    with nodes."""
     if owner.key.kind == "SosController":
         controllers = [service.controller for service in network.services] + [balance.controller for balance in network.balances]
         remedy = "remove services, join some (prefixes and ports may be ranges), or give some to another SosController (spec.controller)"
@@ -82,7 +83,7 @@ def _what_is_large(network: Network, owner: Origin, manifest: Json) -> tuple[str
 
 
 def held_children(keys: Iterable[ObjectKey], network: Network, prefix: str) -> tuple[tuple[str, str], ...]:
-    """Return (kind, name) of whatever objects that are not accepted may have been rendered into before."""
+    """Return (kind, name) of children that objects that are not accepted may have had before."""
     names: dict[str, set[str]] = {}
     for key in keys:
         names.setdefault(key.kind, set()).add(key.name)
@@ -96,7 +97,7 @@ def held_children(keys: Iterable[ObjectKey], network: Network, prefix: str) -> t
     held |= {(kind, name) for name in agents for kind in ("NetworkPolicy", "PodDisruptionBudget")}
     held |= {("NetworkAttachmentDefinition", naming.network(prefix, site)) for site in networks}
     held |= {("NetworkAttachmentDefinition", naming.agent_network(prefix, *pair)) for pair in pairs}
-    # Made by the operator, mounted by what is held.
+    # The operator makes these Secrets, and held children mount them.
     held |= {("Secret", naming.site_keys(prefix, site)) for _, site in pairs}
     return tuple(sorted(held.union(*(_of_controller(prefix, name) for name in controllers - set(network.controllers)))))
 

@@ -15,7 +15,7 @@ SITE_LABEL = "sos.network/site"
 POOL_LABEL = "sos.network/pool"
 CONTROLLER_LABEL = "sos.network/controller"
 MAX_CONFIG_MAP_BYTES = 1_000_000  # a ConfigMap holds 1 MiB, names and metadata included
-LAID_OUT_DOCUMENTS = 8  # a ConfigMap with more documents has them without white space, for room
+LAID_OUT_DOCUMENTS = 8  # a ConfigMap with more documents has them without white space, to save room
 MAX_NOT_IN = 64
 
 
@@ -69,7 +69,7 @@ def config_map_bytes(config_map: Json) -> int:
 
 
 def build_node_affinity(placed: PlacedSite, *unwanted: str) -> Json:
-    """Return the affinity that puts pods on the site's nodes: by its selector, so that a node joining does not replace the others' pods.
+    """Return the affinity that puts pods on the site's nodes: by its selector, so that a joining node does not replace other nodes' pods.
 
     Nodes with one of the labels `unwanted` are left out.
     """
@@ -111,14 +111,14 @@ def mount(name: str, path: str, *, read_only: bool = False) -> Json:
 
 
 def http_probe(path: str, port: int | str, *, period_s: int, failures: int) -> Json:
-    """Return a probe of the process itself: none asks for anything remote, or an outage elsewhere would restart what still works."""
+    """Return a probe of the process itself: no probe depends on anything remote, or an outage elsewhere would restart working processes."""
     return {"httpGet": {"path": path, "port": port}, "periodSeconds": period_s, "failureThreshold": failures, "timeoutSeconds": 5}
 
 
 def security_context(capabilities: list[str]) -> Json:
     """Return the security context of a container that runs as root with these capabilities and nothing else, on a read-only root.
 
-    The runtimes' seccomp profiles open with SYS_ADMIN what that capability is for (namespaces, mounts) and keep the rest closed.
+    With SYS_ADMIN, the runtimes' seccomp profiles allow the system calls of that capability (namespaces, mounts) and deny the rest.
     """
     return {
         "runAsUser": 0,

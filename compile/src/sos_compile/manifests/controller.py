@@ -22,13 +22,13 @@ from sos_compile.model.world import Json, Settings
 COMPONENT = "controller"
 OPENFLOW_PORT = 6653  # IANA
 API_PORT = 8080
-FAMILY = {"ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack"}  # switches are told IPv4 addresses, whatever the cluster prefers
+FAMILY = {"ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack"}  # switches get IPv4 addresses, whatever the cluster prefers
 USER = 65532  # "nonroot" of the usual minimal images
 CONFIG, KEYS, TOKEN, STATE = "/etc/sos/config", "/etc/sos/keys", "/etc/sos/token", "/var/lib/sos"
 
 
 def build_controller(controller: Controller, config: Source, settings: Settings) -> list[Json]:
-    """Return what one Managed controller consists of. The two Secrets it mounts are the operator's (naming.controller_keys and _token)."""
+    """Return the manifests of one Managed controller. The operator makes the two Secrets it mounts (naming.controller_keys and _token)."""
     name = naming.controller(settings.prefix, controller.name)
     extra = {CONTROLLER_LABEL: controller.name}
     labels, selector = build_labels(settings, COMPONENT, extra), build_selector(settings, COMPONENT, extra)
@@ -43,7 +43,7 @@ def build_controller(controller: Controller, config: Source, settings: Settings)
         *build_network_policy(metadata, selector, OPENFLOW_PORT, API_PORT, settings),
     ]
     if controller.service_type != "ClusterIP":
-        # A Service of its own: what is reachable from outside is OpenFlow, never the API.
+        # A separate Service: only OpenFlow is reachable from outside, never the API.
         outer = build_metadata(settings, naming.controller_openflow(settings.prefix, controller.name), controller.origin, labels)
         found.append(_service(outer, {"type": controller.service_type, "ports": [openflow]}, selector))
     return found

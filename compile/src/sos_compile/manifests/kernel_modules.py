@@ -1,4 +1,4 @@
-"""Init container that loads kernel modules before a node's switch starts, where the cluster's operator asks for it."""
+"""Init container that loads kernel modules before a node's switch starts, if the installation requests it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOADER_CAPABILITIES = ["SYS_MODULE"]
 
 
 def build_modules(site: Site, settings: Settings) -> Json:
-    """Return `initContainers` of a node's pod with the one that loads modules; nothing if there is nothing to load."""
+    """Return `initContainers` of a node's pod with the container that loads modules; empty if there is nothing to load."""
     arguments = _arguments(site) if settings.load_modules else []
     if not arguments:
         return {}
@@ -32,11 +32,12 @@ def build_modules(site: Site, settings: Settings) -> Json:
 
 
 def module_volumes(site: Site, settings: Settings) -> list[Json]:
-    """Return the volumes that `build_modules` mounts. Of no type: a node without the folder has nothing to load, and its pod starts."""
+    """Return the volumes that `build_modules` mounts. Volumes without a type: the pod starts even on a node without the folder, which has
+    nothing to load."""
     return [host_path(VOLUME, FOLDER, "")] if build_modules(site, settings) else []
 
 
 def _arguments(site: Site) -> list[str]:
-    """Return what modules.sh is asked for: nothing that the site makes no use of, and what it cannot do without as needed."""
+    """Return the arguments of modules.sh: only modules that the site uses, indispensable ones marked as needed."""
     switch = {"System": ["--need", "openvswitch"], "Auto": ["--want", "openvswitch"], "Netdev": []}[site.datapath_type]
     return [*switch, *(["--want", "vxlan"] if site.wan == "Overlay" else [])]

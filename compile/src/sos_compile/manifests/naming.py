@@ -7,11 +7,11 @@ import re
 
 MAX_NAME = 63  # RFC 1123 label; DaemonSet names become label values of their pods
 HASH_DIGITS = 8
-HASHED = re.compile(rf"-[0-9a-f]{{{HASH_DIGITS}}}$")  # looks as if it ended in a hash
+HASHED = re.compile(rf"-[0-9a-f]{{{HASH_DIGITS}}}$")  # a name that seems to end in a hash
 
 
 def child(*parts: str) -> str:
-    """Join the parts with `-`; what is too long, or would not be told apart from another join, ends in a hash of the parts."""
+    """Join the parts with `-`; a name that is too long, or ambiguous with another join, ends in a hash of the parts."""
     joined = "-".join(parts)
     name = re.sub(r"[^a-z0-9-]", "-", joined.lower())
     ambiguous = any("-" in part for part in parts[1:-1]) or HASHED.search(joined) is not None
@@ -52,7 +52,7 @@ def agent(prefix: str, pool: str, site: str) -> str:
 
 
 def agent_network(prefix: str, pool: str, site: str) -> str:
-    """Return the name of the network by which a pool's agents join a site's bridge: with a dot, which no name of a site's network has."""
+    """Return the name of the network by which a pool's agents join a site's bridge: with a dot, which no site's network has in its name."""
     return agent(prefix, pool, site).replace("-", ".", 1)
 
 
@@ -67,5 +67,5 @@ def controller_openflow(prefix: str, name: str) -> str:
 
 
 def drain_label(pool: str) -> str:
-    """Return the label that keeps a pool's agents off a node: who puts it there drains them."""
+    """Return the label that keeps a pool's agents off a node: setting it drains them."""
     return f"drain.sos.network/{child(pool)}"

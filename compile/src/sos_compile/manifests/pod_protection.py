@@ -14,9 +14,9 @@ OWN_CLIENTS = ("operator", "test")  # component labels of the chart's pods that 
 def build_network_policy(metadata: Json, selector: dict[str, str], openflow: int, api: int, settings: Settings) -> list[Json]:
     """Return the NetworkPolicy of one controller, or nothing if none is wanted.
 
-    OpenFlow comes from switches: from nodes' own network, whose address a pod sees differs from one network plugin to the next, and
-    from switches outside the cluster. No static peer covers all of them in every cluster, so only the installation may narrow it. A
-    controller opens no connection of its own, so the policy denies all egress, even from a compromised controller.
+    OpenFlow comes from switches: from the nodes' own network, whose address as seen by a pod depends on the network plugin, and from
+    switches outside the cluster. No static peer covers all of them in every cluster, so only the installation may narrow it. A controller
+    opens no connection of its own, so the policy denies all egress, even from a compromised controller.
     """
     policies = settings.network_policies
     if policies is None:
@@ -27,16 +27,16 @@ def build_network_policy(metadata: Json, selector: dict[str, str], openflow: int
 def build_agent_policy(metadata: Json, selector: dict[str, str], metrics: int, settings: Settings) -> list[Json]:
     """Return the NetworkPolicy of agents that are pods of the cluster (attach Multus), or nothing if none is wanted.
 
-    Their first interface is for probes and metrics. What they relay passes the second, on the site's bridge, to which network plugins apply
-    no policies.
+    Their first interface is for probes and metrics. Relayed traffic passes the second interface, on the site's bridge, to which network
+    plugins apply no policies.
     """
     return [_answers_only(metadata, selector, [_rule(metrics, [])])] if settings.network_policies else []
 
 
 def _answers_only(metadata: Json, selector: dict[str, str], rules: list[Json]) -> Json:
-    """Return a policy with these ways in and none out: the type Egress without a rule.
+    """Return a policy with these ingress rules and no egress: the type Egress without a rule.
 
-    An empty list of rules would say the same, but no API server stores one: applied a second time it would be a change.
+    An empty list of rules would mean the same, but no API server stores an empty list, so each apply would be a change.
     """
     spec = {"podSelector": {"matchLabels": selector}, "policyTypes": ["Ingress", "Egress"], "ingress": rules}
     return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata, "spec": spec}
@@ -49,21 +49,21 @@ def _api_peers(policies: NetworkPolicies, settings: Settings) -> list[Json]:
 
 
 def _rule(port: int, peers: list[Json]) -> Json:
-    """Return a rule for one port; without peers for everybody (an empty list would say the same, less plainly)."""
+    """Return a rule for one port; without `peers`, for all clients (an empty list would mean the same, less plainly)."""
     return {"ports": [{"protocol": "TCP", "port": port}], **({"from": peers} if peers else {})}
 
 
 def build_disruption_budget(metadata: Json, selector: dict[str, str], agents: int) -> list[Json]:
-    """Return the budget of a site's agents: an eviction takes one at a time, as the DaemonSet's own update does.
+    """Return the budget of a site's agents: one eviction at a time, as the DaemonSet's own update does.
 
     A single agent has no budget: it could never be evicted, and a node that cannot be drained is worse than plain connections.
-    The number of those that stay, because a budget can count no percentage of a DaemonSet's pods.
+    It states the number of agents that stay, because a budget cannot use a percentage of a DaemonSet's pods.
     """
     if agents < 2:
         return []
     spec = {
         "minAvailable": agents - 1,
         "selector": {"matchLabels": selector},
-        "unhealthyPodEvictionPolicy": "AlwaysAllow",  # an agent that does not run serves nobody
+        "unhealthyPodEvictionPolicy": "AlwaysAllow",  # an agent that does not run has no sessions
     }
     return [{"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata, "spec": spec}]

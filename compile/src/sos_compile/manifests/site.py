@@ -30,7 +30,7 @@ from sos_compile.model.world import Json, Settings
 
 COMPONENT = "node"
 CONFIG = "/etc/sos/node"
-HTTP_PORT = 9464  # below the agents' (agent_config.METRICS_PORT): all share the node's addresses
+HTTP_PORT = 9464  # below the agents' ports (agent_config.METRICS_PORT): all share the node's addresses
 OVS_CAPABILITIES = ["IPC_LOCK", "NET_ADMIN", "NET_RAW", "SYS_ADMIN", "SYS_NICE"]
 NODE_CAPABILITIES = ["NET_ADMIN", "NET_RAW", "SYS_ADMIN"]  # SYS_ADMIN: to enter pods' network namespaces (agent-image/Dockerfile)
 
@@ -68,7 +68,7 @@ def _pod(placed: PlacedSite, config_map: str, settings: Settings) -> Json:
             host_path("state", f"{settings.state_dir}/node", "DirectoryOrCreate"),
             host_path("netns", "/run/netns", "DirectoryOrCreate"),
             host_path("tun", "/dev/net/tun", "CharDevice"),
-            # ovsdb-server keeps what a transaction needs in a file of tmpfile(3), which knows no other folder
+            # ovsdb-server keeps transaction data in a file of tmpfile(3), which supports no other folder
             {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
             *module_volumes(placed.site, settings),
         ],
@@ -84,12 +84,12 @@ def _ovs(placed: PlacedSite, settings: Settings) -> Json:
         "env": [
             {"name": "OVS_RUNDIR", "value": settings.ovs_rundir},
             {"name": "OVS_DBDIR", "value": settings.ovs_rundir},
-            # Only where it must be off: adding a variable would ask for new pods everywhere else, too.
+            # Only where it must be off: adding the variable everywhere would replace pods of all other sites, too.
             *([{"name": "OVS_USERSPACE_TSO", "value": "false"}] if rewrites(placed.site) else []),
         ],
         "resources": settings.node_resources.ovs,
         "securityContext": security_context(OVS_CAPABILITIES),
-        # A restart costs the node's pods their network for seconds: only who has been silent for minutes is restarted.
+        # A restart interrupts the network of the node's pods for seconds: restart only after minutes of silence.
         "livenessProbe": {**answers, "periodSeconds": 30, "failureThreshold": 5, "initialDelaySeconds": 30},
         "readinessProbe": {**answers, "periodSeconds": 5, "failureThreshold": 3},
         "volumeMounts": [mount("ovs", settings.ovs_rundir), mount("tun", "/dev/net/tun"), mount("tmp", "/tmp")],  # noqa: S108
@@ -99,8 +99,8 @@ def _ovs(placed: PlacedSite, settings: Settings) -> Json:
 def _ask_daemons(rundir: str) -> str:
     """Ask either daemon itself, as each can hang alone: `ovs-vsctl get` is answered by ovsdb-server.
 
-    start.sh names ovs-vswitchd's socket without a pid, so that it is the same for every process that asks. Each has less than half of the
-    probe's time limit: where one hangs, it is the tool that says which.
+    start.sh names ovs-vswitchd's socket without a pid, so that it is the same for every process that asks. Each call gets less than half of
+    the probe's time limit, so that if a daemon hangs, the tool's message names it.
     """
     database = f"ovs-vsctl --timeout=4 --db=unix:{rundir}/db.sock get Open_vSwitch . ovs_version"
     return f"{database} >/dev/null; ovs-appctl --timeout=4 -t {rundir}/ovs-vswitchd.ctl version >/dev/null"
@@ -118,7 +118,7 @@ def _node(settings: Settings) -> Json:
             *("--ovs-rundir", settings.ovs_rundir),
             *("--status-file", f"{settings.state_dir}/node/status.json"),
             *("--listen", f"0.0.0.0:{HTTP_PORT}"),
-            # The API server, as the kubelet names it to every pod: no uplink may cost the node its way there.
+            # The API server, from the variables that the kubelet sets in every pod: no uplink may cut the node off from it.
             *("--anchor", "$(KUBERNETES_SERVICE_HOST):$(KUBERNETES_SERVICE_PORT)"),
             *("--log-format", "json"),
         ],

@@ -6,7 +6,7 @@
 `resources`   one admitted object of each kind, parsed: units in names, addresses as addresses
 `network`     the resolved network: placed sites, nodes, agents, services, balances
 `formats`     controller-config, node-config and agent-config as pydantic models; source of spec/*.schema.json
-`problem`     what is wrong with an object: reason, field, message, remedy
+`problem`     a problem of an object: reason, field, message, remedy
 `memo`        results kept from one compilation to the next; changes the time taken, never the result
 `addresses`   addresses, prefixes and port ranges as text
 """

@@ -13,11 +13,11 @@ from pydantic.config import JsonDict
 
 from sos_compile.model.world import Json
 
-DISCOVERY_ADDRESS = "198.18.255.254"  # spec/beacon.md clause 1; of the block for benchmarks (RFC 2544), which nobody routes
+DISCOVERY_ADDRESS = "198.18.255.254"  # spec/beacon.md clause 1; from the block for benchmarks (RFC 2544), which is not routed
 DISCOVERY_MAC = "02:53:4f:53:00:01"
 BEACON_PORT = 9875
 ORDER_PORT = 9876
-REDIRECT_PORT = 9877  # TCP; agents of sites that rewrite accept clients there
+REDIRECT_PORT = 9877  # TCP port at which agents of sites that rewrite accept clients
 FIRST_STREAM_PORT = 10000
 STREAM_PORTS = 8  # one per path label (spec/node-config.md clause 9)
 
@@ -35,7 +35,7 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 OfPort = Annotated[int, Field(ge=1, le=65279)]
 Mtu = Annotated[int, Field(ge=576, le=9216)]
 Seconds = Annotated[int, Field(ge=1, le=3600)]
-MAX_GENERATION = 2**53 - 1  # what every reader of JSON takes
+MAX_GENERATION = 2**53 - 1  # the largest integer that every JSON reader accepts
 Generation = Annotated[int, Field(ge=1, le=MAX_GENERATION)]
 Prefixes = Annotated[list[Prefix], Field(max_length=64)]
 SomePrefixes = Annotated[list[Prefix], Field(min_length=1, max_length=64)]

@@ -16,14 +16,14 @@ from sos_compile.model.resources import Parsed
 from sos_compile.model.world import Fault, Json, ObjectKey, Shadow
 
 T = TypeVar("T")
-LAID_OUT_BYTES = 16_384  # longer documents are for programs: without white space they take half the room and a tenth of the time
+LAID_OUT_BYTES = 16_384  # longer documents are read by programs only: without white space they take half the space and a tenth of the time
 
 
 @dataclass
 class Cache(Generic[T]):
-    """Values of the last compilation, by the inputs they follow from.
+    """Values of the last compilation, by their inputs.
 
-    A value that one compilation does not ask for is dropped at the next: the size is bounded by one world.
+    A value that a compilation does not use is dropped at the next one, so one world bounds the size.
     """
 
     before: dict[Hashable, T] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class ByIdentity:
 
 @dataclass(frozen=True)
 class Admission:
-    """One object after admission: parsed if there is nothing against it."""
+    """One object after admission: parsed if it has no problems."""
 
     key: ObjectKey
     parsed: Parsed | None
@@ -86,13 +86,13 @@ class Memo:
         self.shadows.begin()
 
     def text(self, document: Json, *, laid_out: bool) -> str:
-        """Return a document as a file's text; its hash and generation are what it follows from."""
+        """Return a document as a file's text; cached by its hash and generation."""
         key = (document["hash"], document["generation"], laid_out)
         return self.texts.get(key, lambda: encode(document, laid_out=laid_out))
 
 
 def encode(document: Json, *, laid_out: bool) -> str:
-    """Return JSON text, laid out for reading if asked for and the document is short enough to be read."""
+    """Return JSON text, indented if `laid_out` and the document is short enough for people to read."""
     text = json.dumps(document, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
     if laid_out and len(text) <= LAID_OUT_BYTES:
         text = json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False)
@@ -100,9 +100,9 @@ def encode(document: Json, *, laid_out: bool) -> str:
 
 
 def identity(obj: Json) -> Hashable | None:
-    """Return the uid, generation and labels that an object's content follows from; None for an object without them (from a file).
+    """Return the uid, generation and labels, which identify an object's content; None for an object without them (from a file).
 
-    The API server raises metadata.generation with every change of the spec, and an uid is never given twice.
+    The API server raises metadata.generation with every change of the spec, and a uid is never reused.
     """
     meta = obj.get("metadata")
     if not isinstance(meta, dict):

@@ -10,15 +10,15 @@ from ipaddress import IPv4Address, IPv4Network
 from sos_compile.model.resources import Controller, Link, Pool, Service, Site, Uplink
 from sos_compile.model.world import Allocations, Node, ObjectKey, Shadow
 
-# Open vSwitch gives out port numbers up to 32767 by itself (ovs-vswitchd.conf.db(5), Interface:ofport_request); ours lie above, so that
-# no pod's port is ever moved to make room for one.
+# Open vSwitch assigns port numbers up to 32767 by itself (ovs-vswitchd.conf.db(5), Interface:ofport_request); ours are higher, so that no
+# pod's port is ever renumbered to free one of them.
 UPLINK_OFPORT = 33001
 AGENT_OFPORT = 34001
 TUNNEL_OFPORT = 35000
-REJECT_OFPORT = 33900  # between uplinks, 64 at most, and agents
+REJECT_OFPORT = 33900  # between the numbers of uplinks, 64 at most, and of agents
 MAX_NODE_NUMBER = 4095
-MAX_REJECTS = 4096  # entries of a node's base table, which has 16,384, for what services require
-MAX_SLOTS = 128  # pools; a node has at most 256 agent ports (spec/node-config.md clause 6)
+MAX_REJECTS = 4096  # maximum of a node's base entries for `require`, of 16,384 in all
+MAX_SLOTS = 128  # maximum number of pools; a node has at most 256 agent ports (spec/node-config.md clause 6)
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,8 @@ class AgentPlace:
 
     @property
     def mac(self) -> str:
-        """Locally administered; never a path MAC or the discovery MAC, as its third byte has the top bit set (node-config.md clause 15)."""
+        """A locally administered MAC address; never a path MAC or the discovery MAC, as its third byte has the top bit set (node-config.md
+        clause 15)."""
         tail = bytes.fromhex(self.id[:8])
         return ":".join(f"{byte:02x}" for byte in (0x02, 0x53, tail[0] | 0x80, *tail[1:]))
 
@@ -68,7 +69,7 @@ class PlacedSite:
     nodes: tuple[NodePlace, ...] = ()
     agents: tuple[AgentPlace, ...] = ()
     left_out: tuple[str, ...] = ()
-    """Nodes that the selector matches but an older site has."""
+    """Nodes that the selector matches but that belong to an older site."""
     node_problems: tuple[tuple[str, str], ...] = ()
     """Problems with nodes' addresses, by node name."""
 
@@ -114,7 +115,7 @@ class Network:
     shares: Mapping[str, tuple[tuple[str, int, bool], ...]] = field(default_factory=dict)
     """Session quotas of namespaces at each site (session_quotas)."""
     rejects: Mapping[str, tuple[tuple[PlacedService, tuple[str, ...]], ...]] = field(default_factory=dict)
-    """Services that require something, by their clients' site, with what the switches there match of them (rejects.build)."""
+    """Services with requirements, by their clients' site, with the matches of their rejected connections (rejects.build)."""
 
     @cached_property
     def services_of(self) -> Mapping[str, tuple[PlacedService, ...]]:
@@ -130,7 +131,7 @@ class Network:
         return [placed for _, placed in sorted(self.sites.items()) if controller in placed.site.controllers]
 
     def mesh_of(self, placed: PlacedSite) -> list[NodePlace]:
-        """Return the nodes among which each node of an Overlay site has tunnels: those of all Overlay sites with a controller in common."""
+        """Return the nodes to which each node of an Overlay site has tunnels: all nodes of Overlay sites that share a controller."""
         if placed.site.wan != "Overlay":
             return []
         joined = [

@@ -30,7 +30,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, order=True)
 class Problem:
-    """One thing wrong with one field of one object.
+    """A problem with one field of one object.
 
     `path` is the field as `kubectl explain` writes it (`spec.ports[0].endPort`), "" for the object as a whole. `remedy` says what to do.
     `file` is the file the object came from, None for one that came from a cluster. A `warning` changes nothing in the compilation.

@@ -15,7 +15,8 @@ DEFAULT_MTU = 1500
 
 @dataclass(frozen=True)
 class Origin:
-    """Source of an object. `created` is its creationTimestamp ("" in files): the older of two rivals wins, then the first by name."""
+    """Source of an object. `created` is its creationTimestamp ("" in files): of two conflicting objects the older wins, then the first by
+    name."""
 
     key: ObjectKey
     file: str | None
@@ -46,7 +47,7 @@ class Uplink:
 
 @dataclass(frozen=True)
 class Rule:
-    """Part of a site that services of some namespaces may use. None or empty `prefixes`, `modes` and `transport`: no restriction."""
+    """Permissions of some namespaces' services at a site. None or empty `prefixes`, `modes` and `transport`: no restriction."""
 
     namespaces: frozenset[str] = frozenset()
     selector: Json | None = None
@@ -95,7 +96,7 @@ class Site:
 
     @property
     def translates(self) -> bool:
-        """True if its switches may have to rewrite IP addresses, which segmentation offload in user space does not survive."""
+        """True if its switches may have to rewrite IP addresses, which breaks segmentation offload in user space."""
         return any(uplink.address is not None for uplink in self.uplinks)
 
 
@@ -141,7 +142,7 @@ class Transport:
 
     @property
     def named(self) -> frozenset[str]:
-        """The fields that say something else than their defaults."""
+        """The fields that differ from their defaults."""
         said = {
             "streams": self.streams != 0,
             "blockKiB": self.block_bytes != 0,

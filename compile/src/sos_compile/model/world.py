@@ -14,7 +14,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Loaded:
-    """One object of a file: `index` counts the documents of the file from 0, `line` is where it starts (from 1)."""
+    """One object of a file: `index` counts the documents of the file from 0, `line` is its first line (from 1)."""
 
     file: str
     index: int
@@ -26,7 +26,7 @@ class Loaded:
 class Node:
     """A machine that can carry a site's bridge. `address` is where its tunnels end (a Kubernetes node's InternalIP), "" if unknown.
 
-    `created` is its creationTimestamp: of two nodes with one address the younger one has it, as the other is gone most often.
+    `created` is its creationTimestamp: of two nodes with one address the younger node has it, as the older is most often gone.
     """
 
     name: str
@@ -122,7 +122,8 @@ class AgentAllocation:
 
 @dataclass(frozen=True, order=True)
 class Claim:
-    """A service's place among those of other namespaces, and a digest of what it covers: one that covers something else loses its place."""
+    """A service's place among services of other namespaces, and a digest of the connections it covers: if they change, the service loses
+    its place."""
 
     number: int
     scope: str
@@ -143,12 +144,12 @@ class Allocations:
     claims: Mapping[str, Claim] = field(default_factory=dict)
 
     def key(self) -> Hashable:
-        """Return the same as a value that can be compared and kept."""
+        """Return the allocations as a hashable value."""
         numbers = (tuple(sorted(each.items())) for each in (self.sites, self.controllers, self.nodes))
         return (*numbers, self.agents, tuple(sorted(self.claims.items())))
 
     def within(self, others: Allocations) -> bool:
-        """True if all of these are among others."""
+        """True if `others` has all of these."""
         pairs = ((self.sites, others.sites), (self.controllers, others.controllers), (self.nodes, others.nodes))
         kept = set(self.agents) <= set(others.agents) and self.claims.items() <= others.claims.items()
         return kept and all(mine.items() <= theirs.items() for mine, theirs in pairs)
@@ -156,7 +157,7 @@ class Allocations:
 
 @dataclass(frozen=True)
 class Observed:
-    """What the caller saw: `endpoints` maps a SosController to where switches reach it (`tcp:10.96.0.10:6653`), empty while unknown."""
+    """What the caller saw: `endpoints` maps a SosController to its OpenFlow endpoints (`tcp:10.96.0.10:6653`), empty while unknown."""
 
     endpoints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     allocations: Allocations = Allocations()
@@ -184,7 +185,7 @@ class ObjectKey:
 
 @dataclass(frozen=True)
 class Overlap:
-    """Connections that two services cover: the other one, and which they are, in words."""
+    """Connections that two services cover: the other service, and the connections in words."""
 
     other: ObjectKey
     connections: str
@@ -194,8 +195,8 @@ class Overlap:
 class Shadow:
     """Overlap of a service with others that cover the same connections.
 
-    `hidden_by`: services that are tried before it and have these connections; `hides`: those after it. At most 8 of each, and how many
-    there are. `wholly`: nothing is left to it. `compared` is False where a site has more overlaps than are looked at.
+    `hidden_by`: services tried before it that take these connections; `hides`: services tried after it. At most 8 of each, and their
+    number. `wholly`: no connection is left to it. `compared` is False if a site has more overlaps than are compared.
     """
 
     hidden_by: tuple[Overlap, ...] = ()
@@ -219,10 +220,10 @@ class Fault:
 class Facts:
     """Facts about one object, for its conditions and columns.
 
-    `accepted`: the object alone is right. `resolved`: and everything it names exists and permits it. Where one of the two is false,
-    `reason` and `message` say why. `text` holds ready-made strings for columns: `from`, `to`, `ports` and `mode` of a service,
+    `accepted`: the object itself is valid. `resolved`: all objects it names exist and permit it. If one of the two is false, `reason` and
+    `message` say why. `text` holds ready-made strings for columns: `from`, `to`, `ports` and `mode` of a service,
     `prefixes` and `wan` of a site, `sites` of a pool. `dpids` are the datapaths concerned, `nodes` node names, `agents` agent ids,
-    `sites` and `controllers` names, `number` the site or controller id, `mtu` that of a site's bridge in bytes. `shadow` is None for
+    `sites` and `controllers` names, `number` the site or controller id, `mtu` the MTU of a site's bridge in bytes. `shadow` is None for
     services that share no connection with another.
     """
 
@@ -251,9 +252,9 @@ class Compiled:
     nodes: node name -> node-config document.
     agents: (pool, node name) -> agent-config document.
     manifests: Kubernetes objects to apply, sorted by kind, namespace, name.
-    held: (kind, name) of children of objects that exist but are wrong at the moment. Those that are there must stay as they are: a slip
-    in an object that worked leaves its last good configuration in force, instead of taking a site's switches away.
-    faults: objects and nodes left out because compiling them raised (fault_isolation.py). Nodes among them keep the files that they have.
+    held: (kind, name) of children of objects that exist but are invalid at the moment. Existing ones must stay unchanged: an error in an
+    object that worked leaves its last good configuration in force, instead of removing a site's switches.
+    faults: objects and nodes left out because compiling them raised (fault_isolation.py). Nodes left out keep their files.
     """
 
     controllers: Mapping[str, Json]

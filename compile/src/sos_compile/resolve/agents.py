@@ -35,7 +35,7 @@ def place(sites: list[PlacedSite], pools: Sequence[Pool], previous: Iterable[Age
 
 
 def _slots(pools: Sequence[Pool], before: dict[Place, AgentAllocation], verdicts: Verdicts) -> dict[str, int]:
-    """Give each pool its slot: the same number on every node, which determines its agents' port names and numbers and metrics port."""
+    """Give each pool its slot: the same number on every node, which determines port names, port numbers and metrics port of its agents."""
     previous: dict[str, int] = {}
     for (name, _), allocation in before.items():
         previous.setdefault(name, allocation.slot)
@@ -72,8 +72,8 @@ class _Placer:
             self.taken.add(address)
             agent_id = keys.agent_id(placed.site.name, pool, node).hex()
             agents.append(AgentPlace(pool, node, placed.site.name, agent_id, address, self.slots[pool]))
-        # The first agent of a site serves proactive services (docs/adr/0012). The order is by slot, not by name: a pool that is added
-        # later must not become the first, or packets of running connections would reach another agent.
+        # The first agent of a site serves proactive services (docs/adr/0012). Sort by slot, not by name: a pool added later must not come
+        # first, or packets of running connections would reach another agent.
         ordered = sorted(_distinct(placed, agents, self.verdicts), key=lambda agent: (agent.slot, agent.node))
         return replace(placed, agents=tuple(ordered))
 

@@ -10,10 +10,10 @@ Key = TypeVar("Key")
 
 
 def numbers(wanted: Iterable[Key], previous: Mapping[Key, int], reserved: Iterable[int], bounds: tuple[int, int]) -> dict[Key, int]:
-    """Give each wanted key a number within `bounds`, different from the others and from `reserved`.
+    """Give each wanted key a number within `bounds`, unique and not in `reserved`.
 
-    A key keeps its previous number unless it is out of bounds, reserved, or an earlier key has it; new ones get the lowest
-    that is free, in the order of `wanted`. Keys for which there is no number left are missing from the result.
+    A key keeps its previous number unless it is out of bounds, reserved, or an earlier key has it; new keys get the lowest free number, in
+    the order of `wanted`. If no numbers are left, keys are missing from the result.
     """
     order = list(dict.fromkeys(wanted))
     taken = set(reserved)
@@ -43,7 +43,7 @@ def usable(address: IPv4Address, pool: IPv4Network, subnet: IPv4Network) -> bool
 
 
 def highest_free(pool: IPv4Network, subnet: IPv4Network, taken: set[IPv4Address]) -> IPv4Address | None:
-    """Return the highest usable address of `pool` that is not taken, None if there is none; looks at `len(taken) + 5` at most."""
+    """Return the highest usable address of `pool` that is not taken, None if there is none; tries at most `len(taken) + 5` addresses."""
     top = int(pool[-1])
     for value in range(top, max(int(pool[0]), top - len(taken) - 4) - 1, -1):
         address = IPv4Address(value)

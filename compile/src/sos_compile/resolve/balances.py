@@ -13,23 +13,23 @@ from sos_compile.model.problem import Reason
 from sos_compile.model.resources import Balance, Service, Site, Uplink
 from sos_compile.resolve.services import MAX_SERVICES, Judge
 
-MAX_PER_SITE = 64  # groups of one switch (spec/controller-config.md clause 5)
-MAX_CONDITIONS = 1024  # prefixes times port ranges: each is an entry of the switch or more
+MAX_PER_SITE = 64  # maximum number of groups of one switch (spec/controller-config.md clause 5)
+MAX_CONDITIONS = 1024  # maximum of prefixes times port ranges: each takes at least one entry of the switch
 
 Shares = tuple[tuple[Uplink, int], ...]
 Taken = dict[tuple[str, str], tuple[IPv4Address, str]]
-"""(site, uplink) -> the host that its address stands for, and the service that says so."""
+"""(site, uplink) -> the host that the uplink's address stands for, and the service that balances it."""
 
 
 def place(objects: Objects, judge: Judge) -> list[PlacedBalance]:
-    """Return the balanced services that their sites permit and can carry out, in no particular order."""
+    """Return the balanced services that their sites permit and support, in no particular order."""
     able = _BalanceJudge(judge, judge.verdicts)
     found = (judge.verdicts.attempt(each.origin, able.place, each) for each in objects.services if each.balance is not None)
     return [placed for placed in found if placed is not None]
 
 
 def limited(balances: Iterable[PlacedBalance], verdicts: Verdicts) -> list[PlacedBalance]:
-    """Return the balanced services that there is room for, which stand in the order in which they are tried."""
+    """Return the balanced services that fit the limits; `balances` is in the order in which they are tried."""
     room, found = _Room(verdicts), list[PlacedBalance]()
     for placed in balances:
         if len(found) >= MAX_SERVICES:
@@ -67,7 +67,7 @@ class _BalanceJudge:
         return None
 
     def _switch(self, service: Service, placed: PlacedSite) -> str | None:
-        """Return the datapath id of the one switch of the site: uplinks of several nodes would share an address."""
+        """Return the datapath id of the one switch of the site: with several nodes, their uplinks would share an address."""
         dpids = [node.dpid for node in placed.nodes] + [dpid for dpid, _ in placed.site.switches]
         if len(dpids) == 1:
             return dpids[0]

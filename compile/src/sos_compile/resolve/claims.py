@@ -1,7 +1,7 @@
 """Precedence between services of several namespaces that cover the same connections (docs/adr/0049).
 
-Within a namespace priority decides, then age. Between namespaces, no field of their own decides: the band that the rules of the clients'
-site give a namespace does, then the order of arrival. A service's place is a number, kept in its status: a new service gets the next
+Within a namespace priority decides, then age. Between namespaces, no field of the services decides, but the band that the rules of the
+clients' site give a namespace, then the order of arrival. A service's place is a number, kept in its status: a new service gets the next
 number, and so does a service changed to cover other connections. Numbers only grow, so no change of its own services lets a namespace
 overtake another.
 """
@@ -21,7 +21,7 @@ from sos_compile.model.world import Claim
 from sos_compile.resolve.shadows import meeting, region
 from sos_compile.resolve.stream_settings import SHARED
 
-SCOPE_DIGITS = 16  # of a SHA-256: a namespace gains nothing by two scopes that look alike, but a place it has anyway
+SCOPE_DIGITS = 16  # of a SHA-256: by two scopes with equal digests, a namespace would gain only a place that it has anyway
 CHOOSING_MODES = frozenset({"RoundRobin", "LeastLoaded", "Measured"})
 
 Placed = PlacedService | PlacedBalance
@@ -37,7 +37,8 @@ class Ordered:
 
 
 def scope(service: Service) -> str:
-    """Return what a service's place is for: the connections it covers, and what others' set-up and streams hang on. The rest is free."""
+    """Return the fields that a service's place depends on: the connections it covers, and settings that affect other services' set-up and
+    streams. All other fields may change."""
     stands = service.setup == "Proactive" and service.mode == "Accelerate" and service.percent == 100
     stands = stands and service.paths_mode not in CHOOSING_MODES
     shared = service.transport.named & frozenset(SHARED)
@@ -59,7 +60,7 @@ def by_priority(placed: Placed) -> tuple[int, tuple[str, str, str]]:
 def order(
     placed: Iterable[Placed], band: Callable[[Placed], int], before: Mapping[str, Claim], known: Iterable[Service], verdicts: Verdicts
 ) -> Ordered:
-    """Return services in order. `before`: the claims so far; those of `known` services that are not placed at the moment are kept."""
+    """Return services in order. `before`: the claims so far; claims of `known` services that are not placed at the moment are kept."""
     ordered = sorted(placed, key=by_priority)
     numbers = _numbered(ordered, before)
     by_site: dict[str, list[Placed]] = {}
@@ -74,7 +75,7 @@ def order(
 
 
 def _merged(ordered: Sequence[Placed], kept: Mapping[str, list[Placed]]) -> tuple[Placed, ...]:
-    """Return every site's services in that site's order; between sites as before, which decides nothing."""
+    """Return every site's services in that site's order; the order between sites, which has no effect, is unchanged."""
     lists = {site: iter(theirs) for site, theirs in kept.items()}
     found = (next(lists[client_site(each)], None) for each in ordered)
     return tuple(each for each in found if each is not None)
@@ -86,7 +87,7 @@ def client_site(placed: Placed) -> str:
 
 
 def namespace(placed: Placed) -> str:
-    """Return whose service it is."""
+    """Return a service's namespace."""
     return placed.service.origin.key.namespace
 
 
@@ -105,15 +106,16 @@ def _numbered(ordered: Sequence[Placed], before: Mapping[str, Claim]) -> dict[st
 def _between_namespaces(
     theirs: Sequence[Placed], numbers: dict[str, int], band: Callable[[Placed], int], verdicts: Verdicts
 ) -> list[Placed]:
-    """Return services of one site that belong to several namespaces, without those that cannot be told apart from others'."""
+    """Return services of one site that belong to several namespaces, without services that conflict with another namespace's in any
+    order."""
     pairs = meeting([region(each) for each in theirs])
-    # Beyond the limit, all are taken to overlap: that costs places, but lets no service overtake another.
+    # Beyond the limit, assume that all services overlap: that costs places, but lets no service overtake another.
     everything = ((i, j) for i in range(len(theirs)) for j in range(i))
     earlier: dict[int, list[int]] = {}
     for i, j in everything if pairs is None else pairs:
         earlier.setdefault(max(i, j), []).append(min(i, j))
     for i, before in sorted(earlier.items()):
-        # By priority the others come first: it cannot come before one of them by an older claim.
+        # Its namespace's services of higher priority come first: an older claim cannot put it before one of them.
         own = [numbers[theirs[j].service.id] for j in before if namespace(theirs[j]) == namespace(theirs[i])]
         numbers[theirs[i].service.id] = max([numbers[theirs[i].service.id], *own])
     rank = {id(each): (-band(each), numbers[each.service.id], by_priority(each)) for each in theirs}
@@ -126,8 +128,8 @@ def _between_namespaces(
 
 
 def _apart(theirs: Sequence[Placed], rank: Mapping[int, Rank], meets: Mapping[int, set[int]], verdicts: Verdicts) -> list[Placed]:
-    """Refuse what would take connections from a service before it of another namespace whatever their order: another controller's entries
-    win by that controller's number, and any service wins over a balanced one."""
+    """Refuse services that would take connections from an earlier service of another namespace, whatever their order: another controller's
+    entries win by that controller's number, and any service wins over a balanced one."""
     indexes = sorted(range(len(theirs)), key=lambda i: rank[id(theirs[i])])
     kept: dict[int, None] = {}
     for i in indexes:

@@ -1,7 +1,7 @@
 """Sets of connections as products of intervals: client addresses, server addresses, server ports.
 
-A service covers clients x servers x ports, each a list of intervals. Products stay products when they are intersected, and fall into at
-most three when one is taken from another, so the sets stay small where lists of boxes would multiply (64 x 64 x 64 of them).
+A service covers clients x servers x ports, each a list of intervals. Products stay products when they are intersected, and a difference of
+two has at most three, so the sets stay small where lists of boxes would multiply (64 x 64 x 64 boxes).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from ipaddress import IPv4Address, IPv4Network, summarize_address_range
 from typing import NamedTuple
 
 Interval = tuple[int, int]
-"""First and last, both included."""
+"""First and last number, both included."""
 Intervals = tuple[Interval, ...]
 """Sorted, neither overlapping nor adjacent."""
 
@@ -46,7 +46,7 @@ def addresses(prefixes: Iterable[IPv4Network]) -> Intervals:
 
 
 def common(one: Intervals, other: Intervals) -> Intervals:
-    """Return what is in both."""
+    """Return the numbers that are in both."""
     found: list[Interval] = []
     i = j = 0
     while i < len(one) and j < len(other):
@@ -61,7 +61,7 @@ def common(one: Intervals, other: Intervals) -> Intervals:
 
 
 def without(one: Intervals, other: Intervals) -> Intervals:
-    """Return what is in the first and not in the other."""
+    """Return the numbers of the first that are not in the other."""
     found: list[Interval] = []
     j = 0
     for first, last in one:
@@ -84,7 +84,7 @@ def intersection(one: Region, other: Region) -> Region:
 
 
 def difference(one: Region, other: Region) -> list[Region]:
-    """Return the connections of the first that are not in the other, as regions that share none."""
+    """Return the connections of the first that are not in the other, as disjoint regions."""
     clients, servers = common(one.clients, other.clients), common(one.servers, other.servers)
     parts = (
         Region(without(one.clients, other.clients), one.servers, one.ports),
@@ -100,5 +100,5 @@ def overlap(one: Region, other: Region) -> bool:
 
 
 def prefixes(intervals: Intervals) -> list[IPv4Network]:
-    """Return addresses as the fewest prefixes."""
+    """Return the minimum number of prefixes that cover exactly these addresses."""
     return [net for first, last in intervals for net in summarize_address_range(IPv4Address(first), IPv4Address(last))]

@@ -1,8 +1,8 @@
-"""Connections that a node's switch rejects by itself, because their service requires what plain TCP does not give (docs/adr/0054).
+"""Connections that a node's switch rejects by itself, because their service requires more than plain TCP (docs/adr/0054).
 
-They are the base table's, below whatever a controller accelerates them by: so they are rejected while no controller, no agent and no
-`sos-node` runs. The first service that covers a connection decides about it here as everywhere: what an earlier service without
-requirements covers is left out.
+The entries are in the base table, below the controller's entries that accelerate, so they reject connections while no controller, no agent
+and no `sos-node` runs. As everywhere, the first service that covers a connection decides: connections of an earlier service without
+requirements are left out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sos_compile.resolve.regions import Interval, Region
 from sos_compile.resolve.shadows import MAX_PIECES, SLICES, meeting, region
 
 REJECT_PORT = ("sosrej0", "sosrej1")
-"""The port on the bridge, and the other end of the pair, where the kernel answers with a reset."""
+"""The port on the bridge, and its peer device, where the kernel answers with a reset."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Rejected:
 
     @property
     def count(self) -> int:
-        """Number of matches, counted first: too many of them are never made."""
+        """Number of matches, counted before any are made, so that too many never are."""
         return sum(
             len(regions.prefixes(piece.clients)) * len(regions.prefixes(piece.servers)) * sum(len(_ports(each)) for each in piece.ports)
             for piece in self.pieces
@@ -40,7 +40,7 @@ class Rejected:
 
     @cached_property
     def matches(self) -> tuple[str, ...]:
-        """Addresses and ports in the syntax of ovs-ofctl(8), protocol and flags apart."""
+        """Addresses and ports in the syntax of ovs-ofctl(8), without protocol and flags."""
         found: dict[str, None] = {}
         for piece in self.pieces:
             clients, servers = regions.prefixes(piece.clients), regions.prefixes(piece.servers)
@@ -55,9 +55,8 @@ def tried(services: Iterable[PlacedService], site: str, controllers: Mapping[str
 
 
 def rejected(ordered: Sequence[PlacedService]) -> list[Rejected]:
-    """Return what is rejected of the services that require something; `ordered` is as `tried` returns it.
-
-    Beyond the limits of a comparison too much is rejected rather than too little.
+    """Return the rejected parts of services with requirements; `ordered` is as `tried` returns it. Beyond the limits of a comparison,
+    reject too much rather than too little.
     """
     covered = [region(each) for each in ordered]
     earlier: dict[int, list[int]] = {}
@@ -69,7 +68,7 @@ def rejected(ordered: Sequence[PlacedService]) -> list[Rejected]:
 
 
 def _left(covered: Sequence[Region], i: int, earlier: Iterable[int]) -> tuple[Region, ...]:
-    """Return what some services leave of another one."""
+    """Return the connections of service `i` that the `earlier` ones do not cover."""
     pieces = [covered[i]]
     for j in sorted(earlier):
         smaller = [part for piece in pieces for part in regions.difference(piece, covered[j])]
@@ -82,7 +81,7 @@ def _left(covered: Sequence[Region], i: int, earlier: Iterable[int]) -> tuple[Re
 def build(
     services: Iterable[PlacedService], controllers: Mapping[str, int]
 ) -> dict[str, tuple[tuple[PlacedService, tuple[str, ...]], ...]]:
-    """Return what is rejected at each site."""
+    """Return the rejected services and their matches at each site."""
     accepted = list(services)
     names = sorted({each.source for each in accepted if each.service.require})
     return {name: tuple((each.service, each.matches) for each in rejected(tried(accepted, name, controllers))) for name in names}
@@ -91,7 +90,7 @@ def build(
 def limited(
     services: list[PlacedService], sites: Mapping[str, PlacedSite], controllers: Mapping[str, int], verdicts: Verdicts
 ) -> list[PlacedService]:
-    """Return the services without those whose requirement the switches of their clients' site cannot keep."""
+    """Return the services, except those whose requirement the switches of their clients' site cannot enforce."""
     refused: set[str] = set()
     for name in sorted({each.source for each in services if each.service.require}):
         left = MAX_REJECTS
@@ -117,13 +116,13 @@ def _problem(each: Rejected, placed: PlacedSite, left: int) -> tuple[Reason, str
 
 
 def _cost(each: Rejected, placed: PlacedSite) -> int:
-    """Return the most entries that a node needs: once for all hosts, and once for each of its agents."""
+    """Return the maximum number of entries that a node needs: once for all hosts, and once for each of its agents."""
     agents = Counter(agent.node for agent in placed.agents)
     return each.count * (1 + max(agents.values(), default=0))
 
 
 def _ports(interval: Interval) -> list[str]:
-    """Return a port range as the fewest matches with masks. Nothing has port 0, so 1 may be the first of a block that begins there."""
+    """Return a port range as a minimum number of masked matches. Port 0 is not used, so a range from 1 may use blocks from 0."""
     first, last = (0 if interval[0] == 1 else interval[0]), interval[1]
     found: list[str] = []
     while first <= last:

@@ -96,7 +96,7 @@ def _number_controllers(controllers: list[Controller], world: World, objects: Ob
 
 
 def _agent_allocations(placed: dict[str, PlacedSite], world: World, objects: Objects) -> tuple[AgentAllocation, ...]:
-    """Return the allocations of agents, and of absent agents while their node and pool exist and the address is not taken."""
+    """Return the allocations of agents, and of absent agents while their node and pool exist and their address is free."""
     now = {(a.pool, a.node): AgentAllocation(a.pool, a.node, str(a.address), a.slot) for site in placed.values() for a in site.agents}
     addresses = {each.address for each in now.values()}
     nodes = {node.name for node in world.nodes}
@@ -109,7 +109,7 @@ def _agent_allocations(placed: dict[str, PlacedSite], world: World, objects: Obj
 
 
 def _with_own_switches(placed: list[PlacedSite], verdicts: Verdicts) -> list[PlacedSite]:
-    """Give an external switch to the oldest site that claims it; report a problem for the others."""
+    """Give an external switch to the oldest site that claims it; report a problem for the other sites."""
     holder: dict[str, str] = {}
     for each in placed:
         for dpid, _ in each.site.switches:

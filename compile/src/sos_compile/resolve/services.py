@@ -22,7 +22,7 @@ Resolved = tuple[Site, tuple[IPv4Network, ...]]
 """One end of a service: its site and the prefixes there."""
 Ports = tuple[tuple[int, int], ...]
 Ruled = tuple[str, Site, End]
-"""One end of a service that rules of its site bound: from or to, the site, and the end as written."""
+"""One end of a service, bounded by rules of its site: from or to, the site, and the end as written."""
 
 
 def place(objects: Objects, judge: Judge) -> list[PlacedService]:
@@ -32,7 +32,7 @@ def place(objects: Objects, judge: Judge) -> list[PlacedService]:
 
 
 def limited(services: Iterable[PlacedService], claims: Mapping[str, Claim], verdicts: Verdicts) -> list[PlacedService]:
-    """Return the services that there is room for: of one namespace the first in order, of several those that came first."""
+    """Return the services that fit the limit: within a namespace the first in order, between namespaces the oldest by claim."""
     ordered = list(services)
     if len(ordered) <= MAX_SERVICES:
         return ordered
@@ -54,7 +54,7 @@ class Judge:
     verdicts: Verdicts
 
     def place(self, service: Service) -> PlacedService | None:
-        """Return an accelerated service with its sites, None for one that is rejected."""
+        """Return an accelerated service with its sites, None for a rejected service."""
         source, target = self.end(service, "from", service.source), self.end(service, "to", service.target)
         if source is None or target is None:
             return None
@@ -73,7 +73,7 @@ class Judge:
         return PlacedService(service, source[0].name, clients, target[0].name, servers, ports, controller)
 
     def controller(self, service: Service, *sites: Site) -> str | None:
-        """Return the controller that the service names, or else the first that its sites have in common; None for one that is rejected."""
+        """Return the controller that the service names, or else the first that its sites have in common; None for a rejected service."""
         common = [name for name in sites[0].controllers if all(name in site.controllers for site in sites)]
         wanted = service.controller
         if wanted is not None and wanted not in common:
@@ -93,7 +93,7 @@ class Judge:
         return wanted or common[0]
 
     def end(self, service: Service, name: str, end: End) -> Resolved | None:
-        """Return the site and prefixes of one end (`name` is from or to), None for one that is rejected."""
+        """Return the site and prefixes of one end (`name` is from or to), None for a rejected service."""
         site = self._site_of(service, name, end)
         if site is None:
             return None
@@ -143,20 +143,20 @@ class Judge:
         return allowed
 
     def rule(self, namespace: str, site: Site) -> Rule:
-        """Return what a namespace may have of a site: by the first rule for it, else by none, which is a rule that allows everything."""
+        """Return the first of a site's rules that names or selects a namespace; without one, a rule that allows everything."""
         labels = self._labels(namespace) if any(rule.selector is not None for rule in site.rules) else {}
         named = (r for r in site.rules if namespace in r.namespaces or (r.selector is not None and selects(r.selector, labels)))
         return next(named, NO_RULE)
 
     def covered(self, service: Service, site: Site, end: End) -> tuple[IPv4Network, ...]:
-        """Return the hosts that an end of a service is about: those it names, else those of the rule, else all of the site's."""
+        """Return the prefixes of an end of a service: as it names them, else as of the rule, else all of the site."""
         rule = self.rule(service.origin.key.namespace, site)
         if end.prefixes or not rule.prefixes:
             return end.prefixes or site.prefixes
         return tuple(prefix for prefix in rule.prefixes if any(prefix.subnet_of(own) for own in site.prefixes))
 
     def granted(self, service: Service, *ends: Ruled) -> Ports | None:
-        """Return the ports of a service that keeps to the rules of its sites, None for one that is rejected."""
+        """Return the ports of a service that keeps to the rules of its sites, None for a rejected service."""
         namespace = service.origin.key.namespace
         allowed: regions.Intervals = ALL_PORTS
         for name, site, end in ends:
@@ -185,7 +185,7 @@ class Judge:
 
 
 def _beyond(service: Service, rule: Rule, name: str, end: End) -> tuple[str, str] | None:
-    """Return the field of a service that a rule does not allow, ports apart, and what it would do."""
+    """Return the field of a service that a rule does not allow, ports excepted, and its effect."""
     outside = [prefix for prefix in end.prefixes if rule.prefixes and not any(prefix.subnet_of(own) for own in rule.prefixes)]
     if outside:
         return f"spec.{name}.prefixes", f"for {outside[0]}"

@@ -12,16 +12,15 @@ RESERVED = 50
 """Percent of a site's sessions reserved for its namespaces, in equal parts; the other half is first come, first served."""
 
 Share = tuple[str, int, bool]
-"""A namespace, the percentage that it may have, and whether its services may be set up proactively all the same."""
+"""A namespace, its maximum percentage of sessions, and True if its services may be proactive nevertheless."""
 
 
 def build(
     services: Iterable[PlacedService], claims: Mapping[str, Claim], percent: Callable[[str, str], int | None]
 ) -> dict[str, tuple[Share, ...]]:
-    """Return the shares at each site. `percent`: what the rule says for a namespace (first) at a site, None where it says nothing.
-
-    Entries that stand decide about no connection, so a bounded namespace has none; but the one that came first keeps what it had while it
-    was alone.
+    """Return the shares at each site. `percent`: the rule's percentage for a namespace (first) at a site, None if the rule has none.
+    Standing entries do not decide per connection, so a bounded namespace has none; but the namespace that came first keeps the entries it
+    had while it was alone.
     """
     first: dict[str, dict[str, int]] = {}
     for each in services:

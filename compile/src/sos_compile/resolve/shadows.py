@@ -1,4 +1,5 @@
-"""Services shadowed by others: of several that cover a connection one takes effect, and the others' status says so (docs/adr/0049).
+"""Services shadowed by others: of several services that cover a connection one takes effect, and the status of the others says so
+(docs/adr/0049).
 
 Services are compared in the order in which they are tried, by the site of their clients. Balanced services come after all others.
 """
@@ -19,12 +20,13 @@ from sos_compile.resolve import regions
 from sos_compile.resolve.regions import Region
 
 MAX_COMPARED = 1_000_000
-"""Pairs of services of one site that are looked at, and `MAX_PAIRS` of those that share connections: a second's work each."""
+"""Maximum number of pairs of services compared at one site; MAX_PAIRS is the maximum of pairs that share connections. Each takes a
+second."""
 MAX_PAIRS = 50_000
 MAX_PIECES = 256
-"""Regions that what is left of one service may fall into; beyond it the service is taken for hidden in part."""
+"""Maximum number of regions of a service's remaining connections; beyond it the service counts as hidden in part."""
 MAX_NAMED = 8
-"""Overlaps kept per service, for a message that people read."""
+"""Maximum number of overlaps kept per service, for a message that people read."""
 SHOWN = 3
 SLICES = 1000
 """If two controllers serve one switch, entries of the one with the larger number (modulo this) win
@@ -43,7 +45,7 @@ class _Found:
     compared: bool = True
 
     def shadow(self) -> Shadow:
-        """Return it as a value."""
+        """Return the overlaps as a Shadow."""
         counts = len(self.hidden_by), len(self.hides)
         return Shadow(tuple(self.hidden_by[:MAX_NAMED]), tuple(self.hides[:MAX_NAMED]), *counts, self.wholly, self.compared)
 
@@ -59,9 +61,9 @@ def region(placed: Placed) -> Region:
 def find(
     services: Iterable[PlacedService], balances: Iterable[PlacedBalance], controllers: Mapping[str, int], memo: Memo
 ) -> dict[ObjectKey, Shadow]:
-    """Return what is hidden of each service and what it hides, for those of which there is something to say.
+    """Return the overlaps of each service that is hidden, or hides others, at least in part.
 
-    `services` and `balances` stand in the order in which they are tried; `controllers` are the controllers' numbers.
+    `services` and `balances` are in the order in which they are tried; `controllers` are the controllers' numbers.
     """
     by_site: dict[str, list[Placed]] = {}
     for service in services:
@@ -135,10 +137,9 @@ def _key(placed: Placed) -> ObjectKey:
 
 
 def meeting(covered: Sequence[Region]) -> list[tuple[int, int]] | None:
-    """Return the pairs of regions that share connections; None where there are too many to look at.
-
-    It sweeps along the one of clients, servers and ports where the fewest overlap, so that a thousand services of a port each cost no more
-    than a thousand of a prefix each.
+    """Return the pairs of regions that share connections; None if there are too many to compare. Sweep along the dimension (clients,
+    servers or ports) with the fewest overlaps, so that a thousand services with one port each cost no more than a thousand with one prefix
+    each.
     """
     bounds = [tuple((each[0][0], each[-1][1]) for each in one) for one in covered]
     crowds = [_crowd([each[axis] for each in bounds]) for axis in range(3)]

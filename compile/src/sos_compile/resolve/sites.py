@@ -20,9 +20,9 @@ from sos_compile.resolve.allocate import numbers
 
 MAX_SITES = 1024  # spec/controller-config.md clause 4
 MAX_NODES_PER_SITE = 1024
-MAX_NODE_NAME = 63  # a beacon has room for no more (spec/beacon.md clause 2)
+MAX_NODE_NAME = 63  # a beacon has no room for more (spec/beacon.md clause 2)
 SITE_IDS = (1, 0xFFFF)
-MAX_SHOWN = 64  # characters of an address that is none
+MAX_SHOWN = 64  # maximum number of characters shown of an invalid address
 BROADCAST = IPv4Address("255.255.255.255")
 
 
@@ -32,9 +32,9 @@ def datapath_id(site_id: int, node: str) -> str:
 
 
 def accept(objects: Objects, controllers: Mapping[str, object], verdicts: Verdicts) -> list[Site]:
-    """Return the sites that are right by themselves and beside older ones, oldest first.
+    """Return the sites that are valid and do not conflict with older ones, oldest first.
 
-    Missing controllers are left out of a site and nothing more: its base table must go on forwarding whatever happens to controllers.
+    Only omit missing controllers from a site: its base table must continue to forward whatever happens to controllers.
     """
     accepted: list[Site] = []
     for site in objects.sites:
@@ -62,7 +62,7 @@ def _consistent(site: Site, verdicts: Verdicts) -> bool:
 
 
 def _uplinks_consistent(site: Site, verdicts: Verdicts) -> bool:
-    """Check the addresses of uplinks: a gateway in the address's subnet, and no address twice (an answer could not be told apart)."""
+    """Check the addresses of uplinks: a gateway in the address's subnet, and no address twice (answers would be ambiguous)."""
     taken: dict[object, str] = {}
     for i, uplink in enumerate(site.uplinks):
         if uplink.address is None:
@@ -110,7 +110,7 @@ def _with_known_controllers(site: Site, controllers: Mapping[str, object], verdi
 
 
 def number(sites: list[Site], world: World, objects: Objects, verdicts: Verdicts) -> tuple[list[Site], dict[str, int]]:
-    """Return the sites whose id is theirs alone, and all ids, those of sites left out included (they keep what they had)."""
+    """Return the sites with a unique id, and all ids, including those that left-out sites keep."""
     previous = world.observed.allocations.sites
     fixed: dict[int, str] = {}
     kept: list[Site] = []
@@ -175,7 +175,8 @@ def place(sites: list[Site], ids: Mapping[str, int], world: World, verdicts: Ver
 
 
 def with_usable_addresses(nodes: Iterable[Node], by_name: Mapping[str, Node]) -> tuple[dict[str, Node], dict[str, str]]:
-    """Return all nodes, those of overlays (`nodes`) without addresses that no tunnel can end at, and what is wrong with these."""
+    """Return all nodes, with unusable tunnel addresses removed from nodes of overlays (`nodes`), and the problem of each removed
+    address."""
     found, wrong = dict(by_name), dict[str, str]()
     holder: dict[str, str] = {}
     for node in sorted(nodes, key=lambda each: (each.created, each.name), reverse=True):
@@ -232,7 +233,8 @@ def _node_places(site: Site, site_id: int, nodes: list[Node], given: Mapping[str
 
 
 def apart_from_nodes(placed: list[PlacedSite], verdicts: Verdicts) -> list[PlacedSite]:
-    """Return the sites whose hosts are not where tunnels end: packets of a tunnel would be taken for a host's, and go through it again."""
+    """Return the sites whose prefixes contain no tunnel endpoint: otherwise a tunnel's packets would be taken for a host's, and enter the
+    tunnel again."""
     ends = {int(IPv4Address(node.node.address)): node for each in placed for node in _tunnel_ends(each)}
     addresses = sorted(ends)
     kept = []
