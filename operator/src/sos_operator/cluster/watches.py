@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 END_S = 10.0  # for an orderly end; a thread that takes longer ends with the process
 TASKS_END_S = 2.0  # for tasks that a watch left behind when it ended
-STEADY_S = 60.0  # after this long, a watch that ends did not end for the cause of the previous end
+STEADY_S = 60.0  # a watch that has lasted this long ends for another cause than before
 
 Watch = Callable[[asyncio.Event], Awaitable[object]]
 """Watches until the event is set."""

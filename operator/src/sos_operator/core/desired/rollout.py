@@ -33,7 +33,7 @@ DEFAULT_MAX_UNAVAILABLE = 1
 TURNS_ANNOTATION = "sos.network/rollout"
 """Node -> hash of the document it was handed in its turn, as JSON."""
 KEPT_FOR_NETWORKS = "it keeps what attaches its agents until the cluster has NetworkAttachmentDefinitions (Multus), or the pool says Host"
-ASKED_AHEAD = 4  # per busy node, and at least: nodes whose turn is next that are asked in every pass
+ASKED_AHEAD = 4  # in every pass, ask this many nodes whose turn is next per busy node, and at least this many
 
 # A port or an address in the match of a base entry. Ports below 34001 are the node's own uplinks (spec/node-config.md clause 1).
 _NAMES_OTHERS = re.compile(r"(?:in_port=(?!33\d{3}\b)\w+|(?:nw_src|nw_dst|arp_[st]pa)=[0-9./]+)")

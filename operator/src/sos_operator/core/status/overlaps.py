@@ -1,7 +1,7 @@
 """Status of services that cover the same connections: the shadowed service, the service that shadows it, and their common site.
 
-Every reader of its namespace can read a service's status: so that status does not name a service of another namespace. The site's status
-names both services, for readers of sites.
+Every reader of its namespace can read a service's status, so the status does not name services of other namespaces. The site's status names
+both services, for readers of sites.
 """
 
 from __future__ import annotations
