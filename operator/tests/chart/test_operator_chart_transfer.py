@@ -197,7 +197,7 @@ def seconds(file: str, name: str) -> int:
 def test_it_says_itself_why_it_failed_before_the_cluster_ends_it() -> None:
     connect, stall = seconds("transfer.rs", "CONNECT_WITHIN"), seconds("transfer.rs", "STALL")
     usage = subprocess.run([str(PROBE), "compare", "--help"], capture_output=True, text=True, check=True).stdout
-    (wait,) = re.findall(r"How long to wait for the server, in seconds \[default: (\d+)\]", usage)
+    (wait,) = re.findall(r"Time to wait for the server, in seconds \[default: (\d+)\]", usage)
     waiting = int(wait) + connect + seconds("connect.rs", "SETTLE")
     for asked in (1, 60):
         each = connect + stall + asked + seconds("wire.rs", "LONGEST_END") + seconds("compare.rs", "HOLD")
