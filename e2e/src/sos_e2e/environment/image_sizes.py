@@ -19,7 +19,7 @@ def outgrown(added: Mapping[str, float]) -> list[str]:
     """One sentence for every image above its bound."""
     return [
         f"image {image} adds {mb:.0f} MB to its base, {MOST_ADDED_MB[image]} are allowed: find what it gained, "
-        "or raise the bound in sos_e2e/sizes.py and docs/install.md and say why"
+        "or raise the bound in sos_e2e/environment/image_sizes.py and docs/install.md and say why"
         for image, mb in added.items()
         if mb > MOST_ADDED_MB[image]
     ]
