@@ -19,7 +19,8 @@ _ENCODE = json.JSONEncoder(default=str).encode
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    """Return the values of `extra=`. One called `fields` holds more, whose names may be those of a LogRecord's own attributes (`name`)."""
+    """Return the values of `extra=`. The value `fields` holds further fields, whose names may equal a LogRecord's own attributes
+    (`name`)."""
     found = {name: getattr(record, name) for name in sorted(vars(record).keys() - _STANDARD)}
     found.update(getattr(record, "fields", ()))
     return found
@@ -48,7 +49,7 @@ def setup(level: str, form: str, *, audit: bool = True) -> None:
     handler.setFormatter(_Json() if form == "json" else _Text("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     audit_log.LOG.disabled = not audit
-    # They are not printed, and under eventlet's threads finding them out is half of a line's cost.
+    # These fields are not printed, and with eventlet's threads, determining them is half of a line's cost.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     for noisy in ("ryu", "ofp_event", "Handshake"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -16,7 +16,7 @@ RELOAD_S = 1.0
 
 
 def reload_loop(controller: Controller, api: Api, keys: Path, token: Path) -> None:
-    """Take changed keys and tokens; if they cannot be read, the last good ones stay in use, and one message is logged."""
+    """Apply changed keys and tokens; if they cannot be read, keep the last good ones and log one message."""
     said = ""
     while True:
         eventlet.sleep(RELOAD_S)

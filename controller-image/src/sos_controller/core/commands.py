@@ -16,7 +16,7 @@ from sos_controller.core.wire.order import Ended
 class Apply(msgspec.Struct, frozen=True, gc=False):
     """Change entries: adds (which replace), then deletes, with a barrier in between if there are both; then a barrier if `barrier`.
 
-    All messages carry `token`, so that a refusal can be told from success.
+    All messages carry `token`, so that a refusal is attributed to this command.
     """
 
     dpid: DatapathId

@@ -101,7 +101,7 @@ class State:
         self.reactive_because: dict[str, str] = {}
         """Services that ask for proactive set-up and cannot have it, with the reason to show."""
         self.widened: dict[str, str] = {}
-        """Services whose entries match more than they cover, with the message to show."""
+        """Services whose entries match more connections than the service covers, with the message to show."""
         self.agent_addresses: frozenset[Address] = frozenset()
         self.discovery_ip = Address(0)
         self.switches: dict[DatapathId, Switch] = {}
@@ -149,7 +149,7 @@ class State:
         self.out.append(Notice(kind, data))
 
     def forget_session(self, session: Session, why: str) -> None:
-        """Remove a session from the tables. This is the only way out of them, so each session has one record."""
+        """Remove a session from the tables. Nothing else removes sessions, so each session has one audit record."""
         self.sessions.remove(session)
         s, ends = session, session.ended_by
         began_ms = int(self.wall_offset_ms + s.created_at * 1000)
@@ -181,7 +181,7 @@ class State:
         for switch in self.switches.values():
             was = switch.claim
             self.claim(switch)
-            if was is None and switch.claim is not None:  # nothing has been probed there yet
+            if was is None and switch.claim is not None:  # its ports have not been probed yet
                 switch.up_since = dict.fromkeys(switch.up_since, self.now)
         self.away = {dpid: switch for dpid, switch in self.away.items() if dpid in self.claims}
 
@@ -225,8 +225,8 @@ class State:
         return not self.topology.is_inter_switch(location) and self.agents.at(location) is None
 
     def is_labelled(self, location: Location) -> bool:
-        """Return whether a port carries labelled paths and nothing plain: its switch floods nothing into it and accepts nothing plain from
-        it."""
+        """Return whether a port carries labelled paths and nothing plain: its switch neither floods into the port nor accepts plain packets
+        from it."""
         switch = self.switches.get(location.dpid)
         if switch is None or switch.claim is None or not switch.claim.labelled_ports:
             return False

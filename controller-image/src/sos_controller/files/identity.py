@@ -12,9 +12,8 @@ from sos_controller.core.state import Identity
 
 def new_identity(state: Path | None) -> Identity:
     """Return a new identity. With a state folder epoch and boot id increase whatever the clock does; without one, or with an empty one,
-    they come from the clock: entries left by a predecessor with another folder must not look like ours.
-
-    OSError if the folder cannot be written, ValueError if its file holds anything else than two numbers.
+    they come from the clock: entries left by a predecessor with another folder must not look like ours. OSError if the folder cannot be
+    written, ValueError if its file does not hold two numbers.
     """
     now = time.time_ns()
     epoch, boot_id = now // 1_000_000_000 & 0x7FFFFFFF, now

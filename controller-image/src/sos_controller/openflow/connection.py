@@ -30,7 +30,7 @@ from ryu.ofproto import ofproto_parser
 LOG = logging.getLogger("sos_controller.connection")
 
 READ_BYTES = 65_536
-"""Bytes per read: some hundred SYNs, after which the other switches have their turn."""
+"""Maximum bytes per read: some hundred SYNs, after which other switches have their turn."""
 MAX_UNSENT_BYTES = 16 * 1024 * 1024
 """A switch with this backlog is disconnected; it is read and compared again when it reconnects."""
 MAX_UNSENT_TO_UNCLAIMED = 256 * 1024
@@ -127,7 +127,7 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
     def read_tables(self) -> bytes:
         """Return the request for the tables' capacity. A switch that does not know the request answers with an error only."""
         self._xid = self._xid % 0x7FFFFFFF + 1
-        xid = self._xid | 0x80000000  # errors about flow-mods, which count up from 1, must not be taken for one about this
+        xid = self._xid | 0x80000000  # flow-mods count up from 1: keep their errors apart from errors about this request
         self._sizing = (xid, {})
         return ofp.table_features_request(xid)
 

@@ -199,7 +199,7 @@ Action = (
 
 
 UNKNOWN: Action = Output(PortNo(0xFFFFFFFF))
-"""Placeholder for an action we do not know: an output that no entry of ours has, so that its entry differs from every desired one."""
+"""Placeholder for an unknown action: an output that no entry of ours has, so that the entry differs from every desired one."""
 
 
 EntryKey = tuple[int, int, Match]
@@ -222,7 +222,7 @@ class FlowEntry(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_known(self) -> bool:
-        """Return whether it can be made again: another version may have left entries that we cannot parse."""
+        """Return whether it can be made again: another version may have left entries that this one cannot parse."""
         return self.match.raw is None and UNKNOWN not in self.actions
 
     @property

@@ -47,7 +47,7 @@ PRIORITY_REDIRECTED: Final = 39000
 PRIORITY_ICMP: Final = 33000
 """ICMP errors that routers send to hosts of a service: copied, and forwarded as otherwise."""
 PRIORITY_FRAGMENT: Final = PRIORITY_ICMP
-"""Fragments between hosts of a service, in the same way. Below proactive services, which redirect them to their agent."""
+"""Fragments between hosts of a service, copied and forwarded likewise. Below proactive services, which redirect them to their agent."""
 PRIORITY_TRACK: Final = 32000
 """Segments of a host with sessions at a switch where it is not known to be: above exact entries, below those of sessions and services."""
 PRIORITY_EXACT: Final = 31000

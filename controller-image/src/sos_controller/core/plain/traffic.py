@@ -61,7 +61,7 @@ class Recent(NamedTuple):
 
     @property
     def leading(self) -> PlainReason | None:
-        """Return the most frequent reason, without those the spec asks for."""
+        """Return the most frequent reason, except reasons that the service's spec asks for."""
         return _leading(self.plain)
 
 

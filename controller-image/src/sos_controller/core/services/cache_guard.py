@@ -115,8 +115,8 @@ class CacheGuard:
         return self._newest[course]
 
     def _places(self, policy: Policy) -> Iterable[tuple[DatapathId, tuple[Match, ...]]]:
-        """Yield the switches that get a service's exact entries: those of both its sites that are certainly Open vSwitch. Where a site
-        rewrites, entries of sessions have higher priority than all exact entries."""
+        """Yield the switches that get a service's exact entries: all switches of its two sites that are certainly Open vSwitch. Where a
+        site rewrites, sessions' entries have higher priority than all exact entries."""
         service, sites = policy.service, self._state.sites
         ends = ((True, sites[service.from_.site]), (False, sites[service.to.site]))
         if not accelerated(service) or self._state.is_proactive(service) or any(site.rewrite != "Transparent" for _, site in ends):

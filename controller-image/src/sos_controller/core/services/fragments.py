@@ -95,7 +95,7 @@ class Fragments:
             self._lead(pair)
 
     def copied(self, dpid: DatapathId, data: bytes) -> list[Session]:
-        """Handle a fragment copied by a switch. Return sessions that cannot go on because of it."""
+        """Handle a fragment copied by a switch. Return sessions that cannot continue because of it."""
         state = self._state
         source, target, claim = ipv4_source(data), ipv4_destination(data), state.claims.get(dpid)
         if int(state.now) != self._second:
@@ -127,7 +127,7 @@ class Fragments:
         return until is not None and self._state.now < until
 
     def keep(self, candidates: tuple[Candidate, ...], client: Address, server: Address) -> tuple[Candidate, ...]:
-        """Keep the candidates whose agents get the fragments of a new session, too."""
+        """Keep only candidates whose agents would also get the fragments of a new session."""
         ingress, egress = self._redirected.get((client, server)), self._redirected.get((server, client))
         if ingress is None and egress is None:
             return candidates

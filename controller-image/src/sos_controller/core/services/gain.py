@@ -91,13 +91,13 @@ class Gain:
         return Summary(found.connections, goodput, round_trip if seen else None)
 
     def gain(self, now: float) -> float | None:
-        """Return how many times faster the accelerated connections are, None while there are too few."""
+        """Return the ratio of accelerated to plain speed, None while there are too few connections."""
         pairs = [
             (with_it.mean(now), without.mean(now))
             for with_it, without in zip(self._groups[ACCELERATED].speeds, self._groups[PLAIN].speeds, strict=True)
         ]
         common = [(one, other) for one, other in pairs if one[1] and other[1]]
-        # an hour after the last of them a connection counts a quarter: the threshold applies to what is left
+        # a connection counts only a quarter after an hour: the threshold applies to the remaining weight
         if min(sum(one[1] for one, _ in common), sum(other[1] for _, other in common)) < ENOUGH:
             return None
         weights = [one[1] * other[1] / (one[1] + other[1]) for one, other in common]

@@ -1,6 +1,6 @@
 """Plan: from configuration and live state to entries on switches (paths of pairs, guards, punts), and the pair that serves a flow.
 
-Everything here is recomputed on a change, compared group by group, and sent as differences. Order matters: guards, paths and egress sides
+The plan is recomputed on each change and compared group by group; only differences are sent. Order matters: guards, paths and egress sides
 first; a punt entry is *armed* only when all of these have been acknowledged, and stays while the service has a pair and a path.
 """
 
@@ -201,7 +201,7 @@ class Plan:
         return 1 if pair is None else pair.label_mask & ((1 << labels) - 1)
 
     def session_labels(self, service: Service, choice: Candidate) -> int:
-        """Return the path labels that a new session may use: all its service may, or the one assigned to it."""
+        """Return the path labels of a new session: all labels of its service, or the one assigned to the session."""
         mask, measured = self.label_mask(choice.ingress, choice.egress, service.labels), self._state.path_stats
         if service.paths.mode not in ONE_PATH_MODES:
             return mask
@@ -272,7 +272,7 @@ class Plan:
     def _plan_pairs(self) -> None:
         state, wanted, datagrams = self._state, self._wanted_labels(), self._datagrams
         self.wanted, self._datagrams = set(wanted), self._pairs_over_quic()
-        # an agent that is no longer declared finishes its sessions, as long as it is there
+        # an agent that is no longer declared finishes its sessions while it is live
         known = self._site_of_agent.keys() | {agent.agent_id for agent in state.agents.all()}
         accepted = (pair for pair in state.agent_sessions.pairs if known >= set(pair))
         for ingress, egress in (*state.sessions.pairs, *accepted):  # running sessions keep their number of labels
@@ -305,7 +305,7 @@ class Plan:
         state.programmer.set_group(("path", *key), entries, state.out)
 
     def _wanted_labels(self) -> dict[PairKey, int]:
-        """Return pairs of live agents that some service may use, with the largest number of labels it may use."""
+        """Return pairs of live agents that some service may use, each with the largest number of labels of any such service."""
         wanted: dict[PairKey, int] = {}
         for service in self._services.values():
             if not accelerated(service):

@@ -91,7 +91,7 @@ class Proactive:
         self._standing: dict[str, Standing] = {}
         self._leaving: list[Leaving] = []
         self._ways: dict[DatapathId, tuple[PortNo, MacAddress]] = {}
-        self._sent: dict[DatapathId, tuple[tuple[PortNo, MacAddress], bool]] = {}  # and whether the reject group, too
+        self._sent: dict[DatapathId, tuple[tuple[PortNo, MacAddress], bool]] = {}  # and True if the reject group was sent, too
 
     def is_armed(self, service_id: str) -> bool:
         """Return whether new connections of a service are accelerated by standing entries."""
@@ -196,7 +196,7 @@ class Proactive:
         cookie = self._state.cookie(Kind.SERVICE, pipeline.service_number(service_id))
         made = []
         for match in matches:
-            is_syn = match.tcp_flags == BARE_SYN  # of a service that requires something: never bypasses its agent
+            is_syn = match.tcp_flags == BARE_SYN  # first packet of a service with requirements: never bypasses the agent
             base = PRIORITY_SERVICE_SYN if is_syn else PRIORITY_SERVICE if armed else PRIORITY_UNARMED
             group = self._group(match)
             actions: tuple[Action, ...] = (group,) if armed else (SetEthSrc(UNARMED_MAC), group)

@@ -103,7 +103,7 @@ class Mobility:
 
     def __init__(self, state: State, plan: Plan, order_sender: OrderSender) -> None:
         self._state, self._plan, self._order_sender = state, plan, order_sender
-        self.give_up: Callable[[Session, str], None] | None = None  # ends a session that is being set up
+        self.give_up: Callable[[Session, str], None] | None = None  # gives up a session that is being set up
         self._where: dict[Address, HostSwitches] = {}
         self._moves: deque[Move] = deque()
         self._moving: dict[Address, HostSwitches] = {}
@@ -219,7 +219,7 @@ class Mobility:
             if agent_id in session.ended_by or _stands(placed, move.where.dpid):
                 continue
             agent = self._state.agents.get(agent_id)
-            if agent is None:  # its beacon comes within seconds, in a new run of the controller, or its sessions end with it
+            if agent is None:  # in a new run, its beacon comes within seconds, or its sessions end with it
                 self._moves.append(Move(move.address, move.where, deque((session,))))
                 continue
             leg = Leg(agent, ingress, self._plan.rewritten_port(agent_id, ingress, session.client_port))

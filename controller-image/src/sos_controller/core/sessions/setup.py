@@ -57,8 +57,8 @@ the client's next segment."""
 _ASKED_AGAIN: Final = frozenset(("server-unreachable", "server-elsewhere"))
 """Back-off reasons that do not refuse a connection whose service requires acceleration: set-up asks the server again, and the SYN waits."""
 MAX_EGRESS_DATAPATHS: Final = 64
-"""Maximum number of datapaths that get the egress entry while the server's location is unknown; in a larger site, connections stay plain
-until it is known."""
+"""Maximum number of datapaths of the egress site that get the egress entry while the server's location is unknown; in a larger site,
+connections stay plain meanwhile."""
 
 
 class Timer(NamedTuple):
@@ -107,14 +107,14 @@ class SetUp:
             self._plain(switch, in_port, syn.key + syn.isn, data, why)
 
     def ready(self, agent_id: AgentId, uuid: bytes, accepted: bool, reply_to: int) -> None:
-        """Handle Ready: an agent has prepared a session, in answer to the order of sequence `reply_to`; `accepted`: the server has
+        """Handle Ready: an agent has prepared a session. `reply_to`: sequence number of the order it answers; `accepted`: the server has
         accepted, too."""
         session = self._asked(agent_id, uuid)
         if session is None:
             return
         agent = self._state.agents.get(agent_id)
-        waited = session.confirms and agent_id == session.egress  # for the server, and before that for entries
-        if agent is not None and not waited and 0 <= reply_to - session.asked <= 1:  # to the first order: later ones measure no round trip
+        waited = session.confirms and agent_id == session.egress  # this agent waited for the server, and before that for entries
+        if agent is not None and not waited and 0 <= reply_to - session.asked <= 1:  # only answers to the first order measure a round trip
             agent.order_rto.answered(self._state.now - session.created_at)
         if accepted:
             self._state.accepting_servers.note(session.key, self._state.now)
@@ -122,7 +122,8 @@ class SetUp:
         self._complete(session)
 
     def refused(self, agent_id: AgentId, uuid: bytes, reason: int) -> None:
-        """Handle Refused: an agent does not take a session, or the server does not accept, which the egress agent may find out later."""
+        """Handle Refused: an agent does not take a session, or the server does not accept, which the egress agent may report after its
+        Ready."""
         begun = self._state.sessions.by_uuid(uuid)
         if reason in REFUSED_BY_SERVER and begun is not None and agent_id == begun.egress:
             self._state.accepting_servers.forget(begun.key)
@@ -131,14 +132,14 @@ class SetUp:
             self.give_up(session, f"refused-{reason or 0xFFFF}")
 
     def _asked(self, agent_id: AgentId, uuid: bytes) -> Session | None:
-        """Return the session an agent answers about, if it was asked and an answer still counts."""
+        """Return the session of an agent's answer, if the agent was asked and the answer still counts."""
         session = self._state.sessions.by_uuid(uuid)
         if session is None or session.state is not Phase.PREPARING or agent_id not in (session.ingress, session.egress):
             return None
         return session
 
     def tick(self) -> None:
-        """Retransmit unanswered orders, give up what takes too long, forget old decisions."""
+        """Retransmit unanswered orders, give up sessions that take too long, forget old decisions."""
         now = self._state.now
         while self._timers and self._timers[0].due <= now:
             due, _, session = heapq.heappop(self._timers)
@@ -155,17 +156,17 @@ class SetUp:
             plain.popitem(last=False)
 
     def is_opening(self, now: float) -> bool:
-        """Return whether a client may still retransmit a SYN that an agent was given."""
+        """Return whether a client may still retransmit a SYN that was delivered to an agent."""
         return now < self._opening_until
 
     def leave(self) -> None:
-        """Begin no more sessions, and let those that are not active yet go on as plain TCP."""
+        """Begin no more sessions, and release sessions that are not active yet as plain TCP."""
         self._leaving = True
         for session in [session for session in self._state.sessions if session.state in PENDING]:
             self.give_up(session, "leaving")
 
     def give_up(self, session: Session, why: str) -> None:
-        """Let a session that is not active yet go on as plain TCP."""
+        """Release a session that is not active yet as plain TCP."""
         state = self._state
         if session.state not in PENDING:
             return
@@ -194,8 +195,8 @@ class SetUp:
             self._release(session)
 
     def _refuse(self, session: Session, reason: PlainReason | None, why: str) -> None:
-        """Answer the SYN of a session that was given up and must not be plain. If the server is silent, the client hears nothing either:
-        the SYN is dropped, and its retransmission asks the server again."""
+        """Answer the SYN of a session that was given up and must not be plain. If the server is silent, drop the SYN without an answer: its
+        retransmission asks the server again."""
         self._state.count("syns", why)
         switch = self._state.switches.get(session.dpid)
         if switch is not None and session.syn and reason is not PlainReason.SERVER_SILENT:
@@ -305,7 +306,7 @@ class SetUp:
         return bool(self._plan.rewritten_port(session.egress, False, 1))
 
     def _legs(self, choice: pair_selection.Candidate, syn: Syn) -> tuple[Leg, Leg] | None:
-        """Return the two sides of a new session. None if an agent could not tell the session from one that it has."""
+        """Return the two sides of a new session. None if an agent could not distinguish it from an existing session."""
         state, sides = self._state, []
         for agent_id, ingress in ((choice.ingress, True), (choice.egress, False)):
             agent = state.agents.get(agent_id)
@@ -375,7 +376,7 @@ class SetUp:
             self.begun(session)
 
     def _installed(self, session: Session, is_egress: bool, done: bool) -> None:
-        """Handle a redirect entry's outcome: all barriers behind it are answered, or one never will be."""
+        """Handle a redirect entry's outcome. `done`: all barriers behind it are answered; False: one never will be."""
         if session.state is not Phase.PREPARING:
             return
         if not done:
@@ -427,7 +428,7 @@ class SetUp:
             self._forwarding.release(switch, in_port, data)
 
     def _note_plain(self, switch: Switch, syn: Syn, why: str) -> None:
-        """Count a connection that stays plain for the service that covers it, and for one that this service hides from it."""
+        """Count a plain connection for the service that covers it, and for a service that this one hides."""
         state, site = self._state, switch.site
         covering = [] if site is None else state.policies.covering(site.name, syn, 2)
         if not covering or why == "decided":  # a retransmission of a SYN that has been counted

@@ -29,7 +29,7 @@ LINGER_S: Final = 1.0
 REPORT_AGE_S: Final = 10.0
 """Minimum age of a session that a report may end: a younger one may be missing because the report was written before."""
 ORPHAN_S: Final = 15.0
-"""An adopted entry's agent must be heard within this time."""
+"""Time limit within which an adopted entry's agent must be heard."""
 MAX_CHUNKS: Final = 1_024
 
 _UNKNOWN: Final = b"mac:"
@@ -69,7 +69,7 @@ class Teardown:
         self.wanted_pairs: set[tuple[AgentId, AgentId]] = set()
 
     def ended(self, agent_id: AgentId, said: Ended, sequence: int) -> Session | None:
-        """Handle Ended of an agent; always acknowledged. Return a session that was not even active yet."""
+        """Handle Ended of an agent; always acknowledged. Return the session if it was not active yet."""
         self._order_sender.send_to(agent_id, OrderType.ENDED_ACK, said.uuid, sequence)
         session = self._find(agent_id, said.uuid)
         if session is None or agent_id not in (session.ingress, session.egress):
@@ -161,7 +161,7 @@ class Teardown:
         return rest
 
     def tick(self) -> None:
-        """Remove what has lingered long enough, and adopted entries whose agent never came."""
+        """Remove entries that have lingered long enough, and adopted entries whose agent was never heard."""
         now = self._state.now
         while self._timers and self._timers[0].due <= now:
             session = heapq.heappop(self._timers).session
@@ -194,7 +194,7 @@ class Teardown:
         found = self._state.sessions.by_uuid(uuid)
         if found is not None or self._is_of_this_life(uuid):
             return found
-        # Of several with this number, none can be picked: the next complete report tells whether any is left.
+        # Of several sessions with this number, none can be picked: the next complete report shows which remain.
         nameless = [s for s in self._state.sessions.nameless(uuid[-2:]) if agent_id in (s.ingress, s.egress)]
         return nameless[0] if len(nameless) == 1 else None
 

@@ -29,7 +29,7 @@ class Agent:
         self.beacon = beacon
         self.location = location
         self.seen_at = now
-        self.silent = False  # no beacon for too long, whatever the cause
+        self.silent = False  # no beacon for too long, for any cause
         self.assigned = 0
         self.order_rto = OrderRto()
 
@@ -88,7 +88,7 @@ class Heard(NamedTuple):
     appeared: bool
     restarted: bool
     turned: bool
-    """It became usable or stopped being so, or changed something that selection or entries depend on."""
+    """The agent became usable or unusable, or changed a value that selection or entries depend on."""
 
 
 class Agents:

@@ -1,6 +1,6 @@
 """Batches: entries of sessions on their way to datapaths, with one barrier behind all that go to the same datapaths.
 
-With a barrier for each entry, every datapath would answer each, which is most of the cost of a burst of SYNs.
+With one barrier per entry, the answers of all datapaths would be most of the cost of a burst of SYNs.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class Batches:
         return True
 
     def reject(self, dpid: DatapathId, token: int) -> bool:
-        """Handle a refusal of an entry, which concerns that one, or of a barrier, which concerns all before it. False for anything else."""
+        """Handle a refusal: of an entry, which fails that entry, or of a barrier, which fails all entries before it. False for anything
+        else."""
         batch = self._by_entry.get(token)
         if batch is not None:
             if dpid in batch.missing:
@@ -81,7 +82,7 @@ class Batches:
         return batch is not None
 
     def disconnect(self, dpid: DatapathId) -> None:
-        """Fail everything that a disconnected datapath has not answered."""
+        """Fail all batches that a disconnected datapath has not answered."""
         for batch in [batch for batch in (*self._by_barrier.values(), *self._open.values()) if dpid in batch.missing]:
             self._end(batch, False)
 

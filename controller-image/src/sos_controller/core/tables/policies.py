@@ -1,4 +1,4 @@
-"""Policies: the service that a SYN belongs to. Services are tried in order; the first match decides, also if it decides for plain TCP."""
+"""Policies: the service that a SYN belongs to. Services are tried in order; the first match decides, even for plain TCP."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Policies:
         return list(islice((policy for policy in self.by_site.get(site, ()) if policy.covers(flow)), limit))
 
     def match(self, site: str, syn: Syn) -> Service | None:
-        """Return the service to accelerate a SYN by, None for plain TCP."""
+        """Return the service that accelerates a SYN, None for plain TCP."""
         policy = self.first(site, syn)
         if policy is None or not accelerated(policy.service) or not in_share(syn.key, policy.service.percent):
             return None
@@ -127,7 +127,7 @@ def _why_not_beside_agents(service: Service, sites: Mapping[str, Site]) -> str:
 
 
 def _too_wide(policy: Policy) -> str:
-    """Return why wider entries would redirect foreign TCP through the agents' kernels."""
+    """Return why a service's entries would be too wide: they would redirect other TCP through the agents' kernels."""
     count = needed(policy)
     return f"{count} entries would match its prefixes and ports, and {MAX_PUNTS} are made at most" if count > MAX_PUNTS else ""
 

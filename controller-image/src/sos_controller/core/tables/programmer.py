@@ -97,7 +97,8 @@ class Programmer:
                 out.append(Apply(dpid, tuple(entries.values()), (), 0, False))
 
     def install(self, dpids: tuple[DatapathId, ...], entry: FlowEntry, waiter: Waiter, out: list[Command]) -> None:
-        """Add one entry to datapaths; `close` emits its barrier. `waiter` is called once: True when all have it, False if one will not."""
+        """Add one entry to datapaths; `close` emits its barrier. `waiter` is called once: True when all datapaths have it, False if one
+        never will."""
         key, desired = entry.key, self._desired
         for dpid in dpids:
             desired.setdefault(dpid, {})[key] = entry
@@ -108,7 +109,7 @@ class Programmer:
         self._batches.close(out)
 
     def adopt(self, dpid: DatapathId, entry: FlowEntry) -> None:
-        """Want an entry that is there already."""
+        """Record an entry that the datapath already has as wanted."""
         self._desired.setdefault(dpid, {}).setdefault(entry.key, entry)
 
     def wants(self, dpid: DatapathId, entry: FlowEntry) -> bool:

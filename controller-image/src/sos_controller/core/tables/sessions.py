@@ -42,7 +42,7 @@ class Phase(Enum):
 
 
 class Trigger(Enum):
-    """Trigger of a transition."""
+    """Cause of a transition."""
 
     __hash__ = object.__hash__
 
@@ -151,7 +151,7 @@ class Session:
         self.ended_by: dict[AgentId, Ended | str] = {}  # an agent's Ended, else the reason why its side is assumed to be over
         self.waiting = 0  # entries that not all their datapaths have acknowledged
         self.installed_at = now  # when the last entry was acknowledged
-        self.deliver_at = now  # when its SYN may go to the ingress agent
+        self.deliver_at = now  # time from which its SYN may go to the ingress agent
         self.confirms = False  # its SYN waits until the server has accepted the egress agent's connection
         self.connect_at = 0.0  # from when on the egress agent may connect: the server's answer needs its entries
         self.leading = 0  # entries of the egress side that not all their datapaths have acknowledged
