@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Limit on the memory that all sessions together may reserve.
 ///
-/// A session that grows gets more only up to half of what is still free (the dynamic threshold of shared-memory switches, Choudhury and
-/// Hahne 1998): a few sessions get large windows, many get fair small ones, and something is always left for the next one.
+/// A growing session gets at most half of the free memory (the dynamic threshold of shared-memory switches, Choudhury and Hahne 1998): a few
+/// sessions get large windows, many get fair small ones, and some memory is always left for the next session.
 #[derive(Debug)]
 pub struct Budget {
     limit: usize,
@@ -29,12 +29,12 @@ impl Budget {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Reserves a first share, or `None` if it is not free.
+    /// Reserves a first share; `None` if there is not enough free memory.
     pub fn reserve(self: &Arc<Self>, bytes: usize) -> Option<Reservation> {
         self.take(bytes, |free| bytes <= free).then(|| self.share(bytes))
     }
 
-    /// Reserves a first share if all shares together then stay within the `part`-th part of the budget.
+    /// Reserves a first share if all shares together then stay within the budget divided by `part`.
     pub fn reserve_within(self: &Arc<Self>, bytes: usize, part: usize) -> Option<Reservation> {
         let plenty = self.limit / part;
         let generous = self.take(bytes, |free| bytes <= plenty.saturating_sub(self.limit - free));
@@ -65,7 +65,7 @@ impl Reservation {
         self.bytes
     }
 
-    /// Grows to `total` bytes if that is at most half of what is free. Returns whether it did; a smaller `total` changes nothing.
+    /// Grows to `total` bytes if the growth is at most half of the free memory. Returns whether it grew; a smaller `total` changes nothing.
     pub fn grow_to(&mut self, total: usize) -> bool {
         let more = total.saturating_sub(self.bytes);
         let grown = self.budget.take(more, |free| more <= free && total <= free / 2);

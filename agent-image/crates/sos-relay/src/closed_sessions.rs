@@ -1,24 +1,24 @@
 //! Closed sessions, and the answers to their late frames (frame.md clause 10).
 //!
-//! The last frames of a session may be lost with their stream. A peer that still waits for one of them retransmits on another stream, and
-//! learns from the answer how the session ended.
+//! The last frames of a session may be lost with their stream. A peer that still waits for one of them retransmits on another stream, and the
+//! answer reports how the session ended.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use sos_wire::{Backlog, Body, EndReason, SessionNumber};
 
-/// Time that a closed session is remembered.
+/// Time for which a closed session is remembered.
 pub const MEMORY: Duration = Duration::from_secs(10);
-/// Most sessions remembered; above that the oldest is forgotten early, and its late frames get the answer for an unknown one.
+/// Maximum number of sessions remembered; above that the oldest is removed early, and its late frames get the answer for an unknown session.
 pub const MAX_REMEMBERED: usize = 65_536;
-/// Most Resets sent per second in answer to frames of unknown sessions.
+/// Maximum number of Resets sent per second in answer to frames of unknown sessions.
 pub const MAX_ANSWERS: u32 = 100;
 
 /// Result of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
-    /// Both directions finished; the peer's had this many bytes.
+    /// Both directions finished; the peer's direction had this many bytes.
     Clean {
         delivered: u64,
     },
@@ -35,7 +35,7 @@ pub struct ClosedSessions {
 }
 
 impl ClosedSessions {
-    /// Remembers a closed session that had delivered this many bytes of the peer.
+    /// Remembers a closed session that had delivered this many of the peer's bytes.
     pub fn insert(&mut self, number: SessionNumber, reason: EndReason, delivered: u64, now: Instant) {
         self.forget(now);
         let clean = reason == EndReason::Finished;
@@ -57,12 +57,12 @@ impl ClosedSessions {
 
     /// Answer to a frame of a session that does not exist, if any.
     pub fn answer(&mut self, number: SessionNumber, body: &Body, now: Instant) -> Option<Body> {
-        // An opener that was refused while the session was remembered gets the same answer after it is forgotten.
+        // An opener that was refused while the session was remembered gets the same answer later.
         let refused = self.endings.get(&number).copied().filter(|_| matches!(body, Body::Open { .. }));
         self.forget(now);
         let ending = refused.or_else(|| self.endings.get(&number).copied());
         match (ending, body) {
-            // Answers of this kind carry no credit and are not answered, or two closed sessions would answer each other for ever.
+            // Answers of this kind carry no credit and are not answered, or two closed sessions would answer each other forever.
             (_, Body::Ack { credit: 0, .. }) => None,
             (Some(Ending::Clean { delivered }), body) if waits(body) => {
                 Some(Body::Ack { offset: delivered + 1, credit: 0, backlog: Backlog::default() })

@@ -1,4 +1,4 @@
-//! Compresses or expands one block with zstd (RFC 8878), each block by itself, as blocks use several streams and arrive in any order.
+//! Compresses or expands one block with zstd (RFC 8878), independently of other blocks, as blocks use several streams and arrive in any order.
 //!
 //! Working memory belongs to each thread, not to each session: about half a MiB for a thread that compresses.
 
@@ -10,9 +10,9 @@ use zstd_safe::{CCtx, CParameter, DCtx};
 
 /// The fastest of zstd's ordinary levels.
 const LEVEL: i32 = 1;
-/// Least saving, as a part of the block; with less it is sent uncompressed.
+/// Minimum saving, as a divisor of the block size; with less the block is sent uncompressed.
 const LEAST_GAIN: usize = 16;
-/// Smaller blocks are not compressed: they save less than a packet's headers cost.
+/// Minimum size of a compressed block: smaller ones save less than a packet's headers cost.
 pub(crate) const MIN_BLOCK: usize = 512;
 
 thread_local! {
@@ -22,7 +22,7 @@ thread_local! {
 
 struct Compressor {
     context: CCtx<'static>,
-    /// As long as the longest result: its length is known only at the end, and a queue must not hold more than that.
+    /// Buffer for the longest result: the length is known only at the end, and a queue must not hold more than that.
     out: Box<[u8]>,
 }
 
@@ -43,7 +43,7 @@ impl Compressor {
     }
 }
 
-/// Allocates this thread's working memory, so that its first block takes no longer than others.
+/// Allocates this thread's working memory in advance, so that the first block takes no longer than later ones.
 pub(crate) fn prepare() {
     COMPRESSOR.with_borrow_mut(|kept| {
         if kept.is_none() {
@@ -52,7 +52,7 @@ pub(crate) fn prepare() {
     });
 }
 
-/// Compresses a block into a zstd frame; `None` if that is not at least a sixteenth shorter, or the block has less than [`MIN_BLOCK`] bytes
+/// Compresses a block into a zstd frame; `None` if the frame is not at least a sixteenth shorter, or the block has less than [`MIN_BLOCK`] bytes
 /// or more than fit a frame.
 pub fn compress(block: &[u8]) -> Option<Bytes> {
     if !(MIN_BLOCK..=MAX_PAYLOAD).contains(&block.len()) {
@@ -62,8 +62,8 @@ pub fn compress(block: &[u8]) -> Option<Bytes> {
     COMPRESSOR.with_borrow_mut(|kept| kept.as_mut()?.compress(block))
 }
 
-/// Expands `payload` to a block of `length` bytes; `None` if it does not contain exactly that many. It never uses more memory than that,
-/// whatever the payload claims.
+/// Expands `payload` to a block of `length` bytes; `None` if it does not contain exactly that many. Memory use is bounded by `length`, whatever
+/// the payload claims.
 pub fn expand(payload: &[u8], length: u32) -> Option<Bytes> {
     let length = usize::try_from(length).ok().filter(|length| *length <= MAX_PAYLOAD)?;
     let mut block = Vec::with_capacity(length);
@@ -71,7 +71,7 @@ pub fn expand(payload: &[u8], length: u32) -> Option<Bytes> {
         if kept.is_none() {
             *kept = DCtx::try_create();
         }
-        // It writes no further than the capacity, which may be more than was asked for.
+        // zstd writes up to the capacity, which may be more than requested.
         kept.as_mut()?.decompress(&mut block, payload).ok()
     })?;
     (block.len() == length).then(|| block.into())

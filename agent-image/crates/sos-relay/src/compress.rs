@@ -1,10 +1,10 @@
-//! Adaptive compression: compresses a session's bytes while that makes it faster, as measured.
+//! Adaptive compression: compresses a session's bytes while measurements show that this makes the session faster.
 //!
-//! Compression pays where a session has more to send than its streams carry, its blocks become shorter, and the CPU compresses faster than
-//! the streams send. All three are measured continuously, and may change at any time.
+//! Compression pays if a session has more to send than its streams carry, its blocks become shorter, and the CPU compresses faster than the
+//! streams send. All three are measured continuously, and may change at any time.
 //!
-//! Without compression a session tries one block now and then, once it has had to wait for its streams; after a failed trial the pause
-//! grows. With compression, every block is a measurement. Starting takes a clearer case than continuing.
+//! Without compression a session tries one block now and then, once it has had to wait for its streams; after a failed trial the pause grows.
+//! With compression, every block is a measurement. Starting compression needs a clearer gain than continuing.
 
 use std::time::{Duration, Instant};
 
@@ -12,21 +12,21 @@ use sos_wire::Body;
 
 use crate::codec::{self, MIN_BLOCK};
 
-/// Smaller blocks are not tried: one may be the odd end of a message, and does not show how long larger ones take.
+/// Minimum size of a block for a trial: a smaller one may be the odd end of a message, and does not show how long larger ones take.
 const LEAST_TRIED: usize = 16 << 10;
 /// Time over which rates are measured.
 const WINDOW: Duration = Duration::from_millis(50);
-/// Remaining share of a block below which compression starts, and above which it stops.
+/// Ratio of compressed to original size below which compression starts, and above which it stops.
 const BEGIN_SHARE: f64 = 0.875;
 const END_SHARE: f64 = 0.94;
-/// Factor by which the CPU has to be faster than the streams: to start, and to continue.
+/// Factor by which the CPU must be faster than the streams, to start and to continue.
 const BEGIN_SPEED: f64 = 2.0;
 const GO_ON_SPEED: f64 = 1.25;
-/// Compression stops when the streams would suffice without it: less than this share of their rate is sent for this many windows.
+/// Compression stops if the streams would suffice without it: less than this fraction of their rate is sent for this many windows.
 const CALM_SHARE: f64 = 0.9;
 const CALM_WINDOWS: u32 = 4;
-/// Bytes sent, or time, until the next trial; doubles after each failed one, up to the bound. A block of 256 KiB in 32 MiB is less than a
-/// hundredth of the work, and so is one each two seconds.
+/// Bytes sent, or time, until the next trial; doubles after each failed trial, up to the bound. One block of 256 KiB in 32 MiB, or every two
+/// seconds, is less than a hundredth of the work.
 const FIRST_PAUSE: Pause = Pause { bytes: 32 << 20, time: Duration::from_secs(2) };
 const MAX_DOUBLINGS: u32 = 4;
 /// Weight of the newest measurement.
@@ -46,7 +46,7 @@ impl Pause {
 
 #[derive(Debug, Clone, Copy)]
 enum Mode {
-    /// Until that many bytes have been sent or this time has come, and the session waits for its streams.
+    /// Compression is off until that many bytes have been sent or this time has come, and the session waits for its streams.
     Off {
         bytes: u64,
         until: Option<Instant>,
@@ -59,7 +59,7 @@ enum Mode {
 pub struct Outcome {
     /// Original bytes.
     pub original: usize,
-    /// Bytes on the wire: as many, if it did not become shorter.
+    /// Bytes on the wire; equal to `original` if the block did not become shorter.
     pub wire: usize,
     /// CPU time.
     pub cpu: Duration,
@@ -86,14 +86,14 @@ impl Window {
 pub struct Adaptive {
     mode: Mode,
     window: Window,
-    /// Bytes a second that the streams carried while there was a backlog; `None` until then.
+    /// Rate that the streams carried during a backlog, in bytes per second; `None` before that.
     capacity: Option<f64>,
     /// There was a backlog in the last window.
     waited: bool,
     calm: u32,
-    /// Remaining share of a block.
+    /// Ratio of compressed to original size.
     share: f64,
-    /// Bytes a second that the CPU compresses.
+    /// Rate at which the CPU compresses, in bytes per second.
     speed: f64,
     failures: u32,
 }
@@ -113,7 +113,7 @@ impl Adaptive {
         }
     }
 
-    /// True if the next block, of `len` bytes, should be compressed, perhaps as a trial. Then call [`Self::handle_outcome`], else
+    /// True if the next block, of `len` bytes, should be compressed, possibly as a trial. Then call [`Self::handle_outcome`], otherwise
     /// [`Self::handle_plain`].
     pub fn wants(&mut self, len: usize, now: Instant) -> bool {
         self.close_window(now);
@@ -155,7 +155,7 @@ impl Adaptive {
         }
     }
 
-    /// Notes that the session waits for its streams: none has room, or none worth using now.
+    /// Notes that the session waits for its streams: none has room, or none with room is worth using now.
     pub fn handle_waiting(&mut self) {
         self.window.waited = true;
     }
@@ -187,7 +187,7 @@ impl Adaptive {
         let enough = self.capacity.is_none_or(|capacity| original as f64 / seconds < CALM_SHARE * capacity);
         self.calm = if enough && !waited { self.calm + 1 } else { 0 };
         if self.is_on() && self.calm >= CALM_WINDOWS {
-            // The trial was a success: the next wait is reason enough to start again.
+            // The trial succeeded: start again at the next wait.
             self.mode = Mode::Off { bytes: 0, until: None };
         } else if self.is_on() && !self.is_quick(GO_ON_SPEED) {
             self.pause(now);
@@ -215,13 +215,13 @@ impl Adaptive {
 pub struct Compressed {
     /// The host's bytes in blocks that were sent compressed.
     pub original: u64,
-    /// Their bytes on the wire.
+    /// Size of these blocks on the wire.
     pub wire: u64,
     /// CPU time, including blocks that did not become shorter.
     pub cpu: Duration,
 }
 
-/// Compresses a session's blocks where that pays.
+/// Compresses a session's blocks while that makes the session faster.
 #[derive(Debug)]
 pub struct Compression {
     adaptive: Adaptive,
@@ -234,8 +234,8 @@ impl Compression {
         Self { adaptive: Adaptive::new(now), done: Compressed::default() }
     }
 
-    /// Returns the frame to send in place of `body`: a Data frame may become a Compressed one if the peer accepts those (`taken`). `cpu` is
-    /// a clock of CPU time, from any start.
+    /// Returns the frame to send for `body`: a Data frame may become a Compressed one if the peer accepts Compressed frames (`taken`). `cpu` is
+    /// a clock of CPU time with any origin.
     pub fn pack(&mut self, body: Body, taken: bool, now: Instant, cpu: impl Fn() -> Duration) -> Body {
         let Body::Data { offset, payload } = body else { return body };
         let len = payload.len();

@@ -1,16 +1,17 @@
 //! Credit: flow control of the peer (frame.md clause 9).
 //!
-//! Credit is an absolute limit: the offset up to which the peer may send. It is what the host has taken plus the window, so a host that
-//! stops reading stops the peer after one window and no earlier, and the receiver never holds more than it granted.
+//! Credit is an absolute limit: the offset up to which the peer may send. It is the number of bytes that the host has taken plus the window. So
+//! a host that stops reading stops the peer after one window and no earlier, and the receiver never holds more than it granted.
 //!
-//! The window has to cover the path: rate times round trip, and about as much again for blocks that wait behind a lost one. It starts at
-//! what the protocol allows before anything was heard and grows when the host takes half of it within about one round trip: then the sender
-//! would soon have been stopped by the window and not by the path. Growing by four up to 4 MiB lets the window run ahead of the slow start
-//! of the streams, which doubles each round trip; above that it doubles.
+//! The window must cover the path: rate times round trip, and about as much again for blocks that wait behind a lost one. The window starts at
+//! the protocol's initial credit, and grows when the host takes half of it within about one round trip: then the window, not the path, would
+//! soon have stopped the sender. Growing by a factor of four up to 4 MiB lets the window run ahead of the streams' slow start, which doubles
+//! each round trip; above that the window doubles.
 //!
-//! While little of the budget is used it begins with that already, and one that is nearly alone with what a long fast path needs: each
-//! growth takes a round trip, and streams that other sessions have used are fast at once (1 Gbit/s, 164 ms: 918 instead of 850 Mbit/s in
-//! the first seconds). The opener announces it in Open, so a download runs at the speed of its streams from its first byte.
+//! While little of the budget is used, a window begins with 4 MiB, and the window of a session that is nearly alone with the size that a long
+//! fast path needs: each growth takes a round trip, and streams that other sessions have used are fast at once (1 Gbit/s, 164 ms: 918 instead of
+//! 850 Mbit/s in the first seconds). The opener announces the window in Open, so a download runs at the speed of its streams from its first
+//! byte.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,18 +20,18 @@ use sos_wire::frame::INITIAL_CREDIT;
 
 use crate::budget::{Budget, Reservation};
 
-/// Window below which growth multiplies by four, above by two.
+/// Windows below this size grow by a factor of four, larger ones by two.
 const EAGER_BELOW: u64 = 4 << 20;
-/// Initial window of a session that is nearly alone, as a part of the budget: of one gibibyte 32 MiB.
+/// Divisor of the budget for the initial window of a session that is nearly alone: 32 MiB of one gibibyte.
 const ALONE: usize = 32;
-/// Initial window of others while all reservations stay within this part: they would soon reach it anyway.
+/// Initial window of other sessions, while all reservations stay within this divisor of the budget: they would soon reach that size anyway.
 const FIRST: usize = EAGER_BELOW as usize;
 const PLENTY: usize = 16;
-/// Largest grant: two round trips at this rate, in bytes a second, and a little more for the scheduling delay of the ends. On a short path
-/// a host that is slower than the path would only have a long queue in front of it, out of the processor's cache before it is read.
+/// Maximum grant: two round trips at this rate, in bytes per second, plus some time for the scheduling delay of both ends. On a short path, a
+/// larger window would only queue more data for a host slower than the path, data that has left the processor's cache before it is read.
 const FASTEST: f64 = 5e9;
 const TURNS: Duration = Duration::from_millis(2);
-/// Added to the round trip when growth is judged: on short paths the host's scheduling delay exceeds the path's.
+/// Added to the round trip when growth is judged: on short paths the host's scheduling delay exceeds the round trip.
 const SLACK: Duration = Duration::from_millis(10);
 
 /// Receive window of one direction.
@@ -40,7 +41,7 @@ pub struct Window {
     max: u64,
     limit: u64,
     rtt: Duration,
-    /// Without queueing delay: a queue must not lengthen itself.
+    /// Round trip without queueing delay, as a queue must not lengthen itself.
     lowest: Duration,
     epoch: Option<Epoch>,
     reservation: Reservation,
@@ -54,10 +55,10 @@ struct Epoch {
 }
 
 impl Window {
-    /// A window that may grow to `max` bytes, or `None` if the budget has not even the initial credit of the protocol.
+    /// A window that may grow to `max` bytes, or `None` if the budget cannot cover the protocol's initial credit.
     pub fn new(max: usize, rtt: Duration, budget: &Arc<Budget>) -> Option<Self> {
         let max = max.max(INITIAL_CREDIT as usize);
-        // Of a small budget that part is less than the usual initial window: then the latter is tried.
+        // If a small budget's share is less than the usual initial window, try the usual window.
         let most = usize::try_from(of_path(rtt)).unwrap_or(usize::MAX).min(max);
         let (alone, first) = (most.min(budget.limit() / ALONE), most.min(FIRST));
         let reservation = budget
@@ -78,12 +79,12 @@ impl Window {
         self.size
     }
 
-    /// Sets the round trip of the streams, as measured last, and the lowest of their path.
+    /// Sets the last measured round trip of the streams, and the minimum of their path.
     pub fn set_rtt(&mut self, rtt: Duration, lowest: Duration) {
         (self.rtt, self.lowest) = (rtt, lowest);
     }
 
-    /// Notes `n` more bytes taken by the host, `delivered` in all.
+    /// Notes `n` more bytes taken by the host, `delivered` in total.
     pub fn handle_delivered(&mut self, n: u64, delivered: u64, now: Instant) {
         let horizon = self.rtt * 2 + SLACK;
         let mut epoch = self.epoch.take().filter(|e| now.saturating_duration_since(e.since) <= horizon);
@@ -118,7 +119,7 @@ impl Window {
     }
 }
 
-/// Largest useful window on a path of this round trip.
+/// Maximum useful window on a path of this round trip.
 fn of_path(rtt: Duration) -> u64 {
     (FASTEST * (rtt * 2 + TURNS).as_secs_f64()) as u64
 }
@@ -129,7 +130,7 @@ mod tests {
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
-    /// A budget without plenty.
+    /// A small budget.
     const SMALL: usize = 2 << 20;
 
     fn window(budget: usize) -> Window {

@@ -1,4 +1,4 @@
-//! The session core of the relay: one direction of bytes each way over any number of streams that may die.
+//! The session core of the relay: a byte stream in each direction, over any number of streams that may die.
 //!
 //! No sockets, no clock, no runtime, no threads. The driver (`sos-tunnel`, or a test in virtual time) owns those and reports events to a
 //! [`Session`]; the session answers with frames and actions:
@@ -13,24 +13,23 @@
 //!   shut, reset <- poll_event                 |
 //! ```
 //!
-//! Call a `handle_*` when its event happens, then `deliverable`, `poll_event` and `poll_transmit` until they yield nothing, then sleep until
-//! the next event or `poll_timeout`. Every call takes the current time, and the same calls with the same times give the same answers.
+//! Call a `handle_*` when its event happens, then `deliverable`, `poll_event` and `poll_transmit` until they return nothing, then sleep until
+//! the next event or `poll_timeout`. Every call takes the current time; the same calls with the same times give the same results.
 //!
-//! **Sending.** Bytes of the host are cut into blocks when a stream is about to take them, so that the stream is chosen late
-//! ([`Scheduler`]). Blocks are kept until the cumulative acknowledgement has passed them; blocks on a stream that died, or stalled while
-//! others move, are retransmitted on another, oldest first. When there is nothing else to send, for lack of credit or at the end, blocks at
-//! the gap are retransmitted if they arrive well before they would on their slow stream.
+//! **Sending.** The host's bytes are cut into blocks when a stream is about to take them, so that the stream is chosen late ([`Scheduler`]).
+//! Blocks are kept until cumulatively acknowledged. Blocks on a stream that died, or stalled while other streams make progress, are
+//! retransmitted on another stream, oldest first. When there is nothing else to send, for lack of credit or at the end, blocks at the gap are
+//! retransmitted if the copy is expected well before the original, which is on a slow stream.
 //!
-//! **Receiving.** The [`ReorderBuffer`] puts blocks in order. Its size is bounded by the credit that the receiver has granted, an absolute
-//! limit that moves with the bytes the host has taken ([`credit`]). Windows grow while the host keeps up, as far as a [`Budget`] that all
-//! sessions share allows.
+//! **Receiving.** The [`ReorderBuffer`] puts blocks in order. Its size is bounded by the credit that the receiver has granted, an absolute limit
+//! that moves with the bytes the host has taken ([`credit`]). Windows grow while the host keeps up, within a [`Budget`] that all sessions share.
 //!
-//! **Compression.** A session sends Data and accepts Compressed as well. Its driver may compress what it sends on the way ([`Compression`]):
-//! blocks are kept, counted and granted as without.
+//! **Compression.** A session sends Data, and accepts Compressed as well. Its driver may compress the session's frames before sending
+//! ([`Compression`]): blocks are kept, counted and granted by their original bytes.
 //!
 //! **Closing.** Each direction ends by itself (Fin), both at once by Reset. An end that has finished sends a closing Ack
-//! ([`Session::closing_ack`]); the other one then needs neither it nor the streams any more, however long its host takes. Errors end one
-//! session only.
+//! ([`Session::closing_ack`]); the other end then no longer needs its peer or the streams, however long its host takes. Errors end one session
+//! only.
 //!
 //! | modules | part |
 //! |---|---|
@@ -70,9 +69,9 @@ pub use scheduler::{Demand, EarliestArrival, Scheduler, StreamId, StreamView, us
 pub use session::{Event, Session, SessionConfig, Transmit};
 pub use stats::{Cause, Retransmitted, SessionStats};
 
-/// Interval at which a session that waits for a better stream than those with room examines them again: their paths change.
+/// Interval at which a session that waits for a better stream than those with room re-examines them, as their paths change.
 pub const ASK_AGAIN: std::time::Duration = std::time::Duration::from_millis(5);
-/// Default block size. Measured best while a path's rate is still growing; 8 KiB costs 70 % more CPU.
+/// Default block size: the best in measurements while a path's rate still grows; 8 KiB costs 70 % more CPU.
 pub const DEFAULT_BLOCK: usize = 64 << 10;
 /// Largest block: one frame's payload.
 pub const MAX_BLOCK: usize = sos_wire::frame::MAX_PAYLOAD;

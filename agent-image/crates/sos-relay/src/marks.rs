@@ -13,7 +13,7 @@ const MAX_PENDING: usize = 64;
 /// Marks of the local host, announced to the peer.
 #[derive(Debug, Default)]
 pub(crate) struct Announced {
-    /// As announced to the peer.
+    /// Marks as announced to the peer.
     marks: Marks,
     offset: u64,
     change: u64,
@@ -23,7 +23,7 @@ pub(crate) struct Announced {
 }
 
 impl Announced {
-    /// The peer knows these already, from Open.
+    /// Sets the marks that the peer already knows from Open.
     pub(crate) fn begin(&mut self, marks: Marks) {
         self.marks = marks;
     }
@@ -39,12 +39,12 @@ impl Announced {
         self.due = true;
     }
 
-    /// True if the last change has to be announced even without data behind it.
+    /// True if the last change must be announced even without data after it.
     pub(crate) fn is_due(&self) -> bool {
         self.due
     }
 
-    /// Frame that has to precede data on this stream.
+    /// Frame that must precede data on this stream.
     pub(crate) fn before(&mut self, stream: StreamId) -> Option<Body> {
         (self.change > 0 && self.sent_on.insert(stream)).then(|| {
             self.due = false;
@@ -52,7 +52,7 @@ impl Announced {
         })
     }
 
-    /// Frames on a stream may be lost with it.
+    /// Handles a lost stream, whose frames may be lost with it.
     pub(crate) fn handle_stream_lost(&mut self, stream: StreamId) {
         self.due |= self.sent_on.remove(&stream);
     }
@@ -61,14 +61,14 @@ impl Announced {
 /// Marks of the far host, for the local one's connection.
 #[derive(Debug, Default)]
 pub(crate) struct Received {
-    /// Number of the change that holds for the next bytes.
+    /// Number of the change that applies to the next bytes.
     applied: u64,
-    /// Later changes, by the offset from which they hold.
+    /// Later changes, by the offset from which they apply.
     pending: BTreeMap<u64, (u64, Marks)>,
 }
 
 impl Received {
-    /// Handles an announced change. Frames on different streams overtake each other: one that a later change has replaced is ignored.
+    /// Handles an announced change. Frames on different streams overtake each other: a change that a later one has replaced is ignored.
     pub(crate) fn handle(&mut self, change: u64, offset: u64, marks: Marks) {
         if change > self.applied {
             self.pending.insert(change, (offset, marks));
@@ -78,7 +78,7 @@ impl Received {
         }
     }
 
-    /// Marks that hold from now on, once the host has received all bytes before `delivered`.
+    /// Marks in force from now on, once the host has received all bytes before `delivered`.
     pub(crate) fn poll(&mut self, delivered: u64) -> Option<Marks> {
         let reached = self.pending.iter().rev().find(|(_, (offset, _))| *offset <= delivered);
         let (change, marks) = reached.map(|(change, (_, marks))| (*change, *marks))?;

@@ -1,42 +1,42 @@
 //! Read-ahead limit: bytes that an agent reads from its host beyond those that the far host has acknowledged (frame.md clause 8).
 //!
-//! With plain TCP a sending host is at most its own send buffer and the other host's receive buffer ahead of that host. Programs rely on
-//! it: progress bars, read timeouts after the last byte of an upload, applications that pace themselves by a full socket. So an agent reads
-//! no more from its host than a base and twice the product of delivery rate and delay beyond what the far host has acknowledged. Twice, as
-//! slow start doubles the bytes in flight in each round trip: the rate measured one round trip ago allows for the next.
+//! With plain TCP a sending host is ahead of the other host by at most its own send buffer and the other host's receive buffer. Programs rely on
+//! this bound: progress bars, read timeouts after the last byte of an upload, applications paced by a full socket. So an agent reads ahead of
+//! the far host's acknowledgement by at most a base plus twice the product of delivery rate and delay. The factor is two because slow start
+//! doubles the bytes in flight in each round trip: the rate measured one round trip ago allows for the next.
 //!
-//! The rate counts bytes that the far host has acknowledged. It falls only where this limit stopped the sender: a host with little to say
-//! shows nothing about its path. A session begins with the recent rate of other sessions towards the same peer, and until it has measured
-//! its own with what the transports of its streams keep in flight, so that warm streams are used from the first round trip on.
+//! The rate counts bytes that the far host has acknowledged. It decreases only if this limit stopped the sender: a host with little to send
+//! shows nothing about its path. A session begins with the recent rate of other sessions to the same peer. Until it has measured its own rate,
+//! it also uses the bytes that its streams' transports keep in flight, so that warm streams are used from the first round trip on.
 
 use std::time::{Duration, Instant};
 
-/// Bytes ahead that need no delivery rate: less than the 1 MiB that is allowed, as the kernels' buffers of the host leg come on top.
+/// Bytes ahead that need no delivery rate: less than the allowed 1 MiB, as the kernels' buffers of the host leg come on top.
 const BASE: u64 = 512 << 10;
-/// Bandwidth-delay products ahead.
+/// Number of bandwidth-delay products ahead.
 const PRODUCTS: f64 = 2.0;
-/// Added to the round trip: acknowledgements are delayed at both ends, and so is scheduling.
+/// Added to the round trip, as acknowledgements and scheduling are delayed at both ends.
 const SLACK: Duration = Duration::from_millis(20);
-/// Added to the round trip for the time over which a rate is measured: a burst behind a gap is not the path's rate.
+/// Added to the round trip for the measurement span of a rate: a burst behind a gap is not the path's rate.
 const SPAN: Duration = Duration::from_millis(50);
-/// Number of spans, of which the fastest counts.
+/// Number of spans; the fastest one counts.
 const SPANS: usize = 3;
 /// Lower bound of round trips, in seconds.
 const MIN_RTT: f64 = 100e-6;
-/// Less room counts as none: a read has its cost.
+/// Minimum room worth a read, because of the cost of reading.
 const LEAST: u64 = 16 << 10;
 
 #[derive(Debug)]
 pub(crate) struct ReadAhead {
-    /// Acknowledged by the far host.
+    /// Bytes acknowledged by the far host.
     taken: u64,
-    /// Most bytes ahead, whatever the rate.
+    /// Maximum bytes ahead at any rate.
     max: u64,
     rtt: Duration,
-    /// Known rate in bytes a second.
+    /// Known rate in bytes per second.
     rate: f64,
     spans: [f64; SPANS],
-    /// Bytes that the streams keep in flight in a round trip without a queue.
+    /// Bytes that the streams keep in flight per round trip without a queue.
     path_window: f64,
     since: Option<(Instant, u64)>,
     /// The limit has stopped the host in this span.
@@ -59,7 +59,7 @@ impl ReadAhead {
         }
     }
 
-    /// Sets the rate of other sessions, in bytes a second.
+    /// Sets the rate of other sessions, in bytes per second.
     pub(crate) fn set_rate(&mut self, rate: f64) {
         self.rate = rate;
     }
@@ -81,19 +81,19 @@ impl ReadAhead {
         self.spans.iter().all(|span| *span > 0.0)
     }
 
-    /// Rate of the far host in bytes a second, as far as it is known.
+    /// Rate of the far host in bytes per second, as far as known.
     pub(crate) fn rate(&self) -> f64 {
         self.rate
     }
 
-    /// Most bytes ahead of the far host.
+    /// Maximum bytes ahead of the far host.
     pub(crate) fn limit(&self) -> u64 {
         let products = PRODUCTS * self.rate * (self.rtt + SLACK).as_secs_f64();
         let window = if self.has_measured() { 0.0 } else { self.path_window };
         (BASE + products.max(window) as u64).min(self.max)
     }
 
-    /// Bytes of the host that may be read after `read` bytes.
+    /// Number of bytes that may be read from the host after `read` bytes.
     pub(crate) fn room(&mut self, read: u64) -> usize {
         let room = self.limit().saturating_sub(read - self.taken.min(read));
         if room < LEAST {
@@ -145,7 +145,8 @@ mod tests {
         ahead
     }
 
-    /// A host with a backlog over a path of `rate` bytes a second and `rtt`, for `time`: the most that was ahead, and the bytes delivered.
+    /// Runs a host with a backlog over a path of `rate` bytes per second and `rtt`, for `time`; returns the maximum bytes ahead, and the bytes
+    /// delivered.
     fn upload(ahead: &mut ReadAhead, rate: f64, rtt: Duration, time: Duration) -> (u64, u64) {
         let (start, mut read, mut most) = (Instant::now(), 0, 0);
         let mut under_way = std::collections::VecDeque::new();

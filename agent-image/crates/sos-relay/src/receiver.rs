@@ -8,14 +8,14 @@ use crate::codec;
 use crate::credit::Window;
 use crate::reorder::ReorderBuffer;
 
-/// Delay of an acknowledgement, for more to acknowledge. The hosts do not see it: the sender only keeps its blocks longer.
+/// Delay of an acknowledgement, to acknowledge more bytes at once. Hosts do not notice: the sender only keeps its blocks longer.
 const ACK_DELAY: Duration = Duration::from_millis(20);
-/// Share of the window after which an acknowledgement is due at once, inside these bounds: often enough that the sender is never stopped
-/// for lack of credit, rarely enough to cost nothing.
+/// Divisor of the window for the bytes after which an acknowledgement is due at once, within these bounds: often enough that the sender never
+/// lacks credit, rarely enough to cost nothing.
 const ACK_SHARE: u64 = 8;
 const ACK_MIN: u64 = 32 << 10;
 const ACK_MAX: u64 = 256 << 10;
-/// Bytes acknowledged by the host that are worth an acknowledgement of their own; fewer are reported with the next.
+/// Minimum bytes acknowledged by the host for an acknowledgement of their own; fewer are reported with the next one.
 const NEWS: u64 = 64 << 10;
 
 /// The peer violated the protocol.
@@ -34,7 +34,7 @@ pub(crate) struct Receiver {
     acked: u64,
     advertised: u64,
     told_taken: u64,
-    /// Acknowledged by the host, as far as it is known.
+    /// Bytes acknowledged by the host, as far as known.
     taken: u64,
     ack_at: Option<Instant>,
     ack_now: bool,
@@ -69,7 +69,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Handles a compressed block of `length` bytes. Bytes that have arrived already are not expanded again.
+    /// Handles a compressed block of `length` bytes. A block that has already arrived is not expanded again.
     pub(crate) fn handle_compressed(
         &mut self,
         offset: u64,
@@ -86,7 +86,7 @@ impl Receiver {
         self.handle_data(offset, &block.into(), now)
     }
 
-    /// Checks that bytes before `end` were granted, and that the direction is not over before it.
+    /// Checks that bytes before `end` were granted, and that the direction does not end earlier.
     fn check_end(&self, end: u64) -> Result<(), Violation> {
         let fits = end <= self.window.limit() && self.end.is_none_or(|fin| end <= fin);
         if fits { Ok(()) } else { Err(Violation) }
@@ -108,7 +108,7 @@ impl Receiver {
         self.reorder.ready()
     }
 
-    /// A piece ends at this offset, if it is in order by now.
+    /// Splits the pieces at this offset, if it is in order by now.
     pub(crate) fn split_ready(&mut self, at: u64) {
         self.reorder.split_ready(at);
     }
@@ -125,7 +125,7 @@ impl Receiver {
         self.schedule_ack(now);
     }
 
-    /// The host accepts no more for now.
+    /// Notes that the host accepts no more bytes for now.
     pub(crate) fn handle_full(&mut self) {
         self.reorder.settle();
     }
@@ -137,7 +137,7 @@ impl Receiver {
         at_end
     }
 
-    /// The last acknowledgement may have been lost.
+    /// Repeats the last acknowledgement, which may have been lost.
     pub(crate) fn repeat_ack(&mut self) {
         self.ack_now = true;
     }
@@ -146,7 +146,7 @@ impl Receiver {
         self.window.set_rtt(rtt, lowest);
     }
 
-    /// Makes an acknowledgement due once its delay is over, and clears the deadline: it may have to wait for a stream.
+    /// Makes an acknowledgement due after its delay, and clears the deadline: the acknowledgement may have to wait for a stream.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         self.ack_now |= self.ack_at.take_if(|at| *at <= now).is_some();
     }
@@ -184,17 +184,17 @@ impl Receiver {
         self.reorder.pending_bytes()
     }
 
-    /// Everything has arrived, the FIN included.
+    /// True if everything has arrived, including the FIN.
     pub(crate) fn has_all(&self) -> bool {
         self.end == Some(self.reorder.arrived())
     }
 
-    /// The host has received everything.
+    /// True if the host has received everything.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// The host has received everything, and that has been acknowledged to the peer.
+    /// True if the host has received everything and this has been acknowledged to the peer.
     pub(crate) fn is_finished(&self) -> bool {
         self.ended && self.end.is_some_and(|end| self.acked == end + 1) && !self.ack_now
     }

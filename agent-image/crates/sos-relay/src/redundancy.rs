@@ -1,17 +1,17 @@
-//! Redundancy: limits of what a session may send twice.
+//! Redundancy: limits on the data that a session may send twice.
 //!
-//! A lost segment is detected by those behind it. Behind the last ones of a request or an answer there are none, so the transport takes two
-//! round trips and 200 ms more to retransmit them. On a lossy path that is the latency of the slowest of a hundred short exchanges, so
-//! their last bytes are sent over a second stream as well: losing both is rare. This must not add up for a host that pauses often and sends
-//! much, so it is charged to an allowance.
+//! A lost segment is detected by later segments. No segments follow the last ones of a request or an answer, so the transport takes two round
+//! trips and 200 ms more to retransmit these. On a lossy path that is the latency of the slowest of a hundred short exchanges. So their last
+//! bytes are also sent over a second stream: losing both copies is rare. An allowance limits the copies, as they would add up for a host that
+//! pauses often and sends much.
 
 use std::time::Instant;
 
-/// The tail, whose loss goes undetected: ten segments, the initial window of an idle stream.
+/// Size of the tail, whose loss goes undetected: ten segments, the initial window of an idle stream.
 pub(crate) const TAIL: u64 = 14_480;
-/// Burst of the allowance: short exchanges one after the other.
+/// Burst of the allowance: several short exchanges in succession.
 const BURST: f64 = 65_536.0;
-/// Rate of the allowance in bytes a second: more than people type or sensors report, an eighth of a megabit.
+/// Rate of the allowance in bytes per second: more than people type or sensors report, an eighth of a megabit.
 const RATE: f64 = 16_384.0;
 
 /// Allowance for sending twice.
@@ -41,10 +41,10 @@ impl Allowance {
     }
 }
 
-/// Bytes copied to another path because they would arrive there sooner, although only the host was waited for.
+/// Bytes copied to another path because they are expected to arrive there sooner, although the session waited only for its host.
 ///
-/// A bursty host fills the quick path in each burst and leaves it idle after: without a limit everything on the slow one would be sent
-/// twice. So the limit is a mebibyte and a sixteenth of what is sent.
+/// A bursty host fills the quick path in each burst and then leaves it idle: without a limit all data on the slow path would be sent twice. So
+/// the limit is a mebibyte plus a sixteenth of the bytes sent.
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
     bytes: u64,

@@ -6,15 +6,15 @@ use bytes::{Bytes, BytesMut};
 use sos_wire::Payload;
 use thiserror::Error;
 
-/// Most pieces behind a gap. A sender that cuts 32 MiB into blocks of the smallest size stays well below; a hostile one that sends single
-/// bytes with gaps would otherwise make each cost a hundred.
+/// Maximum number of pieces behind a gap. A sender that cuts 32 MiB into blocks of the minimum size stays well below. A hostile sender could
+/// otherwise send single bytes with gaps, each of which costs a hundred bytes.
 pub const MAX_PIECES: usize = 65_536;
 /// Neighbours behind a gap are joined up to this size, so that a chatty host does not use up [`MAX_PIECES`].
 const JOIN_LIMIT: usize = 8 << 10;
-/// Pieces in order from which neighbours are joined for a host that does not take them: a piece of one byte costs a hundred.
+/// Number of in-order pieces from which neighbours are joined for a host that does not take them: a piece of one byte costs a hundred bytes.
 const FEW_PIECES: usize = 16;
-/// Waiting pieces shorter than this get memory of their own: one may be a small part of a buffer that was read at once, with pieces of many
-/// sessions, and would keep all of it, unaccounted in any budget. Beside a longer piece there is at most half a buffer.
+/// Waiting pieces shorter than this get memory of their own. A piece may be a small part of a read buffer that also contains pieces of many
+/// other sessions, and would keep the whole buffer, unaccounted in any budget. A longer piece keeps at most half a buffer more.
 const COPY_BELOW: usize = 128 << 10;
 
 /// More than [`MAX_PIECES`] pieces behind a gap.
@@ -24,24 +24,24 @@ pub struct TooManyPieces;
 
 /// Holds blocks until everything before them has arrived.
 ///
-/// Its bytes are bounded by the caller, who refuses blocks beyond the credit granted, and its pieces by [`MAX_PIECES`] and by joining small
-/// ones.
+/// The caller bounds its bytes by refusing blocks beyond the credit granted; its pieces are bounded by [`MAX_PIECES`] and by joining small
+/// pieces.
 #[derive(Debug, Default)]
 pub struct ReorderBuffer {
-    /// In order, waiting for the host.
+    /// In-order pieces that wait for the host.
     ready: VecDeque<Payload>,
     ready_bytes: u64,
-    /// Number of them, from the front, with memory of their own.
+    /// Number of leading ready pieces with memory of their own.
     settled: usize,
-    /// First offset the host has not taken.
+    /// First offset that the host has not taken.
     delivered: u64,
-    /// Behind a gap, by offset; disjoint, none starts at or before `arrived`.
+    /// Pieces behind a gap, by offset; disjoint, none starts at or before `arrived`.
     pending: BTreeMap<u64, Payload>,
     pending_bytes: u64,
 }
 
 impl ReorderBuffer {
-    /// Inserts a block, without the bytes that are there already.
+    /// Inserts a block, without the bytes that have already arrived.
     ///
     /// # Errors
     /// [`TooManyPieces`]; the block has then not been inserted completely.
@@ -87,7 +87,7 @@ impl ReorderBuffer {
     /// Removes `n` bytes of [`Self::ready`] that the host has taken.
     ///
     /// # Panics
-    /// If there were not so many.
+    /// If fewer bytes are ready.
     pub fn consume(&mut self, n: usize) {
         assert!(n as u64 <= self.ready_bytes, "consumed {n} of {} ready bytes", self.ready_bytes);
         self.ready_bytes -= n as u64;
@@ -104,23 +104,23 @@ impl ReorderBuffer {
         }
     }
 
-    /// The host accepts no more for now: waiting bytes then keep no more memory than their length, or half a buffer more.
+    /// Called when the host accepts no more for now: waiting bytes then keep no more memory than their length, or half a buffer more.
     pub fn settle(&mut self) {
         self.ready.iter_mut().skip(self.settled).for_each(own);
         self.settled = self.ready.len();
     }
 
-    /// Everything before this offset has been taken by the host.
+    /// Offset before which the host has taken everything.
     pub fn delivered(&self) -> u64 {
         self.delivered
     }
 
-    /// Everything before this offset has arrived.
+    /// Offset before which everything has arrived.
     pub fn arrived(&self) -> u64 {
         self.delivered + self.ready_bytes
     }
 
-    /// The end of the last byte held or delivered.
+    /// End of the last byte held or delivered.
     pub fn highest(&self) -> u64 {
         self.pending.last_key_value().map_or(self.arrived(), |(at, piece)| at + piece.len() as u64)
     }
@@ -140,7 +140,7 @@ impl ReorderBuffer {
         *self = Self { delivered: self.delivered, ..Self::default() };
     }
 
-    /// Inserts a piece that overlaps nothing.
+    /// Inserts a piece that does not overlap any other.
     fn place(&mut self, at: u64, mut piece: Payload) -> Result<(), TooManyPieces> {
         let len = piece.len() as u64;
         if at == self.arrived() {
@@ -162,8 +162,8 @@ impl ReorderBuffer {
         if self.pending.len() > MAX_PIECES { Err(TooManyPieces) } else { Ok(()) }
     }
 
-    /// Joins the last pieces in order where there are many. A piece only with one at least half as long: each byte is copied a few times,
-    /// not once for each that follows it.
+    /// Joins the last in-order pieces if there are many. A piece is joined only with one at least half as long, so that each byte is copied a
+    /// few times, not once for each later piece.
     fn join_last(&mut self) {
         if self.ready.len() <= FEW_PIECES {
             return;
@@ -215,7 +215,7 @@ impl ReorderBuffer {
     }
 }
 
-/// Joins two pieces, if they are small and in memory.
+/// Joins two pieces if they are small and in memory.
 fn join(one: &Payload, other: &Payload) -> Option<Payload> {
     let (one, other) = (one.bytes()?, other.bytes()?);
     (one.len() + other.len() <= JOIN_LIMIT).then(|| {
@@ -339,8 +339,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a plain model: whatever the order, overlaps and repeats, the output is a prefix, and everything in the end, whatever
-        /// memory it was in.
+        /// Compare with a plain model: for any order, overlaps, repeats and kind of memory, the output is a prefix, and in the end complete.
         #[test]
         fn delivers_prefixes(
             len in 1usize..4000,

@@ -1,9 +1,9 @@
 //! Scheduler: chooses the stream of the next frame.
 //!
-//! Streams use paths of different delay and rate. A block on the wrong one arrives late, and everything behind it waits; so a frame takes
-//! the stream on which it arrives first, including the queue there (ECF, Lim et al. 2017), and rather waits for a better stream than use
-//! one on which it would exhaust the window of the better ones (BLEST, Ferlin et al. 2016). With large windows and a backlog every stream
-//! carries what it can.
+//! Streams use paths of different delay and rate. A block on the wrong stream arrives late, and all later data waits. So a frame takes the
+//! stream on which it arrives first, including the queue there (ECF, Lim et al. 2017). It waits for a better stream rather than use a slow one
+//! if the better streams would exhaust the window before the frame is acknowledged (BLEST, Ferlin et al. 2016). With large windows and a backlog
+//! every stream carries what it can.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u64);
 
-/// Snapshot of a stream and its path, as plain numbers.
+/// Snapshot of a stream and its path, in plain numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamView {
     /// The stream.
@@ -24,7 +24,7 @@ pub struct StreamView {
     pub queued: usize,
     /// Bytes queued on the stream so far, in total.
     pub queued_total: u64,
-    /// Bytes of them, from the first on, that the transport knows to be acknowledged.
+    /// Number of leading bytes of `queued_total` that the transport knows to be acknowledged.
     pub acked: u64,
     /// Round trip time, including the queue in the network.
     pub rtt: Duration,
@@ -32,15 +32,15 @@ pub struct StreamView {
     pub window: u64,
     /// Slow start: the window doubles each round trip.
     pub slow_start: bool,
-    /// Nothing in flight has been acknowledged for much longer than it should have been.
+    /// Data in flight has remained unacknowledged for much longer than expected.
     pub stalled: bool,
-    /// Another stream over the same path has stalled, and nothing has been acknowledged on this one recently either.
+    /// Another stream over the same path has stalled, and this stream has no recent acknowledgement either.
     pub suspect: bool,
-    /// Most streams over the same path that carry bulk; stream reservation applies it.
+    /// Maximum number of streams over the same path that carry bulk; applied by stream reservation.
     pub parallelism: usize,
-    /// Left to other sessions: the rest of the path's streams carry this session better without it.
+    /// Reserved for other sessions: the path's remaining streams carry this session better without this one.
     pub reserved: bool,
-    /// Its path loses segments.
+    /// The stream's path loses segments.
     pub lossy: bool,
 }
 
@@ -50,7 +50,7 @@ impl StreamView {
         self.drain((self.queued + len) as u64) + self.rtt / 2
     }
 
-    /// True if the peer has received the bytes queued up to `until`, an earlier `queued_total`. Compressed bytes end before that.
+    /// True if the peer has received the bytes queued up to `until`, an earlier `queued_total`. Compressed bytes end earlier.
     pub(crate) fn has_passed(&self, until: u64) -> bool {
         self.acked >= until.min(self.queued_total)
     }
@@ -73,9 +73,9 @@ impl StreamView {
 
 /// Ten segments (RFC 6928).
 const INITIAL_WINDOW: f64 = 14_480.0;
-/// Lower bound of round trips, in seconds: below it scheduling delay matters more.
+/// Lower bound of round trips, in seconds: below this, scheduling delay matters more.
 const MIN_RTT: f64 = 100e-6;
-/// Longest time worth telling apart, in seconds.
+/// Maximum time worth distinguishing, in seconds.
 const FAR_AWAY: f64 = 3600.0;
 
 /// A frame to be sent.
@@ -83,36 +83,36 @@ const FAR_AWAY: f64 = 3600.0;
 pub struct Demand {
     /// Bytes of the frame.
     pub len: usize,
-    /// Bytes left to send with it, `None` if there is no end in sight.
+    /// Bytes left to send, including the frame; `None` if the end is unknown.
     pub left: Option<usize>,
     /// Bytes that may be in flight before the peer has acknowledged the first of them.
     pub window: u64,
 }
 
-/// Chooses among streams. Called once per frame, so the choice is made as late as possible.
+/// Choice among streams. Called once per frame, so that the choice is made as late as possible.
 pub trait Scheduler: Send {
-    /// Returns the stream for this frame, among those with room, or `None` to wait although there may be room. The caller asks again when a
-    /// stream gets room, and after [`crate::ASK_AGAIN`].
+    /// Returns the stream for this frame, among those with room, or `None` to wait for a better stream. The caller retries when a stream gets
+    /// room, and after [`crate::ASK_AGAIN`].
     fn choose(&mut self, streams: &[StreamView], demand: Demand) -> Option<StreamId>;
 }
 
 /// Step in which queues are compared, so that small frames do not make a session hop between streams.
 const STEP: usize = 16 << 10;
-/// Arrivals within this margin (in percent, and in addition) are as good as the earliest: measurements are no better.
+/// Arrivals within this margin (in percent, plus an absolute value) count as equal to the earliest: measurements are no more accurate.
 const SAME_PERCENT: u32 = 125;
 const SAME: Duration = Duration::from_millis(2);
 
-/// Earliest arrival first; among equals the stream with the shortest queue, then the one used last, so that a short flow stays on one
-/// stream and in order.
+/// Earliest arrival first. Among equals the stream with the shortest queue, then the last used, so that a short flow stays on one stream and in
+/// order.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct EarliestArrival {
     last: Option<StreamId>,
-    /// First stream of a session that has used none: spreads sessions over streams.
+    /// First stream of a session that has used none, to spread sessions over streams.
     start: u64,
 }
 
 impl EarliestArrival {
-    /// `seed` spreads sessions over streams: the session's number does.
+    /// `seed`, the session's number, spreads sessions over streams.
     pub fn new(seed: u64) -> Self {
         Self { last: None, start: seed }
     }
@@ -144,7 +144,7 @@ impl Scheduler for EarliestArrival {
     }
 }
 
-/// Streams that are neither stalled nor suspect nor reserved; if there are none, those that have not stalled; all, if all have.
+/// Streams that are neither stalled nor suspect nor reserved. If there are none, those that have not stalled; if all have stalled, all.
 pub fn usable(streams: &[StreamView]) -> Vec<&StreamView> {
     least_in_doubt(streams, |s| s.suspect || s.reserved)
 }
@@ -155,24 +155,24 @@ fn least_in_doubt(streams: &[StreamView], avoided: impl Fn(&StreamView) -> bool)
     streams.iter().filter(|s| Some(doubt(s)) == least).collect()
 }
 
-/// Bytes that may be expected to arrive before a frame and wait for it: a slow stream adds no more than that. A quarter of the estimate,
-/// since a slow path can be later by a multiple: a few lost segments suffice.
+/// Maximum number of bytes expected to arrive before a frame and then wait for it, which bounds what a slow stream may add. A quarter of the
+/// estimate, since a slow path can be late by a multiple: a few lost segments suffice.
 const WORTH: f64 = (8 << 20) as f64;
 
-/// True if a frame should wait for a stream without room instead of using `here`, the best of those with room.
+/// True if a frame should wait for a stream without room instead of using `here`, the best stream with room.
 fn waits(usable: &[&StreamView], here: &StreamView, demand: Demand) -> bool {
     let best = here.arrival(demand.len);
     let faster = usable.iter().filter(|s| s.arrival(demand.len) * SAME_PERCENT / 100 + SAME < best);
     let Some(first) = faster.clone().map(|s| s.arrival(demand.len)).min() else { return false };
     let rate: f64 = faster.map(|s| s.rate()).sum();
-    // The bytes that the faster streams carry until this frame is acknowledged have to fit the window: until then it does not move.
+    // The bytes that the faster streams carry until this frame is acknowledged must fit the window, which does not move until then.
     let blocked = rate * (best + here.rtt / 2).as_secs_f64() > demand.window as f64;
     let held_up = rate * (best - first).as_secs_f64() > WORTH;
     let through = |left: usize| first.as_secs_f64() + left as f64 / rate < best.as_secs_f64();
     blocked || held_up || demand.left.is_some_and(through)
 }
 
-/// The stream on which small frames arrive first; they cost the path nothing, so reserved streams are included.
+/// Stream on which small frames arrive first. Small frames cost the path nothing, so reserved streams are included.
 pub(crate) fn quickest(streams: &[StreamView]) -> Option<StreamId> {
     let usable = least_in_doubt(streams, |s| s.suspect).into_iter().filter(|s| s.has_room);
     usable.min_by_key(|s| (s.arrival(0), s.queued)).map(|s| s.id)
@@ -242,7 +242,7 @@ mod tests {
         let mut scheduler = EarliestArrival::new(0);
         let slow = StreamView { window: 25_000, ..view(0, 100, 0) };
         let beside = |rate: u64| [slow, full(StreamView { window: rate / 20, ..view(1, 50, 0) })];
-        // It takes 0.31 s there.
+        // The bytes take 0.31 s on that stream.
         assert_eq!(scheduler.choose(&beside(20_000_000), BULK), Some(StreamId(0)), "for 5 MB");
         assert_eq!(scheduler.choose(&beside(40_000_000), BULK), None, "10 MB");
     }

@@ -17,14 +17,14 @@ use crate::{DEFAULT_BLOCK, MAX_BLOCK};
 
 /// Bytes that a sender may hold without a reservation, so that a session makes progress even when the budget is exhausted.
 pub(crate) const FLOOR: usize = 64 << 10;
-/// Share of the credit to which blocks grow by default: large windows belong to fast paths, where each block's own cost counts and its
-/// delay does not.
+/// Divisor of the credit for the size to which blocks grow by default: large windows belong to fast paths, where each block's own cost matters
+/// and its delay does not.
 const BLOCK_SHARE: u64 = 32;
-/// Upper bound of a block, as sending time of a stream in seconds: blocks of other sessions wait behind all of it.
+/// Maximum size of a block, as sending time of a stream in seconds: blocks of other sessions wait behind the whole block.
 const BLOCK_TIME: f64 = 0.005;
-/// Blocks that wait uncut: one being cut and one behind it, so that a stream with room never waits for the host's next turn.
+/// Number of uncut blocks that wait: one being cut and one behind it, so that a stream with room never waits for the host's next turn.
 const UNSENT_BLOCKS: usize = 4;
-/// Least size to which credit may shorten a block while an acknowledgement is on its way (silly window, RFC 9293 3.8.6.2).
+/// Minimum size to which credit may shorten a block while an acknowledgement is in flight (silly window, RFC 9293 3.8.6.2).
 const MIN_CUT: u64 = 16 << 10;
 
 /// A block that was sent and is kept until acknowledged.
@@ -33,7 +33,7 @@ struct Block {
     offset: u64,
     payload: Payload,
     place: Place,
-    /// Copied on suspicion: once is enough.
+    /// The block was copied because it may be late: it is copied only once.
     copied: bool,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Place {
     pub(crate) stream: StreamId,
     /// Expected time of arrival.
     pub(crate) due: Instant,
-    /// Bytes queued on the stream by then, this block included, as for [`crate::scheduler::StreamView::has_passed`].
+    /// Bytes queued on the stream by then, including this block, as for [`crate::scheduler::StreamView::has_passed`].
     pub(crate) until: u64,
 }
 
@@ -58,44 +58,44 @@ impl Block {
 enum Fin {
     /// The host may send more.
     Open,
-    /// The host has ended; to be sent once all bytes are.
+    /// The host has ended; the FIN is due once all bytes are sent.
     Due,
     /// Sent on this stream.
     Sent(StreamId),
-    /// The peer has taken it.
+    /// The peer has acknowledged the FIN.
     Acknowledged,
 }
 
-/// The peer claims to have what was never sent.
+/// The peer acknowledges bytes that were never sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ImpossibleAck;
 
 #[derive(Debug)]
 pub(crate) struct Sender {
-    /// Sent, by offset; the first may be acknowledged in part.
+    /// Blocks sent, by offset; the first may be partly acknowledged.
     blocks: VecDeque<Block>,
     /// Offsets of blocks whose stream died or stalled.
     lost: BTreeMap<u64, Cause>,
-    /// From the host, never sent.
+    /// Bytes from the host that were never sent.
     unsent: VecDeque<Payload>,
     unsent_bytes: usize,
     acknowledged: u64,
     sent: u64,
     credit: u64,
     block: usize,
-    /// The block size was not asked for.
+    /// The block size is automatic, not requested.
     auto_block: bool,
-    /// Bytes a second of the fastest stream; unlimited until a stream was seen.
+    /// Rate of the fastest stream in bytes per second; unlimited until a stream is known.
     rate: f64,
     fin: Fin,
-    /// The FIN was sent once, perhaps on a stream that has died since: the peer may have it.
+    /// The FIN was sent, perhaps on a stream that has since died: the peer may have it.
     fin_told: bool,
     stalled: bool,
     hold: usize,
     max_hold: usize,
     ahead: ReadAhead,
     reservation: Reservation,
-    /// Bytes before this offset are not sent twice any more, nor is the FIN if it is beyond it.
+    /// Bytes before this offset are not sent twice any more; an offset beyond the last byte includes the FIN.
     doubled: u64,
     allowance: Allowance,
     copies: Copies,
@@ -137,13 +137,13 @@ impl Sender {
         self.block
     }
 
-    /// Bytes of the host that are accepted now. Grows its share of the budget when that is the limit.
+    /// Number of bytes accepted from the host now. Grows its share of the budget if the share is the limit.
     pub(crate) fn room(&mut self) -> usize {
         let uncut = (UNSENT_BLOCKS * self.block).saturating_sub(self.unsent_bytes);
         if self.fin != Fin::Open || uncut < self.block {
             return 0;
         }
-        // A host that says little keeps what needs no reservation: most of many sessions are idle.
+        // A host that sends little keeps the part that needs no reservation: of many sessions, most are idle.
         if self.held() > self.hold / 2 {
             let total = (self.hold * 2).min(self.max_hold);
             if total > self.hold && self.reservation.grow_to(total) {
@@ -176,7 +176,7 @@ impl Sender {
         self.ahead.rate()
     }
 
-    /// The peer's host has acknowledged everything before `offset` but the backlog.
+    /// Notes that the peer's host has acknowledged everything before `offset` except the backlog.
     pub(crate) fn handle_backlog(&mut self, offset: u64, backlog: Backlog, now: Instant) {
         self.ahead.handle_taken(offset.min(self.sent).saturating_sub(backlog.bytes()), now);
     }
@@ -189,7 +189,7 @@ impl Sender {
         }
     }
 
-    /// Everything before this offset has been taken from the host.
+    /// Offset before which everything has been taken from the host.
     pub(crate) fn taken(&self) -> u64 {
         self.sent + self.unsent_bytes as u64
     }
@@ -236,7 +236,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Marks the unacknowledged blocks of this stream for retransmission: it died, or stalled while others move.
+    /// Marks the unacknowledged blocks of this stream for retransmission: the stream died, or stalled while others make progress.
     pub(crate) fn handle_stream_lost(&mut self, stream: StreamId, cause: Cause) {
         self.lost.extend(self.blocks.iter().filter(|b| b.place.stream == stream).map(|b| (b.offset, cause)));
         if self.fin == Fin::Sent(stream) {
@@ -244,7 +244,7 @@ impl Sender {
         }
     }
 
-    /// Bytes of the next frame, or `None` if there is nothing to send or no credit. A FIN has none.
+    /// Bytes of the next frame, or `None` if there is nothing to send or no credit. A FIN has no bytes.
     pub(crate) fn next_len(&self) -> Option<usize> {
         if let Some((offset, _)) = self.lost.first_key_value() {
             return self.find(*offset).map(|i| self.blocks[i].payload.len());
@@ -263,7 +263,7 @@ impl Sender {
         }
     }
 
-    /// Bytes left to send, or `None` while the host is ahead of the streams and there is no end in sight.
+    /// Bytes left to send, or `None` while the host is ahead of the streams and the end is unknown.
     pub(crate) fn left(&self) -> Option<usize> {
         let endless = self.fin == Fin::Open && self.unsent_bytes >= UNSENT_BLOCKS / 2 * self.block;
         (!endless).then_some(self.unsent_bytes)
@@ -319,12 +319,12 @@ impl Sender {
         cut(available, self.block, self.credit - self.sent, self.sent > self.acknowledged)
     }
 
-    /// The peer has everything, the FIN included.
+    /// True if the peer has everything, including the FIN.
     pub(crate) fn is_finished(&self) -> bool {
         self.fin == Fin::Acknowledged
     }
 
-    /// Some bytes are in flight.
+    /// True if bytes are in flight.
     pub(crate) fn awaits_ack(&self) -> bool {
         !self.blocks.is_empty() || matches!(self.fin, Fin::Sent(_))
     }
@@ -343,7 +343,7 @@ impl Sender {
         self.unsent_bytes + usize::try_from(self.sent - first).expect("held in memory")
     }
 
-    /// Drops all blocks: the session is over.
+    /// Drops all blocks, because the session is over.
     pub(crate) fn clear(&mut self) {
         self.blocks.clear();
         self.lost.clear();
@@ -351,7 +351,7 @@ impl Sender {
         self.unsent_bytes = 0;
     }
 
-    /// Releases its share of the budget: nothing is held any more.
+    /// Releases its share of the budget, as nothing is held any more.
     pub(crate) fn release(&mut self) {
         self.reservation.release();
     }
@@ -373,7 +373,7 @@ impl Sender {
     }
 }
 
-/// Length of a chunk's part in one block, or `None` to wait for credit.
+/// Length of the part of a chunk that goes into one block, or `None` to wait for credit.
 fn cut(available: usize, block: usize, credit: u64, in_flight: bool) -> Option<usize> {
     let wanted = available.min(block);
     let len = usize::try_from(credit).unwrap_or(usize::MAX).min(wanted);

@@ -22,15 +22,15 @@ use crate::sender::Sender;
 use crate::stats::{Cause, SessionStats};
 use crate::{ASK_AGAIN, MAX_BLOCK, MIN_BLOCK};
 
-/// Interval at which a sender that waits for an acknowledgement repeats its own: the peer's may have been lost with a stream of whose death
-/// the peer did not know, and the peer's session may be over (frame.md clause 10). An opener without a sign of the peer's session repeats
-/// its Open. Less than half of the time that closed sessions are remembered, with the 5 s that it takes to detect a dead stream.
+/// Interval at which a sender that waits for an acknowledgement repeats its own. The peer's may have been lost with a stream whose death the
+/// peer did not notice, and the peer's session may be over (frame.md clause 10). An opener that has not heard of the peer's session repeats its
+/// Open. With the 5 s to detect a dead stream, less than half of the time for which closed sessions are remembered.
 const PROBE_AFTER: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 enum State {
     Running,
-    /// The Reset is being sent on every stream: if it were lost with its only stream, the peer would wait for ever.
+    /// The Reset is being sent on every stream: if it were lost with its only stream, the peer would wait forever.
     Resetting {
         reason: EndReason,
         told: BTreeSet<StreamId>,
@@ -41,20 +41,20 @@ enum State {
 /// This side's part of opening.
 #[derive(Debug)]
 enum Opening {
-    /// The opener repeats Open on every stream it uses until it has seen Opened, and (`again`) once more after silence.
+    /// The opener sends Open on every stream that it uses until it has seen Opened, and (`again`) once more after silence.
     Repeat {
         open: Open,
         sent_on: BTreeSet<StreamId>,
         again: bool,
     },
-    /// The acceptor has not reached the server yet.
+    /// The acceptor has not connected to the server yet.
     Connecting,
-    /// The acceptor owes an Opened.
+    /// The acceptor has to send Opened.
     Announce,
     Done,
 }
 
-/// One end of a session. The [crate] page shows who calls what.
+/// One end of a session. The [crate] page shows the order of calls.
 pub struct Session {
     number: SessionNumber,
     state: State,
@@ -69,12 +69,12 @@ pub struct Session {
     stream_wait: Duration,
     /// A frame of the peer's session has arrived, so the peer knows of the session.
     heard: bool,
-    /// The peer's session is over: its host has received everything.
+    /// The peer's session is over, as its host has received everything.
     peer_through: bool,
     probe_at: Option<Instant>,
-    /// Streams that stalled while others moved.
+    /// Streams that stalled while others made progress.
     stalled: BTreeSet<StreamId>,
-    /// Next look at the streams: none with room was good enough, or the first block may be late.
+    /// Next time to re-examine the streams: no stream with room was good enough, or the first block may be late.
     ask_at: Option<Instant>,
     scheduler: Box<dyn Scheduler>,
     events: VecDeque<Event>,
@@ -128,7 +128,7 @@ impl Session {
         self.scheduler = scheduler;
     }
 
-    /// Sets the round trip of the streams, as measured last, and the lowest of their path.
+    /// Sets the last measured round trip of the streams, and the minimum of their path.
     pub fn set_rtt(&mut self, rtt: Duration, lowest: Duration) {
         self.receiver.set_rtt(rtt, lowest);
         self.sender.set_rtt(lowest);
@@ -136,12 +136,12 @@ impl Session {
 
     // --- the local host ---
 
-    /// Bytes of the host that are accepted now. 0 = stop reading, which stops the host.
+    /// Number of bytes accepted from the host now. 0 = stop reading, which stops the host.
     pub fn local_room(&mut self) -> usize {
         if matches!(self.state, State::Running) { self.sender.room() } else { 0 }
     }
 
-    /// Most bytes that are sent on in one piece: bytes outside memory should be handed in like that.
+    /// Maximum number of bytes sent in one piece: hand in bytes that are outside memory in such pieces.
     pub fn block(&self) -> usize {
         self.sender.block()
     }
@@ -158,7 +158,7 @@ impl Session {
         self.sender.handle_eof();
     }
 
-    /// The host has reset its connection, or this agent aborts the session. The peer is notified; the caller resets the host itself.
+    /// Handles the host's reset, or this agent's decision to abort the session. The peer is notified; the caller resets the host itself.
     pub fn handle_local_reset(&mut self, reason: EndReason) {
         if matches!(self.state, State::Running) {
             if self.needs_no_peer() {
@@ -169,7 +169,7 @@ impl Session {
         }
     }
 
-    /// The server has accepted. At the acceptor only.
+    /// Notes that the server has accepted. For the acceptor only.
     pub fn handle_connected(&mut self) {
         if matches!(self.opening, Opening::Connecting) {
             self.opening = Opening::Announce;
@@ -182,7 +182,7 @@ impl Session {
         matches!(self.opening, Opening::Announce | Opening::Done)
     }
 
-    /// The host has taken `n` bytes of [`Self::deliverable`].
+    /// Notes that the host has taken `n` bytes of [`Self::deliverable`].
     pub fn handle_delivered(&mut self, n: usize, now: Instant) {
         if matches!(self.state, State::Running) {
             self.receiver.handle_delivered(n, now);
@@ -190,24 +190,24 @@ impl Session {
         }
     }
 
-    /// Notes the bytes sent to the host and not acknowledged by it.
+    /// Notes the number of bytes sent to the host and not acknowledged by it.
     pub fn handle_unacknowledged(&mut self, bytes: u64, now: Instant) {
         if matches!(self.state, State::Running) {
             self.receiver.handle_unacknowledged(bytes, now);
         }
     }
 
-    /// Most bytes of the local host ahead of what the far host has acknowledged.
+    /// Maximum bytes by which the local host may be ahead of the far host's acknowledgement.
     pub fn ahead_limit(&self) -> u64 {
         self.sender.ahead_limit()
     }
 
-    /// Rate of the far host in bytes a second, as far as it is known: [`SessionConfig::rate`] of the next session.
+    /// Rate of the far host in bytes per second, as far as known; used as [`SessionConfig::rate`] of the next session.
     pub fn rate(&self) -> f64 {
         self.sender.delivery_rate()
     }
 
-    /// The host accepts no more of [`Self::deliverable`] for now, or is not connected yet.
+    /// Notes that the host accepts no more of [`Self::deliverable`] for now, or is not connected yet.
     pub fn handle_host_full(&mut self) {
         self.receiver.handle_full();
     }
@@ -220,7 +220,7 @@ impl Session {
         self.alone_since = None;
     }
 
-    /// Removes a stream with everything on it.
+    /// Removes a stream and everything on it.
     pub fn handle_stream_closed(&mut self, stream: StreamId, now: Instant) {
         if !self.streams.remove(&stream) {
             return;
@@ -238,7 +238,7 @@ impl Session {
         }
     }
 
-    /// Frames on a stream may be lost with it.
+    /// Handles a lost stream, whose frames may be lost with it.
     fn handle_stream_lost(&mut self, stream: StreamId, cause: Cause) {
         self.sender.handle_stream_lost(stream, cause);
         self.announced.handle_stream_lost(stream);
@@ -249,7 +249,7 @@ impl Session {
             Opening::Done if self.acceptor => self.opening = Opening::Announce,
             _ => {}
         }
-        // Repeated even if nothing changed: the answer tells whether the peer still has the session (frame.md clause 10).
+        // Repeat the acknowledgement even if nothing changed: the answer shows whether the peer still has the session (frame.md clause 10).
         if self.heard {
             self.receiver.repeat_ack();
         }
@@ -295,7 +295,7 @@ impl Session {
             | Body::Connect { .. }
             | Body::Connected { .. }
             | Body::Release { .. } => Err(Violation),
-            // They concern the hosts; the driver answers them.
+            // The driver answers these frames, as they concern the hosts.
             Body::Probe { .. } | Body::HostState { .. } => Ok(()),
         };
         if result.is_err() {
@@ -305,8 +305,8 @@ impl Session {
         self.settle();
     }
 
-    /// The next frame, on one of the streams with room, or `None` if there is nothing to send on them now; only Reset uses any. `streams`
-    /// are all established ones.
+    /// The next frame, on one of the streams with room, or `None` if there is nothing to send on these now; only Reset also uses streams without
+    /// room. `streams` are all established streams.
     pub fn poll_transmit(&mut self, now: Instant, streams: &[StreamView]) -> Option<Transmit> {
         let transmit = match self.state {
             State::Running if self.needs_no_peer() => None,
@@ -323,7 +323,7 @@ impl Session {
         transmit.map(|(stream, body)| Transmit { stream, frame: Frame { session: self.number, body } })
     }
 
-    /// Next time to call [`Self::poll_transmit`] although no stream gets room and nothing arrives.
+    /// Next time to call [`Self::poll_transmit`] even if no stream gets room and nothing arrives.
     fn ask_again(&self, now: Instant, streams: &[StreamView]) -> Option<Instant> {
         let soon = now + ASK_AGAIN;
         if self.has_transmit() {
@@ -334,7 +334,7 @@ impl Session {
         self.sender.late_at(now).filter(|_| paths).map(|at| at.max(soon))
     }
 
-    /// True if [`Self::poll_transmit`] would return a frame if every stream had room.
+    /// True if [`Self::poll_transmit`] would return a frame with room on every stream.
     pub fn has_transmit(&self) -> bool {
         match &self.state {
             State::Running if self.needs_no_peer() => false,
@@ -370,7 +370,7 @@ impl Session {
         }
     }
 
-    /// Handles deadlines. An acknowledgement that has become due shows in [`Self::has_transmit`].
+    /// Handles deadlines. A due acknowledgement shows in [`Self::has_transmit`].
     pub fn handle_timeout(&mut self, now: Instant) {
         self.receiver.handle_timeout(now);
         self.ask_at = self.ask_at.filter(|at| *at > now);
@@ -386,7 +386,7 @@ impl Session {
         }
     }
 
-    /// True while the peer owes an answer, or what follows it.
+    /// True while an answer of the peer, or what follows it, is outstanding.
     fn waits(&self) -> bool {
         let Opening::Repeat { sent_on, .. } = &self.opening else {
             return self.heard && (self.sender.awaits_ack() || self.has_all());
@@ -394,7 +394,8 @@ impl Session {
         !sent_on.is_empty()
     }
 
-    /// Asks whether the peer still has the session. A peer that may not know it gets Open again, and does not answer while it connects.
+    /// Asks whether the peer still has the session. Repeats Open to a peer that may not know the session; such a peer does not answer while it
+    /// connects.
     fn probe(&mut self) {
         match &mut self.opening {
             Opening::Repeat { again, .. } if !self.heard => *again = true,
@@ -407,7 +408,7 @@ impl Session {
         self.events.pop_front()
     }
 
-    /// The peer is gone for good: its process has restarted.
+    /// Handles the loss of the peer: its process has restarted.
     pub fn handle_peer_lost(&mut self) {
         if !matches!(self.state, State::Closed) && !self.needs_no_peer() {
             self.end_by_reset(EndReason::PeerLost);
@@ -457,7 +458,7 @@ impl Session {
     fn settle(&mut self) {
         match &self.state {
             State::Running => {
-                // A server that is not connected yet cannot get the FIN: a client may finish at once, without a byte.
+                // A server that is not connected yet cannot get the FIN: a client may finish immediately, without sending a byte.
                 if !matches!(self.opening, Opening::Connecting) && self.receiver.poll_end() {
                     self.events.push_back(Event::Finished);
                 }
@@ -483,7 +484,7 @@ impl Session {
         self.close(reason);
     }
 
-    /// The host may still take its time over what it has received; nothing of that is held here.
+    /// Closes the session. The host may still take its time over received bytes, but none of them are held here.
     fn close(&mut self, reason: EndReason) {
         self.clear();
         self.sender.release();

@@ -5,13 +5,13 @@ use std::ops::{Index, IndexMut};
 /// Cause of a retransmission over another stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
-    /// Their stream died.
+    /// The stream of the bytes died.
     Died,
-    /// Their stream stalled while others moved.
+    /// The stream of the bytes stalled while others made progress.
     Stalled,
-    /// They were expected sooner by another path.
+    /// The bytes were expected sooner over another path.
     Late,
-    /// They were the tail of the host's data, on a lossy path.
+    /// The bytes were the tail of the host's data, on a lossy path.
     Tail,
 }
 
@@ -45,13 +45,13 @@ pub struct SessionStats {
     pub sent: u64,
     /// Bytes of the local host that the peer has acknowledged.
     pub acknowledged: u64,
-    /// Bytes of the local host that are kept: unacknowledged or unsent.
+    /// Bytes of the local host that are held: unacknowledged or unsent.
     pub held: u64,
     /// Bytes of the peer that the local host has taken.
     pub delivered: u64,
     /// The local host's retransmitted bytes.
     pub retransmitted: Retransmitted,
-    /// Times there were bytes and a stream but no credit.
+    /// Times that there were bytes and a stream but no credit.
     pub credit_stalls: u64,
     /// Bytes that wait behind a gap.
     pub reorder_bytes: u64,

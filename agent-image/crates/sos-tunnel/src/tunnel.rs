@@ -33,10 +33,10 @@ use self::accept::Arrived;
 use self::context::TunnelContext;
 use self::peer::Peer;
 
-/// Longest wait of [`Tunnel::close`] for the peers to be notified.
+/// Maximum time for which [`Tunnel::close`] waits for the peers to be notified.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 
-/// All streams and sessions of this agent. Cheap to clone; dropping the last clone does not end it, [`Self::close`] does.
+/// All streams and sessions of this agent. Cheap to clone; ended by [`Self::close`], not by dropping the last clone.
 #[derive(Clone)]
 pub struct Tunnel(Arc<TunnelContext>);
 
@@ -55,8 +55,8 @@ impl Tunnel {
         Self(TunnelContext::new(config))
     }
 
-    /// Replaces the list of peers. Streams are dialed to those with a higher agent id. Sessions with peers that are no longer listed run to
-    /// their end.
+    /// Replaces the list of peers. This agent dials peers with a higher agent id. Sessions with peers that are no longer listed run to their
+    /// end.
     pub fn set_peers(&self, peers: Vec<PeerConfig>) {
         let context = &self.0;
         let listed: BTreeSet<AgentId> = peers.iter().map(|peer| peer.agent).collect();
@@ -86,7 +86,8 @@ impl Tunnel {
         context.publish_willing();
     }
 
-    /// Accepts a connection to the stream port of `label`. The handshake runs in the background, bounded in time and number.
+    /// Accepts a connection to the stream port of `label`. The handshake runs in the background, with a timeout; the number of handshakes is
+    /// bounded.
     pub fn accept_stream(&self, socket: TcpStream, label: u8) {
         accept::accept(&self.0, Arrived::Tcp(socket), label);
     }
@@ -108,18 +109,18 @@ impl Tunnel {
         open_session::open(&self.0, request, host).inspect_err(|_| self.0.counters.sessions_refused.add(1))
     }
 
-    /// Asks a peer to connect to a server ahead of a session (frame.md section 9). False when the peer cannot be asked. An answer lost with
-    /// its stream does not arrive.
+    /// Asks a peer to connect to a server ahead of a session (frame.md section 9). Returns false if the peer cannot be asked. An answer lost
+    /// with its stream does not arrive.
     pub fn ask(&self, peer: AgentId, open: Open, labels: Labels) -> bool {
         self.send_ahead(peer, Body::Connect { open }, labels)
     }
 
-    /// Answers a peer's request: `None`: the server has accepted.
+    /// Answers a peer's request; `None`: the server has accepted.
     pub fn answer(&self, peer: AgentId, session: SessionUuid, refused: Option<RefuseReason>) {
         self.send_ahead(peer, Body::Connected { session, refused }, Labels::ALL);
     }
 
-    /// Tells a peer that the session it was asked about will not begin.
+    /// Notifies a peer that the session for which it was asked to connect will not begin.
     pub fn release(&self, peer: AgentId, session: SessionUuid) {
         self.send_ahead(peer, Body::Release { session }, Labels::ALL);
     }
@@ -128,7 +129,7 @@ impl Tunnel {
         self.0.find_peer(peer).is_some_and(|peer| peer.send_ahead(body, labels, Instant::now()))
     }
 
-    /// True if the peer can be asked; an earlier version cannot.
+    /// True if the peer can be asked to connect ahead; earlier versions cannot.
     pub fn can_ask(&self, peer: AgentId) -> bool {
         self.0.find_peer(peer).is_some_and(|peer| peer.takes_connect())
     }
@@ -148,8 +149,8 @@ impl Tunnel {
         self.0.willing.subscribe()
     }
 
-    /// Sets whether this agent is willing to accept new sessions, and notifies the peers of a change. Sessions that arrive nevertheless are
-    /// accepted.
+    /// Sets whether this agent is willing to accept new sessions, and notifies the peers of a change. Sessions that arrive while it is unwilling
+    /// are still accepted.
     pub fn set_willing(&self, willing: bool) {
         let change = |n| (Willingness(n).holds() != willing).then_some(Willingness(n).changed().0);
         let changed = self.0.changes.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
@@ -170,7 +171,7 @@ impl Tunnel {
         self.0.counters.snapshot(self.0.budget.used())
     }
 
-    /// Statistics of each path that has a stream, by peer and label. For one caller: round trips are those since the last call.
+    /// Statistics of each path that has a stream, by peer and label. Supports one caller: round trips are those since the last call.
     pub fn paths(&self) -> Vec<PathStats> {
         let (peers, now) = (lock(&self.0.peers).values().cloned().collect::<Vec<_>>(), Instant::now());
         peers.iter().flat_map(|peer| peer.paths(now)).collect()

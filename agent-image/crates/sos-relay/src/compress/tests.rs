@@ -5,8 +5,8 @@ use super::*;
 const MS: Duration = Duration::from_millis(1);
 const BLOCK: usize = 64 << 10;
 
-/// A session over streams of `rate` bytes a millisecond, with blocks that shrink to `share`, compressed at `speed` bytes a second of CPU
-/// time.
+/// A session over streams of `rate` bytes per millisecond. Its blocks shrink to the fraction `share`, and `speed` bytes are compressed per
+/// second of CPU time.
 struct Run {
     adaptive: Adaptive,
     now: Instant,
@@ -15,7 +15,7 @@ struct Run {
     speed: f64,
     /// The host has a backlog.
     eager: bool,
-    /// Blocks that were compressed or tried, and all blocks.
+    /// Number of blocks compressed or tried, and of all blocks.
     tried: usize,
     sent: usize,
 }

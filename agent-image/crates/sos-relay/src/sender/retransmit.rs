@@ -13,9 +13,9 @@ use crate::stats::Cause;
 const REINJECTED: usize = 64;
 
 impl Sender {
-    /// Retransmits one of the first blocks if it arrives well before its expected time on its own stream (thesis 3.6: a gap stops
-    /// everything behind it). Only on streams that have nothing else to carry. `place` gives the placement of a block of some length,
-    /// `expected` the arrival of one where it is.
+    /// Retransmits one of the first blocks if the copy arrives well before the block's expected time on its own stream (thesis 3.6: a gap stops
+    /// all later data). Uses only streams that have nothing else to carry. `place` returns the placement of a block of some length, `expected`
+    /// the expected arrival of a block on its stream.
     pub(crate) fn reinject(
         &mut self,
         place: impl Fn(usize) -> Place,
@@ -36,13 +36,13 @@ impl Sender {
         self.resend(found, place(len), Cause::Late)
     }
 
-    /// True if more would be sent, or the session would finish, if the first blocks had arrived.
+    /// True if the arrival of the first blocks would let the sender continue, or finish the session.
     fn gap_stops(&self) -> bool {
         !self.unsent.is_empty() || self.fin != Fin::Open || self.held() + self.block > self.hold
     }
 
-    /// The stream that carries the first byte of the tail, the FIN included, that has not been sent twice; `None` without any, or while
-    /// there is more to send: later segments would reveal its loss.
+    /// The stream that carries the first byte of the tail, including the FIN, that has not been sent twice. `None` if there is no such byte, or
+    /// while there is more to send: later segments would reveal its loss.
     pub(crate) fn tail_on(&self) -> Option<StreamId> {
         if self.next_len().is_some() || !self.unsent.is_empty() {
             return None;
@@ -51,7 +51,7 @@ impl Sender {
         block.or(if let Fin::Sent(stream) = self.fin { Some(stream) } else { None })
     }
 
-    /// Sends the next part of the tail, or the FIN, a second time; the block stays where it is. `None` if the allowance is exhausted.
+    /// Sends the next part of the tail, or the FIN, a second time; the original's placement is kept. `None` if the allowance is exhausted.
     pub(crate) fn double(&mut self, now: Instant) -> Option<Body> {
         let Some(block) = self.blocks.get(self.tail()?) else {
             self.doubled = self.sent + 1;
@@ -66,12 +66,12 @@ impl Sender {
         allowed.then_some(Body::Data { offset, payload })
     }
 
-    /// Start of the tail that has to be sent twice.
+    /// Start of the tail that must be sent twice.
     fn tail_from(&self) -> u64 {
         self.acknowledged.max(self.doubled).max(self.sent.saturating_sub(TAIL))
     }
 
-    /// Index of the block in which the tail starts, or the number of blocks if only the FIN is left; `None` if nothing is.
+    /// Index of the block in which the tail starts, or the number of blocks if only the FIN is left; `None` if nothing is left.
     fn tail(&self) -> Option<usize> {
         let (from, ends) = (self.tail_from(), matches!(self.fin, Fin::Sent(_)));
         if from < self.sent {
@@ -80,7 +80,7 @@ impl Sender {
         (ends && self.doubled <= self.sent).then_some(self.blocks.len())
     }
 
-    /// Next time to check whether one of the first blocks is late; the longer it has been, the less often.
+    /// Next time to check whether one of the first blocks is late; the interval increases with time.
     pub(crate) fn late_at(&self, now: Instant) -> Option<Instant> {
         let first = self.blocks.iter().take(REINJECTED).find(|b| !b.copied)?;
         let due = first.place.due;

@@ -1,4 +1,4 @@
-//! Closing: one end has finished while the other one's host takes its time (frame.md clause 10).
+//! Closing: one end has finished while the other end's host takes its time (frame.md clause 10).
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use super::{Session, State};
 use crate::receiver::Violation;
 
 impl Session {
-    /// Handles an Ack; without credit it also means that the peer's session is over.
+    /// Handles an Ack; an Ack without credit also means that the peer's session is over.
     pub(super) fn handle_ack(
         &mut self,
         (offset, credit): (u64, u64),
@@ -19,17 +19,17 @@ impl Session {
         self.probe_at = None;
         self.sender.handle_ack(offset).map_err(|_| Violation)?;
         self.sender.handle_backlog(offset, backlog, now);
-        // A running session grants more than that.
+        // A running session always grants credit.
         self.peer_through |= credit == 0;
         Ok(())
     }
 
-    /// Both ends have everything, except for the own host.
+    /// True if both ends have everything, apart from this agent's host.
     pub(super) fn has_all(&self) -> bool {
         self.sender.is_finished() && self.receiver.has_all()
     }
 
-    /// Only the own host has to take the rest: the state of the peer and of the streams no longer matters.
+    /// True if only this agent's host has to take the rest: the state of the peer and of the streams no longer matters.
     pub(super) fn needs_no_peer(&self) -> bool {
         self.peer_through && self.has_all()
     }
@@ -39,7 +39,7 @@ impl Session {
         matches!(self.state, State::Running) && !self.needs_no_peer()
     }
 
-    /// The closing Ack, sent once after this end has finished, to a peer that may not have. It may be lost: the peer asks, too.
+    /// The closing Ack, sent once after this end has finished, to a peer that may not have finished. It may be lost, as the peer also asks.
     pub fn closing_ack(&mut self) -> Option<Body> {
         let due = matches!(self.state, State::Closed) && !std::mem::replace(&mut self.peer_through, true);
         due.then(|| Body::Ack {

@@ -11,15 +11,15 @@ use crate::scheduler::StreamId;
 pub struct SessionConfig {
     /// Session number, agreed between the two agents.
     pub number: SessionNumber,
-    /// Block size in bytes, 0 = [`crate::DEFAULT_BLOCK`] and more on fast paths; brought inside [`crate::MIN_BLOCK`] and [`crate::MAX_BLOCK`].
+    /// Block size in bytes, 0 = [`crate::DEFAULT_BLOCK`] and more on fast paths; clamped to [`crate::MIN_BLOCK`] and [`crate::MAX_BLOCK`].
     pub block: usize,
-    /// Bytes that it may hold in each direction.
+    /// Maximum bytes that the session may hold in each direction.
     pub max_memory: usize,
-    /// Longest wait while there is no stream (frame.md clause 11).
+    /// Maximum wait without a stream (frame.md clause 11).
     pub stream_wait: Duration,
     /// Round trip time of the streams.
     pub rtt: Duration,
-    /// Recent rate of hosts behind the same peer in bytes a second, 0 = unknown.
+    /// Recent rate of hosts behind the same peer in bytes per second, 0 = unknown.
     pub rate: f64,
 }
 
@@ -28,7 +28,7 @@ pub struct SessionConfig {
 pub enum Event {
     /// The server has accepted. At the opener only.
     Opened,
-    /// The host has received everything the peer sent: shut down the write side.
+    /// The host has received everything that the peer sent: shut down the write side.
     Finished,
     /// Reset the host's connection now.
     Reset(EndReason),
@@ -36,10 +36,10 @@ pub enum Event {
     Closed(EndReason),
 }
 
-/// A frame and the stream it goes on.
+/// A frame and its stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transmit {
-    /// One of the streams that were offered.
+    /// One of the offered streams.
     pub stream: StreamId,
     /// The frame.
     pub frame: Frame,

@@ -6,7 +6,7 @@ use super::{Session, State};
 use crate::scheduler::{StreamId, StreamView, quickest};
 
 impl Session {
-    /// Notes the current marks of the local host's packets, and of its bytes from now on.
+    /// Notes the current marks of the local host's packets, which apply to its bytes from now on.
     pub fn handle_local_marks(&mut self, marks: Marks) {
         if matches!(self.state, State::Running) {
             self.announced.change(marks, self.sender.taken());
@@ -32,7 +32,7 @@ impl Session {
         })
     }
 
-    /// A change without data behind it is announced at once: the far agent's acknowledgements use it, too.
+    /// Announces a change without data after it immediately: the peer's acknowledgements use the marks, too.
     pub(super) fn transmit_marks(&mut self, streams: &[StreamView]) -> Option<(StreamId, Body)> {
         if !self.announced.is_due() {
             return None;
@@ -41,7 +41,7 @@ impl Session {
         self.first_on(stream).map(|body| (stream, body))
     }
 
-    /// Frame that has to precede data on a stream: Open, so that data never meets an agent without the session (frame.md clause 7), and the
+    /// Frame that must precede data on a stream: Open, so that data never arrives at an agent without the session (frame.md clause 7), and the
     /// marks of the data.
     pub(super) fn first_on(&mut self, stream: StreamId) -> Option<Body> {
         self.open_for(stream).or_else(|| self.announced.before(stream))
@@ -127,7 +127,7 @@ mod tests {
         session.handle_local_data(Bytes::from_static(bytes));
     }
 
-    /// Delivers everything to the host: each write with its marks.
+    /// Delivers everything to the host; returns each write with its marks.
     fn written(session: &mut Session, now: Instant) -> Vec<(Option<Marks>, Vec<u8>)> {
         let (mut writes, mut marks) = (Vec::new(), None);
         loop {

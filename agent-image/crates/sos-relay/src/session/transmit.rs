@@ -10,7 +10,7 @@ use crate::sender::Place;
 use crate::stats::Cause;
 
 impl Session {
-    /// Control first: it is small, and acknowledgements keep the other direction moving.
+    /// Sends control frames first: they are small, and acknowledgements keep the other direction moving.
     pub(super) fn transmit_running(
         &mut self,
         now: Instant,
@@ -44,8 +44,8 @@ impl Session {
         self.scheduler.choose(streams, demand)
     }
 
-    /// Blocks on a stream that has stalled while others move are retransmitted elsewhere, and the peer is asked whether it still has the
-    /// session: as if the stream had died, but it may recover.
+    /// Retransmits blocks of a stream that has stalled while others make progress, and asks the peer whether it still has the session: as if the
+    /// stream had died, although it may recover.
     fn note_stalled(&mut self, streams: &[StreamView]) {
         let moving = streams.iter().any(|s| !s.stalled);
         for view in streams {
@@ -59,7 +59,7 @@ impl Session {
         }
     }
 
-    /// Sends the tail a second time, over another stream, where the path of the first is lossy.
+    /// Sends the tail a second time, over another stream, if the path of the first is lossy.
     fn double(&mut self, now: Instant, streams: &[StreamView]) -> Option<(StreamId, Body)> {
         let first = self.sender.tail_on()?;
         streams.iter().find(|s| s.id == first && s.lossy)?;
@@ -71,7 +71,7 @@ impl Session {
         self.sender.double(now).map(|body| (stream, body))
     }
 
-    /// Copies a block that is late over one path to another.
+    /// Copies a block that is late on one path to another path.
     fn reinject(&mut self, now: Instant, streams: &[StreamView]) -> Option<(StreamId, Body)> {
         if !self.sender.awaits_ack() || streams.iter().all(|s| s.label == streams[0].label) {
             return None;
@@ -85,7 +85,7 @@ impl Session {
     fn reinject_by(&mut self, label: u8, now: Instant, streams: &[StreamView]) -> Option<(StreamId, Body)> {
         let there = streams.iter().filter(|s| s.label == label && s.has_room && works(s));
         let view = there.min_by_key(|s| s.arrival(self.sender.block()))?;
-        // Open would have to precede it there.
+        // Open would have to precede the copy on that stream.
         if matches!(&self.opening, Opening::Repeat { sent_on, .. } if !sent_on.contains(&view.id)) {
             return None;
         }
@@ -97,7 +97,7 @@ impl Session {
         self.sender.reinject(|len| place(now, view, len), expected, now).map(|body| (view.id, body))
     }
 
-    /// Open without data: the server may be the one to speak first.
+    /// Sends Open without data, as the server may be the first to send.
     fn transmit_lone_open(&mut self, streams: &[StreamView]) -> Option<(StreamId, Body)> {
         let Opening::Repeat { sent_on, again, .. } = &self.opening else { return None };
         if !sent_on.is_empty() && !again {
@@ -131,7 +131,7 @@ impl Session {
         Some((stream, self.receiver.next_ack()))
     }
 
-    /// Even without room: this is the last frame and it is small, and a peer that misses it waits for ever.
+    /// Sends the Reset even without room: it is the last frame and small, and a peer that misses it waits forever.
     pub(super) fn transmit_reset(&mut self, streams: &[StreamView]) -> Option<(StreamId, Body)> {
         let State::Resetting { reason, told } = &mut self.state else { return None };
         let stream = streams.iter().map(|s| s.id).find(|id| !told.contains(id))?;
@@ -140,16 +140,16 @@ impl Session {
     }
 }
 
-/// No unnecessary frames on the others: they are down, or carry at the cost of the rest.
+/// True if a stream may get unnecessary frames; other streams are down, or would carry them at the expense of other data.
 fn works(view: &StreamView) -> bool {
     !view.stalled && !view.suspect && !view.reserved
 }
 
 /// Expected arrival of a block, if `other` may deliver it sooner.
 ///
-/// Lateness over a path applies to all of its streams. A block that its transport knows to be acknowledged has arrived, although the peer
-/// does not acknowledge it before everything earlier; and from a path that has been silent for longer than it should, expect only that the
-/// silence lasts as long again.
+/// Lateness on a path applies to all of its streams. A block that its transport knows to be acknowledged has arrived, although the peer
+/// acknowledges it only after all earlier bytes. A path that has been silent for longer than expected is assumed to stay silent for as long
+/// again.
 fn expected(view: &StreamView, other: &StreamView, put: &Place, now: Instant) -> Option<Instant> {
     let overdue = now.saturating_duration_since(put.due + view.rtt / 2);
     (view.label != other.label && !view.has_passed(put.until)).then(|| put.due.max(now) + overdue)

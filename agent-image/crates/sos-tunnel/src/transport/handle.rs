@@ -47,7 +47,7 @@ impl TransportHandle {
         Self { under, parallelism: Arc::new(AtomicUsize::new(usize::MAX)) }
     }
 
-    /// Stores the number of [`Self::set_parallelism`] there.
+    /// Makes [`Self::set_parallelism`] store its number in `parallelism`.
     pub(crate) fn telling(self, parallelism: &Arc<AtomicUsize>) -> Self {
         Self { parallelism: Arc::clone(parallelism), ..self }
     }
@@ -63,7 +63,7 @@ impl TransportHandle {
         }
     }
 
-    /// The congestion control is bbr.
+    /// True if the congestion control is bbr.
     pub(crate) fn uses_bbr(&self) -> bool {
         match &self.under {
             Under::Tcp(socket) => {
@@ -76,7 +76,7 @@ impl TransportHandle {
     /// Sets congestion control by the kernel's name: `cubic`, `bbr` or `reno`.
     ///
     /// # Errors
-    /// Error of the kernel if it has none of that name; the one in force stays.
+    /// Error of the kernel if it has no congestion control of that name; the current one stays.
     pub fn set_congestion(&self, name: &str) -> io::Result<()> {
         match &self.under {
             Under::Tcp(socket) => SockRef::from(socket).set_tcp_congestion(name.as_bytes()),
@@ -118,12 +118,12 @@ impl TransportHandle {
         }
     }
 
-    /// Sets the most streams of the path that carry bulk sessions.
+    /// Sets the maximum number of the path's streams that carry bulk sessions.
     pub fn set_parallelism(&self, most: usize) {
         self.parallelism.store(most, Ordering::Relaxed);
     }
 
-    /// Closes the connection at once, as if it had failed.
+    /// Closes the connection immediately, as if it had failed.
     pub fn cut(&self) {
         match &self.under {
             Under::Tcp(socket) => drop(SockRef::from(socket).shutdown(Shutdown::Both)),

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-/// The kernel's statistics of a stream's path (tcp(7), TCP_INFO), or QUIC's in the same terms.
+/// The kernel's statistics of a stream's path (tcp(7), TCP_INFO), or the same for QUIC.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PathInfo {
     /// Smoothed round trip.
     pub rtt: Duration,
-    /// Lowest round trip.
+    /// Minimum round trip.
     pub min_rtt: Duration,
     /// Data segments sent, retransmissions included; cumulative.
     pub segments: u32,
@@ -17,18 +17,18 @@ pub struct PathInfo {
     pub window: u64,
     /// Slow start: the window doubles each round trip.
     pub slow_start: bool,
-    /// First search for the rate: no slow start threshold has been set yet, so cubic is in its first slow start, or bbr in STARTUP. Unknown
-    /// over QUIC, and always false.
+    /// First search for the rate: no slow start threshold has been set yet, so cubic is in its first slow start, or bbr in STARTUP. Always false
+    /// over QUIC, where it is unknown.
     pub startup: bool,
-    /// Bytes in the socket not sent once.
+    /// Bytes in the socket that have never been sent.
     pub unsent: u32,
     /// Segments in flight.
     pub outstanding: u32,
-    /// Their bytes, at most.
+    /// Maximum number of bytes in flight.
     pub in_flight: u64,
     /// Bytes acknowledged; cumulative.
     pub acknowledged: u64,
-    /// Segments delivered, those behind a gap included; cumulative, wraps.
+    /// Segments delivered, including those received behind a gap; cumulative, wraps.
     pub delivered: u32,
     /// Bytes of a full segment.
     pub mss: u32,
@@ -37,10 +37,10 @@ pub struct PathInfo {
 /// Pacing of a stream's segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pacing {
-    /// None: windows leave in bursts. A TCP socket that was paced once stays so.
+    /// Unpaced: windows leave in bursts. A TCP socket that was once paced stays paced.
     Bursts,
     /// Spread over the round trip; over QUIC always.
     Spread,
-    /// Spread, and at most this many bytes a second.
+    /// Spread, with a maximum rate in bytes per second.
     AtMost(u64),
 }

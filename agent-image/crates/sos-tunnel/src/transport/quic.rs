@@ -1,9 +1,9 @@
-//! Streams over QUIC (RFC 9000): one connection with one bidirectional QUIC stream for each of our streams, authenticated by the same keys
-//! as TLS over TCP (frame.md section 5).
+//! Streams over QUIC (RFC 9000): each stream is one connection with one bidirectional QUIC stream, authenticated by the same keys as TLS over
+//! TCP (frame.md section 5).
 //!
-//! quinn does QUIC; the bytes inside are as over TCP. Each connection has its own congestion control, which the process controls like a
-//! socket's ([`steering`]). Unused features of QUIC are off: no second stream, no datagrams, no early data, no resumption, no migration of
-//! connections.
+//! quinn implements QUIC; the bytes inside are the same as over TCP. Each connection has its own congestion control, which the process controls
+//! like a socket's ([`steering`]). Unused features of QUIC are off: no second stream, no datagrams, no early data, no resumption, no connection
+//! migration.
 
 mod endpoint;
 mod halves;
@@ -33,16 +33,16 @@ use crate::lock;
 use crate::transport::path_info::PathInfo;
 use crate::transport::tls::{self, Expected, FindKey, PairKeyName};
 
-/// Bytes that may wait here behind a gap: what 1 Gbit/s delivers in 67 ms, for each stream.
+/// Maximum bytes received behind a gap, per stream: 67 ms at 1 Gbit/s.
 const WINDOW: u32 = 8 << 20;
-/// Part of the sessions' memory that all streams' windows together may have in addition. Sent bytes are accounted to the sessions.
+/// Divisor of the sessions' memory for the additional memory of all streams' windows together. Sent bytes are accounted to the sessions.
 pub(crate) const MEMORY_PART: usize = 2;
-/// Idle timeout of the connection, should the stream's own pings not have noticed before.
+/// Idle timeout of the connection, if the stream's own pings have not detected the failure earlier.
 const IDLE: Duration = Duration::from_secs(10);
-/// Connections, and their bytes, that may wait for the decision to accept them.
+/// Maximum number of connections, and of their bytes, that wait to be accepted.
 const MAX_INCOMING: usize = 64;
 const MAX_INCOMING_BYTES: u64 = 1 << 20;
-/// Unsent bytes that a new stream may hold.
+/// Maximum unsent bytes of a new stream.
 const UNSENT: u32 = 128 << 10;
 
 /// Reason for the failure of a QUIC stream.
@@ -95,13 +95,13 @@ impl Connected {
         self.from
     }
 
-    /// Splits the directions; the reading one holds the window.
+    /// Splits the directions; the reading half holds the window.
     pub(crate) fn into_split(self) -> ((Receiver, Reservation), Sender) {
         ((self.receiver, self.window), self.sender)
     }
 }
 
-/// Connects to a peer and opens the stream. `name` is the pair key's name at the acceptor: by this site.
+/// Connects to a peer and opens the stream. `name` is the pair key's name at the acceptor, which names this site.
 pub(crate) async fn dial(
     endpoint: Option<quinn::Endpoint>,
     to: SocketAddrV4,
@@ -120,7 +120,7 @@ pub(crate) async fn dial(
     Ok(Connected::new(connection, streams, steering, window))
 }
 
-/// Accepts a connection and its stream. `find` looks up the pair key that the dialer names; returns which one was proved.
+/// Accepts a connection and its stream. `find` looks up the pair key that the dialer names; also returns the key that was proved.
 pub(crate) async fn accept(
     incoming: Incoming,
     find: FindKey,
@@ -147,7 +147,7 @@ fn server(expected: &Arc<Expected>) -> Result<ServerConfig, QuicError> {
     Ok(ServerConfig::with_crypto(Arc::new(crypto)))
 }
 
-/// Initial configuration of an endpoint: it accepts no dialer, as every accepted connection gets a configuration with keys.
+/// Initial configuration of an endpoint, which accepts no dialer: every accepted connection gets a configuration with keys.
 fn server_defaults() -> Result<ServerConfig, QuicError> {
     let mut config = server(&Expected::new(Box::new(|_| None)))?;
     config.max_incoming(MAX_INCOMING);
@@ -189,7 +189,7 @@ impl Gauge {
         }
         let ConnectionStats { path, frame_tx: sent, .. } = self.connection.stats();
         let steering = &self.steering;
-        // quinn elicits an acknowledgement by either of the last two where there is nothing else to send.
+        // quinn elicits an acknowledgement by one of the last two if there is nothing else to send.
         let asking = sent.stream + sent.max_data + sent.max_stream_data + sent.ping + sent.immediate_ack;
         let segment = u64::from(path.current_mtu.max(1));
         let acknowledged = steering.acknowledged();

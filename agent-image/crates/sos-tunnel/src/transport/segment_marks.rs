@@ -1,9 +1,9 @@
 //! DSCP and TTL of the hosts' segments, as the kernel sees them (frame.md section 8).
 //!
-//! No socket option reveals them after a TCP connection's handshake (IP_PKTOPTIONS, ip(7)). A socket filter in eBPF does: for each segment
-//! it writes them into a word of an array that is mapped into this process, so that reading costs no system call. The filter belongs to the
-//! socket and ends with it. The word is found by the socket's cookie (SO_COOKIE, socket(7)) and contains it, too: of two connections that
-//! share a word each sees only its own.
+//! No socket option reveals the marks after a TCP connection's handshake (IP_PKTOPTIONS, ip(7)). A socket filter in eBPF does: for each segment
+//! it writes the marks into a word of an array that is mapped into this process, so that reading costs no system call. The filter belongs to the
+//! socket and ends with it. The word is found by the socket's cookie (SO_COOKIE, socket(7)) and also contains the cookie: if two connections
+//! share a word, each sees only its own marks.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -15,17 +15,17 @@ use sos_wire::Marks;
 use crate::transport::bpf::{Instruction, Words, load_filter};
 use crate::transport::sockopt::{Gate, attach_filter, cookie, handshake_options, set_receive_ttl};
 
-/// Words: cookies are counted up, so that connections share one only when so many sockets were opened between them. 1 MiB; less where the
+/// Number of words: cookies are consecutive, so connections share a word only if that many sockets were opened between them. 1 MiB; less if the
 /// memory is bounded (RLIMIT_MEMLOCK of 64 KiB, before Linux 5.11).
 const WORDS: [u32; 2] = [1 << 17, 1 << 12];
-/// Bits of a word: the lower ones of the cookie, and the marks.
+/// Bits of a word: the low bits of the cookie, and the marks.
 const COOKIE: u64 = (1 << 48) - 1;
 
-/// Offsets in an IPv4 header (RFC 791, 3.1), and the bytes of it that are read.
+/// Offsets in an IPv4 header (RFC 791, 3.1), and the number of header bytes read.
 const DSCP_AT: i16 = 1;
 const TTL_AT: i16 = 8;
 const HEADER: i32 = 12;
-/// The two bits of the same byte that are not the DSCP's are the path's (RFC 3168).
+/// The two other bits of the DSCP's byte are ECN's (RFC 3168).
 const DSCP_MASK: i32 = 0xfc;
 
 /// The filters, one for each gate, and the marks they have seen.
@@ -47,8 +47,8 @@ impl SegmentMarks {
         Ok(Self { words, programs })
     }
 
-    /// Watches the segments of a connection from now on. A listener passes this on to the connections that it accepts, which also keep the
-    /// marks of their handshake ([`first_marks`]).
+    /// Watches the segments of a connection from now on. Connections accepted from a watched listener inherit this, and also keep the marks of
+    /// their handshake ([`first_marks`]).
     ///
     /// # Errors
     /// Error of the kernel.
@@ -114,7 +114,7 @@ pub fn first_marks(socket: &impl AsFd) -> Marks {
     })
 }
 
-/// Sets the marks of the segments that a socket sends from now on; an unknown TTL leaves it as it is.
+/// Sets the marks of the segments that a socket sends from now on; an unknown TTL is left unchanged.
 ///
 /// # Errors
 /// Error of the kernel.
@@ -123,7 +123,7 @@ pub fn set_marks(socket: &SockRef<'_>, marks: Marks) -> io::Result<()> {
     if marks.ttl == 0 { Ok(()) } else { socket.set_ttl_v4(marks.ttl.into()) }
 }
 
-/// Registers: results, arguments of helpers, what survives them, and the end of the stack.
+/// Registers: results, arguments of helpers, values that survive helper calls, and the end of the stack.
 const R0: u8 = 0;
 const R1: u8 = 1;
 const R2: u8 = 2;
@@ -176,11 +176,11 @@ const DOUBLE_WORD: u32 = 0x18;
 const JUMP_UNEQUAL: u32 = 0x50;
 const MAP_DESCRIPTOR: u8 = 1;
 
-/// Notes the marks of a segment, and filters it by the gate.
+/// Program that notes the marks of a segment, and filters it by the gate.
 fn program(gate: Gate, words: &Words) -> Vec<Instruction> {
     let mut program = note(words);
     let end = program.len();
-    // A segment that cannot be noted is filtered nevertheless.
+    // A segment whose marks cannot be noted is still filtered.
     for (at, instruction) in program.iter_mut().enumerate() {
         if instruction.offset == TO_GATE {
             instruction.offset = i16::try_from(end - at - 1).expect("a few instructions");
@@ -225,14 +225,14 @@ fn note(words: &Words) -> Vec<Instruction> {
         alu(libc::BPF_ADD, R2, KEY_ON_STACK.into()),
         call(MAP_LOOKUP_ELEM),
         op(libc::BPF_JMP | libc::BPF_JEQ, R0, 0, TO_GATE, 0),
-        // Mostly unchanged: then no other processor's cache has to be invalidated.
+        // Mostly unchanged: skip the write, so that no other processor's cache is invalidated.
         op(libc::BPF_LDX | libc::BPF_MEM | DOUBLE_WORD, R1, R0, 0, 0),
         op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_X, R1, WORD, TO_GATE, 0),
         op(libc::BPF_STX | libc::BPF_MEM | DOUBLE_WORD, R0, WORD, 0, 0),
     ]
 }
 
-/// The same test as `sockopt` makes for sockets without these filters.
+/// The same test as `sockopt` applies to sockets without these filters.
 fn let_through(gate: Gate) -> Vec<Instruction> {
     let load_byte = |at| op(libc::BPF_LD | libc::BPF_ABS | libc::BPF_B, 0, 0, 0, at);
     let jump = |code, to, from, offset| op(libc::BPF_JMP | code, to, from, offset, 0);

@@ -1,4 +1,4 @@
-//! Socket options that no crate in use offers safely. With `bpf` the only unsafe code here.
+//! Socket options that no crate in use offers safely. Apart from `bpf`, the only unsafe code here.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -11,13 +11,13 @@ use tokio::net::TcpStream;
 
 use crate::transport::path_info::{Pacing, PathInfo};
 
-/// Sets SO_RCVLOWAT: a poll reports data only from this amount on (socket(7)), the end and errors at once. The kernel caps it at half of
-/// the receive buffer's limit, and reports a full window anyway.
+/// Sets SO_RCVLOWAT: a poll reports data only from this amount on (socket(7)), but the end and errors immediately. The kernel caps it at half of
+/// the receive buffer's limit, and always reports a full window.
 fn set_receive_low_water(socket: &TcpStream, bytes: u32) -> io::Result<()> {
     set_int(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
 }
 
-/// Low water mark of a socket that is read at ticks: so much gathers only if the ticks do not keep up, and then the poll may report it.
+/// Low water mark of a socket read at ticks: that many bytes gather only if the ticks do not keep up; then the poll may report data.
 const UNPOLLED: u32 = 4 << 20;
 
 /// Sets whether polls report arrived data, or only the end, errors and a full window.
@@ -25,8 +25,8 @@ pub(crate) fn set_polled(socket: &TcpStream, polled: bool) -> io::Result<()> {
     set_receive_low_water(socket, if polled { 1 } else { UNPOLLED })
 }
 
-/// Reads available bytes into the free space of `buffer`, at most `most`, without asking the runtime, which does not know of data below the
-/// low water mark. 0 = the end. The buffer must have free space.
+/// Reads at most `most` available bytes into `buffer`, which must have free space. 0 = the end. Bypasses the runtime, which does not know of
+/// data below the low water mark.
 pub(crate) fn receive_now(socket: &TcpStream, buffer: &mut BytesMut, most: usize) -> io::Result<usize> {
     let free = buffer.spare_capacity_mut();
     let most = most.min(free.len());
@@ -44,21 +44,21 @@ fn set_int(socket: &impl AsFd, level: libc::c_int, name: libc::c_int, value: u32
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Sets the initial window of a socket that is neither connected nor listening, in `bytes`, where the kernel would let it grow from a LAN's
-/// default. The kernel goes on tuning it, which it would not after SO_RCVBUF: a low water mark makes room for itself (`tcp_set_rcvlowat`).
+/// Sets the initial window, in `bytes`, of a socket that is neither connected nor listening; the kernel would let the window grow from a LAN's
+/// default. The kernel continues to tune the window, unlike after SO_RCVBUF: a low water mark makes room for itself (`tcp_set_rcvlowat`).
 ///
 /// # Errors
 /// Error of the kernel.
 pub fn set_first_window(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
     set_int(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)?;
     set_int(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1)?;
-    // The mark has limited the window as well; 0 = as the buffer has it.
+    // The mark has also limited the window; 0 = as the buffer allows.
     set_int(socket, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, 0)
 }
 
-/// Limits the window that a socket offers, in place of the kernel's tuning: by the receive buffer (SO_RCVBUF, of which the kernel takes
-/// half for its own), as the kernel resets a limit of the window alone when it learns the segment size (`tcp_measure_rcv_mss`), and by
-/// TCP_WINDOW_CLAMP, without which a buffer that has grown opens no window. Past net.core.rmem_max, which needs NET_ADMIN.
+/// Limits the window that a socket offers, instead of the kernel's tuning. Sets the receive buffer (SO_RCVBUF, of which the kernel takes half
+/// for its own), as the kernel resets a limit of the window alone when it learns the segment size (`tcp_measure_rcv_mss`); and TCP_WINDOW_CLAMP,
+/// without which a buffer that has grown opens no window. Exceeding net.core.rmem_max needs NET_ADMIN.
 ///
 /// # Errors
 /// Error of the kernel.
@@ -79,10 +79,10 @@ pub(crate) fn unacknowledged(socket: &impl AsFd) -> io::Result<u64> {
     if result == 0 { Ok(u64::try_from(bytes).unwrap_or(0)) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Filter of a host's segments (SO_ATTACH_FILTER, socket(7)): the kernel drops the others before TCP sees them.
+/// Filter of a host's segments (SO_ATTACH_FILTER, socket(7)): the kernel drops all other segments before TCP sees them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Gate {
-    /// All pass.
+    /// All segments pass.
     #[default]
     Open,
     /// Segments with data or a change of state pass: keepalive probes and other bare acknowledgements are dropped.
@@ -97,7 +97,7 @@ const FIN_SYN_RST: u32 = 0x07;
 const FLAGS_AT: u32 = 13;
 const HEADER_LEN_AT: u32 = 12;
 
-/// Classic BPF (linux/filter.h) over a segment from its TCP header on. Returns the length to keep.
+/// Classic BPF program (linux/filter.h) over a segment from its TCP header on; returns the length to keep.
 fn program(gate: Gate) -> Vec<SockFilter> {
     let instruction = |code: u32, k: u32| SockFilter::new(code as u16, 0, 0, k);
     let load_byte = |at| instruction(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, at);
@@ -128,14 +128,14 @@ fn program(gate: Gate) -> Vec<SockFilter> {
 /// Filters a host's segments by the gate.
 ///
 /// # Errors
-/// Error of the kernel; then everything passes.
+/// Error of the kernel; then all segments pass.
 pub(crate) fn set_gate(socket: &impl AsFd, gate: Gate) -> io::Result<()> {
     let fd = socket.as_fd();
     let socket = SockRef::from(&fd);
     if gate == Gate::Open { socket.detach_filter() } else { socket.attach_filter(&program(gate)) }
 }
 
-/// Attaches an eBPF filter, by its descriptor, in place of the socket's (SO_ATTACH_BPF, socket(7)).
+/// Attaches an eBPF filter, by its descriptor, instead of the socket's filter (SO_ATTACH_BPF, socket(7)).
 ///
 /// # Errors
 /// Error of the kernel.
@@ -169,7 +169,7 @@ pub(crate) fn set_receive_ttl(socket: &impl AsFd) -> io::Result<()> {
 pub(crate) fn handshake_options(socket: &impl AsFd) -> io::Result<Vec<(libc::c_int, u8)>> {
     const LEN: usize = size_of::<usize>();
     const HEADER: usize = LEN + 2 * size_of::<libc::c_int>();
-    // At most three of them.
+    // At most three control messages.
     let mut bytes = [0; 128];
     let len = get_bytes(socket, libc::IPPROTO_IP, libc::IP_PKTOPTIONS, &mut bytes)?;
     let (mut options, mut at) = (Vec::new(), 0);
@@ -193,7 +193,7 @@ fn get_bytes(socket: &impl AsFd, level: libc::c_int, name: libc::c_int, to: &mut
     if result == 0 { Ok(len as usize) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Segments dropped at a socket so far (SO_MEMINFO, linux/sock_diag.h).
+/// Total number of segments dropped at a socket (SO_MEMINFO, linux/sock_diag.h).
 ///
 /// # Errors
 /// Error of the kernel.
@@ -214,8 +214,8 @@ pub(crate) fn dropped(socket: &impl AsFd) -> io::Result<u32> {
     if result == 0 { Ok(info[SK_MEMINFO_DROPS]) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Makes the kernel probe an idle host each second, from now on: a keepalive timer that has expired fires at once. Unanswered probes end
-/// the connection only after more than two minutes.
+/// Makes the kernel probe an idle host every second from now on: an expired keepalive timer fires at once. Unanswered probes end the connection
+/// only after more than two minutes.
 ///
 /// # Errors
 /// Error of the kernel.
@@ -244,20 +244,20 @@ pub(crate) fn set_keepalive(
 pub(crate) struct LegInfo {
     /// Some data is unacknowledged.
     pub(crate) outstanding: bool,
-    /// Retransmissions or window probes in a row without an answer.
+    /// Consecutive retransmissions or window probes without an answer.
     pub(crate) unanswered: u8,
-    /// Time since the host last sent data or acknowledged.
+    /// Time since the host last sent data or an acknowledgement.
     pub(crate) quiet: Duration,
-    /// Time since data last went either way.
+    /// Time since data was last sent in either direction.
     pub(crate) idle: Duration,
-    /// Segments received from the host, those with data among them, and bytes that it has acknowledged: they wrap.
+    /// Segments received from the host, segments with data among them, and bytes acknowledged by the host; all wrap.
     pub(crate) segments: u32,
     pub(crate) data_segments: u32,
     pub(crate) acknowledged: u32,
 }
 
 impl LegInfo {
-    /// The host has sent segments since then, but neither data nor an acknowledgement of any.
+    /// True if the host has sent segments since then, but neither data nor an acknowledgement of data.
     pub(crate) fn is_probe_since(&self, last: &Self) -> bool {
         self.segments != last.segments
             && (self.data_segments, self.acknowledged) == (last.data_segments, last.acknowledged)
@@ -300,8 +300,8 @@ pub fn set_retransmit_max(socket: &impl AsFd, max: Duration) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Limits a socket's sending rate (SO_MAX_PACING_RATE, socket(7)). Any limit makes the kernel pace over the round trip, for as long as the
-/// socket exists (`sk_setsockopt`, net/core/sock.c); pacing alone is a limit that no path reaches.
+/// Limits a socket's sending rate (SO_MAX_PACING_RATE, socket(7)). Any limit makes the kernel pace over the round trip for as long as the socket
+/// exists (`sk_setsockopt`, net/core/sock.c); a limit that no path reaches gives pacing alone.
 ///
 /// # Errors
 /// Error of the kernel.
@@ -321,17 +321,17 @@ pub(crate) fn set_pacing(socket: &impl AsFd, pacing: Pacing) -> io::Result<()> {
 /// Length of the part of `struct tcp_info` (linux/tcp.h) that is read; present since Linux 4.18.
 const TCP_INFO_LEN: usize = 196;
 
-/// States of a connection whose peer has everything, the FIN included (linux/tcp_states.h): FIN_WAIT2, TIME_WAIT, CLOSE.
+/// States of a connection whose peer has acknowledged everything, including the FIN (linux/tcp_states.h): FIN_WAIT2, TIME_WAIT, CLOSE.
 const TAKEN: [u8; 3] = [5, 6, 7];
 
-/// True if the peer of a connection that was shut down has acknowledged everything, or never will. A host that has everything in its kernel
-/// needs nothing more from here.
+/// True if the peer of a connection that was shut down has acknowledged everything, or never will. A host whose kernel has everything needs
+/// nothing more from here.
 pub(crate) fn is_taken(socket: &impl AsFd) -> bool {
     tcp_info(socket).map_or(true, |info| TAKEN.contains(&info[0]))
 }
 
-/// TCP_INFINITE_SSTHRESH (net/tcp.h). bbr sets a threshold when it has found the rate (`bbr_check_drain`, net/ipv4/tcp_bbr.c), and never
-/// reads it: later its window may well be below.
+/// TCP_INFINITE_SSTHRESH (net/tcp.h). bbr sets a threshold when it has found the rate (`bbr_check_drain`, net/ipv4/tcp_bbr.c), but never reads
+/// the threshold: its window may later fall below it.
 const NO_THRESHOLD: u32 = 0x7fff_ffff;
 
 /// Asks the kernel for a stream's path statistics.
@@ -401,7 +401,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let far = listener.accept().await.unwrap().0;
-        // The runtime believes a new socket to be readable until told otherwise.
+        // The runtime takes a new socket for readable until a read finds no data.
         assert_eq!(far.try_read(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         set_receive_low_water(&far, 1000).unwrap();
         near.write_all(&[7; 999]).await.unwrap();

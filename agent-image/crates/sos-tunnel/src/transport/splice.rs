@@ -1,10 +1,10 @@
 //! Zero-copy relaying: received bytes stay in pages of the kernel, each piece in a pipe of its own.
 //!
-//! splice(2) moves pages from a socket into a pipe and on into another socket. A block that may have to be retransmitted stays in its pipe
-//! until it is acknowledged; the socket gets a second reference to the same pages, made by tee(2). The kernel counts the references, so no
-//! page is reused while a socket still has it.
+//! splice(2) moves pages from a socket into a pipe and on into another socket. A block that may have to be retransmitted stays in its pipe until
+//! acknowledged; the socket gets a second reference to the same pages, made by tee(2). The kernel counts references, so no page is reused while
+//! a socket still has it.
 //!
-//! Pipes are few: beyond the limit, or where the kernel gives no more of them in the size asked for, bytes are copied instead.
+//! Pipes are few: beyond the limit, or if the kernel refuses another pipe of the requested size, bytes are copied instead.
 
 use std::any::Any;
 use std::fs::{File, OpenOptions};
@@ -22,25 +22,25 @@ use sos_wire::{Keeper, Kept, Payload};
 
 use crate::lock;
 
-/// Most pipes: with blocks of 256 KiB they hold the bytes in flight at 3 Gbit/s and 160 ms.
+/// Maximum number of pipes: with blocks of 256 KiB they hold the bytes in flight at 3 Gbit/s and 160 ms.
 const MAX_PIPES: usize = 256;
-/// Most pipes in relation to the descriptor limit of the process; each takes two.
+/// The number of pipes is at most the process's descriptor limit divided by this; each pipe takes two descriptors.
 const SHARE_OF_FILES: u64 = 16;
-/// Bytes of a pipe as the kernel counts them, a page for each piece of a segment: 256, as many as a block in segments of 1,448 bytes has.
-/// Unprivileged processes get no larger ones (`fs.pipe-max-size`).
+/// Size of a pipe as counted by the kernel, a page for each piece of a segment: 256 pages, as many as a block in segments of 1,448 bytes has.
+/// Unprivileged processes get no larger pipes (`fs.pipe-max-size`).
 const SIZE: usize = 1 << 20;
-/// Fewer bytes are not worth a pipe: copying them is cheaper.
+/// Minimum bytes worth a pipe: copying fewer is cheaper.
 pub(crate) const MIN_SPLICE: usize = 16 << 10;
 
 /// The pipes of a process.
 #[derive(Debug)]
 pub(crate) struct PipePool {
-    /// Empty ones.
+    /// Empty pipes.
     idle: Mutex<Vec<PipeEnds>>,
     lent: AtomicUsize,
-    /// Most that may be lent.
+    /// Maximum number of pipes that may be lent.
     most: AtomicUsize,
-    /// Without these no pipe is lent.
+    /// Prerequisites; without them no pipe is lent.
     base: Option<Base>,
 }
 
@@ -78,8 +78,8 @@ impl Base {
 }
 
 impl PipePool {
-    /// Receives available bytes, at most `most`, without waiting: in a pipe, or in memory if they are few, and never none. `None` if there
-    /// is no pipe, or splice(2) finds nothing and never will: at the end, but also before an urgent byte once the end has come.
+    /// Receives at most `most` available bytes without waiting: in a pipe, or in memory if they are few; never returns zero bytes. `None` if
+    /// there is no pipe, or splice(2) finds nothing and never will: at the end, but also before an urgent byte once the end has come.
     pub(crate) fn receive(self: &Arc<Self>, socket: impl AsFd, most: usize) -> Option<io::Result<Payload>> {
         let mut lent = self.take()?;
         let most = most.min(MAX_PAYLOAD);
@@ -107,7 +107,7 @@ impl PipePool {
         match idle.map_or_else(PipeEnds::new, Ok) {
             Ok(ends) => Some(Lent { ends: Some(ends), pipes: Arc::clone(self) }),
             Err(_) => {
-                // The kernel gives no more: asking each time would cost more than it brings.
+                // The kernel gives no more pipes: asking each time would cost more than it gains.
                 self.most.fetch_min(before, Ordering::Relaxed);
                 self.lent.fetch_sub(1, Ordering::AcqRel);
                 None
@@ -124,7 +124,7 @@ impl PipeEnds {
         Ok(Self { read, write })
     }
 
-    /// Makes references to a part of kept bytes here; this pipe must be empty.
+    /// Fills this pipe, which must be empty, with references to a part of kept bytes.
     fn refer(&self, kept: &Kept, null: &File) -> io::Result<()> {
         let (pipe, range) = (Pipe::of(kept)?, kept.range());
         let referred = tee(&pipe.lent.ends().read, &self.write, range.end, SpliceFlags::NONBLOCK);
@@ -165,7 +165,7 @@ impl PipeEnds {
     }
 }
 
-/// A lent pipe. Dropping it closes it, whatever it contains; an empty one should be given back.
+/// A lent pipe. Dropping it closes the pipe, whatever it contains; an empty pipe should be given back.
 #[derive(Debug)]
 struct Lent {
     ends: Option<PipeEnds>,
@@ -181,14 +181,14 @@ impl Lent {
         self.pipes.base.as_ref().map(|base| &base.null).ok_or_else(|| ErrorKind::NotFound.into())
     }
 
-    /// Copies its first bytes, which are all it contains, into memory.
+    /// Copies the first bytes, which are all the pipe contains, into memory.
     fn into_memory(mut self, len: usize) -> io::Result<Payload> {
         let bytes = self.ends().read_out(len)?;
         self.give_back();
         Ok(bytes.into())
     }
 
-    /// Gives back the pipe, which is empty.
+    /// Gives back the pipe, which must be empty.
     fn give_back(&mut self) {
         if let Some(ends) = self.ends.take() {
             lock(&self.pipes.idle).push(ends);
@@ -202,7 +202,7 @@ impl Drop for Lent {
     }
 }
 
-/// Bytes received at once, in their pipe.
+/// Bytes of one read, in their pipe.
 #[derive(Debug)]
 struct Pipe {
     lent: Lent,
@@ -222,7 +222,7 @@ impl Pipe {
         (kept.keeper() as &dyn Any).downcast_ref().ok_or_else(|| ErrorKind::InvalidInput.into())
     }
 
-    /// Drops the bytes before `start`; returns the number dropped so far.
+    /// Drops the bytes before `start`; returns the total number dropped.
     fn skip_to(&self, start: usize) -> io::Result<MutexGuard<'_, usize>> {
         let mut gone = lock(&self.gone);
         self.lent.ends().skip(start.saturating_sub(*gone), self.lent.null()?)?;
@@ -239,13 +239,13 @@ impl Drop for Pipe {
     }
 }
 
-/// Turns an error of a pipe into one that is not worth waiting for, unlike a socket's.
+/// Turns an error of a pipe into an error that must not be waited for, unlike a socket's.
 fn certain(error: Errno) -> io::Error {
     io::Error::other(io::Error::from(error))
 }
 
-/// Moves bytes from the front of kept ones to a socket, without waiting: neither they nor those before them are kept any longer. `more`:
-/// further bytes follow.
+/// Moves bytes from the front of kept bytes to a socket, without waiting. Neither the moved bytes nor those before them are kept any longer.
+/// `more`: further bytes follow.
 pub(crate) fn give(kept: &Kept, socket: impl AsFd, more: bool) -> io::Result<usize> {
     let (pipe, range) = (Pipe::of(kept)?, kept.range());
     let mut gone = pipe.skip_to(range.start)?;
@@ -254,27 +254,27 @@ pub(crate) fn give(kept: &Kept, socket: impl AsFd, more: bool) -> io::Result<usi
     Ok(given)
 }
 
-/// Copies kept bytes into memory; they stay in their pipe, too.
+/// Copies kept bytes into memory; they also stay in their pipe.
 pub(crate) fn read(kept: &Kept) -> io::Result<Bytes> {
     let base = Pipe::of(kept)?.lent.pipes.base.as_ref().ok_or(ErrorKind::NotFound)?;
     let way = lock(&base.way);
     let bytes = way.refer(kept, &base.null).and_then(|()| way.read_out(kept.range().len()));
     if bytes.is_err() {
-        // Leftovers are not for the next caller.
+        // Drain bytes left behind, so that the next caller does not get them.
         while rustix::io::read(&way.read, &mut [0; 4096]).is_ok_and(|read| read > 0) {}
     }
     bytes
 }
 
-/// Copy of kept bytes on their way to a socket, made by tee(2), so that the original stays. It has a pipe only while it contains something:
-/// streams are many.
+/// Copy of kept bytes for a socket, made by tee(2), so that the original stays. It has a pipe only while it contains bytes, as streams are many.
 #[derive(Debug, Default)]
 pub(crate) struct TeePipe {
     lent: Option<Lent>,
 }
 
 impl TeePipe {
-    /// Takes references to kept bytes; returns whether there was a pipe. Without one they have to be copied. It must have been closed.
+    /// Takes references to kept bytes; returns false if there was no pipe, so that the bytes have to be copied. The previous copy must have been
+    /// closed.
     pub(crate) fn fill(&mut self, kept: &Kept) -> io::Result<bool> {
         self.lent = Pipe::of(kept)?.lent.pipes.take();
         let Some(lent) = &self.lent else { return Ok(false) };
@@ -282,7 +282,7 @@ impl TeePipe {
         Ok(true)
     }
 
-    /// Gives back the pipe, which is empty.
+    /// Gives back the pipe, which must be empty.
     pub(crate) fn close(&mut self) {
         if let Some(mut lent) = self.lent.take() {
             lent.give_back();

@@ -1,9 +1,9 @@
 //! Encrypted streams: TLS 1.3 between agents, each end authenticated by a raw public key (RFC 7250) that is derived from the pair key
 //! (frame.md section 4).
 //!
-//! rustls makes the handshake ([`handshake`]). Records of the stream itself are sealed and opened by its ciphers in two halves that share
-//! nothing ([`record`]): reading and writing are different tasks, and bytes are copied once. Unused features of TLS are off: no
-//! certificates, no older version, no resumption, no early data, no key update. A stream whose keys are used up ends and is dialed again.
+//! rustls makes the handshake ([`handshake`]). Its ciphers seal and open the stream's records in two halves that share nothing ([`record`]):
+//! reading and writing are different tasks, and bytes are copied once. Unused features of TLS are off: no certificates, no older version, no
+//! resumption, no early data, no key update. A stream whose keys are used up ends and is redialed.
 
 mod config;
 #[cfg(feature = "fuzzing")]
@@ -42,7 +42,7 @@ pub(crate) enum TlsError {
 /// Name of the pair key that authenticates a peer: the other site, and the key's id.
 pub(crate) type PairKeyName = (SiteId, KeyId);
 
-/// The dialer's name for the pair key, as the server name: like the acceptor's key file, by the dialer's site.
+/// The dialer's name for the pair key, used as server name: like the acceptor's key file, it names the dialer's site.
 pub(crate) fn server_name((site, id): PairKeyName) -> String {
     KeyFile::Pair(site, id).to_string()
 }

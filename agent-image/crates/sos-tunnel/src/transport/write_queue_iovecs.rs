@@ -11,7 +11,7 @@ use tokio::net::tcp::OwnedWriteHalf;
 
 use crate::transport::splice::{self, TeePipe};
 
-/// Most iovecs of one write: pieces of a stream, and records that are sealed at once. The kernel accepts 1,024.
+/// Maximum number of iovecs of one write: pieces of a stream, and records sealed at a time. The kernel accepts 1,024.
 pub(crate) const MAX_SLICES: usize = 64;
 
 #[derive(Debug)]
@@ -22,7 +22,7 @@ enum Piece {
     TeePipe(usize),
 }
 
-/// Pieces on their way to one socket, in order.
+/// Pieces to be written to one socket, in order.
 #[derive(Debug, Default)]
 pub(crate) struct IovecQueue {
     queue: VecDeque<Piece>,
@@ -43,7 +43,7 @@ impl IovecQueue {
         }
     }
 
-    /// The first pieces, as far as they are in memory.
+    /// The leading pieces that are in memory.
     pub(crate) fn in_memory(&self) -> impl Iterator<Item = &Bytes> {
         self.queue.iter().map_while(|piece| match piece {
             Piece::Memory(bytes) => Some(bytes),
@@ -51,7 +51,7 @@ impl IovecQueue {
         })
     }
 
-    /// Copies the first piece into memory if it is not there: for sockets that need it there.
+    /// Copies the first piece into memory if it is not there, for sockets that need it in memory.
     pub(crate) fn fetch(&mut self) -> io::Result<()> {
         if let Some(front) = self.queue.front_mut()
             && let Piece::Kept(kept) = front
@@ -61,7 +61,7 @@ impl IovecQueue {
         Ok(())
     }
 
-    /// Removes written bytes: at most those of [`Self::in_memory`], or else of the first piece.
+    /// Removes written bytes: at most the bytes of [`Self::in_memory`], or of the first piece if it is not in memory.
     pub(crate) fn advance(&mut self, mut written: usize) {
         while let Some(front) = self.queue.front_mut().filter(|_| written > 0) {
             let len = match front {
@@ -97,7 +97,7 @@ impl IovecQueue {
     }
 }
 
-/// Writes some of the first bytes to a TCP socket without waiting, and returns how many; they stay in `pieces`.
+/// Writes some of the first bytes to a TCP socket without waiting, and returns their number; they stay in `pieces`.
 pub(crate) fn write_now(socket: &OwnedWriteHalf, pieces: &mut IovecQueue) -> io::Result<usize> {
     pieces.fill_tee()?;
     let more = pieces.queue.len() > 1;
@@ -109,7 +109,7 @@ pub(crate) fn write_now(socket: &OwnedWriteHalf, pieces: &mut IovecQueue) -> io:
     if count == pieces.queue.len().min(MAX_SLICES) {
         return socket.try_write_vectored(&slices[..count]);
     }
-    // A head and its block share a segment: the bytes behind these pieces follow with the next call.
+    // A header and its block share a segment: the bytes after these pieces follow with the next call.
     let flags = libc::MSG_MORE | libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
     let send = || SockRef::from(socket.as_ref()).send_vectored_with_flags(&slices[..count], flags);
     socket.as_ref().try_io(Interest::WRITABLE, send)

@@ -1,4 +1,4 @@
-//! Accepts connections to the stream ports: handshake, checks, and the stream's task.
+//! Accepts connections to the stream ports: handshake, checks, and start of the stream's task.
 
 use std::io;
 use std::net::IpAddr;
@@ -25,14 +25,14 @@ pub(crate) enum Arrived {
     Quic(Box<quinn::Incoming>),
 }
 
-/// Takes a connection to a stream port.
+/// Handles a connection to a stream port.
 pub(crate) fn accept(context: &Arc<TunnelContext>, arrived: Arrived, label: u8) {
     let id = context.pending.next.fetch_add(1, Ordering::Relaxed);
     let (entered, wait) = tokio::sync::oneshot::channel::<()>();
     let task = context.runtime.spawn({
         let context = Arc::clone(context);
         async move {
-            // Not before the task is in the list, or it could not be removed from it.
+            // Wait until the task is in the list, or it could not be removed from it.
             let _ = wait.await;
             accepted(context, arrived, label, id).await;
         }
@@ -79,7 +79,7 @@ async fn accept_handshake(
     let status = if peer.config().encrypted && !channel.kind().is_encrypted() {
         context.counters.plain_refused.add(1);
         let refused = context.counters.plain_refused.value();
-        // The dialer has proved nothing yet: repeated attempts must not fill the log.
+        // The dialer is not authenticated yet: repeated attempts must not fill the log.
         if refused.is_power_of_two() {
             info!(peer = %peer.agent, label, refused, "a plain stream is refused: this pair of sites is encrypted");
         }
@@ -95,7 +95,7 @@ async fn accept_handshake(
     Ok((peer, (channel, established)))
 }
 
-/// Accepts TCP or TLS by the first byte; returns the pair key that TLS has proved.
+/// Accepts TCP or TLS, depending on the first byte; also returns the pair key that TLS has proved.
 async fn accept_tcp(
     context: &Arc<TunnelContext>,
     socket: TcpStream,

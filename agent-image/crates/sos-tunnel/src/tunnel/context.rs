@@ -24,7 +24,7 @@ use crate::transport::splice::PipePool;
 use crate::tunnel::peer::Peer;
 use crate::tunnel::slots::{PendingHandshakes, StreamSlots};
 
-/// Bytes of frames that may wait for a session's task beyond the credit it has granted.
+/// Bytes of frames that may wait for a session's task beyond the credit that the session has granted.
 const MAILBOX_SLACK: usize = 1 << 20;
 /// State that all tasks of a tunnel share.
 pub(crate) struct TunnelContext {
@@ -92,7 +92,7 @@ impl TunnelContext {
         peers.iter().any(|peer| peer.site == site && address.to_canonical() == IpAddr::V4(peer.address))
     }
 
-    /// True while a session runs, or a frame may not have reached its peer: a stream that is closed drops its queue.
+    /// True while a session runs, or a frame may not have reached its peer: a closed stream drops its queue.
     pub(crate) fn is_speaking(&self) -> bool {
         let peers: Vec<_> = lock(&self.peers).values().cloned().collect();
         self.sessions.load(Ordering::Acquire) > 0
@@ -107,12 +107,12 @@ impl TunnelContext {
         Willingness(self.changes.load(Ordering::Acquire))
     }
 
-    /// Id for a stream, unique in this process.
+    /// Returns a stream id that is unique in this process.
     pub(crate) fn name_stream(&self) -> StreamId {
         StreamId(self.next_stream.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Number for a dialed stream, never reused in this boot.
+    /// Returns a number for a dialed stream, never reused in this boot.
     pub(crate) fn number_stream(&self) -> u32 {
         self.next_dialed.fetch_add(1, Ordering::Relaxed)
     }
@@ -149,8 +149,8 @@ impl TunnelContext {
         }
     }
 
-    /// Bytes that a session may hold in each direction: as its service asks, 0 = this process's own limit. The budget of all sessions
-    /// bounds it further.
+    /// Bytes that a session may hold in each direction: as its service asks, 0 = this process's own limit. The budget of all sessions is a
+    /// further bound.
     fn session_memory(&self, queue_bytes: u32) -> usize {
         match usize::try_from(queue_bytes) {
             Ok(0) => self.config.limits.session_memory,

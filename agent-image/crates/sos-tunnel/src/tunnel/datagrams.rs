@@ -11,7 +11,7 @@ use crate::tunnel::accept::{self, Arrived};
 use crate::tunnel::context::TunnelContext;
 use crate::tunnel::slots::MAX_PENDING;
 
-/// Pending handshakes from which a dialer has to prove its address first (QUIC Retry): packets with a peer's forged address must not
+/// Number of pending handshakes from which a dialer must first prove its address (QUIC Retry): packets that forge a peer's address must not
 /// displace real handshakes.
 const PROVE_FROM: usize = MAX_PENDING / 2;
 

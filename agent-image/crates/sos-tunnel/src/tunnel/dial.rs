@@ -1,4 +1,4 @@
-//! Dials a stream: over QUIC or TCP, encrypted or plain, as the peer is configured.
+//! Dials a stream: over QUIC or TCP, encrypted or plain, according to the peer's configuration.
 
 use std::future::Future;
 use std::net::SocketAddrV4;
@@ -32,13 +32,13 @@ pub(crate) fn over_tcp(peer: &PeerConfig) -> Kind {
 /// A connection whose handshake has succeeded.
 pub(crate) type Ready = (Channel, Established);
 
-/// Dials as configured; falls back to TCP if QUIC fails, and to encryption if the peer accepts nothing else: its configuration may be
+/// Dials as configured. Falls back to TCP if QUIC fails, and to encryption if the peer accepts nothing else, as the peer's configuration may be
 /// newer.
 pub(crate) async fn dial(context: &TunnelContext, peer: &Peer, label: u8) -> Result<Ready, HandshakeError> {
     let config = peer.config();
     if configured(&config) == Kind::Quic && peer.may_try_quic(label, Instant::now()) {
         match dial_as(context, &config, label, Kind::Quic).await {
-            // QUIC works: the peer itself has refused.
+            // QUIC works: the refusal is the peer's own.
             Err(HandshakeError::TurnedAway(status)) => return Err(HandshakeError::TurnedAway(status)),
             Err(error) => give_up_quic(context, peer, label, &error),
             ready => return ready,

@@ -1,9 +1,9 @@
-//! Replaces streams of the wrong kind: plain where the configuration now asks for encryption, TCP where it asks for QUIC, or the reverse;
-//! also after QUIC had failed and may work by now.
+//! Replaces streams of the wrong kind: plain if the configuration now asks for encryption, TCP if it asks for QUIC, or the reverse; also after
+//! QUIC has failed, as it may work by now.
 //!
-//! The dialer establishes the new stream first, then closes the old one; sessions retransmit what was in flight on it. Where the dialer
-//! does not (its configuration is older, or it knows no encryption) the acceptor closes plain streams after a while, a few at a time.
-//! Encryption can be enforced by one end alone; dropping it cannot: then the stream stays as it is.
+//! The dialer establishes the new stream first, then closes the old one; sessions retransmit the bytes in flight on the old stream. If the
+//! dialer does not (its configuration is older, or it does not support encryption), the acceptor closes plain streams after a while, a few at a
+//! time. Either end alone can enforce encryption; neither can drop it alone: the stream then stays as it is.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ use crate::tunnel::dial::{configured, dial_as, give_up_quic, over_tcp};
 use crate::tunnel::peer::Peer;
 use crate::tunnel::registration::{StartedStream, register};
 
-/// The kind that a stream should have instead of its own.
+/// The kind that should replace a stream's kind, if any.
 fn wished(peer: &Peer, config: &PeerConfig, stream: &Stream) -> Option<Kind> {
     let best = configured(config);
     let next = if best == Kind::Quic && !peer.may_try_quic(stream.label, Instant::now()) {
@@ -29,11 +29,11 @@ fn wished(peer: &Peer, config: &PeerConfig, stream: &Stream) -> Option<Kind> {
     } else {
         best
     };
-    // A QUIC stream stays although the next one would use TCP.
+    // A QUIC stream stays even if the next stream would use TCP.
     (stream.kind != best && stream.kind != next).then_some(next)
 }
 
-/// Returns a stream that replaces this one, once this one is of the wrong kind. Only dialed streams are replaced.
+/// Waits until this stream is of the wrong kind, and returns its replacement. Only dialed streams are replaced.
 pub(crate) async fn replacement(
     context: &Arc<TunnelContext>,
     peer: &Arc<Peer>,
@@ -66,7 +66,7 @@ pub(crate) async fn replacement(
     }
 }
 
-/// Pause before the next attempt. A peer that refuses plain streams will do so for a while.
+/// Pause before the next attempt, as a peer that refuses plain streams will do so for a while.
 fn pause(error: &HandshakeError, timing: &Timing) -> Duration {
     match error {
         HandshakeError::TurnedAway(WelcomeStatus::EncryptedOnly) => timing.switch,
@@ -74,7 +74,7 @@ fn pause(error: &HandshakeError, timing: &Timing) -> Duration {
     }
 }
 
-/// Returns when a plain stream has outlived its time where encryption is required.
+/// Returns when a plain stream has existed for too long although encryption is required.
 pub(crate) async fn overdue(peer: &Arc<Peer>, stream: &Stream, timing: &Timing) {
     let mut since = None;
     loop {
@@ -92,8 +92,8 @@ pub(crate) async fn overdue(peer: &Arc<Peer>, stream: &Stream, timing: &Timing) 
     }
 }
 
-/// Deadline of a plain stream with `before` older ones: they close one after the other, so that there is time for their successors. As the
-/// first ones close, those behind move up, so the rate increases.
+/// Deadline of a plain stream with `before` older plain streams. Streams close one after the other, so that there is time to replace them. As
+/// older streams close, later ones move up, so the rate of closing increases.
 fn patience(timing: &Timing, before: u32) -> Duration {
     timing.switch.saturating_add(timing.ping.saturating_mul(before))
 }

@@ -1,4 +1,4 @@
-//! Begins sessions: for a host that has connected here, or for a peer that opens one.
+//! Begins sessions, for a host that has connected here or for a peer's Open.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -87,7 +87,7 @@ pub(crate) fn begin_egress(
     };
     let mailbox = context.mailbox(open.queue_bytes);
     let info = OpenInfo { peer: peer.agent, open };
-    // Called in the session's own task: here the peer is locked, and the handler may call this tunnel.
+    // Defer the call to the session's own task: here the peer is locked, and the handler may call this tunnel.
     let egress = Arc::clone(&context.config.egress);
     let connecting = Box::pin(async move { egress.connect(info).await });
     let driver = Driver::new(DriverParts {

@@ -25,26 +25,27 @@ pub(crate) struct Peer {
     pub(crate) agent: AgentId,
     /// This agent.
     local: AgentId,
-    /// Sessions opened by this agent, towards all peers and also before this one was listed: no number is reused in one boot.
+    /// Number of sessions opened by this agent, to all peers and including the time before this peer was listed: no number is reused in one
+    /// boot.
     opened: Arc<AtomicU64>,
     state: Mutex<PeerState>,
     room_waiters: Mutex<VecDeque<(Labels, Arc<Mailbox>)>>,
     room_waiter_count: AtomicUsize,
-    /// Bytes a second that a host behind the peer has received, and when.
+    /// Rate at which a host behind the peer has received, in bytes per second, and the time of the measurement.
     rate: Mutex<Option<(f64, Instant)>>,
-    /// By label; bounded by the number of labels.
+    /// Traffic meters by label; bounded by the number of labels.
     meters: Mutex<BTreeMap<u8, Arc<Meter>>>,
 }
 
 #[derive(Debug)]
 struct PeerState {
     config: PeerConfig,
-    /// No longer configured: kept while sessions run.
+    /// The peer is no longer configured, and is kept while sessions run.
     retired: bool,
     boot: Option<BootId>,
     going_away: bool,
     willingness: Willingness,
-    /// Labels on which QUIC has failed: the end of the pause, and its length.
+    /// Labels on which QUIC has failed, with the end of the pause and its length.
     without_quic: BTreeMap<u8, (Instant, Duration)>,
     streams: Vec<Arc<Stream>>,
     sessions: BTreeMap<SessionNumber, Arc<Mailbox>>,
@@ -111,19 +112,19 @@ impl Peer {
         lock(&self.state).retired
     }
 
-    /// True if the `slot`-th stream of a label has to be kept open: it is configured, or sessions run that began when it was.
+    /// True if the `slot`-th stream of a label must stay open: it is configured, or sessions that began while it was configured are running.
     pub(crate) fn wants(&self, label: u8, slot: usize) -> bool {
         let state = lock(&self.state);
         let configured = !state.retired && state.config.streams.get(&label).is_some_and(|n| slot < *n);
         configured || !state.sessions.is_empty()
     }
 
-    /// New sessions may be opened towards the peer.
+    /// True if new sessions may be opened towards the peer.
     pub(crate) fn is_alive(&self) -> bool {
         lock(&self.state).is_alive()
     }
 
-    /// The peer is alive and willing to accept new sessions.
+    /// True if the peer is alive and willing to accept new sessions.
     pub(crate) fn is_willing(&self) -> bool {
         let state = lock(&self.state);
         state.is_alive() && state.willingness.holds()
@@ -135,7 +136,7 @@ impl Peer {
         lock(&self.state).streams.iter().filter(|stream| stream.label == label).count()
     }
 
-    /// Adds an established stream of the peer's boot `boot`. A later boot than the known one ends everything of the earlier one.
+    /// Adds an established stream of the peer's boot `boot`. A newer boot than the known one ends all streams and sessions of the older boot.
     pub(crate) fn add_stream(&self, stream: Arc<Stream>, boot: BootId) -> Result<(), Rejected> {
         let mut state = lock(&self.state);
         if state.boot.is_some_and(|known| boot < known) {
@@ -151,7 +152,7 @@ impl Peer {
             for old in std::mem::take(&mut state.streams) {
                 old.close();
             }
-            // The new boot numbers its sessions from the start: remnants of these must not be mistaken for them.
+            // The new boot numbers its sessions from the start: remnants of old sessions must not be mistaken for new ones.
             for mailbox in std::mem::take(&mut state.sessions).into_values() {
                 mailbox.push(Mail::PeerLost);
             }
@@ -174,8 +175,8 @@ impl Peer {
         }
     }
 
-    /// Pauses QUIC on a label after a failure: for `least`, doubled for each failure in a row, up to `most`. Returns the pause; `None` if
-    /// one is in force.
+    /// Pauses QUIC on a label after a failure: for `least`, doubled for each consecutive failure, up to `most`. Returns the pause; `None` if a
+    /// pause is already in force.
     pub(crate) fn give_up_quic(
         &self,
         label: u8,
@@ -197,7 +198,7 @@ impl Peer {
         lock(&self.state).without_quic.get(&label).is_none_or(|(until, _)| *until <= now)
     }
 
-    /// Number of plain streams that are older than this one.
+    /// Number of plain streams older than this stream.
     pub(crate) fn plain_before(&self, id: StreamId) -> usize {
         lock(&self.state)
             .streams
@@ -207,7 +208,7 @@ impl Peer {
             .count()
     }
 
-    /// All frames to the peer have arrived, as far as the transports know.
+    /// True if all frames to the peer have arrived, as far as the transports know.
     pub(crate) fn has_heard_all(&self, now: Instant) -> bool {
         let streams = lock(&self.state).streams.clone();
         streams.iter().map(|stream| stream.view(now)).all(|view| view.acked == view.queued_total)
@@ -226,18 +227,18 @@ impl Peer {
         lock(&self.state).going_away = true;
     }
 
-    /// Tells the peer whether this agent accepts new sessions.
+    /// Notifies the peer whether this agent accepts new sessions.
     pub(crate) fn say_willing(&self, changes: Willingness) {
         lock(&self.state).streams.iter().for_each(|stream| stream.say_willing(changes));
     }
 
-    /// The latest frame may arrive first, on another stream.
+    /// Handles a Willing frame. The latest one may arrive first, on another stream.
     pub(crate) fn handle_willing(&self, changes: Willingness) {
         let mut state = lock(&self.state);
         state.willingness = state.willingness.max(changes);
     }
 
-    /// Sends a frame about a session that has not begun, over the stream on which it probably arrives first. False if no stream accepts it.
+    /// Sends a frame about a session that has not begun, on the stream with the earliest expected arrival. False if no stream accepts it.
     pub(crate) fn send_ahead(&self, body: Body, labels: Labels, now: Instant) -> bool {
         let streams = lock(&self.state).streams.clone();
         let usable = streams.iter().filter(|stream| stream.takes_connect && labels.contains(stream.label));
@@ -248,17 +249,17 @@ impl Peer {
         soonest.is_some_and(|stream| stream.try_push(of_stream(body)))
     }
 
-    /// The peer connects to servers ahead of sessions.
+    /// True if the peer supports connecting to servers ahead of sessions.
     pub(crate) fn takes_connect(&self) -> bool {
         lock(&self.state).streams.iter().any(|stream| stream.takes_connect)
     }
 
-    /// Lowest round trip of all streams.
+    /// Minimum round trip of all streams.
     pub(crate) fn rtt(&self) -> Duration {
         lock(&self.state).streams.iter().map(|stream| stream.rtt()).min().unwrap_or(Duration::ZERO)
     }
 
-    /// Recent rate of hosts behind the peer, in bytes a second. It decays, as paths change.
+    /// Recent rate of hosts behind the peer, in bytes per second. It decays, as paths change.
     pub(crate) fn known_rate(&self, now: Instant) -> f64 {
         lock(&self.rate).map_or(0.0, |(rate, at)| {
             let halves = now.saturating_duration_since(at).as_secs_f64() / RATE_HALF_LIFE.as_secs_f64();
@@ -266,7 +267,7 @@ impl Peer {
         })
     }
 
-    /// Notes the rate at which a host behind the peer has received, in bytes a second.
+    /// Notes the rate at which a host behind the peer has received, in bytes per second.
     pub(crate) fn note_rate(&self, rate: f64, now: Instant) {
         if rate > self.known_rate(now) {
             *lock(&self.rate) = Some((rate, now));
@@ -303,7 +304,7 @@ impl Peer {
         lock(&self.state).sessions.len()
     }
 
-    /// Registers a session of this agent's and gives it a number. Its mailbox receives the existing streams.
+    /// Registers a session opened by this agent and gives it a number. Its mailbox receives the existing streams.
     pub(crate) fn open_session(&self, mailbox: &Arc<Mailbox>) -> SessionNumber {
         let mut state = lock(&self.state);
         let opened = self.opened.fetch_add(1, Ordering::Relaxed) + 1;
@@ -312,7 +313,7 @@ impl Peer {
         number
     }
 
-    /// Ends a session. Returns whether it was registered: one of the peer's earlier boot is not, and a new one may have its number.
+    /// Ends a session. Returns whether it was registered: a session of the peer's earlier boot is not, and a new one may have its number.
     pub(crate) fn end_session(
         &self,
         (number, mailbox): (SessionNumber, &Arc<Mailbox>),
@@ -335,7 +336,7 @@ impl Peer {
         }
     }
 
-    /// Delivers a frame to its session. `begin` makes the mailbox of a session that the peer opens.
+    /// Delivers a frame to its session. `begin` creates the mailbox of a session that the peer opens.
     pub(crate) fn deliver(
         &self,
         stream: &Stream,
@@ -373,8 +374,8 @@ impl Peer {
 
     // --- sessions that wait for room ---
 
-    /// Queues a session that has frames to send while none of its streams has room. `all_streams`: it uses every stream, also those that bulk
-    /// sessions leave to others.
+    /// Queues a session that has frames to send while none of its streams has room. `all_streams`: the session uses every stream, including
+    /// reserved ones.
     pub(crate) fn wait_for_room(&self, mailbox: &Arc<Mailbox>, labels: Labels, all_streams: bool) {
         if mailbox.start_waiting(all_streams) {
             let mut room_waiters = lock(&self.room_waiters);
@@ -383,8 +384,8 @@ impl Peer {
         }
     }
 
-    /// Wakes the session that has waited longest for room on a stream of this label. That session may not use this very stream, so the
-    /// first one that uses every stream is woken as well. Returns whether there was one.
+    /// Wakes the session that has waited longest for room on a stream of this label. That session may not use this stream, so the first session
+    /// that uses every stream is woken as well. Returns whether a session was woken.
     pub(crate) fn wake_next(&self, label: u8) -> bool {
         if !self.others_wait() {
             return false;
@@ -405,13 +406,13 @@ impl Peer {
         first.is_some()
     }
 
-    /// Some session waits for room.
+    /// True if a session waits for room.
     pub(crate) fn others_wait(&self) -> bool {
         self.room_waiter_count.load(Ordering::Acquire) > 0
     }
 }
 
-/// Removes the first waiting session that may use streams of this label and is wanted. Closed sessions are dropped.
+/// Removes the first waiting session that may use streams of this label and is wanted, and drops closed sessions.
 fn take_from(
     room_waiters: &mut VecDeque<(Labels, Arc<Mailbox>)>,
     label: u8,
@@ -428,7 +429,7 @@ fn take_from(
     }
 }
 
-/// The lower one of two times, of which zero is unknown.
+/// The lower of two times; zero means unknown.
 fn lower(one: Duration, other: Duration) -> Duration {
     [one, other].into_iter().filter(|time| !time.is_zero()).min().unwrap_or_default()
 }
@@ -436,7 +437,7 @@ fn lower(one: Duration, other: Duration) -> Duration {
 /// Result of delivering a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Delivery {
-    /// The session has received it, or has begun or been refused.
+    /// The session has received the frame, or has begun or been refused.
     Done,
     /// Unknown session.
     Unknown,
@@ -449,7 +450,7 @@ impl PeerState {
         !self.retired && !self.going_away && self.usable().next().is_some()
     }
 
-    /// Streams that sessions may use: plain ones that are being closed remain for a moment.
+    /// Streams that sessions may use: plain streams that are being closed remain for a moment.
     fn usable(&self) -> impl Iterator<Item = &Arc<Stream>> {
         let only = self.config.encrypted_only;
         self.streams.iter().filter(move |stream| !only || stream.kind.is_encrypted())

@@ -1,4 +1,4 @@
-//! Pool of streams: a task for every configured slot dials its stream, runs it, and dials again.
+//! Pool of streams: a task for every configured slot dials its stream, runs it, and redials.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -31,7 +31,7 @@ pub(crate) fn keep_streams(context: &Arc<TunnelContext>, peer: &Arc<Peer>) {
 /// Keeps a slot's stream open. A panic ends that stream only, not the slot.
 async fn keep_slot(context: Arc<TunnelContext>, peer: Arc<Peer>, label: u8, slot: usize) {
     loop {
-        // Aborted together with this task.
+        // The inner task is aborted together with this one.
         let mut kept = JoinSet::new();
         kept.spawn(keep_stream(Arc::clone(&context), Arc::clone(&peer), label, slot));
         kept.join_next().await;
@@ -65,7 +65,7 @@ async fn keep_stream(context: Arc<TunnelContext>, peer: Arc<Peer>, label: u8, sl
                 debug!(peer = %peer.agent, label, slot, %error, "no stream");
             }
         }
-        // A stream that lived is no dial failure: the next attempt is prompt.
+        // A stream that existed for a while is not a dial failure: redial promptly.
         if begun.elapsed() > timing.backoff_max {
             backoff = timing.backoff_min;
         }

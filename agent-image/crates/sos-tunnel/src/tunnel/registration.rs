@@ -1,4 +1,4 @@
-//! Registers an established stream with its peer, and removes it however its task ends.
+//! Registers an established stream with its peer, and removes it when its task ends, for whatever reason.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -43,7 +43,7 @@ pub(crate) fn register(
     if context.is_draining() {
         registration.stream.push(of_stream(Body::GoAway));
     }
-    // Also when this agent accepts sessions again: frames on earlier streams may be lost.
+    // Send this even if this agent accepts sessions again: frames on earlier streams may be lost.
     let changes = context.willingness();
     if changes != Willingness::default() {
         registration.stream.say_willing(changes);

@@ -9,7 +9,7 @@ use tokio::task::AbortHandle;
 
 use crate::lock;
 
-/// Most pending handshakes; above that the oldest is aborted (frame.md clause 3).
+/// Maximum number of pending handshakes; above that the oldest is aborted (frame.md clause 3).
 pub(crate) const MAX_PENDING: usize = 64;
 
 /// Tasks that keep streams, one per peer, label and slot.
@@ -55,7 +55,7 @@ impl PendingHandshakes {
         lock(&self.tasks).len()
     }
 
-    /// Removes a handshake that has ended. Returns whether it was still wanted.
+    /// Removes an ended handshake. Returns whether its result is still wanted.
     pub(super) fn remove(&self, id: u64) -> bool {
         let mut tasks = lock(&self.tasks);
         let before = tasks.len();

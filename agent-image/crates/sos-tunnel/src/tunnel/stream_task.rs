@@ -20,7 +20,7 @@ use crate::tunnel::open_session::begin_egress;
 use crate::tunnel::peer::{Delivery, Peer};
 use crate::tunnel::registration::{Registration, StartedStream};
 
-/// Runs a stream to its end; returns a registered stream that replaces it, if there is one.
+/// Runs a stream to its end; returns the registered stream that replaces it, if any.
 pub(crate) async fn run(
     StartedStream { channel, registration }: StartedStream,
     slot: Option<usize>,
@@ -51,13 +51,13 @@ pub(crate) async fn run(
     };
     drop(registration);
     writer.0.abort();
-    // The writer's reason is more precise, if the writer failed first.
+    // If the writer failed first, its reason is more precise.
     match (end, (&mut writer.0).await) {
         (StreamEnd::Closed, Ok(end)) | (end, _) => (end, next),
     }
 }
 
-/// Lets the process control the transport. A failure to do so does not end the stream.
+/// Lets the process control the transport. A failure of the control does not end the stream.
 fn tend(
     context: &TunnelContext,
     channel: &Channel,
@@ -78,7 +78,7 @@ fn tend(
     }
 }
 
-/// A stream's writing task, aborted with the task that reads.
+/// A stream's writing task, aborted together with the reading task.
 struct Writer(JoinHandle<StreamEnd>);
 
 impl Drop for Writer {
@@ -97,7 +97,7 @@ async fn unwanted(peer: &Peer, label: u8, slot: Option<usize>, timing: &Timing) 
     }
 }
 
-/// Handles frames about the peer and delivers the others to their sessions.
+/// Handles frames about the peer and delivers all other frames to their sessions.
 fn deliver(
     context: &Arc<TunnelContext>,
     peer: &Arc<Peer>,

@@ -1,4 +1,4 @@
-//! The UDP sockets of QUIC streams, one for each path label: dialed and accepted connections use the same one, as its port tells the path.
+//! The UDP sockets of QUIC streams, one per path label. Dialed and accepted connections share it, as its port identifies the path.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,12 +20,12 @@ impl Endpoints {
         lock(&self.0).get(&label).map(|(endpoint, _)| endpoint.clone())
     }
 
-    /// Accepts no more connections. Established ones end by themselves.
+    /// Stops accepting connections. Established connections end by themselves.
     pub(crate) fn close(&self) {
         std::mem::take(&mut *lock(&self.0)).values().for_each(|(_, task)| task.abort());
     }
 
-    /// Replaces the endpoint of a label, and ends the task of the one before.
+    /// Replaces the endpoint of a label, and ends the task of the previous endpoint.
     pub(crate) fn insert(&self, label: u8, endpoint: Endpoint, task: AbortHandle) {
         if let Some((_, before)) = lock(&self.0).insert(label, (endpoint, task)) {
             before.abort();
@@ -33,7 +33,7 @@ impl Endpoints {
     }
 }
 
-/// Makes an endpoint of a UDP socket.
+/// Creates an endpoint from a UDP socket.
 pub(crate) fn endpoint(socket: UdpSocket) -> io::Result<Endpoint> {
     socket.set_nonblocking(true)?;
     let defaults = server_defaults().map_err(io::Error::other)?;

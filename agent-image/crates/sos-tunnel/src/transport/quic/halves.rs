@@ -13,9 +13,9 @@ use tokio::runtime::Handle;
 
 use super::steering::Steering;
 
-/// Most pieces of one write.
+/// Maximum number of pieces of one write.
 const MAX_CHUNKS: usize = 64;
-/// Time that an ended stream keeps sending its backlog: a refusal, or the ends of sessions, as the kernel does for TCP.
+/// Time for which an ended stream keeps sending its backlog (a refusal, or the ends of sessions), as the kernel does for TCP.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// Reading direction of a QUIC stream.
@@ -41,7 +41,7 @@ impl Receiver {
     }
 }
 
-/// Writing direction of a QUIC stream. Dropping it sends the backlog for a moment, and closes the connection.
+/// Writing direction of a QUIC stream. Dropping it closes the connection after sending the backlog for a moment.
 pub(crate) struct Sender {
     stream: SendStream,
     connection: Connection,
@@ -60,7 +60,7 @@ impl Sender {
         Ok(self.stream.write_all(bytes).await?)
     }
 
-    /// Writes some of the first bytes, at least one if there are any; returns how many. They are not copied.
+    /// Writes some of the first bytes without copying them, at least one if there are any, and returns their number.
     pub(crate) async fn write_some(&mut self, pieces: impl Iterator<Item = &Bytes>) -> io::Result<usize> {
         self.make_room();
         let (mut chunks, mut count) = ([const { Bytes::new() }; MAX_CHUNKS], 0);
@@ -71,7 +71,7 @@ impl Sender {
         Ok(self.stream.write_chunks(&mut chunks[..count]).await?.bytes)
     }
 
-    /// Keeps the connection's backlog as short as its window allows. Set only after large changes: it costs a lock.
+    /// Keeps the connection's backlog as short as its window allows. The limit is set only after large changes, as setting it costs a lock.
     fn make_room(&mut self) {
         let room = self.steering.room();
         if room.abs_diff(self.room) > self.room / 16 {

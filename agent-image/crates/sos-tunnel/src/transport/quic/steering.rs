@@ -1,4 +1,4 @@
-//! Congestion control of a QUIC stream: quinn's, observed, and controlled as socket options control the kernel's.
+//! Congestion control of a QUIC stream: quinn's, observed and controlled as socket options control the kernel's.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use quinn_proto::RttEstimator;
 
 /// No limit.
 const FREE: u64 = u64::MAX;
-/// Segments that a limit leaves at least, or nothing would move.
+/// Minimum number of segments that a limit allows, so that data keeps moving.
 const LEAST_SEGMENTS: u64 = 4;
 
 /// Congestion controls, by the kernel's names.
@@ -25,7 +25,7 @@ enum Control {
 }
 
 impl Control {
-    /// Unknown names mean cubic, as with a kernel that has nothing of that name.
+    /// Unknown names mean cubic, as with a kernel that lacks the named congestion control.
     fn named(name: &str) -> Self {
         match name {
             "bbr" => Self::Bbr,
@@ -38,7 +38,7 @@ impl Control {
         [Self::Cubic, Self::Bbr, Self::Reno][usize::from(number) % 3]
     }
 
-    /// A controller with an initial window of `window` bytes, or its own default.
+    /// A controller with an initial window of `window` bytes, or with its own default.
     fn build(self, window: Option<u64>, now: Instant, mtu: u16) -> Box<dyn Controller> {
         macro_rules! build {
             ($config:ty) => {{
@@ -61,7 +61,7 @@ impl Control {
 #[derive(Debug)]
 pub(super) struct Steering {
     control: AtomicU8,
-    /// Bytes a second.
+    /// Bytes per second.
     limit: AtomicU64,
     /// Bytes that may wait unsent beyond the window.
     unsent: AtomicU64,
@@ -73,7 +73,7 @@ pub(super) struct Steering {
 }
 
 impl Steering {
-    /// Congestion control by its kernel's name; `unsent` bytes may wait beyond the window.
+    /// Congestion control by the kernel's name; `unsent` bytes may wait beyond the window.
     pub(super) fn new(control: &str, unsent: u32) -> Arc<Self> {
         Arc::new(Self {
             control: AtomicU8::new(Control::named(control) as u8),
@@ -106,7 +106,7 @@ impl Steering {
         self.control() == Control::Bbr
     }
 
-    /// Bytes that the connection may hold, unsent or in flight: its window and a little more, so that the stream is chosen late.
+    /// Maximum bytes that the connection may hold, unsent or in flight: its window and slightly more, so that a frame's stream is chosen late.
     pub(super) fn room(&self) -> u64 {
         self.window.load(Ordering::Relaxed) + self.unsent.load(Ordering::Relaxed)
     }
@@ -123,7 +123,7 @@ impl Steering {
         self.slow_start.load(Ordering::Relaxed) != 0
     }
 
-    /// Backlog: none as long as the window has room.
+    /// Backlog: zero while the window has room.
     pub(super) fn unsent(&self, segment: u64) -> u64 {
         let full = self.in_flight() + segment >= self.window.load(Ordering::Relaxed);
         if full { self.unsent.load(Ordering::Relaxed) } else { 0 }
@@ -144,7 +144,7 @@ impl ControllerFactory for Steer {
     }
 }
 
-/// quinn's controller, replaced by another one of quinn's on request.
+/// quinn's controller, replaced by another of quinn's controllers on request.
 struct Steered {
     inner: Box<dyn Controller>,
     control: Control,
@@ -172,7 +172,7 @@ impl Steered {
         }
     }
 
-    /// Replaces the controller if another one is requested: it starts with the current window.
+    /// Replaces the controller if another one is requested; the new one starts with the current window.
     fn change(&mut self, now: Instant) {
         let wished = self.steering.control();
         if wished != self.control {
@@ -191,7 +191,7 @@ impl Controller for Steered {
     fn on_ack(&mut self, now: Instant, sent: Instant, bytes: u64, app_limited: bool, rtt: &RttEstimator) {
         self.rtt = rtt.get();
         self.steering.acknowledged.fetch_add(bytes, Ordering::Relaxed);
-        // An unused window is not validated: it must not grow while our limit holds.
+        // An unused window is not validated: it must not grow while the rate limit holds.
         let bounded = self.bound() < self.inner.window();
         self.inner.on_ack(now, sent, bytes, app_limited || bounded, rtt);
     }

@@ -1,7 +1,7 @@
 //! Detects unacknowledged data over QUIC.
 
-/// Acknowledgement state. quinn reports packets with acknowledgements alone to congestion control like all others, and those are never
-/// acknowledged: by its bytes in flight, a connection that spoke last would be waiting ever since.
+/// Acknowledgement state. quinn also reports packets that contain only acknowledgements to congestion control, although these are never
+/// acknowledged: by its bytes in flight, a connection that sent last would wait forever.
 #[derive(Debug, Default)]
 pub(super) struct Unanswered {
     acknowledged: u64,
@@ -10,7 +10,7 @@ pub(super) struct Unanswered {
 }
 
 impl Unanswered {
-    /// Takes the bytes acknowledged and the ack-eliciting frames sent so far. If both have changed, their order is unknown; quinn elicits
+    /// Takes the totals of bytes acknowledged and of ack-eliciting frames sent. If both have changed, their order is unknown; quinn elicits
     /// another acknowledgement within a few round trips, so the next call decides.
     pub(super) fn look(&mut self, acknowledged: u64, asking: u64) -> bool {
         if acknowledged != self.acknowledged {

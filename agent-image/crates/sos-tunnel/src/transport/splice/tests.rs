@@ -3,7 +3,7 @@ use std::net::{TcpListener, TcpStream};
 
 use super::*;
 
-/// Two ends of a connection; the second does not wait.
+/// Both ends of a connection; the second is non-blocking.
 fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -16,7 +16,7 @@ fn text(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
 }
 
-/// So many bytes, received at once.
+/// These bytes, received in one read.
 fn kept(pipes: &Arc<PipePool>, bytes: &[u8]) -> Kept {
     let (mut near, far) = pair();
     near.write_all(bytes).unwrap();
@@ -108,7 +108,7 @@ fn beyond_the_limit_kept_bytes_are_copied() {
 fn a_process_refused_more_pipes_uses_those_it_has() {
     let pipes = Arc::<PipePool>::default();
     let limited = Arc::clone(&pipes);
-    // Bytes given up by one thread are kept by the others.
+    // Bytes dropped by one thread are kept by the other threads.
     let bound = std::thread::spawn(move || {
         let none = rustix::thread::CapabilitySet::empty();
         let sets = rustix::thread::CapabilitySets { effective: none, permitted: none, inheritable: none };

@@ -1,4 +1,4 @@
-//! Configuration of rustls, and the verifiers of the peer's key: TLS 1.3, raw public keys on both sides, no state that outlives the connection.
+//! Configuration of rustls, and verifiers of the peer's key: TLS 1.3, raw public keys on both sides, no state that outlives the connection.
 
 use std::fmt;
 use std::sync::{Arc, LazyLock, OnceLock};
@@ -30,7 +30,7 @@ static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| {
     })
 });
 
-/// In the dialer's order of preference, which decides. Without AES instructions it is several times slower than ChaCha20.
+/// Cipher suites in the dialer's order of preference, which decides. Without AES instructions, AES is several times slower than ChaCha20.
 fn suites(has_aes: bool) -> Vec<SupportedCipherSuite> {
     let mut suites = vec![TLS13_AES_128_GCM_SHA256, TLS13_CHACHA20_POLY1305_SHA256];
     if !has_aes {
@@ -66,7 +66,7 @@ pub(super) fn client(identity: Identity) -> Result<ClientConfig, Error> {
     Ok(config)
 }
 
-/// The acceptor's side: the dialer names the pair key, and `expected` tells afterwards which one.
+/// The acceptor's side: the dialer names the pair key, which `expected` then contains.
 pub(super) fn server(expected: &Arc<Expected>) -> Result<ServerConfig, Error> {
     let builder = ServerConfig::builder_with_provider(Arc::clone(&PROVIDER));
     let mut config = builder
@@ -79,7 +79,7 @@ pub(super) fn server(expected: &Arc<Expected>) -> Result<ServerConfig, Error> {
     Ok(config)
 }
 
-/// ALPN of a QUIC connection (RFC 9001, 8.1, asks for it).
+/// ALPN of a QUIC connection (required by RFC 9001, 8.1).
 const ALPN: &[u8] = b"sos";
 
 /// The dialer's side of a QUIC handshake, with both keys from the pair key.
@@ -97,7 +97,7 @@ pub(crate) fn quic_server(expected: &Arc<Expected>) -> Result<ServerConfig, Erro
 }
 
 fn is_key(presented: &CertificateDer<'_>, expected: &CertificateDer<'_>) -> Result<(), Error> {
-    // Public keys: the comparison's time reveals no secret.
+    // These are public keys: the comparison's duration reveals no secret.
     if presented == expected {
         return Ok(());
     }
@@ -117,7 +117,7 @@ fn never_tls12() -> Result<HandshakeSignatureValid, Error> {
     Err(Error::PeerIncompatible(PeerIncompatible::ServerTlsVersionIsDisabledByOurConfig))
 }
 
-/// The common part of the verifiers of both sides, which are two traits.
+/// Common code of the verifiers of both sides, which are two traits.
 macro_rules! signed_by_raw_keys {
     () => {
         fn verify_tls12_signature(
@@ -167,10 +167,10 @@ impl ServerCertVerifier for Exactly {
     signed_by_raw_keys!();
 }
 
-/// Looks up the pair key that a dialer names, if it may name it.
+/// Looks up the pair key that a dialer names, if the dialer may name it.
 pub(crate) type FindKey = Box<dyn Fn(PairKeyName) -> Option<Key> + Send + Sync>;
 
-/// Expected key of one dialer: known once the dialer has named a pair key.
+/// Expected key of one dialer, known once the dialer has named a pair key.
 pub(crate) struct Expected {
     find: FindKey,
     named: OnceLock<(PairKeyName, Identity)>,
@@ -197,7 +197,7 @@ impl ResolvesServerCert for Expected {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let name = hello.server_name().and_then(parse_server_name)?;
         let identity = Identity::derive(&(self.find)(name)?, StreamEndpoint::Acceptor).ok()?;
-        // After a HelloRetryRequest the dialer names a key again: only the first counts.
+        // After a HelloRetryRequest the dialer names a key again: only the first name counts.
         let (first, identity) = self.named.get_or_init(|| (name, identity));
         (*first == name).then(|| Arc::clone(&identity.own))
     }

@@ -9,9 +9,9 @@ use super::record::{Opener, Sealer};
 
 /// Length of a long write: more than a record holds.
 const MANY: usize = 17_000;
-/// Bytes of records after which nothing more is written: more would only take time.
+/// Bytes of records after which nothing more is written, as more would only take time.
 const ENOUGH: usize = 20_000;
-/// Most pieces in which they arrive.
+/// Maximum number of pieces in which the bytes arrive.
 const MAX_PIECES: usize = 256;
 
 fn secrets() -> ConnectionTrafficSecrets {
@@ -62,7 +62,7 @@ impl Wire {
 
 /// Checks that records, however they are cut, yield the peer's bytes in order, up to the first forged one.
 ///
-/// The first byte of `data` says how the wire is cut; then come a byte for the event, one with a length, and that many bytes.
+/// The first byte of `data` selects how the wire is cut; then follow events: a type byte, a length byte, and that many bytes.
 ///
 /// # Panics
 /// If any other bytes come out.

@@ -17,10 +17,10 @@ use super::identity::Identity;
 use super::record::{Opener, Sealer};
 use super::{PairKeyName, TlsError, server_name};
 
-/// Most bytes buffered for the handshake: a record of the largest size. Less than 2 KiB is needed.
+/// Maximum number of bytes buffered for the handshake: a record of the maximum size. Less than 2 KiB is needed.
 const MAX_INCOMING: usize = 17 << 10;
 
-/// The dialer's part; `name` is the pair key's name at the acceptor: by this site.
+/// Runs the dialer's side. `name` is the pair key's name at the acceptor, which names this site.
 pub(crate) async fn dial(
     socket: &mut TcpStream,
     key: &Key,
@@ -31,7 +31,7 @@ pub(crate) async fn dial(
     shake(socket, UnbufferedClientConnection::new(Arc::new(config), to)?).await
 }
 
-/// The acceptor's part. `find` looks up the pair key that the dialer names, if it may name it; returns which one that was.
+/// Runs the acceptor's side. `find` looks up the pair key that the dialer names, if it may name it; also returns the name.
 pub(crate) async fn accept(
     socket: &mut TcpStream,
     find: FindKey,

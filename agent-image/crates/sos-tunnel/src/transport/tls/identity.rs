@@ -1,4 +1,4 @@
-//! Identity of each end of an encrypted stream, and the one it expects of the other.
+//! Identity of each end of an encrypted stream, and the identity expected of the other end.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 /// Prefix of the 32 bytes of an Ed25519 private key in PKCS #8 (RFC 8410, 7).
 const PKCS8: [u8; 16] = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
 
-/// One end's key, and the only one that it accepts from the other end.
+/// One end's key, and the only key that this end accepts from the other.
 #[derive(Debug, Clone)]
 pub(super) struct Identity {
     pub(super) own: Arc<CertifiedKey>,
@@ -19,7 +19,7 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// Both ends' keys, derived from the pair key; `own` tells which is this one's.
+    /// Derives both ends' keys from the pair key; `own` selects this end's.
     pub(super) fn derive(pair: &Key, own: StreamEndpoint) -> Result<Self, rustls::Error> {
         let other = match own {
             StreamEndpoint::Dialer => StreamEndpoint::Acceptor,
@@ -38,7 +38,7 @@ fn signing_key(pair: &Key, endpoint: StreamEndpoint) -> Result<Arc<dyn SigningKe
     any_eddsa_type(&PrivatePkcs8KeyDer::from(der.as_slice()))
 }
 
-/// The key in place of a certificate: a SubjectPublicKeyInfo.
+/// The key as a SubjectPublicKeyInfo, used instead of a certificate.
 fn public_key(key: &dyn SigningKey) -> Result<CertificateDer<'static>, rustls::Error> {
     let spki = key.public_key().ok_or_else(|| rustls::Error::General("no public key".to_owned()))?;
     Ok(CertificateDer::from(spki.as_ref().to_vec()))
@@ -52,7 +52,7 @@ mod tests {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// The private keys are in spec/vectors/keys; these belong to them (RFC 8032).
+    /// The private keys are in spec/vectors/keys; the public keys here belong to them (RFC 8032).
     #[test]
     fn public_keys_follow_from_the_pair_key() {
         let master = Key::new(std::array::from_fn(|i| i as u8));

@@ -13,15 +13,15 @@ use super::TlsError;
 
 /// Bytes of a record's header: type, version, length.
 const HEADER: usize = 5;
-/// Most payload bytes of a record.
+/// Maximum number of payload bytes of a record.
 pub(crate) const MAX_PLAIN: usize = 16 << 10;
-/// Most bytes of a record after its header.
+/// Maximum number of bytes of a record after its header.
 const MAX_SEALED: usize = MAX_PLAIN + 256;
 /// The version in every record.
 const VERSION: [u8; 2] = [3, 3];
-/// Bytes of records read at once: as many as a plain stream's buffer holds.
+/// Bytes of records read at a time: as many as a plain stream's buffer holds.
 const INCOMING: usize = 256 << 10;
-/// Room for them and for a partial record.
+/// Buffer size: these bytes and a partial record.
 const CAPACITY: usize = INCOMING + HEADER + MAX_SEALED;
 
 /// Key of one direction, with the number of the next record.
@@ -31,7 +31,7 @@ pub(super) type Secrets = (u64, ConnectionTrafficSecrets);
 pub(crate) struct Sealer {
     cipher: Box<dyn MessageEncrypter>,
     next: u64,
-    /// Most records under one key.
+    /// Maximum number of records under one key.
     limit: u64,
 }
 
@@ -39,12 +39,12 @@ impl Sealer {
     pub(super) fn new((next, secrets): Secrets, suite: SupportedCipherSuite) -> Result<Self, TlsError> {
         let tls13 = tls13(suite)?;
         let (key, iv) = key_and_iv(secrets)?;
-        // Half of the cipher's limit is 128 GiB of full records: far from the edge, and rare.
+        // Half of the cipher's limit is 128 GiB of full records: a wide margin, yet rarely reached.
         let limit = tls13.common.confidentiality_limit / 2;
         Ok(Self { cipher: tls13.aead_alg.encrypter(key, iv), next, limit })
     }
 
-    /// Appends records with the first bytes of `chunks`, at most `most`; returns the number of those.
+    /// Appends records with at most `most` of the first bytes of `chunks`; returns the number of these bytes.
     pub(crate) fn seal(
         &mut self,
         chunks: &[&[u8]],
@@ -83,14 +83,14 @@ impl Sealer {
 pub(crate) struct Opener {
     cipher: Box<dyn MessageDecrypter>,
     next: u64,
-    /// Bytes read: opened up to `opened`, then records and perhaps a part of one. Of the opened ones only `plain` is still needed.
+    /// Bytes read: opened bytes up to `opened`, then records and possibly a partial record. Of the opened bytes only `plain` is still needed.
     pub(crate) incoming: BytesMut,
     plain: Range<usize>,
     opened: usize,
 }
 
 impl Opener {
-    /// `early`: bytes that the handshake has opened already; `rest`: the bytes behind them.
+    /// `early`: bytes that the handshake has already opened; `rest`: the bytes after them.
     pub(super) fn new(
         (next, secrets): Secrets,
         suite: SupportedCipherSuite,
@@ -105,8 +105,8 @@ impl Opener {
         Ok(Self { cipher: tls13(suite)?.aead_alg.decrypter(key, iv), next, incoming, plain, opened })
     }
 
-    /// Appends the payload of whole records to `out`, at most `most` bytes; returns the number. Less than `most` only if no whole record is
-    /// left.
+    /// Appends at most `most` payload bytes of whole records to `out`; returns their number, which is less than `most` only if no whole record
+    /// is left.
     pub(crate) fn open(&mut self, out: &mut BytesMut, most: usize) -> io::Result<usize> {
         let mut moved = 0;
         loop {
@@ -120,7 +120,7 @@ impl Opener {
         }
     }
 
-    /// Opens the next record in place; returns whether there was a whole one.
+    /// Opens the next record in place; returns false if the record is incomplete.
     fn open_record(&mut self) -> io::Result<bool> {
         let Some(header) = self.incoming.get(self.opened..self.opened + HEADER) else { return Ok(false) };
         let length = usize::from(u16::from_be_bytes([header[3], header[4]]));
@@ -138,15 +138,14 @@ impl Opener {
         if plain.typ != ContentType::ApplicationData {
             return Err(invalid("nothing but bytes of the stream belongs here"));
         }
-        // TLS 1.3 has nothing in front of the sealed bytes: the opened ones begin at the same place.
+        // In TLS 1.3 nothing precedes the sealed bytes: the opened bytes start at the same position.
         self.plain = from..from + plain.payload.len();
         self.opened = from + length;
         self.next += 1;
         Ok(true)
     }
 
-    /// Moves the unopened bytes to the front, so that there is room to read at least [`INCOMING`] bytes. All opened bytes must have been
-    /// taken.
+    /// Moves the unopened bytes to the front, to make room for at least [`INCOMING`] bytes. All opened bytes must have been taken.
     pub(crate) fn make_room(&mut self) -> usize {
         debug_assert!(self.plain.is_empty());
         let (from, end) = (self.opened, self.incoming.len());

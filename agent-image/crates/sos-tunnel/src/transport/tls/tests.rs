@@ -26,7 +26,7 @@ fn named(id: u16) -> PairKeyName {
     (SiteId(1), KeyId::new(id).unwrap())
 }
 
-/// An acceptor that shares key 1, which is all sevens, with site 1.
+/// An acceptor that shares key 1, all of whose bytes are seven, with site 1.
 async fn accept_one(socket: &mut TcpStream) -> Result<((Sealer, Opener), PairKeyName), TlsError> {
     let find = |name| (name == named(1)).then(|| Key::new([7; 32]));
     tokio::time::timeout(PATIENCE, accept(socket, Box::new(find))).await.unwrap()
@@ -39,7 +39,7 @@ async fn shaken() -> ((Sealer, Opener), (Sealer, Opener)) {
     (dialed.unwrap(), accepted.unwrap().0)
 }
 
-/// Both ends' errors with a dialer that has this key, and claims to be the other.
+/// Both ends' errors if the dialer has this key and claims this name.
 async fn refused(key: [u8; 32], name: PairKeyName) -> (TlsError, TlsError) {
     let (mut near, mut far) = sockets().await;
     let dialing = async move { dial(&mut near, &Key::new(key), name).await.map(drop) };
