@@ -6,10 +6,10 @@ use std::sync::LazyLock;
 use prometheus_client::metrics::counter::Counter;
 use tracing::error;
 
-/// Process-wide, as panics are.
+/// Count of panics in the whole process.
 static BUGS: LazyLock<Counter> = LazyLock::new(Counter::default);
 
-/// Panic at a place that a test chooses, in the test's thread.
+/// Panics at a place that a test chooses, in the test's thread.
 #[cfg(test)]
 pub(crate) mod provoked {
     use std::cell::Cell;
@@ -36,8 +36,8 @@ pub fn count_panics() {
     }));
 }
 
-/// Run `act` and return its value; `None` after a panic. State shared with `act` must be consistent after each of its steps, as with
-/// poisoned locks.
+/// Run `act` and return its value; `None` after a panic. State shared with `act` must be consistent after each of its steps, as under a poisoned
+/// lock.
 pub fn fence<T>(act: impl FnOnce() -> T) -> Option<T> {
     panic::catch_unwind(AssertUnwindSafe(act)).ok()
 }

@@ -42,7 +42,7 @@ pub enum Change {
         /// The device.
         name: String,
     },
-    /// Create the veth pair where the kernel resets connections, mark its outer end as ours and set both ends up.
+    /// Create the veth pair at which the kernel resets connections, mark its outer end as ours and set both ends up.
     AddReject {
         /// The device on the bridge.
         name: String,
@@ -132,9 +132,9 @@ pub enum Change {
     EditFlows {
         /// The bridge.
         bridge: String,
-        /// Added; an entry replaces the one with its key.
+        /// Entries to add; each replaces the entry with its key.
         add: Vec<Flow>,
-        /// Removed, by key and cookie.
+        /// Entries to remove, by key and cookie.
         remove: Vec<Flow>,
     },
     /// Enable or disable offloads of a device.
@@ -164,15 +164,15 @@ pub enum Change {
     AddRoute {
         /// The device.
         device: String,
-        /// The route in the form of [`crate::local::LocalPort::routes`].
+        /// The route as in [`crate::local::LocalPort::routes`].
         route: String,
     },
-    /// End flow-restore-wait: let Open vSwitch forward although its entries have not been reported as restored.
+    /// End flow-restore-wait: let Open vSwitch forward although its entries were never reported as restored.
     EndRestoreWait,
 }
 
 impl Change {
-    /// True for changes to Open vSwitch's database: adjacent ones share a transaction.
+    /// True for changes to Open vSwitch's database: adjacent database changes share a transaction.
     #[must_use]
     pub fn is_database(&self) -> bool {
         matches!(

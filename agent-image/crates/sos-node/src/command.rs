@@ -9,7 +9,7 @@ use wait_timeout::ChildExt;
 
 use crate::encode::CommandLine;
 
-/// Longest run of one command. Those of Open vSwitch time out earlier by themselves.
+/// Maximum run time of one command. Open vSwitch's commands time out earlier by themselves.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// Output limit in bytes; more is a failure. A hundred thousand flow entries fit.
 const MAX_OUTPUT_BYTES: u64 = 32 * 1024 * 1024;
@@ -19,7 +19,7 @@ const MAX_COMPLAINT_BYTES: usize = 512;
 /// A command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
-    /// It could not be started, or its pipes failed.
+    /// The command could not be started, or its pipes failed.
     #[error("{program}: {source}")]
     Io {
         /// The program.
@@ -27,13 +27,13 @@ pub enum CommandError {
         /// The cause.
         source: std::io::Error,
     },
-    /// It exceeded the deadline.
+    /// The command exceeded the deadline.
     #[error("{program} did not end within {} s", DEADLINE.as_secs())]
     Timeout {
         /// The program.
         program: &'static str,
     },
-    /// It exited with an error.
+    /// The command exited with an error.
     #[error("{program}: {complaint}")]
     Failed {
         /// The program.
@@ -41,7 +41,7 @@ pub enum CommandError {
         /// Its standard error, shortened.
         complaint: String,
     },
-    /// Its output exceeded the limit.
+    /// The command's output exceeded the limit.
     #[error("{program} printed more than {MAX_OUTPUT_BYTES} bytes")]
     Output {
         /// The program.
@@ -52,7 +52,7 @@ pub enum CommandError {
 /// Run a command and return its standard output.
 ///
 /// # Errors
-/// It cannot be started, fails, prints too much, or takes longer than ten seconds (then it is killed).
+/// The command cannot be started, fails, prints too much, or takes longer than ten seconds and is killed.
 pub fn run(line: &CommandLine) -> Result<String, CommandError> {
     let program = line.program;
     let io = |source| CommandError::Io { program, source };
@@ -65,7 +65,7 @@ pub fn run(line: &CommandLine) -> Result<String, CommandError> {
         .map_err(io)?;
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let input = line.stdin.clone();
-    // The exit status reports a program that stops reading early.
+    // A program that stops reading early is reported by its exit status.
     let writer = thread::spawn(move || stdin.map_or(Ok(()), |mut pipe| pipe.write_all(input.as_bytes())));
     let output = thread::spawn(move || read_all(stdout));
     let complaint = thread::spawn(move || read_all(stderr));
@@ -97,7 +97,7 @@ fn read_all(pipe: Option<impl Read>) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// An error message as one line, without the prefix of the program's name that most programs add.
+/// An error message as one line, without the program name that most programs prefix.
 fn shorten(program: &str, complaint: &str, status: &str) -> String {
     let name = format!("{program}: ");
     let lines =

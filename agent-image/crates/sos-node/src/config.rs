@@ -1,7 +1,7 @@
 //! node-config: the desired state of one node's switch (spec/node-config.md, section 1).
 //!
-//! Parsing is strict and happens once, here: an unknown field, a missing field or a value out of bounds is an error that
-//! names its JSON path. [`crate::names`] has the types of names and texts that end up on command lines.
+//! Parsing is strict and happens once, here: an unknown field, a missing field or a value out of bounds is an error that names its JSON path.
+//! [`crate::names`] has the types of names and texts that are used on command lines.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -15,19 +15,19 @@ use crate::names::{ControllerTarget, DatapathId, DeviceName, FlowText};
 
 /// Document version that this program supports.
 pub const VERSION: &str = "v1alpha1";
-/// Largest document in bytes.
+/// Maximum size of a document in bytes.
 pub const MAX_DOCUMENT_BYTES: usize = 4 * 1024 * 1024;
-/// Most uplinks of one node.
+/// Maximum number of uplinks of one node.
 pub const MAX_UPLINKS: usize = 64;
-/// Most tunnels of one node: one for each other site.
+/// Maximum number of tunnels of one node: one for each other site.
 pub const MAX_TUNNELS: usize = 1_024;
-/// Most agent ports of one node.
+/// Maximum number of agent ports of one node.
 pub const MAX_AGENT_PORTS: usize = 256;
-/// Most controllers of one bridge.
+/// Maximum number of controllers of one bridge.
 pub const MAX_CONTROLLERS: usize = 16;
-/// Most base flow entries: a few per port and agent.
+/// Maximum number of base flow entries: a few per port and agent.
 pub const MAX_BASE_FLOWS: usize = 16_384;
-/// Highest port number (`OFPP_MAX` of OpenFlow 1.0 less one, which bounds Open vSwitch).
+/// Maximum port number (`OFPP_MAX` of OpenFlow 1.0 less one, which is Open vSwitch's limit).
 const MAX_OFPORT: u16 = 0xfeff;
 /// MTUs of Ethernet devices: from the IPv4 minimum of a link (RFC 791) to the usual jumbo frame.
 const MTU_RANGE: std::ops::RangeInclusive<u32> = 576..=9_216;
@@ -53,21 +53,21 @@ impl ConfigError {
 /// Desired presence of the switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub enum Presence {
-    /// As described.
+    /// The switch exists as described.
     Present,
-    /// Remove everything that this program made.
+    /// Everything that this program created is removed.
     Absent,
 }
 
 /// Datapath of a bridge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub enum DatapathType {
-    /// The kernel's if Open vSwitch has loaded it, else user space.
+    /// The kernel's datapath if Open vSwitch has loaded it, else the user-space datapath.
     Auto,
-    /// In the kernel.
+    /// The kernel's datapath.
     #[serde(rename = "system")]
     System,
-    /// In user space.
+    /// The user-space datapath.
     #[serde(rename = "netdev")]
     Netdev,
 }
@@ -82,13 +82,13 @@ pub struct BridgeConfig {
     pub datapath_id: DatapathId,
     /// Its datapath type.
     pub datapath_type: DatapathType,
-    /// Largest IP packet, in bytes, forwarded without fragmentation.
+    /// Maximum size of an IP packet, in bytes, that is forwarded without fragmentation.
     pub mtu: u32,
     /// True if Open vSwitch's user-space segmentation offload is expected to be on.
     pub userspace_tso: bool,
 }
 
-/// A network device of the node towards other sites.
+/// A network device of the node that leads to other sites.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Uplink {
@@ -128,7 +128,7 @@ pub struct AgentPort {
     pub ofport: u16,
 }
 
-/// A veth pair, created by this program, where the kernel answers TCP with a reset (clause 35).
+/// A veth pair, created by this program, at which the kernel answers TCP with a reset (clause 35).
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct RejectPort {
@@ -220,7 +220,7 @@ impl NodeConfig {
     /// Low 32 bits of the hash, which distinguish base entries of different documents (clause 3).
     #[must_use]
     pub fn hash_low(&self) -> u32 {
-        // `parse` admits only 64 hexadecimal digits; a value built otherwise gets 0, which is a valid cookie too.
+        // `parse` admits only 64 hexadecimal digits; a config built otherwise gets 0, which is also a valid cookie.
         let start = self.hash.len().saturating_sub(8);
         self.hash.get(start..).and_then(|digits| u32::from_str_radix(digits, 16).ok()).unwrap_or(0)
     }
@@ -319,7 +319,7 @@ pub fn document_hash(document: &[u8]) -> Result<String, serde_json::Error> {
         fields.remove("generation");
         fields.remove("hash");
     }
-    // The features of other crates in a build decide whether objects keep the order of the text.
+    // Features enabled by other crates in a build decide whether objects keep the order of the text.
     value.sort_all_objects();
     let mut hash = "sha256:".to_owned();
     for byte in Sha256::digest(value.to_string().as_bytes()) {
@@ -331,7 +331,7 @@ pub fn document_hash(document: &[u8]) -> Result<String, serde_json::Error> {
 /// Reason for keeping the config in force despite a valid new document (controller-config.md clause 1).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The new one is older.
+    /// The new config is older.
     #[error("generation: {offered} is lower than {in_force}, which is in force")]
     Older {
         /// The generation offered.
@@ -339,7 +339,7 @@ pub enum Refusal {
         /// The generation in force.
         in_force: u64,
     },
-    /// The new one has the same generation and other content.
+    /// The new config has the same generation but other content.
     #[error("generation: {generation} is in force with another content")]
     Changed {
         /// The generation of both.
@@ -350,7 +350,7 @@ pub enum Refusal {
 /// True if `offered` replaces `in_force`; `Ok(false)` if they are the same.
 ///
 /// # Errors
-/// It is older, or differs under the same generation.
+/// The offered config is older, or differs under the same generation.
 pub fn supersedes(offered: &NodeConfig, in_force: Option<&NodeConfig>) -> Result<bool, Refusal> {
     let Some(old) = in_force else { return Ok(true) };
     if offered.generation < old.generation {

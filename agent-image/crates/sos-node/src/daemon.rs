@@ -38,20 +38,20 @@ pub struct Options {
     pub ovs_rundir: PathBuf,
     /// Path of the status file.
     pub status_file: Option<PathBuf>,
-    /// Addresses that must stay reachable, whatever happens to the uplinks.
+    /// Addresses that must stay reachable when uplinks change.
     pub anchors: Vec<SocketAddr>,
 }
 
 /// A config was not put in force.
 #[derive(Debug, thiserror::Error)]
 pub enum OfferError {
-    /// It is invalid.
+    /// The config is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// It is older than the config in force, or differs under the same generation.
+    /// The config is older than the one in force, or differs under the same generation.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// It could not be checked, read or kept; the next check of the file retries.
+    /// The config could not be checked, read or kept; the next check of the file retries.
     #[error("{0}")]
     Later(String),
 }
@@ -67,12 +67,12 @@ pub struct Daemon {
     config_due: Instant,
     /// The document read last, so that an unchanged document is not checked twice.
     seen: Option<Vec<u8>>,
-    /// The error in it.
+    /// The error in that document.
     objection: Option<String>,
     in_force: Option<Target>,
-    /// A config of another site, and its document; waits until everything of the former site is removed.
+    /// A config of another site, and its document; it waits until everything of the former site is removed.
     successor: Option<(Target, Vec<u8>)>,
-    /// Everything is removed, so no config counts as older.
+    /// Everything has been removed, so no config counts as older.
     removed: bool,
 }
 
@@ -130,7 +130,7 @@ impl Daemon {
     /// Check the config file now.
     ///
     /// # Errors
-    /// There is a new document and it is not put in force.
+    /// There is a new document that is not put in force.
     pub fn reload(&mut self, now: Instant) -> Result<(), OfferError> {
         self.config_due = now + CONFIG_PERIOD;
         let path = store::config_path(&self.options.config, &self.options.node);
@@ -216,7 +216,7 @@ impl Daemon {
                 Ticked { status, made: vec![], well: false }
             }
         };
-        // Counted from the end of the pass: a long one must not be followed by the next at once.
+        // Count from the end of the pass: a long pass must not be followed immediately by the next.
         self.schedule.ended(ticked.well, now + now.elapsed());
         Some(self.publish(ticked))
     }
@@ -229,7 +229,7 @@ impl Daemon {
 
     fn after(&mut self, config: &NodeConfig, pass: Pass) -> Ticked {
         let status = Status::describe(config, &pass.observed, &pass.plan, &pass.errors);
-        // A switch that waits for its entries changes soon.
+        // A switch that waits for its entries will change soon.
         let waits = pass.plan.problems.contains(&Problem::RestoreWait);
         let well = pass.errors.is_empty() && pass.plan.changes.is_empty() && !waits;
         let mut ticked = Ticked { status, made: pass.made, well };

@@ -1,8 +1,8 @@
-//! The datapath of the bridge, and ownership of the kernel's.
+//! The bridge's datapath, and ownership of the kernel's datapath.
 //!
-//! A network namespace has one datapath of each kind, and each belongs to one ovs-vswitchd. An ovs-vswitchd that opens the kernel's
-//! removes all ports that its own database does not have (`open_dpif_backer` in Open vSwitch), so it must be the only one. The datapath in
-//! user space is safe: a second ovs-vswitchd fails to open it and the first one is unaffected
+//! A network namespace has one datapath of each kind, and each belongs to one ovs-vswitchd. An ovs-vswitchd that opens the kernel's datapath
+//! removes all ports that are not in its own database (`open_dpif_backer` in Open vSwitch), so it must be the only one. The user-space datapath
+//! is safe: a second ovs-vswitchd fails to open it and the first one is unaffected
 //! (docs/adr/0025-run-a-dedicated-open-vswitch-never-the-nodes-own.md).
 
 use std::collections::BTreeSet;
@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 use crate::config::{DatapathType, NodeConfig};
 use crate::observed::{Observed, Row, text};
 
-/// `system` or `netdev`. A bridge created while the kernel had no datapath keeps its type: a change would
-/// interrupt every flow. So does a bridge meant for the kernel's datapath while another Open vSwitch owns that.
+/// `system` or `netdev`. A bridge created while the kernel had no datapath keeps its type, as a change would interrupt every flow. So does a
+/// bridge meant for the kernel's datapath while another Open vSwitch owns that datapath.
 #[must_use]
 pub fn datapath_type(config: &NodeConfig, observed: &Observed) -> &'static str {
     match (config.bridge.datapath_type, existing(config, observed)) {
@@ -24,13 +24,13 @@ pub fn datapath_type(config: &NodeConfig, observed: &Observed) -> &'static str {
     }
 }
 
-/// True if the bridge is meant for the kernel's datapath and another Open vSwitch of this node owns that.
+/// True if the bridge is meant for the kernel's datapath but another Open vSwitch of this node owns it.
 #[must_use]
 pub fn is_refused(config: &NodeConfig, observed: &Observed) -> bool {
     config.bridge.datapath_type == DatapathType::System && is_anothers(config, observed)
 }
 
-/// True if our bridge may be put on the kernel's datapath, so that its content matters.
+/// True if our bridge may be put on the kernel's datapath, so that its ports matter.
 #[must_use]
 pub fn asks_for_kernel(config: &NodeConfig, observed: &Observed) -> bool {
     match config.bridge.datapath_type {
@@ -51,19 +51,19 @@ fn datapath_of(row: &Row) -> &'static str {
     if text(row, "datapath_type") == "netdev" { "netdev" } else { "system" }
 }
 
-/// True if a bridge of our own Open vSwitch is on the kernel's datapath, which therefore is ours.
+/// True if a bridge of our own Open vSwitch is on the kernel's datapath, which is therefore ours.
 fn is_ours(observed: &Observed) -> bool {
     observed.bridges.values().any(|bridge| datapath_of(&bridge.row) == "system")
 }
 
-/// True if another Open vSwitch owns the kernel's datapath. The kernel keeps the datapath of a killed process: if our bridge's port is in
-/// it, it was ours.
+/// True if another Open vSwitch owns the kernel's datapath. The kernel keeps the datapath of a killed process: a datapath that contains our
+/// bridge's port was ours.
 fn is_anothers(config: &NodeConfig, observed: &Observed) -> bool {
     let ports = &observed.kernel_ports;
     !is_ours(observed) && !ports.is_empty() && !ports.contains(config.bridge.name.as_str())
 }
 
-/// Parse `ovs-dpctl show`: the ports of all datapaths but those that stand for a datapath itself.
+/// Parse `ovs-dpctl show`: the ports of all datapaths, except ports that represent a datapath itself.
 #[must_use]
 pub fn parse_ports(printed: &str) -> BTreeSet<String> {
     let mut datapath = "";

@@ -6,13 +6,13 @@ use crate::observed::{
     Controller, DEVICE_KEY, Device, OFFLOADS_KEY, OWNER_KEY, Observed, Offloads, Row, text,
 };
 
-/// Longest wait between connection attempts to a controller, in milliseconds: reconnecting must not take longer
-/// than the start of its pod. Open vSwitch 3.1 keeps the value and still waits 1, 2, 4, 8, 8 ... s (measured on
-/// the wire); versions that honour it reconnect within this time.
+/// Maximum wait between connection attempts to a controller, in milliseconds: reconnecting must not take longer than the start of the
+/// controller's pod. Open vSwitch 3.1 keeps the value but still waits 1, 2, 4, 8, 8 ... s (measured on the wire); versions that honour the value
+/// reconnect within this time.
 const MAX_BACKOFF_MS: u32 = 2_000;
-/// Silence after which Open vSwitch sends an echo request; after the same time again it disconnects. In milliseconds.
+/// Silence in milliseconds after which Open vSwitch sends an echo request; after the same time again it disconnects.
 const INACTIVITY_PROBE_MS: u32 = 5_000;
-/// Controllers speak OpenFlow 1.3. 1.0 is for ovs-ofctl(8): later versions have no "no flood" on a port.
+/// Controllers use OpenFlow 1.3. ovs-ofctl(8) uses 1.0, as later versions have no "no flood" flag on ports.
 const PROTOCOLS: &str = "OpenFlow10,OpenFlow13";
 
 /// Origin of a port.
@@ -31,7 +31,7 @@ pub enum PortKind {
 /// Port numbers of agents (spec/node-config.md clause 6): 34001 + slot, below those of tunnels.
 const AGENT_OFPORTS: std::ops::Range<u32> = 34_001..35_000;
 
-/// True for an agent's port of ours, recognised by the port number that its row requests.
+/// True for our port of an agent, recognised by the port number that its row requests.
 #[must_use]
 pub fn is_agent_port(interface: &Row) -> bool {
     text(interface, "ofport_request").parse().is_ok_and(|number: u32| AGENT_OFPORTS.contains(&number))
@@ -57,7 +57,7 @@ impl DesiredPort {
         !self.base
     }
 
-    /// Columns of its row. `device` (its number) and, for uplinks, `offloads` are stored in it.
+    /// Columns of the port's row, in which `device` (its number) and, for uplinks, `offloads` are stored.
     #[must_use]
     pub fn port_row(&self, site_id: u16, device: Option<u32>, offloads: Option<String>) -> Row {
         let protected = self.kind == PortKind::Tunnel && self.base;
@@ -70,7 +70,7 @@ impl DesiredPort {
         row
     }
 
-    /// Columns of its interface's row.
+    /// Columns of the port's interface row.
     #[must_use]
     pub fn interface_row(&self) -> Row {
         Row::from([("ofport_request".to_owned(), self.ofport.to_string())])
@@ -112,8 +112,8 @@ pub fn bridge_row(config: &NodeConfig, observed: &Observed) -> Row {
     .into()
 }
 
-/// MAC address of the bridge's local port: the low 40 bits of the datapath id after `06`, which is locally administered
-/// and no path MAC (those begin with 02:53). Open vSwitch would use a port's MAC, and change it with the ports.
+/// MAC address of the bridge's local port: the low 40 bits of the datapath id after `06`, which is locally administered and not the start of a
+/// path MAC (02:53). By default Open vSwitch would use a port's MAC, and change it with the ports.
 fn local_mac(datapath_id: u64) -> String {
     let [_, _, _, a, b, c, d, e] = datapath_id.to_be_bytes();
     format!("06:{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}")
@@ -132,7 +132,7 @@ pub fn controllers(config: &NodeConfig) -> Vec<Controller> {
     controllers
 }
 
-/// A controller's row. Out-of-band: the controller is reached over the node's own network, never through the bridge it controls.
+/// A controller's row. Out-of-band: the controller is reached over the node's own network, never through the controlled bridge.
 #[must_use]
 pub fn controller(target: &str) -> Controller {
     Controller {
@@ -144,16 +144,16 @@ pub fn controller(target: &str) -> Controller {
     }
 }
 
-/// True if packets that are too large, or lack their checksum, must not reach the bridge: the datapath in user space
-/// handles them only with its segmentation offload on.
+/// True if packets that are too large, or lack their checksum, must not reach the bridge: the user-space datapath handles them only with its
+/// segmentation offload on.
 #[must_use]
 pub fn offloads_must_be_off(config: &NodeConfig, observed: &Observed) -> bool {
     let tso = config.bridge.userspace_tso && observed.ovs.tso;
     config.state == Presence::Present && datapath_type(config, observed) == "netdev" && !tso
 }
 
-/// The devices whose offloads matter, none unless [`offloads_must_be_off`]: those of our ports, and the pod ends of ports
-/// that ovs-cni put on the bridge.
+/// Devices whose offloads matter, none unless [`offloads_must_be_off`]: the devices of our ports, and the pod ends of ports that ovs-cni put on
+/// the bridge.
 #[must_use]
 pub fn offload_devices(config: &NodeConfig, observed: &Observed) -> Vec<Device> {
     if !offloads_must_be_off(config, observed) {

@@ -112,14 +112,14 @@ impl Ovs {
         CommandLine { stdin: entries, ..CommandLine::new("ovs-ofctl", args) }
     }
 
-    /// Succeeds if the kernel has Open vSwitch's datapath, which the command loads if it can. Prints its ports, for
-    /// [`crate::datapath::parse_ports`].
+    /// Print the ports of the kernel's datapath, for [`crate::datapath::parse_ports`]. Succeeds if the kernel has Open vSwitch's datapath; the
+    /// command loads the datapath if it can.
     #[must_use]
     pub fn show_kernel_datapaths() -> CommandLine {
         CommandLine::new("ovs-dpctl", ["show"])
     }
 
-    /// The commands that make changes, in order: adjacent database changes are one transaction.
+    /// The commands that make the changes, in order: adjacent database changes share a transaction.
     #[must_use]
     pub fn encode(&self, changes: &[Change]) -> Vec<CommandLine> {
         let groups = changes.chunk_by(|a, b| a.is_database() && b.is_database());
@@ -154,7 +154,7 @@ impl Ovs {
                     ip(["link", "add", "name", name, "type", "veth", "peer", "name", peer]),
                     ip(["link", "set", "dev", name, "alias", alias, "addrgenmode", "none", "up"]),
                     ip(["link", "set", "dev", peer, "addrgenmode", "none", "up"]),
-                    // A datapath in user space may take packets without checksums for complete ones.
+                    // The user-space datapath may take packets without checksums for complete packets.
                     CommandLine::new("ethtool", ["-K", peer.as_str(), "tx", "off"]),
                 ];
                 lines.push(nft(reject::rules(peer)));
@@ -216,7 +216,7 @@ pub fn show_links() -> CommandLine {
 /// Address families, as options of ip(8).
 pub const FAMILIES: [&str; 2] = ["-4", "-6"];
 
-/// Print the routes of a family, of all tables: those that policy rules select are needed, too.
+/// Print the routes of a family in all tables, including tables that policy rules select.
 #[must_use]
 pub fn show_routes(family: &str) -> CommandLine {
     ip(["-d", "-j", family, "route", "show", "table", "all"])
@@ -228,7 +228,7 @@ pub fn show_routes_of(family: &str, device: &str) -> CommandLine {
     ip(["-j", family, "route", "show", "table", "main", "dev", device])
 }
 
-/// Match of the session entries that output to a port. Base entries do not match: their cookie holds a hash in place of the kind.
+/// Match of the session entries that output to a port. Base entries do not match: their cookie contains a hash instead of the kind.
 fn redirects_to(ofport: u16) -> String {
     format!("cookie={REDIRECT_COOKIE:#x}/{REDIRECT_COOKIE_MASK:#x},out_port={ofport}")
 }
@@ -256,7 +256,7 @@ fn ethtool<'a>(device: &'a Device, args: impl IntoIterator<Item = &'a str>) -> C
     }
 }
 
-/// Additions first, so that replacing an entry leaves no gap.
+/// Encode additions before removals, so that replacing an entry leaves no gap.
 fn encode_flows(add: &[Flow], remove: &[Flow]) -> String {
     let added = add.iter().map(|f| format!("add {},cookie={:#x} actions={}\n", f.key, f.cookie, f.actions));
     let removed = remove.iter().map(|f| format!("delete_strict {},cookie={:#x}/-1\n", f.key, f.cookie));
@@ -297,7 +297,7 @@ fn clause<const N: usize>(words: [&str; N]) -> Vec<String> {
 
 fn set(table: &str, record: &str, row: &Row) -> Vec<String> {
     let mut words = clause(["set", table, record]);
-    // Map values are always strings; quoted, they may hold colons or only digits. Values of plain columns need no quotes: they are ours.
+    // Map values are always strings; quoted, they may contain colons or only digits. Plain columns need no quotes: their values are ours.
     words.extend(row.iter().map(|(column, value)| match column.contains(':') {
         true => format!("{column}={}", serde_json::Value::from(value.as_str())),
         false => format!("{column}={value}"),
@@ -321,7 +321,7 @@ fn controllers(bridge: &str, targets: &[String]) -> Vec<Vec<String>> {
     targets.iter().enumerate().map(create).chain([assign]).collect()
 }
 
-/// Parse `ovs-ofctl show` with OpenFlow 1.0: the ports, and their "no flood" flags.
+/// Parse `ovs-ofctl show` with OpenFlow 1.0: ports with their "no flood" flags.
 #[must_use]
 pub fn parse_ports(printed: &str) -> std::collections::BTreeMap<String, bool> {
     let mut ports = std::collections::BTreeMap::new();

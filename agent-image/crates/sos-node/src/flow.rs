@@ -8,18 +8,18 @@ use std::fmt;
 
 use crate::config::{ConfigError, NodeConfig};
 
-/// Cookie of every base entry: this and the low 32 bits of the config's hash (spec/node-config.md clause 3).
+/// Cookie of every base entry, to which the low 32 bits of the config's hash are added (spec/node-config.md clause 3).
 pub const BASE_COOKIE: u64 = 0x534f_0001_0000_0000;
 /// Cookie mask that selects base entries.
 pub const BASE_COOKIE_MASK: u64 = 0xffff_ffff_0000_0000;
-/// Cookie of session entries, of all controllers (spec/node-config.md clause 8): kind 3 ...
+/// Cookie of session entries of all controllers (spec/node-config.md clause 8): kind 3 ...
 pub const REDIRECT_COOKIE: u64 = 0x534f_0000_0300_0000;
 /// ... for any controller, epoch and number.
 pub const REDIRECT_COOKIE_MASK: u64 = 0xffff_0000_ff00_0000;
 /// Priority of an entry whose text has none (OpenFlow's default).
 const DEFAULT_PRIORITY: u16 = 32_768;
 
-/// Identity of an entry within a switch: adding a second one with the same key replaces it.
+/// Identity of an entry within a switch: adding an entry with the same key replaces the old one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FlowKey {
     /// The flow table.
@@ -84,11 +84,11 @@ pub fn encode_base_flows(config: &NodeConfig) -> String {
     config.base_flows.iter().map(line).collect()
 }
 
-/// Parse the output of `ovs-ofctl parse-flows` for [`encode_base_flows`], and check that table and cookie of each entry
-/// are still those of the config (a match text could have named others).
+/// Parse the output of `ovs-ofctl parse-flows` for [`encode_base_flows`], and check that each entry still has the table and cookie of the config
+/// (a match text could have named others).
 ///
 /// # Errors
-/// An entry changed its table or cookie, or two are the same.
+/// An entry's table or cookie has changed, or two entries have the same key.
 pub fn parse_base_flows(config: &NodeConfig, printed: &str) -> Result<Vec<Flow>, ConfigError> {
     let lines = printed.lines().filter(|line| line.contains("FLOW_MOD"));
     let flows: Vec<Flow> = lines
@@ -156,7 +156,7 @@ fn parse_dumped(line: &str) -> Result<Flow, FlowParseError> {
             rest = part;
         }
     }
-    // Flags such as send_flow_rem stand before the match, which contains no spaces; a lone timeout is no match.
+    // Flags such as send_flow_rem precede the match, which contains no spaces; a lone timeout is not a match.
     let last = rest.split(' ').next_back().unwrap_or("");
     let matches = if last.contains("_timeout=") || last.starts_with("importance=") { "" } else { last };
     let (priority, matches) = split_priority(matches.trim_end_matches(',')).ok_or_else(wrong)?;

@@ -5,10 +5,10 @@
 //! 1. [`daemon`] checks four times a second for changes: the config file ([`store`], [`config`]), Open vSwitch's sockets, the list of
 //!    network devices, notifications of Open vSwitch's database ([`watch`]). [`schedule`] turns them into passes, at least one every few
 //!    seconds.
-//! 2. [`node`] observes: [`command`] runs `ovs-vsctl`, `ovs-ofctl`, `ip` and `ethtool`, [`ovsdb`], [`flow`] and [`link`] parse their
-//!    output, [`memory`] adds what earlier passes left, and the result is one value, [`observed::Observed`].
-//! 3. [`plan::plan`] compares it with the [`config::NodeConfig`], in the terms of [`desired`], and returns the missing
-//!    [`change::Change`]s, in an order that avoids forwarding loops at every step. It is the only place that decides anything.
+//! 2. [`node`] observes: [`command`] runs `ovs-vsctl`, `ovs-ofctl`, `ip` and `ethtool`; [`ovsdb`], [`flow`] and [`link`] parse their output;
+//!    [`memory`] adds the state kept from earlier passes. The result is one value, [`observed::Observed`].
+//! 3. [`plan::plan`] compares the observed state with the [`config::NodeConfig`], in the terms of [`desired`], and returns the missing
+//!    [`change::Change`]s, in an order that avoids forwarding loops at every step. All decisions are made there.
 //! 4. [`encode`] turns changes into command lines, [`node`] runs them and observes again; [`status`] describes the result, [`serve`] and
 //!    [`metrics`] publish it.
 //!
@@ -24,7 +24,7 @@
 //! | [`ovsdb`], [`flow`], [`link`] | parsers of rows, flow entries and devices |
 //! | [`observed`] | the observed state as one value |
 //! | [`desired`], [`datapath`], [`vlan`] | the desired ports, bridge and controllers; the choice of datapath; entries for ports whose untagged frames are in another VLAN |
-//! | [`plan`], [`change`], [`problem`] | the difference, the changes that remove it, the problems that no change removes |
+//! | [`plan`], [`change`], [`problem`] | the difference, the changes that remove it, the problems that no change solves |
 //! | [`trial`], [`local`], [`reject`] | uplinks on trial, addresses to restore, the rules that reset connections |
 //! | [`encode`] | changes and observations as command lines |
 //! | [`status`], [`metrics`], [`serve`] | the status, its metrics, the HTTP server |

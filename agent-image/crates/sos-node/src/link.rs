@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::observed::{Link, Offloads, Vxlan};
 
-/// Limit of kept routes per device: one is enough to refuse the device, a few show its use.
+/// Maximum number of routes kept per device: one is enough to refuse the device, a few show its use.
 const MAX_ROUTES: usize = 4;
 
 #[derive(Deserialize)]
@@ -67,7 +67,7 @@ impl PrintedRoute {
         self.dev.iter().chain(self.nexthops.iter().filter_map(|hop| hop.dev.as_ref()))
     }
 
-    /// True for routes that the kernel adds by itself: from an address, of link scope, or local.
+    /// True for routes that the kernel adds by itself: derived from an address, of link scope, or local.
     fn goes_without_saying(&self) -> bool {
         let local = !matches!(self.r#type.as_str(), "" | "unicast");
         local || self.protocol == "kernel" || self.dst.starts_with("fe80:") || self.dst.starts_with("ff")
@@ -123,7 +123,7 @@ fn link(printed: &PrintedLink) -> Link {
     let global = || printed.addr_info.iter().filter(|a| a.scope != "link");
     let addresses = global().filter_map(address).collect();
     let lent = global().filter(|a| a.dynamic).filter_map(address).collect();
-    // A veth names its peer in the same field, and neither stands on the other. Tunnels use another field.
+    // A veth names its peer in the same field, but is not stacked on it. Tunnels use another field.
     let stands = printed.link.clone().filter(|_| kind.as_deref() != Some("veth"));
     let data = printed.linkinfo.as_ref().and_then(|info| info.info_data.as_ref());
     let lower = stands.or_else(|| Some(data?.get("link")?.as_str()?.to_owned()));
@@ -154,8 +154,8 @@ fn vxlan(data: &Value) -> Option<Vxlan> {
     })
 }
 
-/// Parse `ethtool --json -k DEVICE`: offloads that are on and can be switched off. For groups such as
-/// `tx-checksumming` ethtool does not report whether they can (`"fixed": null`), so their members are examined.
+/// Parse `ethtool --json -k DEVICE`: offloads that are on and can be switched off. For groups such as `tx-checksumming` ethtool does not report
+/// whether they can (`"fixed": null`), so the members of a group are examined.
 ///
 /// # Errors
 /// The text is not JSON of that form.

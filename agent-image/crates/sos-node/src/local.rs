@@ -1,19 +1,19 @@
 //! Addresses configured on the bridge's local port by other programs.
 //!
-//! The port is a device of Open vSwitch. It survives a restart of ovs-vswitchd, but not one that reloads the kernel's datapath or
-//! starts with another database, and the kernel drops its addresses and routes with the device. This program only restores them. Pure.
+//! The port is a device of Open vSwitch. It survives a restart of ovs-vswitchd, unless the restart reloads the kernel's datapath or uses another
+//! database; then the kernel drops the port's addresses and routes with the device. This module only restores them. Pure.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::observed::{Link, Lost};
 
-/// Limit of remembered addresses, and of remembered routes.
+/// Maximum number of remembered addresses, and of remembered routes.
 const MAX_REMEMBERED: usize = 256;
 /// Fields of a printed route, and their ip(8) keywords.
 const WORDS: [(&str, &str); 4] =
     [("gateway", "via"), ("prefsrc", "src"), ("metric", "metric"), ("protocol", "proto")];
-/// Fields that follow from the keywords.
+/// Fields implied by the keywords.
 const IMPLIED: [&str; 3] = ["dst", "dev", "scope"];
 /// Flags of a route's state, not of its configuration.
 const STATES: [&str; 6] = ["linkdown", "dead", "offload", "trap", "rt_offload", "rt_trap"];
@@ -23,13 +23,13 @@ const METRICS: [&str; 2] = ["mtu", "advmss"];
 /// State of the local port at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LocalPort {
-    /// Kernel boot that `index` belongs to.
+    /// Boot id of the kernel in which `index` is valid.
     pub boot: String,
     /// The device's index.
     pub index: u32,
-    /// Its addresses with prefix lengths, except those with a lifetime: their source renews them.
+    /// The device's addresses with prefix lengths, except those with a lifetime, which their source renews.
     pub addresses: Vec<String>,
-    /// Routes through it that do not follow from an address, as arguments of ip(8) without the device, the family first.
+    /// Routes through the device that are not implied by an address, as arguments of ip(8) without the device, the family first.
     pub routes: Vec<String>,
 }
 
@@ -44,8 +44,8 @@ impl LocalPort {
         Self { boot: boot.to_owned(), index: link.index, addresses, routes }
     }
 
-    /// Addresses and routes lost since the remembered state. None while the device is the same: an administrator removed them. None across a
-    /// boot: the node's own configuration adds them again.
+    /// Addresses and routes lost since the remembered state. None if the device is the same: an administrator removed them. None after a reboot:
+    /// the node's own configuration adds them again.
     #[must_use]
     pub fn lost(&self, remembered: Option<&Self>) -> Lost {
         let Some(old) = remembered.filter(|old| old.boot == self.boot && old.index != self.index) else {
@@ -73,7 +73,7 @@ pub struct Routes {
 pub fn parse_routes(routes: &mut Routes, family: &str, printed: &str) -> Result<(), serde_json::Error> {
     let list: Vec<Value> = if printed.trim().is_empty() { vec![] } else { serde_json::from_str(printed)? };
     for route in list {
-        // Kernel routes follow from an address, router routes from advertisements; routes with a lifetime are renewed.
+        // Kernel routes are implied by addresses, router routes by advertisements; routes with a lifetime are renewed.
         if matches!(route["protocol"].as_str(), Some("kernel" | "ra" | "redirect"))
             || route.get("expires").is_some()
         {
@@ -87,7 +87,8 @@ pub fn parse_routes(routes: &mut Routes, family: &str, printed: &str) -> Result<
     Ok(())
 }
 
-/// The ip(8) arguments that add a route again; none if it has an unknown attribute, without which it would be another route.
+/// The ip(8) arguments that add a route again; none if the route has an unknown attribute, without which the restored route would be a different
+/// one.
 fn words(family: &str, route: &Value) -> Option<String> {
     let mut text = format!("{family} {}", route["dst"].as_str()?);
     let mut add = |word: &str, value: &Value| match value {

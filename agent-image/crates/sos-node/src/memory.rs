@@ -1,4 +1,4 @@
-//! State that outlives a pass, kept on disk where it must outlive the process.
+//! State that outlives a pass, kept on disk if it must outlive the process.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpStream};
@@ -10,9 +10,9 @@ use crate::observed::{Link, Lost};
 use crate::store::{LOCAL_PORT, Store, UPLINKS};
 use crate::trial::{self, Reached, Trials, Watched};
 
-/// Longest flow-restore-wait before Open vSwitch is made to forward: a restore takes much less.
+/// Maximum duration of flow-restore-wait before Open vSwitch is made to forward: a restore takes much less.
 const RESTORE_PATIENCE: Duration = Duration::from_secs(30);
-/// Attempts to restore what the local port lost, over half a minute. Then the port's current state is accepted.
+/// Number of attempts to restore the local port's addresses and routes, over half a minute. Then the port's current state is accepted.
 const GIVE_BACK_TRIES: u32 = 10;
 /// Interval between probes of the anchors of a trial.
 const TRY_EVERY: Duration = Duration::from_millis(250);
@@ -23,7 +23,7 @@ pub struct Memory {
     store: Store,
     boot: String,
     local: Option<LocalPort>,
-    /// Attempts to restore what the port lost.
+    /// Attempts to restore the port's addresses and routes.
     tries: u32,
     trials: Trials,
     waiting_since: Option<Instant>,
@@ -35,7 +35,7 @@ impl Memory {
     pub fn load(store: &Store, now: Instant) -> Self {
         Self {
             store: store.clone(),
-            // Without it every start counts as the first after a boot: nothing is restored.
+            // Without a boot id every start counts as the first after a boot: nothing is restored.
             boot: std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
                 .unwrap_or_default()
                 .trim()
@@ -53,7 +53,7 @@ impl Memory {
         self.local.as_ref().is_some_and(|local| !local.addresses.is_empty())
     }
 
-    /// Addresses and routes that the local port has lost; its state is remembered once nothing is lost.
+    /// Addresses and routes that the local port has lost; if nothing is lost, its state is remembered.
     pub fn local_port(&mut self, link: &Link, routes: Routes) -> Lost {
         let seen = LocalPort::observe(&self.boot, link, routes.made);
         let lost = seen.lost(self.local.as_ref());
@@ -82,7 +82,7 @@ impl Memory {
         self.tries += 1;
     }
 
-    /// Delete all state after everything of ours was removed: a bridge created later is a new one.
+    /// Delete all state after everything of ours was removed: a bridge created later is new.
     pub fn forget(&mut self, now: Instant) {
         self.local = None;
         self.tries = 0;
@@ -109,16 +109,16 @@ impl Memory {
             self.keep(UPLINKS, self.trials.record());
         }
         if self.trials.retry_due(now) {
-            // Removing all anchors switches trials off.
+            // Without anchors there are no trials.
             self.trials.retry(anchors.is_empty() || anchors.iter().any(answers), now);
         }
         self.trials.cut_off()
     }
 
-    /// Make a change, on trial if it puts an uplink on the bridge and an anchor is reachable now.
+    /// Make a change, as a trial if it puts an uplink on the bridge and an anchor is reachable now.
     ///
     /// # Errors
-    /// The change is not made: the uplink has cut the node off before, and without an anchor a second time would go unnoticed.
+    /// The change is not made: the uplink has cut the node off before, and without a reachable anchor a second time would go unnoticed.
     pub fn on_trial<T>(
         &mut self,
         uplink: Option<String>,
@@ -170,7 +170,7 @@ impl Memory {
     }
 }
 
-/// The anchors reachable before a change, each probed several times: one packet may be lost, one of several paths dead.
+/// The anchors reachable before a change. Each is probed several times: one packet may be lost, or one of several paths dead.
 fn reach(anchors: &[SocketAddr]) -> Vec<Reached> {
     let mut counts = vec![0; anchors.len()];
     for round in 0..trial::ASKED {
@@ -185,7 +185,7 @@ fn reach(anchors: &[SocketAddr]) -> Vec<Reached> {
     counted.map(|(anchor, count)| Reached { anchor: *anchor, steady: count == trial::ASKED }).collect()
 }
 
-/// Watch anchors after a change, for a bounded time. Returns the anchors that were unreachable at its end, if any.
+/// Watch anchors after a change, for a bounded time. Returns the anchors that were unreachable at the end, if any.
 fn watch(reached: &[Reached]) -> Option<String> {
     let start = Instant::now();
     let mut watched: Vec<Watched> = reached.iter().cloned().map(Watched::new).collect();
@@ -202,7 +202,7 @@ fn watch(reached: &[Reached]) -> Option<String> {
     }
 }
 
-/// True if packets get there and back: a refusal is an answer, too.
+/// True if packets travel in both directions: a refusal is also an answer.
 fn answers(anchor: &SocketAddr) -> bool {
     match TcpStream::connect_timeout(anchor, trial::ANSWER) {
         Ok(_) => true,
@@ -252,7 +252,7 @@ mod tests {
         store.save(UPLINKS, &record).unwrap();
         let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let anchor = [server.local_addr().unwrap()];
-        // Without an interface no host can be reached there.
+        // A link-local address without an interface is unreachable.
         let silent = ["[fe80::1]:443".parse().unwrap()];
 
         let mut now = Instant::now();

@@ -36,7 +36,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Create them and their registry.
+    /// Create the metrics and their registry.
     #[must_use]
     pub fn new() -> (Self, Registry) {
         let metrics = Self::default();

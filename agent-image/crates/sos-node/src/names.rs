@@ -1,13 +1,13 @@
-//! Names and texts of a config that end up on command lines: types that exclude dangerous characters.
+//! Names and texts of a config that are used on command lines: types that exclude dangerous characters.
 
 use std::fmt;
 use std::net::SocketAddr;
 
 use serde::Deserialize;
 
-/// Longest interface name of the kernel (IFNAMSIZ - 1).
+/// Maximum length of an interface name in the kernel (IFNAMSIZ - 1).
 const MAX_INTERFACE_NAME: usize = 15;
-/// Longest match or action list of a base flow entry, in bytes.
+/// Maximum length of a match or action list of a base flow entry, in bytes.
 const MAX_FLOW_TEXT: usize = 2_048;
 
 /// Name of a network device, a port or a bridge: 1 to 15 letters, digits, `.`, `_` and `-`, the first a letter or digit.
@@ -108,7 +108,7 @@ impl TryFrom<String> for FlowText {
         if text.len() > MAX_FLOW_TEXT {
             return Err(format!("longer than {MAX_FLOW_TEXT} bytes"));
         }
-        // A line feed would start a second entry, a hash sign would hide the rest of this one.
+        // A line feed would start a second entry, and a hash sign would hide the rest of the entry.
         if text.chars().any(|c| c.is_control() || c == '#') {
             return Err("holds a control character or a hash sign".into());
         }

@@ -21,10 +21,10 @@ use crate::plan::{Plan, plan};
 use crate::reject;
 use crate::trial;
 
-/// Limit of failures kept for the status of a pass.
+/// Maximum number of failures kept for the status of a pass.
 const MAX_ERRORS: usize = 4;
-/// Limit of rounds (observe, plan, apply) in one pass. Two are enough unless the node changes meanwhile: the second round adds ports whose
-/// devices the first created, and ports that the first removed because their device was replaced.
+/// Maximum number of rounds (observe, plan, apply) in one pass. Two are enough unless the node changes meanwhile: the second round adds ports
+/// whose devices the first round created, and ports that the first round removed because their device was replaced.
 pub const MAX_ROUNDS: usize = 2;
 
 /// The node could not be observed.
@@ -47,10 +47,10 @@ pub enum NodeError {
 /// A config did not become a [`Target`].
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
-    /// Its base entries are invalid.
+    /// The config's base entries are invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// It could not be checked.
+    /// The config could not be checked.
     #[error(transparent)]
     Command(CommandError),
 }
@@ -68,7 +68,7 @@ impl Target {
     /// Normalise the base entries with ovs-ofctl.
     ///
     /// # Errors
-    /// ovs-ofctl rejects them, or cannot be run.
+    /// ovs-ofctl rejects the entries, or cannot be run.
     pub fn new(config: NodeConfig) -> Result<Self, TargetError> {
         let printed = match run(&Ovs::parse_flows(flow::encode_base_flows(&config))) {
             Ok(printed) => printed,
@@ -118,7 +118,7 @@ pub struct Fingerprint {
 pub struct Node {
     /// Its Open vSwitch.
     pub ovs: Ovs,
-    /// Addresses that must stay reachable, whatever happens to the uplinks.
+    /// Addresses that must stay reachable when uplinks change.
     pub anchors: Vec<SocketAddr>,
     /// Its state across passes.
     pub memory: Memory,
@@ -144,7 +144,7 @@ impl Node {
     /// Bring the node as close to the target as possible.
     ///
     /// # Errors
-    /// The node cannot be observed. Failed changes are in [`Pass::errors`]; the rest goes on.
+    /// The node cannot be observed. Failed changes are listed in [`Pass::errors`]; the remaining changes are still made.
     pub fn pass(&mut self, target: &Target) -> Result<Pass, NodeError> {
         self.memory.finish_trial();
         let (observed, plan) = self.compare(target)?;
@@ -176,8 +176,8 @@ impl Node {
         errors
     }
 
-    /// Observe and plan. Foreign entries are read only if there is something to install: there may be many, and they only
-    /// matter in the place of one of ours.
+    /// Observe and plan. Foreign entries, of which there may be many, are read only if there is something to install: they only matter if they
+    /// have the key of one of our entries.
     fn compare(&mut self, target: &Target) -> Result<(Observed, Plan), NodeError> {
         let mut observed = self.observe(&target.config)?;
         let first = plan(&target.config, &target.flows, &observed);
@@ -193,7 +193,7 @@ impl Node {
 
     fn observe(&mut self, config: &NodeConfig) -> Result<Observed, NodeError> {
         let database = ovsdb::parse(&run(&self.ovs.list())?)?;
-        // Only uplinks are checked for routes, of which some nodes have many.
+        // Routes are read only if there are uplinks to check, as some nodes have many routes.
         let routes = if config.uplinks.is_empty() {
             Ok(<[String; 2]>::default())
         } else {
@@ -233,7 +233,7 @@ impl Node {
         Ok(observed)
     }
 
-    /// Ports of departed agents that entries still output to.
+    /// Ports of departed agents to which entries still output.
     fn stranded(&self, config: &NodeConfig, observed: &Observed) -> Result<BTreeSet<u16>, NodeError> {
         let gone = config.agent_ports.iter().filter(|port| !observed.links.contains_key(port.name.as_str()));
         let mut stranded = BTreeSet::new();
@@ -259,7 +259,7 @@ impl Node {
     }
 }
 
-/// Output of a command for each address family. A kernel without IPv6 has no such routes, which ip reports as an error.
+/// Output of a command for each address family. ip reports an error for a kernel without IPv6, which has no such routes.
 fn per_family(command: impl Fn(&str) -> encode::CommandLine) -> Result<[String; 2], CommandError> {
     let [ipv4, ipv6] = encode::FAMILIES;
     Ok([run(&command(ipv4))?, run(&command(ipv6)).unwrap_or_default()])
@@ -279,7 +279,7 @@ fn run_all(lines: &[encode::CommandLine]) -> Vec<String> {
     errors
 }
 
-/// Offloads of a device; none if it disappeared meanwhile (a pod's namespace goes before its port).
+/// Offloads of a device; none if the device has disappeared (a pod's namespace disappears before its port).
 fn offloads(device: &Device) -> Option<Offloads> {
     let printed =
         run(&encode::show_offloads(device)).inspect_err(|error| tracing::debug!(%error, "offloads")).ok()?;

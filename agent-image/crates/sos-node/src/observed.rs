@@ -10,8 +10,8 @@ use crate::reject::Rejected;
 pub const OWNER_KEY: &str = "external_ids:sos-owner";
 /// Key on an uplink's port for the offloads that were on before this program switched them off.
 pub const OFFLOADS_KEY: &str = "external_ids:sos-offloads";
-/// Key on a port for the index of the device it was added for: if another device takes over the name, Open vSwitch's datapath in user
-/// space keeps reading from the old one.
+/// Key on a port for the index of the device for which the port was added: if another device takes over the name, Open vSwitch's user-space
+/// datapath keeps reading from the old device.
 pub const DEVICE_KEY: &str = "external_ids:sos-device";
 /// Prefix of the site's id in the alias of a device of this program.
 const ALIAS_PREFIX: &str = "sos-node:";
@@ -26,7 +26,7 @@ pub fn link_alias(site_id: u16) -> String {
 /// Absent and empty values have no entry.
 pub type Row = BTreeMap<String, String>;
 
-/// A column of a row, empty if there is none.
+/// A column of a row, empty if the row has none.
 #[must_use]
 pub fn text<'a>(row: &'a Row, column: &str) -> &'a str {
     row.get(column).map_or("", String::as_str)
@@ -39,7 +39,7 @@ pub struct OvsInfo {
     pub version: String,
     /// True if user-space segmentation offload is on.
     pub tso: bool,
-    /// True while it forwards nothing because its entries have not been reported as restored.
+    /// True while Open vSwitch forwards nothing because its entries have not been reported as restored.
     pub restore_wait: bool,
 }
 
@@ -61,7 +61,7 @@ pub struct Controller {
     pub target: String,
     /// In-band or out-of-band.
     pub connection_mode: String,
-    /// Longest wait between attempts, in milliseconds.
+    /// Maximum wait between attempts, in milliseconds.
     pub max_backoff: String,
     /// Idle time after which Open vSwitch sends an echo request, in milliseconds.
     pub inactivity_probe: String,
@@ -98,7 +98,7 @@ pub struct Vxlan {
 /// A network device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Link {
-    /// Its index: a device created again has another one.
+    /// The device's index: a recreated device has another index.
     pub index: u32,
     /// True if up.
     pub up: bool,
@@ -108,7 +108,7 @@ pub struct Link {
     pub mtu: u32,
     /// Its alias.
     pub alias: Option<String>,
-    /// The device it belongs to (a Linux bridge, a bond, Open vSwitch's kernel datapath).
+    /// The device to which it belongs (a Linux bridge, a bond, Open vSwitch's kernel datapath).
     pub master: Option<String>,
     /// Its kind: `veth`, `vxlan`, none for hardware.
     pub kind: Option<String>,
@@ -118,11 +118,11 @@ pub struct Link {
     pub lower: Option<String>,
     /// Its addresses with prefix lengths, link scope left out.
     pub addresses: Vec<String>,
-    /// Those of them with a lifetime.
+    /// Addresses with a lifetime.
     pub lent: Vec<String>,
     /// True if a default route uses it.
     pub default_route: bool,
-    /// Destinations of other routes through it that do not follow from its addresses; at most a few.
+    /// Destinations of other routes through the device that are not implied by its addresses; at most a few.
     pub routes: Vec<String>,
 }
 
@@ -138,9 +138,9 @@ pub struct Offloads {
 /// A device whose offloads matter.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Device {
-    /// Path of its network namespace; ours if none.
+    /// Path of the device's network namespace; this process's if none.
     pub netns: Option<String>,
-    /// Its name there.
+    /// The device's name in that namespace.
     pub name: String,
 }
 
@@ -164,7 +164,7 @@ impl Lost {
 /// Complete input of [`crate::plan::plan`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Observed {
-    /// True if the kernel has Open vSwitch's datapath. Observed, like the next field, only for a bridge that may be put there.
+    /// True if the kernel has Open vSwitch's datapath. This field and the next are observed only for a bridge that may be put there.
     pub kernel_datapath: bool,
     /// Ports of the kernel's datapaths, of any owner.
     pub kernel_ports: BTreeSet<String>,
@@ -184,13 +184,13 @@ pub struct Observed {
     pub offloads: BTreeMap<Device, Offloads>,
     /// True if [`OvsInfo::restore_wait`] has lasted too long.
     pub restore_overdue: bool,
-    /// Uplinks that cut the node off when they were put on the bridge, with the connections lost.
+    /// Uplinks that cut the node off when put on the bridge, with the lost connections.
     pub cut_off: BTreeMap<String, String>,
-    /// Addresses and routes that the bridge's local port lost when it was created again.
+    /// Addresses and routes that the bridge's local port lost when it was recreated.
     pub lost: Lost,
     /// Counters of the reject port's rules; none while the rules are missing.
     pub rejected: Option<Rejected>,
-    /// Numbers of departed agents' ports that session entries still output to.
+    /// Numbers of departed agents' ports to which session entries still output.
     pub stranded: BTreeSet<u16>,
 }
 

@@ -19,7 +19,7 @@ pub const TABLES: [(&str, &str); 5] = [
     ("Controller", "_uuid,target,is_connected,connection_mode,max_backoff,inactivity_probe"),
 ];
 
-/// Keys of a switch that waits for its entries: Open vSwitch's own, and the mark of the start script, which needs longer.
+/// Keys of a switch that waits for its entries: Open vSwitch's own key, and the mark of the start script, which needs longer.
 const RESTORE_WAIT: [&str; 2] = ["other_config:flow-restore-wait", "external_ids:sos-restoring"];
 
 /// Unexpected output of ovs-vsctl.
@@ -28,7 +28,7 @@ pub enum DatabaseError {
     /// Not JSON, or not of the form of a table.
     #[error("unexpected answer of ovs-vsctl: {0}")]
     Json(#[from] serde_json::Error),
-    /// A table too few or too many.
+    /// Too few or too many tables.
     #[error("ovs-vsctl printed {0} tables of {expected}", expected = TABLES.len())]
     Tables(usize),
 }
@@ -46,14 +46,14 @@ pub struct Database {
     pub ovs: OvsInfo,
     /// Bridges by name.
     pub bridges: BTreeMap<String, Bridge>,
-    /// Ports by name, those of all bridges. Local ports (named as their bridge) are among them.
+    /// Ports of all bridges by name, including local ports (named like their bridge).
     pub ports: BTreeMap<String, Port>,
 }
 
 /// Parse the answer to one `list` of each of [`TABLES`].
 ///
 /// # Errors
-/// The answer is not of that form.
+/// The answer does not have that form.
 pub fn parse(printed: &str) -> Result<Database, DatabaseError> {
     let tables: Vec<Table> =
         serde_json::Deserializer::from_str(printed).into_iter().collect::<Result<_, _>>()?;

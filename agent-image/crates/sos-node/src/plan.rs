@@ -1,8 +1,7 @@
 //! The difference between desired and observed state.
 //!
-//! The order of the changes is part of the result. A non-base port may exist only while no broadcast can leave or enter
-//! through it. So ports are removed before the entries that guard them, and new ports are added after all entries and
-//! after "no flood" of the existing ports:
+//! The order of the changes is part of the result. A non-base port may exist only while no broadcast can leave or enter through it. So ports are
+//! removed before the entries that guard them, and new ports are added after all entries and after setting "no flood" on the existing ports:
 //!
 //! 1. devices; 2. the bridge, its settings, ports removed; 3. no flood; 4. base entries; 5. ports added;
 //! 6. no flood of those; 7. offloads; 8. addresses of the local port; 9. unused devices removed.
@@ -10,9 +9,9 @@
 //! Open vSwitch drops all entries of a bridge when it gets its first controller or loses its last one
 //! (`connmgr_set_controllers`), so the base entries are installed again after such a change.
 //!
-//! If the device of a port is gone or is not the one that the port was added for, the port is removed. The next plan adds it again:
-//! within one transaction Open vSwitch would see no difference. The next plan also sets the offloads of the new device, and adds the port
-//! of a tunnel whose device this plan creates: the device and its index are not known earlier.
+//! If the device of a port is gone, or is not the device for which the port was added, the port is removed. The next plan adds the port again:
+//! within one transaction Open vSwitch would see no difference. The next plan also sets the offloads of the new device, and adds the port of a
+//! tunnel whose device this plan creates: the device and its index are not known earlier.
 //!
 //! A new port floods for the moment between 5 and 6; the entries of the same config at its other end drop that traffic.
 //! While Open vSwitch has no entries at all, as after its start, `fail_mode=secure` drops everything.
@@ -35,7 +34,7 @@ use crate::vlan;
 /// Changes to make, and problems that no change solves.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// In order of execution.
+    /// Changes in order of execution.
     pub changes: Vec<Change>,
     /// Problems that no change solves.
     pub problems: Vec<Problem>,
@@ -59,7 +58,7 @@ pub fn plan(config: &NodeConfig, base_flows: &[Flow], observed: &Observed) -> Pl
         }
     }
     if observed.ovs.restore_wait && !observed.restore_overdue {
-        // Leave a switch unchanged while its entries are being restored after a start.
+        // Leave the switch unchanged while its entries are being restored after a start.
         planner.problems.push(Problem::RestoreWait);
         return planner.finish();
     }
@@ -120,7 +119,7 @@ impl<'a> Planner<'a> {
         self.observed.owns_port(name, self.config.site_id)
     }
 
-    /// Remove ports of ours that the config does not have, or has on another bridge.
+    /// Remove our ports that the config does not have, or has on another bridge.
     fn leftover_ports(&mut self) {
         let wanted: Vec<DesiredPort> = desired::ports(self.config);
         for (name, port) in &self.observed.ports {
@@ -135,8 +134,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// True for the port of an agent that the config no longer has and that still runs. The agent finishes its sessions
-    /// through the port; its device disappears with the agent, then the port is removed.
+    /// True for the port of an agent that the config no longer has but that still runs. The agent finishes its sessions through the port. Its
+    /// device disappears with the agent; then the port is removed.
     fn is_leaving(&self, name: &str, port: &Port) -> bool {
         self.config.state == Presence::Present
             && desired::is_agent_port(&port.interface)
@@ -154,7 +153,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Remove bridges of ours that the config does not have, unless others use them.
+    /// Remove our bridges that the config does not have, unless others use them.
     fn leftover_bridges(&mut self) {
         for (name, bridge) in &self.observed.bridges {
             let kept = self.config.state == Presence::Present && name == self.bridge_name();
@@ -177,7 +176,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Remove devices of ours that the config does not have, after their ports.
+    /// Remove our devices that the config does not have, after their ports.
     fn leftover_links(&mut self) {
         let wanted = desired::ports(self.config);
         for (name, link) in &self.observed.links {
@@ -258,13 +257,13 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// True if a port of ours was added for a device that no longer exists. `link` is the device of that name after this plan.
+    /// True if our port was added for a device that no longer exists. `link` is the device of that name after this plan.
     fn outlived_its_device(&self, port: &DesiredPort, link: Option<&Link>) -> bool {
         let Some(there) = self.observed.ports.get(&port.name).filter(|_| self.owns_port(&port.name)) else {
             return false;
         };
-        // A port without a stored ifindex may still be on the old device. Agents' ports are added again within a moment; for other ports
-        // the interruption would be longer than that of the fault, and more likely (spec/node-config.md clause 30).
+        // A port without a stored ifindex may still be on the old device. Agents' ports are added again within a moment. For other ports the
+        // interruption would last longer than that of the fault, and would be more likely (spec/node-config.md clause 30).
         let doubtful = port.kind == PortKind::Agent && text(&there.row, DEVICE_KEY).is_empty();
         doubtful || !link.is_some_and(|link| may_be_of(there, link))
     }
@@ -279,7 +278,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// True if this plan creates the device again, so that its present state does not matter.
+    /// True if this plan recreates the device, so that its present state does not matter.
     fn replaced(&self, device: &str) -> bool {
         self.phases
             .links
@@ -295,7 +294,7 @@ impl<'a> Planner<'a> {
             .any(|change| matches!(change, Change::DeletePort { name, .. } if name == port))
     }
 
-    /// Offloads to store in a port's row: those stored already, else those that are on now.
+    /// Offloads to store in a port's row: those already stored, else those that are on now.
     fn remembered(&self, port: &DesiredPort) -> Option<String> {
         if port.kind != PortKind::Uplink || !desired::offloads_must_be_off(self.config, self.observed) {
             return None;
@@ -320,7 +319,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Correct a port that is on the bridge. Foreign ports stay unchanged even under a name of the config.
+    /// Correct a port that is on the bridge. Foreign ports stay unchanged, even those with a name of the config.
     fn mend_port(&mut self, wanted: &DesiredPort, link: Option<&Link>) {
         let name = wanted.name.clone();
         let observed = &self.observed.ports[&name];
@@ -381,8 +380,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Delete session entries of departed agents: the agent's end of each connection is gone, too, and a host that opens the same
-    /// connection again must be forwarded plainly, with or without a controller.
+    /// Delete session entries of departed agents. The agent's end of each connection is gone, too, and if the host opens the same connection
+    /// again it must be forwarded as plain traffic, with or without a controller.
     fn stranded(&mut self) {
         let bridge = self.bridge_name();
         let changes = self.observed.stranded.iter();
@@ -391,7 +390,7 @@ impl<'a> Planner<'a> {
         self.phases.flows.extend(changes);
     }
 
-    /// Restore what the local port lost when it was created again.
+    /// Restore addresses and routes that the local port lost when it was recreated.
     fn local_addresses(&mut self) {
         let device = self.bridge_name();
         let lost = &self.observed.lost;
@@ -430,7 +429,7 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// True unless a port's row says that it was added for another device.
+/// True unless a port's row names another device.
 fn may_be_of(port: &Port, link: &Link) -> bool {
     let known = text(&port.row, DEVICE_KEY);
     known.is_empty() || known == link.index.to_string()

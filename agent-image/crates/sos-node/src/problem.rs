@@ -5,7 +5,7 @@ use crate::flow::FlowKey;
 /// A difference from the config that no change removes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// The bridge's name is in use.
+    /// The bridge's name is in use by a bridge of another owner.
     #[error("bridge {bridge} was not made for this site and is left alone")]
     ForeignBridge {
         /// The bridge.
@@ -89,7 +89,7 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// True if the problem needs action; the others pass or only cost speed.
+    /// True if the problem needs action; other problems pass by themselves or only cost speed.
     #[must_use]
     pub fn is_fault(&self) -> bool {
         !matches!(

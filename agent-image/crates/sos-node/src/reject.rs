@@ -1,7 +1,7 @@
 //! Rules by which the kernel resets connections that must not be plain (spec/node-config.md clause 35). Pure.
 //!
-//! They are an ingress chain of a dedicated device, ahead of all other packet processing of the node, and need no process: resets are sent
-//! even if no process of SOS runs. A reset leaves by the device that the segment arrived on, with the MAC addresses exchanged.
+//! The rules are an ingress chain of a dedicated device, ahead of all other packet processing of the node. They need no process: resets are sent
+//! even if no process of SOS runs. A reset leaves through the device on which the segment arrived, with the MAC addresses exchanged.
 
 use serde_json::Value;
 
@@ -17,7 +17,7 @@ pub struct Rejected {
     pub segments: u64,
 }
 
-/// The rules, as text for `nft -f`; replaces those of an earlier version.
+/// The rules, as text for `nft -f`; replaces the rules of an earlier version.
 #[must_use]
 pub fn rules(peer: &str) -> String {
     format!(

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-/// Interval between passes without a visible change: the longest time that a manual change of the switch goes unnoticed.
+/// Interval between passes without a visible change: the maximum time for which a manual change of the switch goes unnoticed.
 pub const PERIOD: Duration = Duration::from_secs(5);
 /// First wait after a failure.
 pub const BACKOFF_MIN: Duration = Duration::from_millis(200);
-/// Longest wait after a failure. A restart of Open vSwitch shows at its sockets earlier.
+/// Maximum wait after a failure. A restart of Open vSwitch shows earlier, at its sockets.
 pub const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
 /// Decides whether a pass is due.

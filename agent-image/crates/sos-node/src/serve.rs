@@ -12,7 +12,7 @@ use prometheus_client::registry::Registry;
 
 use crate::status::Status;
 
-/// Time without a pass after which the loop counts as stuck: the deadlines of its commands add up to less.
+/// Time without a pass after which the loop counts as stuck: longer than the sum of its commands' deadlines.
 const STUCK_AFTER: Duration = Duration::from_secs(60);
 
 /// State of the loop, for HTTP clients.
@@ -31,7 +31,7 @@ impl Shared {
 
     /// Publish a new status, if any, and a heartbeat of the loop.
     pub fn update(&self, status: Option<&Status>, now: Instant) {
-        // The value is replaced as a whole, so a thread that panicked with the lock leaves no partial one.
+        // The value is replaced as a whole, so a panic under the lock leaves no partial value.
         let mut snapshot = self.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
         snapshot.1 = now;
         if let Some(status) = status {

@@ -19,7 +19,7 @@ pub fn config_path(path: &Path, node: &str) -> PathBuf {
     if path.is_dir() { path.join(format!("{node}.json")) } else { path.to_owned() }
 }
 
-/// Read a document, but at most one byte over its bound; `None` if there is no such file.
+/// Read a document, but at most one byte more than its bound; `None` if there is no such file.
 ///
 /// # Errors
 /// It cannot be read.
@@ -93,7 +93,7 @@ impl Store {
         write_atomically(&self.folder.join(name), &serde_json::to_vec(value)?)
     }
 
-    /// Delete the kept config and state: nothing of it is left on the node, so no later config can be older.
+    /// Delete the kept config and state: nothing is left on the node, so no later config can be older.
     ///
     /// # Errors
     /// It cannot be removed.
@@ -118,12 +118,12 @@ pub fn write_status(path: &Path, status: &Status) -> std::io::Result<()> {
     write_atomically(path, &text)
 }
 
-/// Replace a file atomically: readers see the old content or the new one.
+/// Replace a file atomically: readers see either the old or the new content.
 fn write_atomically(path: &Path, content: &[u8]) -> std::io::Result<()> {
     let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut file = tempfile::Builder::new().prefix(".sos-node-").tempfile_in(folder)?;
     file.write_all(content)?;
-    // A temporary file is readable only by its owner; a status is for everybody.
+    // A temporary file is readable only by its owner; the status must be readable by all users.
     std::fs::set_permissions(file.path(), std::os::unix::fs::PermissionsExt::from_mode(0o644))?;
     file.persist(path)?;
     Ok(())

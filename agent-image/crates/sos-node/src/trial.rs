@@ -1,9 +1,9 @@
-//! Uplinks on trial: putting a device on the bridge must not cost the node its connections.
+//! Uplinks on trial: putting a device on the bridge must not cut off the node's connections.
 //!
-//! The plan refuses what can be seen beforehand. For the rest, the addresses that the node must reach (`--anchor`) are probed before
-//! and after, with one uplink at a time: an uplink that costs an anchor is removed again. It stays off for [`RETRY_AFTER`] or until
-//! the next config, and then for as long as no anchor answers, because a second cut would go unnoticed. The trial is recorded before the
-//! change, so that a restarted process finishes the trial of a killed one.
+//! The plan refuses devices with a foreseeable conflict. For the rest, the addresses that the node must reach (`--anchor`) are probed before and
+//! after the change, with one uplink at a time: an uplink that makes an anchor unreachable is removed again. The uplink stays off for
+//! [`RETRY_AFTER`] or until the next config, and after that until an anchor answers, because a second cut would otherwise go unnoticed. The
+//! trial is recorded before the change, so that a restarted process finishes the trial of a killed one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -14,23 +14,23 @@ use serde::{Deserialize, Serialize};
 use crate::change::Change;
 use crate::config::NodeConfig;
 
-/// Time for which the anchors must answer after a change: most losses show at once, those hidden for some seconds by a cached address
+/// Time for which the anchors must answer after a change: most losses show immediately; losses hidden for some seconds by a cached address
 /// resolution show at the next probe.
 pub const WATCH: Duration = Duration::from_secs(3);
-/// Longest absence of an anchor before the change is undone. A port may need a moment to come up.
+/// Maximum absence of an anchor before the change is undone. A port may need a moment to come up.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 /// Probes of an anchor before a change.
 pub const ASKED: usize = 4;
 /// Timeout of one probe.
 pub const ANSWER: Duration = Duration::from_secs(1);
-/// Time until an uplink is tried again: the anchor may have failed by itself.
+/// Time until an uplink is tried again: the anchor may have failed for another reason.
 pub const RETRY_AFTER: Duration = Duration::from_secs(600);
-/// Interval of further probes if no anchor answers then.
+/// Interval of further probes if no anchor answers at that time.
 pub const ASK_AGAIN: Duration = Duration::from_secs(10);
-/// Most anchors.
+/// Maximum number of anchors.
 pub const MAX_ANCHORS: usize = 4;
 
-/// Parse ADDRESS:PORT. The address may be an IPv6 one without brackets, as Kubernetes writes it into the environment.
+/// Parse ADDRESS:PORT. An IPv6 address may lack brackets, as in Kubernetes' environment variables.
 ///
 /// # Errors
 /// The text has another form.
@@ -47,7 +47,8 @@ pub fn parse_anchor(text: &str) -> Result<SocketAddr, String> {
 pub struct Reached {
     /// The anchor.
     pub anchor: SocketAddr,
-    /// True if it answered every time. An anchor that did not, such as a service with a dead endpoint, is not expected to afterwards.
+    /// True if the anchor answered every probe. Otherwise (such as a service with a dead endpoint) it is not expected to answer every probe
+    /// afterwards.
     pub steady: bool,
 }
 
@@ -58,7 +59,7 @@ pub struct Record {
     pub hash: String,
     /// Uplinks on trial.
     pub trying: BTreeSet<String>,
-    /// Anchors reached before.
+    /// Anchors reached before the change.
     #[serde(default)]
     pub reached: Vec<Reached>,
     /// Uplinks that cut the node off, with the anchors lost.
@@ -71,7 +72,7 @@ pub struct Trials {
     record: Record,
     /// Time of the next try of uplinks that cut the node off.
     due: Instant,
-    /// Those of them that may be tried now.
+    /// Cut-off uplinks that may be tried now.
     released: BTreeSet<String>,
 }
 
@@ -106,13 +107,13 @@ impl Trials {
         true
     }
 
-    /// True if the anchors are due for a probe that allows cut-off uplinks another try.
+    /// True if it is time to probe the anchors, to allow cut-off uplinks another try.
     #[must_use]
     pub fn retry_due(&self, now: Instant) -> bool {
         now >= self.due && self.record.cut_off.keys().any(|name| !self.released.contains(name))
     }
 
-    /// Record the probe of the anchors. Only while one answers can the effect of an uplink be seen.
+    /// Record the probe of the anchors. An uplink's effect is visible only while an anchor answers.
     pub fn retry(&mut self, answered: bool, now: Instant) {
         if answered {
             self.released = self.record.cut_off.keys().cloned().collect();
@@ -121,7 +122,7 @@ impl Trials {
         }
     }
 
-    /// Record that no anchor answers just before a trial. True if the uplink has to stay off for that reason.
+    /// Record that no anchor answers just before a trial. True if the uplink therefore has to stay off.
     pub fn hold_back(&mut self, uplink: &str, now: Instant) -> bool {
         self.released.remove(uplink);
         self.due = now + ASK_AGAIN;
@@ -154,8 +155,8 @@ fn is_uplink(config: &NodeConfig, name: &str) -> bool {
     config.uplinks.iter().any(|uplink| uplink.name.as_str() == name)
 }
 
-/// The changes to make at once if at most one uplink may be added to the bridge, and that uplink. The others wait for the next round, and
-/// all of them wait while an uplink is being removed: as long as that one cuts the node off, no anchor answers.
+/// The changes to make now if at most one uplink may be added to the bridge, and that uplink. Other uplinks wait for the next round. All wait
+/// while an uplink is being removed: as long as that uplink cuts the node off, no anchor answers.
 #[must_use]
 pub fn one_at_a_time(config: &NodeConfig, changes: &[Change]) -> (Option<String>, Vec<Change>) {
     let uplink = |change: &Change| match change {
@@ -200,7 +201,7 @@ impl Watched {
         *(if answers { &mut self.answered } else { &mut self.silent }) = Some(waited);
     }
 
-    /// True if the anchor is as reachable as before: a steady one throughout [`WATCH`], another one at least once in that time.
+    /// True if the anchor is as reachable as before: a steady anchor throughout [`WATCH`], any other at least once in that time.
     fn well(&self, waited: Duration) -> bool {
         waited >= WATCH
             && if self.reached.steady {
@@ -210,7 +211,7 @@ impl Watched {
             }
     }
 
-    /// True if it may still become reachable.
+    /// True if the anchor may still become reachable.
     fn hopeful(&self, waited: Duration) -> bool {
         waited < PATIENCE || (self.answered > self.silent && waited < PATIENCE + WATCH)
     }

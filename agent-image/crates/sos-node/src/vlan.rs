@@ -1,9 +1,9 @@
-//! Foreign ports in another VLAN than the agents' ports: traffic from them is forwarded plainly.
+//! Foreign ports in a VLAN other than that of the agents' ports: traffic from them is forwarded as plain traffic.
 //!
-//! Agents are in VLAN 0, that of frames without an 802.1Q tag. Open vSwitch applies the VLAN of a port only in its own forwarding
-//! (NORMAL): a frame from an access port of VLAN 100 is untagged for every other entry, so entries about hosts would
-//! send its connections to an agent whose answers, in VLAN 0, never arrive. Each such port has an entry with a higher priority than all
-//! of controllers' that goes to NORMAL at once (spec/node-config.md clause 34).
+//! Agents are in VLAN 0, the VLAN of frames without an 802.1Q tag. Open vSwitch applies the VLAN of a port only in its own forwarding (NORMAL).
+//! In every other entry a frame from an access port of VLAN 100 is untagged, so entries about hosts would send its connections to an agent whose
+//! answers, in VLAN 0, never arrive. Each such port has an entry that outputs to NORMAL, with a higher priority than all entries of controllers
+//! (spec/node-config.md clause 34).
 
 use std::collections::BTreeSet;
 
@@ -11,13 +11,13 @@ use crate::config::NodeConfig;
 use crate::flow::{Flow, FlowKey, base_cookie};
 use crate::observed::{Observed, Port, Row, text};
 
-/// Above everything else in table 0: such ports carry no traffic for SOS.
+/// Priority above all other entries of table 0: such ports carry no traffic for SOS.
 const PRIORITY: u16 = 65_100;
 /// The bridge's own port as ovs-ofctl(8) shows it, and its number in OpenFlow 1.0, which the database uses.
 const LOCAL: (u16, &str) = (0xfffe, "LOCAL");
 
-/// VLAN of untagged frames that a port receives (ovs-vswitchd.conf.db(5), Port, "VLAN Configuration"). None: in no VLAN
-/// of the bridge, since the port drops them or puts them, like all others, into a customer's tunnel.
+/// VLAN of untagged frames that a port receives (ovs-vswitchd.conf.db(5), Port, "VLAN Configuration"). None: no VLAN of the bridge, since the
+/// port drops these frames or puts them, like all other frames, into a customer's tunnel.
 #[must_use]
 pub fn of_untagged(port: &Row) -> Option<u16> {
     let tag = text(port, "tag").parse().ok();
@@ -28,7 +28,7 @@ pub fn of_untagged(port: &Row) -> Option<u16> {
         ("access", tag) => Some(tag.unwrap_or(0)),
         ("trunk", _) | ("", None) => carries(0).then_some(0),
         ("", Some(tag)) => Some(tag),
-        // Open vSwitch admits the native VLAN whether or not it is among the trunks, unless it is 0.
+        // Open vSwitch admits the native VLAN even if it is not among the trunks, unless it is 0.
         ("native-tagged" | "native-untagged", tag) => match tag.unwrap_or(0) {
             0 => carries(0).then_some(0),
             native => Some(native),

@@ -1,5 +1,5 @@
-//! Subscribes to port changes in Open vSwitch's database (RFC 7047, 4.1.5), so that a port moved to another VLAN is noticed at
-//! once and not at the next regular pass. A notification only triggers a pass, which reads the new state.
+//! Subscribes to port changes in Open vSwitch's database (RFC 7047, 4.1.5), so that a port's move to another VLAN is noticed immediately, not at
+//! the next regular pass. A notification only triggers a pass, which reads the new state.
 
 use std::io::{BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -38,7 +38,7 @@ impl Watch {
         Self { changes }
     }
 
-    /// A number that differs if a port may have changed.
+    /// A number that changes whenever a port may have changed.
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Relaxed)
@@ -80,7 +80,7 @@ fn request() -> Value {
     json!({"method": "monitor", "params": ["Open_vSwitch", null, tables], "id": 1})
 }
 
-/// The answer to a message; None for a notification of a change, such as the reply to the monitor request.
+/// The answer to an echo request; None for other messages, such as changes and the reply to the monitor request.
 fn answer(message: &Message) -> Option<Value> {
     (message.method.as_deref() == Some("echo"))
         .then(|| json!({"result": message.params, "error": null, "id": message.id}))

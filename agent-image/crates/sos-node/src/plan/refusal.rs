@@ -5,7 +5,7 @@ use crate::desired::{DesiredPort, PortKind};
 use crate::observed::{Link, Observed};
 use crate::trial::RETRY_AFTER;
 
-/// Longest chain of stacked devices.
+/// Maximum length of a chain of stacked devices.
 const MAX_STACK: usize = 8;
 
 impl Planner<'_> {
@@ -36,7 +36,7 @@ impl Planner<'_> {
         }
     }
 
-    /// The node's own use of a device: on the bridge, the device's packets would belong to the bridge.
+    /// The node's own use of a device, which the bridge would cut off by taking the device's packets.
     fn cuts_off(&self, name: &str, link: &Link) -> Option<String> {
         if let Some(lost) = self.observed.cut_off.get(name) {
             let minutes = RETRY_AFTER.as_secs() / 60;

@@ -1,4 +1,4 @@
-//! The veth pair where connections that must not be plain are reset.
+//! The veth pair at which connections that must not be plain are reset.
 
 use super::Planner;
 use crate::change::Change;
