@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _wrong_addresses(nodes: list[Node], endpoints: dict[str, tuple[str, ...]]) -> str:
-    """Return what is wrong with the first address of the command line that is no IPv4 address, "" if none is."""
+    """Return a message about the first address of the command line that is not IPv4, "" if all are."""
     for node in nodes:
         if node.address and not is_ipv4(node.address):
             return f"--node {node.name}: {node.address!r} is not an IPv4 address, which tunnels need"

@@ -190,7 +190,7 @@ class Reconciler:
         try:
             await self._p.cluster.merge(secret, patch)
         except OperatorError as error:
-            # A rotation that stands still does no harm, and everything else goes on.
+            # A stalled rotation does no harm, and everything else continues.
             log.warning(f"{word}: the next step cannot be written: {error}", extra={"object": name})
             return True
         log.info(f"{word}: {said}", extra={"object": name})
@@ -320,7 +320,7 @@ class Reconciler:
             log.warning(f"status of {name} not written: {error}", extra={"object": name})
             return
         self._written[write.obj["metadata"]["uid"]] = now
-        # The pass goes on with what the server has now, so that a second publication compares with it.
+        # The pass continues with the server's present status, so that a second publication compares with it.
         write.obj["status"] = answer.get("status") or {}
         if fingerprint(answer) == fingerprint(write.obj):
             write.obj["metadata"]["resourceVersion"] = answer["metadata"]["resourceVersion"]

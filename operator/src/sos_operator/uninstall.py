@@ -58,7 +58,7 @@ async def uninstall(settings: Settings, timeout: float, *, purge: bool = False) 
     """
     clock = Clock(time.monotonic(), timeout)
     async with assembled(settings, Metrics()) as parts:
-        parts.observer.spare(OWN_KINDS)  # users' objects and CRDs may be gone already: helm's hook comes after a purge
+        parts.observer.spare(OWN_KINDS)  # users' objects and CRDs may be gone already: helm's hook may run after a purge
         await _retried(clock, lambda: _stop_operator(parts, clock))
         seen = await _see(parts)
         await _retried(clock, lambda: _clear_nodes(parts, seen, clock))
@@ -202,7 +202,7 @@ async def _sign_off(parts: Parts) -> None:
 
 
 async def _purge(cluster: Cluster, clock: Clock) -> list[Object]:
-    """Delete users' objects, then their kinds; returns what is still there at the end (held by another client's finalizer)."""
+    """Delete users' objects, then their kinds; return the objects still there at the end (held by another client's finalizer)."""
     left = await _deleted(clock, lambda: _all(cluster, OWN_KINDS), cluster)
     if left:
         return left  # deleting a kind would delete them, too, and hang with them

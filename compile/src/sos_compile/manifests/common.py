@@ -32,7 +32,7 @@ def build_labels(settings: Settings, component: str, extra: Mapping[str, str]) -
 
 
 def build_selector(settings: Settings, component: str, extra: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels a Service or DaemonSet selects its pods by: those that never change (selectors are immutable)."""
+    """Return the labels a Service or DaemonSet selects its pods by: labels that never change (selectors are immutable)."""
     return {
         "app.kubernetes.io/name": "sos",
         "app.kubernetes.io/instance": settings.release,

@@ -1,6 +1,6 @@
 """Frozen values that the steps of a compilation hand to each other. No step's logic.
 
-`World` goes in, `Network` is what the objects mean together, document formats and `Compiled` come out:
+`World` goes in, `Network` is the resolved configuration of all objects, document formats and `Compiled` come out:
 
 `world`       input and output of `compile_world`: World, Settings, Observed, Allocations, Facts, Compiled
 `resources`   one admitted object of each kind, parsed: units in names, addresses as addresses

@@ -82,7 +82,7 @@ class Transport(Model):
     block_bytes: Annotated[int, Field(ge=0, le=262_144)]
     queue_bytes: Annotated[int, Field(ge=0, le=2**32 - 1)]
     congestion_control: Literal["Auto", "Cubic", "BBR", "Reno"]
-    # left out where it says nothing: those who do not know the field refuse documents with it
+    # omitted for TCP: programs that do not know the field refuse documents with it
     protocol: Annotated[Literal["TCP", "QUIC"], Field(exclude_if=lambda value: value == "TCP", json_schema_extra=OPTIONAL)] = "TCP"
 
 
@@ -113,7 +113,7 @@ class DatapathEntry(Model):
     dpid: Dpid
     name: Name
     forwarding: Literal["Node", "Controller"]
-    # left out where there is none, or nobody needs to know: those who do not know the field refuse documents with it
+    # omitted if empty or not needed: programs that do not know the field refuse documents with it
     labelled_ports: Annotated[list[Device], Field(max_length=32, exclude_if=lambda ports: not ports, json_schema_extra=OPTIONAL)] = []
 
 
@@ -173,7 +173,7 @@ class ServiceEntry(Model):
     mode: Literal["Accelerate", "Observe"]
     percent: Annotated[int, Field(ge=0, le=100)]
     setup: Literal["Reactive", "Proactive"]
-    # left out where it is Learned, which is what its absence means
+    # omitted for Learned, the meaning of its absence
     accept: Annotated[
         Literal["Learned", "Confirmed", "Early"], Field(exclude_if=lambda value: value == "Learned", json_schema_extra=OPTIONAL)
     ] = "Learned"
@@ -312,7 +312,7 @@ class NodeConfig(Document):
     agent_ports: Annotated[list[AgentPort], Field(max_length=256)]
     controllers: Annotated[list[Annotated[str, Field(pattern=r"^tcp:[0-9.]+:[0-9]{1,5}$")]], Field(max_length=16)]
     base_flows: Annotated[list[BaseFlow], Field(max_length=16_384)]
-    # left out where no service requires anything: those who do not know the field refuse documents with it
+    # omitted if no service requires anything: programs that do not know the field refuse documents with it
     reject_port: Annotated[RejectPort | None, Field(exclude_if=lambda port: port is None, json_schema_extra=OPTIONAL)] = None
 
 
@@ -369,7 +369,7 @@ class AgentService(Model):
     role: Literal["Ingress", "Egress"]
     peer: Label
     setup: Literal["Reactive", "Proactive"]
-    # left out where it is Early, which is what its absence means: agents of before it refuse documents with it
+    # omitted for Early, the meaning of its absence: agents of earlier versions refuse documents with it
     accept: Annotated[
         Literal["Learned", "Confirmed", "Early"], Field(exclude_if=lambda value: value == "Early", json_schema_extra=OPTIONAL)
     ] = "Early"

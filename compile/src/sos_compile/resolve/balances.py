@@ -125,7 +125,7 @@ class _Room:
         return True
 
     def _free(self, placed: PlacedBalance) -> bool:
-        """Check that no other balance uses the uplinks' addresses: replies could not be told apart."""
+        """Check that no other balance uses the uplinks' addresses: replies would be ambiguous."""
         for uplink, _ in placed.uplinks:
             holder, by = self.taken.get((placed.site, uplink.name), (placed.client, ""))
             if holder != placed.client:

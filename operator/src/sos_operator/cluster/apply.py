@@ -1,4 +1,4 @@
-"""Carries out changes, one call after the other, and remembers what each apply left."""
+"""Carries out changes, one call after the other, and remembers the result of each apply."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Applier:
         return result
 
     def remember_only(self, refs: Iterable[Ref]) -> None:
-        """Drop remembered applies of all other objects: their children may have been removed by others."""
+        """Drop the remembered applies of all other objects, which other clients may have removed."""
         wanted = frozenset(refs)
         self.memory = {ref: left for ref, left in self.memory.items() if ref in wanted}
 
@@ -87,7 +87,7 @@ class Applier:
         self._metrics.writes.labels(verb=verb, kind=ref.kind, result=outcome).inc()
 
     async def apply(self, manifest: Manifest) -> Manifest:
-        """Apply one object and remember what it left. Raises OperatorError."""
+        """Apply one object and remember the result. Raises OperatorError."""
         answer = await self._cluster.apply(manifest)
         self.memory[ref_of(manifest)] = applied(manifest, answer)
         return answer

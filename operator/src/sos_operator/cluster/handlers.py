@@ -66,7 +66,7 @@ async def _operator(
 
 
 async def _until_one_ends(root: Collection[asyncio.Task[Any]]) -> None:
-    """Wait for the first task of an operator to end, and raise what it raised.
+    """Wait for the first task of an operator to end, and raise its exception.
 
     kopf.run_tasks stops the other tasks before it ends, which takes 5 s, and hangs if a watcher loses its cancellation, as in kopf 1.45 if
     a stream ends at that moment. Then no watch runs, and the process does not end either.
@@ -128,7 +128,8 @@ def _settings(select: tuple[Kind, ...]) -> kopf.OperatorSettings:
     settings.posting.enabled = False  # events are written on transitions of conditions, not per log line
     settings.networking.request_timeout = 30
     settings.networking.connect_timeout = 10
-    # After the last attempt a watch restarts; by default it would reconnect up to 21 s after the API server is back.
+    # Delays between attempts; after the last attempt the watch restarts. By default it would reconnect up to 21 s after the API server is
+    # back.
     settings.networking.error_backoffs = (0.5, 1, 2, 2, 2)
     settings.watching.server_timeout = 300
     settings.watching.client_timeout = 310

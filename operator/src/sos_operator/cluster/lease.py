@@ -32,7 +32,7 @@ EXIT_LOST = 1
 
 
 class Candidate:
-    """One process and the Lease that it wants, has or had."""
+    """A process that wants, holds or held the Lease."""
 
     def __init__(self, cluster: Cluster, settings: Settings, turned: Callable[[bool], None]) -> None:
         self._cluster = cluster

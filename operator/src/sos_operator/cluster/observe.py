@@ -1,4 +1,4 @@
-"""Lists what changed since the last pass, and keeps the rest.
+"""Reads objects that changed since the last pass, and keeps all others.
 
 A list is complete by nature, so a pass never prunes by half a cache. Watches only mark objects as stale: a pass reads one or a few stale
 objects by name, instead of a list of a thousand unchanged objects.

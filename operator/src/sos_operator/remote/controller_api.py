@@ -18,8 +18,8 @@ ANSWER_MAX_BYTES = 32 * 1024 * 1024  # a status lists every datapath, agent and 
 
 
 def open_session() -> aiohttp.ClientSession:
-    """One connection for each request. While a Service is new its address may lead anywhere, and whatever answers there (a gateway's 404,
-    seen on kind) would be asked again and again over a connection that is kept."""
+    """Use one connection per request. A new Service's address may lead anywhere for a while, and a kept connection would send further
+    requests to the wrong server (a gateway's 404, seen on kind)."""
     return aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True))
 
 

@@ -3,7 +3,7 @@
 `status`      every object, and why some are not ready
 `topology`    a controller's datapaths, agents, hosts and links
 `flows`       sessions, and connections that went plain
-`trace`       what happens to one connection, and why
+`trace`       the expected outcome of one connection, and the reason
 `diagnose`    transfers between two sites, judged
 `report`      a support bundle
 `drain`       agents take no new sessions; wait for their running ones

@@ -36,7 +36,7 @@ AddressOption = Annotated[str, typer.Option(metavar="ADDRESS/LENGTH", help="In a
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options that select what to look at."""
+    """Options that select the subject of the diagnosis."""
 
     name: str
     namespace: str

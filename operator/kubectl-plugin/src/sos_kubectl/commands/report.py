@@ -70,7 +70,7 @@ def report(  # noqa: PLR0913, PLR0917 - one parameter per option
         lambda: {"file": str(path), "members": bundle.members, "missing": missing},
         lambda: [f"{path}: {bundle.members} files, {path.stat().st_size // 1024 + 1} KiB"],
     )
-    if bundle.members <= 2:  # itself and the list of what is missing
+    if bundle.members <= 2:  # itself and the list of missing members
         raise typer.Exit(options.FAILED)
 
 

@@ -106,7 +106,7 @@ def _run(kubectl: Kubectl, operator: Json, job: Json, timeout: int) -> str:
         _deleted(kubectl, name, where)
         say("\n".join(removal.interrupted(operator)))
         raise
-    except SourceError:  # not made, or made and not told
+    except SourceError:  # not created, or created without an answer
         _deleted(kubectl, name, where)
         raise
     if not over:

@@ -76,7 +76,8 @@ def addresses_asked(pods: list[Json]) -> set[str]:
 def build(name: str, network: Json, agents: Json, switch: Json, address: str | None) -> Json:
     """A pod on a node of a site, on the site's network, that waits for commands.
 
-    Image and pull settings are those of the site's agents (`agents`, their DaemonSet), the nodes those of its switches (`switch`).
+    Image and pull settings come from the DaemonSet of the site's agents (`agents`), the nodes from the DaemonSet of its switches
+    (`switch`).
     """
     told, where = agents["spec"]["template"]["spec"], switch["spec"]["template"]["spec"]
     meta = network["metadata"]

@@ -1,4 +1,4 @@
-"""`kubectl sos status`: every object on a line, then messages of objects that are not ready."""
+"""`kubectl sos status`: one line per object, then messages of objects that are not ready."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ Place = tuple[str, str]
 
 
 def left_nodes(sites: Collection[str], nodes: Collection[str], seen: Seen) -> tuple[Departing, ...]:
-    """Nodes that were given a node-config, are still in the cluster, and are not among `nodes`, by their sites, which are among `sites`.
+    """Departed nodes of `sites`: nodes that have a node-config and are still in the cluster, but are not among `nodes`.
 
     Sites that are invalid at the moment, or being deleted, are not among `sites`: their nodes stay as they are, or go with the site.
     """

@@ -60,8 +60,8 @@ def documents_digest(hashes: Mapping[str, str]) -> str:
 def next_issued(last: Issued, current: str, claims: Iterable[Claim], ours: Mapping[str, str] | Iterable[str]) -> Issued:
     """The generation for the documents with digest `current`: never below a generation in use, even if the record of the last one is lost.
 
-    `claims` are what controllers and nodes have in force and what lies in ConfigMaps, `ours` the hashes of the documents to send. A holder
-    of another document under our generation or a later one is overtaken, since it would refuse any document that is not newer
+    `claims` are of documents in force at controllers and nodes and of those in ConfigMaps, `ours` the hashes of the documents to send. A
+    holder of another document under our generation or a later one is overtaken, since it would refuse any document that is not newer
     (spec/controller-config.md clause 1, spec/node-config.md clause 1).
     """
     wanted = frozenset(ours)

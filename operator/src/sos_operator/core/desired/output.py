@@ -67,7 +67,7 @@ def build_output(
 
 
 def owners_of(manifests: Iterable[Object], failures: dict[Ref, str]) -> dict[tuple[str, str], str]:
-    """(kind, name) of the owner of each child that could not be applied -> what the API server said, with the child's name."""
+    """(kind, name) of the owner of each child that could not be applied -> the API server's message, with the child's name."""
     found: dict[tuple[str, str], str] = {}
     for manifest in manifests:
         message = failures.get(ref_of(manifest))

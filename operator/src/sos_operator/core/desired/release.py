@@ -1,4 +1,5 @@
-"""Children that belong to the release and not to one object: the controllers' disruption budget, and what Prometheus Operator reads."""
+"""Children that belong to the release and not to one object: the controllers' disruption budget, and the PodMonitors for Prometheus
+Operator."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from sos_operator.core.model.world import PREFIX, Seen, leaving, node_of
 
 DEFAULT_MAX_UNAVAILABLE = 1
 TURNS_ANNOTATION = "sos.network/rollout"
-"""Node -> hash of the document it was handed in its turn, as JSON."""
+"""Annotation, as JSON: node -> hash of the document given to it in its turn."""
 KEPT_FOR_NETWORKS = "it keeps what attaches its agents until the cluster has NetworkAttachmentDefinitions (Multus), or the pool says Host"
 ASKED_AHEAD = 4  # in every pass, ask this many nodes whose turn is next per busy node, and at least this many
 
@@ -109,7 +109,7 @@ def decide(nodes: Mapping[str, Standing], limit: int) -> Rollout:
         answer = nodes[failed[0]].answer
         why = f"the roll-out has stopped, because {failed[0]} failed with it" + (f": {answer.message}" if answer and answer.message else "")
         return Rollout(dict.fromkeys(waiting, why), True, busy)
-    # Unhealthy nodes come last and all together: no node waits for them, as they may be away for long. But they wait for the others:
+    # Unhealthy nodes come last and all together: no node waits for them, as they may be away for long. But they wait for healthy nodes:
     # a node that is unhealthy for a moment gets no untested document.
     well = [name for name in waiting if nodes[name].well]
     turns = well[: max(0, limit - len(busy))]

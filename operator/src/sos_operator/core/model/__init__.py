@@ -1,4 +1,4 @@
-"""Values that all decisions share, parsed from what the API server, nodes and controllers answered.
+"""Values that all decisions share, parsed from answers of the API server, nodes and controllers.
 
 `kinds`             kinds of objects the operator reads and writes
 `objects`           the type of an API object

@@ -1,4 +1,4 @@
-"""From verdicts to `status.conditions`: times that stay put, a summary, and what changed."""
+"""From verdicts to `status.conditions`: stable transition times, a summary, and the transitions."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def _version(obj: Object) -> Hashable:
 
 
 def parse_allocations(objects: Iterable[Object]) -> sos_compile.Allocations:
-    """The numbers and addresses given out before, read back from the objects' status.
+    """Numbers and addresses allocated before, read back from the objects' status.
 
     They are kept there and not in a child, so that datapath ids and agent addresses survive a removal and a new installation of the
     release.

@@ -1,6 +1,6 @@
 """Secrets: master keys, the key folders derived from them, and bearer tokens of controllers.
 
-`Reconciler` calls `secrets` for what must exist, then the two rotations, which need several passes each.
+`Reconciler` calls `secrets` for the Secrets that must exist, then the two rotations, each of which takes several passes.
 
 `keys`             the key Secrets and their content (derivation: `sos_compile.keys`)
 `secrets`          random Secrets, made once; derived Secrets, rendered in every pass

@@ -93,7 +93,7 @@ def build_secret(settings: Settings, name: str, component: str, files: Mapping[s
 
 
 def secret_files(secret: Object | None) -> dict[str, bytes]:
-    """The content of a Secret; what is not base64 is left out."""
+    """The content of a Secret; values that are not base64 are left out."""
     found = {}
     for name, text in ((secret or {}).get("data") or {}).items():
         try:
