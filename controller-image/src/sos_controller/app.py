@@ -62,7 +62,7 @@ MAX_CONNECTIONS = 4_096 + MAX_UNCLAIMED
 """Maximum number of connections: as many datapaths as a configuration may have, and MAX_UNCLAIMED."""
 
 GC_THRESHOLDS = (50_000, 20, 50)
-"""Thresholds of garbage collection: far above every 700 objects, since sessions make no reference cycles."""
+"""Thresholds of garbage collection: far less often than every 700 objects, since sessions make no reference cycles."""
 
 LEAVE_POLL_S = 0.01
 DELAY_GAP_S = 0.001

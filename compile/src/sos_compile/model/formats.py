@@ -147,7 +147,7 @@ class SiteEntry(Model):
     rewrite: Literal["Transparent", "OpenFlow"]
     datapaths: Annotated[list[DatapathEntry], Field(max_length=4096)]
     agents: Annotated[list[AgentEntry], Field(max_length=4096)]
-    # left out where there is none, as above
+    # omitted if empty, as above
     shares: Annotated[list[ShareEntry], Field(max_length=4096, exclude_if=lambda shares: not shares, json_schema_extra=OPTIONAL)] = []
 
 
@@ -377,7 +377,7 @@ class AgentService(Model):
     target: Annotated[SomePrefixes, Field(alias="to")]
     ports: Ports
     transport: AgentTransport
-    # left out where it is false: whether its connections may go over encrypted streams only
+    # True if its connections may use encrypted streams only; omitted if False
     encrypted_only: Annotated[bool, Field(exclude_if=lambda value: not value, json_schema_extra=OPTIONAL)] = False
     labels: Annotated[int, Field(ge=1, le=STREAM_PORTS)]
 

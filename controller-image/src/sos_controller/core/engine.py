@@ -38,7 +38,7 @@ READ_AGAIN_S = 5.0
 AWAY_S = 3600.0
 """Time after which an agent whose switch is silent or disconnected is lost; until then its traffic may continue."""
 DEAF_AFTER_S = 0.5
-"""Maximum gap between two ticks. After a longer gap the controller itself was stopped, and could neither receive nor send."""
+"""Maximum gap between two ticks. A longer gap means that the controller itself was stopped, and could neither receive nor send."""
 LISTEN_S = 1.5
 """Time after such a gap until silence counts again: one and a half probe intervals."""
 SILENT = 0.5

@@ -1,7 +1,7 @@
 """Compare desired children with those in the cluster, and plan the calls that make them agree.
 
-Nothing is created because it "does not exist": every child is applied whole, unless the child in the cluster is exactly what our last apply
-of the same manifest returned.
+Nothing is created because it "does not exist": every child is applied whole, unless the cluster's object is exactly what our last apply of
+the same manifest returned.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ from sos_controller.core.wire.packets import Arp, Syn, build_arp_reply, build_ar
 
 CHECK_S = 0.25
 GROUP_AFTER_S = 3.0
-"""Maximum wait for all routers to answer before a group is first made, from its datapath's connection on: each later change moves
+"""Maximum wait, after its datapath connected, for all routers to answer before a group is first made: each later change moves
 connections."""
 MAX_CONNECTIONS = 65_536
 """Maximum number of connections of one datapath with entries of their own; further connections use the group."""

@@ -39,14 +39,14 @@ from sos_controller.core.wire.packets import build_arp_request, complete_checksu
 MAX_ROUTES = 16_384
 """Maximum number of destinations over all datapaths; the least recently requested is dropped."""
 MAX_HELD, HELD_S = 256, 3.0
-"""Maximum number of packets that wait for their destination's answer, and time limit. A further packet replaces the oldest."""
+"""Maximum number of packets that wait for their destination's answer, and their maximum wait. A further packet replaces the oldest."""
 QUIET_S = 1
 """Hard timeout of the entry that drops packets to a destination being resolved, to prevent further packet-ins."""
 CHECK_S = 0.1
 CONFIRM_AFTER_S = 3.0
 """Delay before the host of an earlier run's route is asked: ports have normally settled by then (PORT_SETTLE_S)."""
 CONFIRM_GAP_S, CONFIRM_TIMES = 1.0, 3
-"""Interval and number of unanswered requests after which a host, and its route, are gone."""
+"""Interval of requests, and number of unanswered ones after which a host and its route are gone."""
 MAX_CONFIRMED = 64
 """Maximum number of such requests in one tick."""
 

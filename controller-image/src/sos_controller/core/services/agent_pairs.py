@@ -34,8 +34,8 @@ PairKey = tuple[AgentId, AgentId]
 
 
 class Pair(NamedTuple):
-    """Two agents and the path of each label, from the lower agent id to the higher. Label 0 has the cheapest path; if paths are few, labels
-    share."""
+    """Two agents and the path of each label, from the lower agent id to the higher. Label 0 has the cheapest path; with fewer paths than
+    labels, labels share paths."""
 
     low: AgentId
     high: AgentId
