@@ -17,7 +17,7 @@ use sos_wire::{AgentId, MacAddress, SiteId};
 
 mod check;
 
-/// Largest document in bytes (node-config.md clause 13).
+/// Maximum size of a document in bytes (node-config.md clause 13).
 pub const MAX_DOCUMENT_BYTES: usize = 4 * 1024 * 1024;
 /// Maximum number of peer sites (node-config.md clause 13).
 pub const MAX_PEERS: usize = 1_024;

@@ -1,4 +1,4 @@
-//! Policy: which flows the agent relays, over which streams, and what it reports. Pure.
+//! Policy: the flows that the agent relays, their streams, and the reports about them. Pure.
 
 pub mod arming;
 pub mod classifier;

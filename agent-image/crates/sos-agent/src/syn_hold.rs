@@ -33,7 +33,7 @@ pub const CLAIM_WITHIN: Duration = Duration::from_secs(10);
 pub struct Covered {
     /// Setting of its service.
     pub accept: Accept,
-    /// The far agent.
+    /// The egress agent.
     pub peer: AgentId,
     /// UUID of its session.
     pub session: SessionUuid,
@@ -52,12 +52,12 @@ pub enum Step {
     Release(AgentId, SessionUuid),
 }
 
-/// Request to the far agent.
+/// Request to the egress agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ask {
     /// The session that may begin.
     pub session: SessionUuid,
-    /// The far agent.
+    /// The egress agent.
     pub peer: AgentId,
     /// The connection.
     pub flow: FlowKey,
@@ -128,7 +128,7 @@ impl SynHold {
         self.hold(syn, covered, now).map(Step::Ask)
     }
 
-    /// Repeats a request that, or whose answer, may have been lost with a stream.
+    /// Repeats a request: the request or its answer may have been lost with a stream.
     fn repeat(&mut self, session: SessionUuid, syn: Syn) -> Option<Step> {
         let asked = self.asked.get_mut(&session)?;
         let again = asked.ask.flow == syn.flow;

@@ -28,7 +28,7 @@ pub enum PortKind {
     Reject,
 }
 
-/// Port numbers of agents (spec/node-config.md clause 6): 34001 + slot, below those of tunnels.
+/// Port numbers of agents (spec/node-config.md clause 6): 34001 + slot, below the tunnels' numbers.
 const AGENT_OFPORTS: std::ops::Range<u32> = 34_001..35_000;
 
 /// True for our port of an agent, recognised by the port number that its row requests.

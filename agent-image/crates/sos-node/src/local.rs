@@ -87,8 +87,7 @@ pub fn parse_routes(routes: &mut Routes, family: &str, printed: &str) -> Result<
     Ok(())
 }
 
-/// The ip(8) arguments that add a route again; none if the route has an unknown attribute, without which the restored route would be a different
-/// one.
+/// The ip(8) arguments that add a route again; none if the route has an unknown attribute, which the restored route would lack.
 fn words(family: &str, route: &Value) -> Option<String> {
     let mut text = format!("{family} {}", route["dst"].as_str()?);
     let mut add = |word: &str, value: &Value| match value {

@@ -4,7 +4,7 @@
 //! removed before the entries that guard them, and new ports are added after all entries and after setting "no flood" on the existing ports:
 //!
 //! 1. devices; 2. the bridge, its settings, ports removed; 3. no flood; 4. base entries; 5. ports added;
-//! 6. no flood of those; 7. offloads; 8. addresses of the local port; 9. unused devices removed.
+//! 6. no flood of the added ports; 7. offloads; 8. addresses of the local port; 9. unused devices removed.
 //!
 //! Open vSwitch drops all entries of a bridge when it gets its first controller or loses its last one
 //! (`connmgr_set_controllers`), so the base entries are installed again after such a change.

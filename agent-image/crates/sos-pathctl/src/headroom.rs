@@ -54,7 +54,7 @@ struct Window {
     rtt: Duration,
     /// The shortest queueing delay.
     queue: Duration,
-    /// At least one sample measured the queue; all such samples saw a queue; some of them did.
+    /// `measured`: a sample measured the queue; `all_queued`: all such samples saw a queue; `some_queued`: some of them did.
     measured: bool,
     all_queued: bool,
     some_queued: bool,

@@ -11,7 +11,7 @@ use crate::sample::{StreamCounters, StreamSample};
 use crate::tuning::{CongestionControl, Decision, Parameters, PathConfig, SocketTuning, pacing, unsent};
 
 /// Age at which bbr's model of the path is restarted while its streams share a limit. After ten seconds without a shorter round trip bbr stops
-/// for a fifth of a second (PROBE_RTT) to drain its own queue, which might hide one. Below the limit there is no queue.
+/// for a fifth of a second (PROBE_RTT), as its own queue might hide a shorter one. Below the limit there is no queue to drain.
 const MODEL_MAX_AGE: Duration = Duration::from_secs(8);
 
 /// One stream of the path.

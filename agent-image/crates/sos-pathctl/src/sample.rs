@@ -16,7 +16,7 @@ const MEASURES_QUEUE: u64 = 4096;
 pub struct StreamCounters {
     /// Smoothed round trip.
     pub rtt: Duration,
-    /// Lowest round trip.
+    /// Minimum round trip.
     pub min_rtt: Duration,
     /// Data segments sent, retransmissions included.
     pub segments: u32,
@@ -62,7 +62,7 @@ pub struct DeliverySample {
     pub elapsed: Duration,
     /// Smoothed round trip now.
     pub rtt: Duration,
-    /// Lowest round trip.
+    /// Minimum round trip.
     pub min_rtt: Duration,
 }
 
@@ -95,7 +95,7 @@ impl DeliverySample {
         self.bytes >= MEASURES_QUEUE
     }
 
-    /// Bytes a second.
+    /// Bytes per second.
     #[must_use]
     pub fn rate(&self) -> f64 {
         self.bytes as f64 / self.elapsed.as_secs_f64().max(1e-3)

@@ -45,7 +45,7 @@ pub(crate) struct StartupLimiter {
     streams: BTreeMap<u64, Stream>,
     /// Highest total rate of this window; and of the previous window or, under a limit, of all windows since the limit began.
     most: (f64, f64),
-    /// The limit in force, or the last one.
+    /// The current or the last limit.
     hold: Option<Hold>,
 }
 

@@ -34,7 +34,7 @@
 //! | modules | part |
 //! |---|---|
 //! | `session` (`interface`, `transmit`, `marks`, `close`) | the session: frames in, frames and events out |
-//! | `sender` | the sending half: blocks, and retransmission of those on a lost stream |
+//! | `sender` | the sending half: blocks, and their retransmission after the loss of a stream |
 //! | `sender::retransmit`, `redundancy` | copies of late blocks and of the tail, and the allowance for them |
 //! | `read_ahead` | limit of bytes read from the host |
 //! | `receiver`, [`reorder`], [`credit`] | the receiving half: order, flow control |
@@ -73,7 +73,7 @@ pub use stats::{Cause, Retransmitted, SessionStats};
 pub const ASK_AGAIN: std::time::Duration = std::time::Duration::from_millis(5);
 /// Default block size: the best in measurements while a path's rate still grows; 8 KiB costs 70 % more CPU.
 pub const DEFAULT_BLOCK: usize = 64 << 10;
-/// Largest block: one frame's payload.
+/// Maximum block size: one frame's payload.
 pub const MAX_BLOCK: usize = sos_wire::frame::MAX_PAYLOAD;
 /// Smallest block size that may be requested.
 pub const MIN_BLOCK: usize = 4 << 10;

@@ -386,7 +386,7 @@ impl Session {
         }
     }
 
-    /// True while an answer of the peer, or what follows it, is outstanding.
+    /// True while an answer of the peer, or its consequence, is outstanding.
     fn waits(&self) -> bool {
         let Opening::Repeat { sent_on, .. } = &self.opening else {
             return self.heard && (self.sender.awaits_ack() || self.has_all());

@@ -178,7 +178,7 @@ pub struct OpenRequest {
     pub queue_bytes: u32,
     /// Path labels that may be used.
     pub labels: Labels,
-    /// Compress data towards the peer where that pays.
+    /// Compress data towards the peer if that makes the session faster.
     pub compress: bool,
     /// Maximum number of streams per label; `None`: the default, as the service sets none.
     pub streams: Option<usize>,
@@ -222,7 +222,7 @@ pub struct Stats {
     pub streams_quic: u64,
     /// Times that QUIC failed on a path label, so that its streams used TCP for a while.
     pub quic_fallbacks_total: u64,
-    /// Streams dialed or accepted whose handshake succeeded.
+    /// Streams dialed or accepted with a successful handshake.
     pub streams_total: u64,
     /// Streams that died.
     pub streams_lost_total: u64,

@@ -7,7 +7,7 @@ use crate::error::WireError;
 use crate::id::{AgentId, BootId, KeyId, MacAddress, SiteId, VERSION};
 use crate::keys::{Key, TAG_LEN};
 
-/// Longest beacon in bytes.
+/// Maximum length of a beacon in bytes.
 pub const MAX_LEN: usize = 512;
 /// Bytes before the name.
 const FIXED_LEN: usize = 120;

@@ -11,7 +11,7 @@ pub enum WireError {
     /// A length field or the whole message is over its bound, or disagrees with the number of bytes.
     #[error("wrong length")]
     Length,
-    /// The first four bytes are not the expected ones.
+    /// The first four bytes are not the expected magic.
     #[error("wrong magic")]
     Magic,
     /// A version that this code does not support (README.md clause 3).

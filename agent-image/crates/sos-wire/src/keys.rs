@@ -167,7 +167,7 @@ impl Keyring {
         self.agreed = Some(id);
     }
 
-    /// The key to send with: the one with the highest id, or with the highest id up to the agreed one.
+    /// The key to send with: the highest id, or the highest id up to the agreed one.
     pub fn sending(&self) -> Option<(KeyId, &Key)> {
         let agreed = self.agreed.and_then(|agreed| self.keys.range(..=agreed).next_back());
         agreed.or_else(|| self.keys.last_key_value()).map(|(id, key)| (*id, key))

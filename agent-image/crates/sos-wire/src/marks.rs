@@ -2,7 +2,7 @@
 
 use crate::error::WireError;
 
-/// Largest DSCP: six bits (RFC 2474, section 3).
+/// Maximum DSCP: six bits (RFC 2474, section 3).
 const MAX_DSCP: u8 = 63;
 
 /// DSCP and TTL of a host's packets at the agent next to the host.

@@ -13,7 +13,7 @@ pub use crate::plain_report::{
     MAX_PLAIN_ROWS, MAX_PLAIN_SAMPLES, PlainReason, PlainReport, PlainRow, PlainSample,
 };
 
-/// Longest order in bytes.
+/// Maximum length of an order in bytes.
 pub const MAX_LEN: usize = 1400;
 const HEADER_LEN: usize = 64;
 const MAGIC: [u8; 4] = *b"SOSO";
@@ -33,7 +33,7 @@ pub struct OrderHeader {
     pub sequence: u64,
     /// Milliseconds since 1970.
     pub time_ms: u64,
-    /// Sequence of the order that this one answers, 0 = none.
+    /// Sequence of the order being answered, 0 = none.
     pub reply_to: u64,
 }
 

@@ -34,7 +34,7 @@ pub struct PathRow {
     pub streams: u16,
     /// Round trip in microseconds, 0 = unknown.
     pub rtt_us: u32,
-    /// Lowest recent round trip in microseconds, 0 = unknown.
+    /// Minimum recent round trip in microseconds, 0 = unknown.
     pub min_rtt_us: u32,
     /// Bytes from hosts passed to streams.
     pub sent: u64,

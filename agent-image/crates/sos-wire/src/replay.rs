@@ -5,7 +5,7 @@ use crate::id::BootId;
 
 /// Size of the replay window: number of sequences remembered behind the highest.
 pub const WINDOW: u64 = 128;
-/// Largest difference between the clock in a message with a new boot id and the receiver's, in milliseconds.
+/// Maximum difference between the clock in a message with a new boot id and the receiver's clock, in milliseconds.
 pub const CLOCK_TOLERANCE_MS: u64 = 30_000;
 
 /// Replay state of one sender, for messages whose tag is valid.

@@ -7,7 +7,7 @@ use super::{
     MAX_STREAM_PORTS, PortRange,
 };
 
-/// Longest interface name of the kernel (IFNAMSIZ - 1).
+/// Maximum length of an interface name in the kernel (IFNAMSIZ - 1).
 const MAX_INTERFACE_NAME: usize = 15;
 
 impl AgentConfig {

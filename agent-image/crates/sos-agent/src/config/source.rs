@@ -112,7 +112,7 @@ impl Source {
         }
     }
 
-    /// The configuration at start: the file's, else the last good one.
+    /// The configuration at start: from the file, else the last good copy.
     ///
     /// # Errors
     /// The error in the file, if there is no good copy either.

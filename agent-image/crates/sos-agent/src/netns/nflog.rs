@@ -11,7 +11,7 @@ use tokio::net::UdpSocket;
 /// Messages of nfnetlink_log: NFNL_SUBSYS_ULOG and NFULNL_MSG_PACKET or NFULNL_MSG_CONFIG (linux/netfilter/nfnetlink_log.h).
 const PACKET: u16 = 4 << 8;
 const CONFIG: u16 = 4 << 8 | 1;
-/// NLMSG_ERROR, which is also an acknowledgement: with error 0.
+/// NLMSG_ERROR, also used as acknowledgement with error 0.
 const ERROR: u16 = 2;
 /// NLM_F_REQUEST and NLM_F_ACK.
 const REQUEST: u16 = 1 | 4;
@@ -59,7 +59,7 @@ impl Copies {
         }
     }
 
-    /// Receives one datagram; after an overflow, the next one.
+    /// Receives one datagram; skips an overflow error.
     ///
     /// # Errors
     /// Error of the kernel.

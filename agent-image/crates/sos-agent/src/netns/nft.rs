@@ -4,7 +4,7 @@
 //!
 //! 1. To one of the agent's own addresses: delivered (streams, orders).
 //! 2. A bare SYN that went plain before stays plain: its retransmissions must get the same verdict.
-//! 3. A bare SYN with MD5, AO or MPTCP options goes plain: those ends would notice a relay.
+//! 3. A bare SYN with MD5, AO or MPTCP options goes plain: hosts that use these would notice a relay.
 //! 4. A bare SYN that the switch has marked as belonging to a service that is not yet, or no longer, armed goes plain (spec/node-config.md
 //!    clause 22).
 //! 5. A bare SYN to a server that has not answered recently (`unreachable`) goes plain.

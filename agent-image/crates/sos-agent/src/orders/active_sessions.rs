@@ -1,4 +1,4 @@
-//! Active sessions of this agent, by UUID and party: ordered ones with their controller, and unordered ones.
+//! Active sessions of this agent, by UUID and party: sessions ordered by a controller, and unordered sessions.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddrV4;

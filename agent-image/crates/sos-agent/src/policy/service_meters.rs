@@ -1,4 +1,4 @@
-//! Service meters: bytes per service (spec/order.md clause 13), and reports of them, measured without extra packets.
+//! Service meters: bytes per service (spec/order.md clause 13), measured without extra packets, and their reports.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

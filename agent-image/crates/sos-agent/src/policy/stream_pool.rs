@@ -71,7 +71,7 @@ impl DepartingPeers {
         self.0.len() < before
     }
 
-    /// The listed peers and those kept.
+    /// The listed peers and the peers kept for preparations.
     #[must_use]
     pub fn with(&self, mut now: Vec<PeerConfig>) -> Vec<PeerConfig> {
         let listed: BTreeSet<AgentId> = now.iter().map(|peer| peer.agent).collect();
@@ -86,7 +86,7 @@ fn streams(config: &AgentConfig, peer: &Peer) -> usize {
     named_streams(config, peer).unwrap_or(PeerConfig::DEFAULT_STREAMS) + PeerConfig::RESERVED_STREAMS
 }
 
-/// Largest number of streams that a service towards a peer's site names.
+/// Maximum number of streams named by a service towards a peer's site.
 fn named_streams(config: &AgentConfig, peer: &Peer) -> Option<usize> {
     let services = config.services.iter().filter(|service| service.peer == peer.site);
     services.map(|service| usize::from(service.transport.streams)).filter(|streams| *streams > 0).max()

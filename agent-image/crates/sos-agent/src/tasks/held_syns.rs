@@ -20,7 +20,7 @@ use crate::syn_hold::syn::Syn;
 use crate::syn_hold::{Ask, Covered, Step, is_servers};
 use crate::tasks::ingress::far_agent;
 
-/// Longest datagram of copies: one packet and its attributes.
+/// Maximum size of a datagram of copies: one packet and its attributes.
 const BUFFER: usize = 128 << 10;
 /// Sleep of the task while no SYN is held.
 const IDLE: Duration = Duration::from_secs(1);

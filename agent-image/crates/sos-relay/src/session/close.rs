@@ -39,7 +39,7 @@ impl Session {
         matches!(self.state, State::Running) && !self.needs_no_peer()
     }
 
-    /// The closing Ack, sent once after this end has finished, to a peer that may not have finished. It may be lost, as the peer also asks.
+    /// The closing Ack, sent once after this end has finished, to a peer that may not have finished. If it is lost, the peer asks.
     pub fn closing_ack(&mut self) -> Option<Body> {
         let due = matches!(self.state, State::Closed) && !std::mem::replace(&mut self.peer_through, true);
         due.then(|| Body::Ack {

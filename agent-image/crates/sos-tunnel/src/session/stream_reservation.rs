@@ -80,7 +80,8 @@ mod tests {
         }
     }
 
-    /// Reserved streams among streams with these labels, with parallelism 2 except for those in `others`; those in `stalled` have stalled.
+    /// Reserved streams among streams with these labels, with parallelism 2. Streams in `others` have another parallelism; streams in `stalled`
+    /// have stalled.
     fn reserved(labels: &[u8], stalled: &[usize], others: &[usize], sent: u64) -> Vec<usize> {
         let view = |(at, label): (usize, &u8)| StreamView {
             stalled: stalled.contains(&at),

@@ -46,7 +46,7 @@ impl Words {
     /// Creates a map of `count` words of 64 bits, all zero.
     ///
     /// # Errors
-    /// `PermissionDenied` without BPF or SYS_ADMIN, or where locked memory is bounded (before Linux 5.11).
+    /// `PermissionDenied` without BPF or SYS_ADMIN, or if locked memory is bounded (before Linux 5.11).
     pub(crate) fn new(count: u32) -> io::Result<Self> {
         #[repr(C)]
         struct Attributes {
@@ -71,7 +71,7 @@ impl Words {
         Ok(Self { map, first: at.cast_const().cast(), count })
     }
 
-    /// The word at an index, as it is now.
+    /// Current value of the word at an index.
     pub(crate) fn get(&self, index: usize) -> u64 {
         assert!(index < self.count, "word {index} of {}", self.count);
         // SAFETY: inside the mapping, aligned, and written by the kernel in one piece.

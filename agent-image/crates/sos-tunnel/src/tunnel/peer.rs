@@ -152,7 +152,7 @@ impl Peer {
             for old in std::mem::take(&mut state.streams) {
                 old.close();
             }
-            // The new boot numbers its sessions from the start: remnants of old sessions must not be mistaken for new ones.
+            // The new boot numbers its sessions from the start: frames of old sessions must not reach new sessions.
             for mailbox in std::mem::take(&mut state.sessions).into_values() {
                 mailbox.push(Mail::PeerLost);
             }
