@@ -19,8 +19,8 @@
 //! 9. Any other bare SYN is remembered in `plain` and forwarded. A connection that goes plain for the first time is in `plain_seen` for a while,
 //!    with the reason as a mark; the agent reads it there ([`crate::policy::plain_traffic`]).
 //! 10. Any other packet is forwarded. If it has an acknowledgement and is inside `armed`, its connection is established without this agent, and
-//! is remembered in `plain` for [`STANDING_SECONDS`]: a retransmitted SYN may still be on its way here, held by the controller while the
-//! server's answer to the first SYN arrived.
+//!     is remembered in `plain` for [`STANDING_SECONDS`]: a retransmitted SYN may still be on its way here, held by the controller while the
+//!     server's answer to the first SYN arrived.
 
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
