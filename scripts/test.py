@@ -5,6 +5,9 @@ switches to serve is not kept waiting for seconds. Slow tests run when they are 
 want the machine to themselves (the same), and those that take minutes (`make test-soak`, `make test-compiled`). A suite that cannot be run,
 runs no test or ends badly without a failed test counts as one failure: nothing is lost in a sum. Each suite's output is kept in
 out/test/<suite>.log. Ctrl-C ends what runs, labs and API servers included.
+
+SOS_REPEAT_FAILED=N repeats failed tests once, alone, after all suites: only in suites with at most N of them, and all must pass then.
+Tests that pass alone are listed as unstable and counted as passed. CI on shared cores sets the variable; nightly runs and `make test` do not.
 """
 
 from __future__ import annotations
@@ -33,6 +36,8 @@ AT_ONCE = max(1, min(3, os.cpu_count() or 1))  # suites, and files of one
 NICE = 10  # of what computes, beside what has sockets, timers and switches to serve
 _TESTS_NAMESPACE = re.compile(r"(sosn-\w+-[0-9a-f]{8}|c[0-9a-f]{6}-\w+)\b")  # sos-node's and the controller's tests
 _CARGO_RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed;", re.MULTILINE)
+_CARGO_FAILED = re.compile(r"^test (\S+) (?:- should panic )?\.\.\. FAILED$", re.MULTILINE)
+_PYTEST_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?::.+?)(?: - .*)?$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,8 @@ class Suite:
     argv: tuple[str, ...]
     count: Callable[[str], Count]
     nice: int = 0
+    repeat: Callable[[str], Suite | None] = lambda _output: None
+    """Maps the suite's output to a suite of its failed tests only; None if the output names none."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +74,16 @@ def pytest_suite(folder: str, *arguments: str, name: str = "", files_at_once: in
     report = OUT / f"{name}.xml"
     # a file's tests share a lab, an API server or a controller
     workers = () if files_at_once == 1 else ("-n", str(files_at_once), "--dist", "loadfile")
-    argv = (sys.executable, "-m", "pytest", folder, *arguments, *workers, "--color=no", "-p", "no:cacheprovider", f"--junitxml={report}")
-    return Suite(name, argv, lambda _output: count_junit(report), nice)
+    options = ("--color=no", "-p", "no:cacheprovider")
+    argv = (sys.executable, "-m", "pytest", folder, *arguments, *workers, *options, f"--junitxml={report}")
+
+    def repeat(output: str) -> Suite | None:
+        failed = failed_pytest(output)
+        second_report = OUT / f"{name}-repeated.xml"
+        again = (sys.executable, "-m", "pytest", *failed, *options, f"--junitxml={second_report}")
+        return Suite(f"{name}-repeated", again, lambda _output: count_junit(second_report)) if failed else None
+
+    return Suite(name, argv, lambda _output: count_junit(report), nice, repeat)
 
 
 def compiled_suite() -> Suite:
@@ -77,13 +92,24 @@ def compiled_suite() -> Suite:
     ignored = (f"--ignore=controller-image/tests/process/test_controller_{name}.py" for name in left_out)
     source = pytest_suite("controller-image", *ignored, name="controller-compiled")
     modules = TOP / "out" / "compiled" / "site"
-    return replace(source, argv=("env", f"PYTHONPATH={modules}", f"SOS_COMPILED={modules}", *source.argv))
+    environment = ("env", f"PYTHONPATH={modules}", f"SOS_COMPILED={modules}")
+
+    def repeat(output: str) -> Suite | None:
+        failed = source.repeat(output)
+        return replace(failed, argv=(*environment, *failed.argv)) if failed else None
+
+    return replace(source, argv=(*environment, *source.argv), repeat=repeat)
 
 
 def cargo_suite(name: str, folder: str) -> Suite:
     """The tests of one Cargo workspace, unit, integration and documentation."""
     argv = ("cargo", "test", "--locked", "--no-fail-fast", "--workspace", "--manifest-path", f"{folder}/Cargo.toml")
-    return Suite(name, argv, count_cargo, NICE)
+
+    def repeat(output: str) -> Suite | None:
+        failed = failed_cargo(output)
+        return Suite(f"{name}-repeated", (*argv, "--", "--exact", *failed), count_cargo) if failed else None
+
+    return Suite(name, argv, count_cargo, NICE, repeat)
 
 
 def count_junit(report: Path) -> Count:
@@ -101,6 +127,16 @@ def count_cargo(output: str) -> Count:
     """Sums of cargo's `test result:` lines."""
     found = [(int(passed), int(failed)) for passed, failed in _CARGO_RESULT.findall(output)]
     return Count(sum(passed for passed, _ in found), sum(failed for _, failed in found))
+
+
+def failed_pytest(output: str) -> tuple[str, ...]:
+    """Node ids of failed tests, and of tests whose set-up or teardown failed, from pytest's summary."""
+    return tuple(dict.fromkeys(_PYTEST_FAILED.findall(output)))
+
+
+def failed_cargo(output: str) -> tuple[str, ...]:
+    """Names of failed tests of `cargo test`."""
+    return tuple(dict.fromkeys(_CARGO_FAILED.findall(output)))
 
 
 class Processes:
@@ -165,7 +201,16 @@ class Processes:
 PROCESSES = Processes()
 
 
-def run(suite: Suite, *, live: bool) -> Count:
+@dataclass(frozen=True)
+class Result:
+    """One suite's run."""
+
+    suite: Suite
+    count: Count
+    output: str
+
+
+def run(suite: Suite, *, live: bool) -> Result:
     """Run a suite; its output goes to its log, and to the terminal as it comes (`live`) or in one piece at its end."""
     print(f"== {suite.name}: {' '.join(suite.argv[:4])} ...", flush=True)
     started = time.monotonic()
@@ -180,7 +225,23 @@ def run(suite: Suite, *, live: bool) -> Count:
         f"{verdict}== {suite.name}: {counted.passed} passed, {counted.failed} failed in {took:.0f} s ({ended.cpu_s:.0f} s of CPU)",
         flush=True,
     )
-    return counted
+    return Result(suite, counted, output)
+
+
+def repeat_failed(result: Result, limit: int) -> tuple[Count, tuple[str, ...]]:
+    """Run a suite's failed tests once more, alone; returns the final count, and the tests that passed the second time.
+
+    More than `limit` failures point to a fault, not to a busy machine, and are not repeated. If one test fails again, all failures count.
+    """
+    failed = result.count.failed
+    second = result.suite.repeat(result.output) if 0 < failed <= limit else None
+    if second is None:
+        return result.count, ()
+    count = run(second, live=True).count
+    if count.failed or count.passed != failed:
+        return result.count, ()
+    names = failed_pytest(result.output) or failed_cargo(result.output)
+    return Count(result.count.passed + failed, 0), names
 
 
 def execute(suite: Suite, *, live: bool) -> tuple[str, Ended]:
@@ -217,7 +278,7 @@ def execute(suite: Suite, *, live: bool) -> tuple[str, Ended]:
     return "".join(lines), ended
 
 
-def side_by_side(suites: list[Suite]) -> list[Count]:
+def side_by_side(suites: list[Suite]) -> list[Result]:
     """Run suites a few at a time, in their order."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         try:
@@ -275,13 +336,17 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):  # handled here, so that suites do not inherit it ignored from a background job
         signal.signal(number, interrupt)
     try:
-        counts = side_by_side([suite for suite in together + slow if suite.name in wanted])
-        counts += [run(suite, live=True) for suite in alone if suite.name in wanted]
+        results = side_by_side([suite for suite in together + slow if suite.name in wanted])
+        results += [run(suite, live=True) for suite in alone if suite.name in wanted]
+        final = [repeat_failed(result, int(os.environ.get("SOS_REPEAT_FAILED", "0"))) for result in results]
     except KeyboardInterrupt:
         PROCESSES.end()
         sweep()
         print("interrupted: nothing is counted", file=sys.stderr)
         return 130
+    for name in [name for _, names in final for name in names]:
+        print(f"unstable: {name} failed beside other tests and passed alone", flush=True)
+    counts = [count for count, _ in final]
     passed, failed = sum(count.passed for count in counts), sum(count.failed for count in counts)
     print(f"{passed} passed, {failed} failed", flush=True)
     return 1 if failed or not counts else 0

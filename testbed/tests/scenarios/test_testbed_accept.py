@@ -140,8 +140,10 @@ def test_a_known_server_saves_a_round_trip_and_an_unknown_one_costs_none(net: La
         f"lab: first byte of 1 kB: plain {first[0] * 1e3:.1f} ms, known server {first[1] / first[0]:.3f}, unknown {first[2] / first[0]:.3f}"
     )
     assert not any(one["error"] for one in (*plain, *known, *unknown))
-    # Margins of a busy machine: medians of few connections; bench/measure/handshakes.py measures the ratios
-    assert first[1] < first[0] - RTT_S / 4 and first[1] < first[2] < first[0] + RTT_S
+    # Medians of few connections on a busy machine; bench/measure/handshakes.py measures the ratios. Known and unknown servers are compared
+    # with plain TCP only: the lab's control channel crosses no emulated path, so both may take the same time.
+    assert first[1] < first[0] - RTT_S / 4
+    assert first[2] < first[0] + RTT_S
     eventually("all have ended", lambda: sessions(net) == 0)
 
 
