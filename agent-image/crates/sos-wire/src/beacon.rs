@@ -21,7 +21,7 @@ const WILLING: u16 = 2;
 pub struct Beacon {
     /// Id of the beacon key that signs it.
     pub key_id: KeyId,
-    /// The site the agent claims to be at.
+    /// Site that the agent claims.
     pub site: SiteId,
     /// The agent accepts no new sessions and is shutting down.
     pub draining: bool,
@@ -49,7 +49,7 @@ pub struct Beacon {
     pub order_port: u16,
     /// TCP port of path label 0.
     pub first_stream_port: u16,
-    /// Number of stream ports, which is the number of path labels.
+    /// Number of stream ports: one per path label.
     pub stream_ports: u16,
     /// The agent's address on the site's network.
     pub address: Ipv4Addr,
@@ -129,11 +129,11 @@ fn bounded(len: usize, max: u8) -> Option<u8> {
 #[derive(Debug, Clone, Copy)]
 pub struct UnverifiedBeacon<'a> {
     bytes: &'a [u8],
-    /// The key id in it.
+    /// Key id in the beacon.
     pub key_id: KeyId,
-    /// The site in it.
+    /// Site in the beacon.
     pub site: SiteId,
-    /// The agent in it.
+    /// Agent in the beacon.
     pub agent: AgentId,
 }
 

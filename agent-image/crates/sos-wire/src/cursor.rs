@@ -57,7 +57,7 @@ impl<'a> Cursor<'a> {
         Ok(u64::from_be_bytes(self.array()?))
     }
 
-    /// Read an address; v1 accepts IPv4-mapped ones only.
+    /// Read an address; v1 accepts only IPv4-mapped addresses.
     pub(crate) fn address(&mut self) -> Result<Ipv4Addr, WireError> {
         let bytes: [u8; 16] = self.array()?;
         match bytes.strip_prefix(&MAPPED) {

@@ -6,16 +6,16 @@ use crate::error::WireError;
 use crate::frame::{Frame, HEADER_LEN, Header, MAX_PAYLOAD};
 use crate::payload::Payload;
 
-/// Maximum size of one frame in bytes, hence of the buffer that the decoder requests.
+/// Maximum size of a frame in bytes, and of the buffer that the decoder needs.
 pub const MAX_FRAME: usize = HEADER_LEN + MAX_PAYLOAD;
 /// Payloads up to this size are copied out: a slice would keep the whole read buffer alive for a few bytes.
 const COPY_LIMIT: usize = 4096;
-/// Minimum size of a part delivered as a frame of its own.
+/// Minimum number of bytes that [`Decoder::take_part`] delivers as a separate frame.
 const PART_MIN: usize = 16 << 10;
 
 /// Takes whole frames from the front of a buffer that the caller fills.
 ///
-/// The frames do not depend on how the bytes were cut into reads. After an error the stream is broken: every further call repeats the error
+/// The frames do not depend on the sizes of the reads. After an error the stream is broken: every further call returns the same error
 /// (frame.md clause 13).
 ///
 /// ```
@@ -38,7 +38,7 @@ impl Decoder {
     /// Take the next whole frame, or `None` if more bytes are needed.
     ///
     /// # Errors
-    /// The defect of the bytes; the stream must be closed.
+    /// The first defect in the bytes; the caller must close the stream.
     pub fn decode(&mut self, buffer: &mut BytesMut) -> Result<Option<Frame>, WireError> {
         if let Some(error) = self.broken {
             return Err(error);
@@ -46,20 +46,20 @@ impl Decoder {
         self.take(buffer).inspect_err(|error| self.broken = Some(*error))
     }
 
-    /// Bytes missing from the frame at the front, given `buffered` bytes: a hint for the next read. At most
+    /// Number of bytes that the first frame still lacks if `buffered` bytes are in the buffer: a hint for the next read. At most
     /// [`MAX_FRAME`].
     pub fn missing(&self, buffered: usize) -> usize {
         self.header.map_or(HEADER_LEN, |header| header.payload_len).saturating_sub(buffered)
     }
 
-    /// Take the received part of an incomplete Data frame as a Data frame of its own; the next part continues it. This is for callers whose
-    /// buffer has no room for the rest: a session takes bytes by their offset, so the parts need not be joined by copying. `None` if the part is
-    /// empty or so small that copying it is cheaper.
+    /// Take the received part of an incomplete Data frame as a separate Data frame; the next part continues at its end. Callers use this if
+    /// their buffer has no space for the rest. A session takes bytes by offset, so the parts need no copy to join them. Returns `None` if
+    /// the part is empty, or so small that a copy is cheaper.
     pub fn take_part(&mut self, buffer: &mut BytesMut) -> Option<Frame> {
         if buffer.len() < PART_MIN { None } else { self.take_begun(buffer) }
     }
 
-    /// Like [`Self::take_part`] for a part of any size, so that the rest can be received elsewhere.
+    /// Like [`Self::take_part`] for a part of any size, so that the caller can receive the rest outside the buffer.
     pub fn take_begun(&mut self, buffer: &mut BytesMut) -> Option<Frame> {
         let header = self.header.as_mut()?;
         let len = buffer.len();
@@ -70,13 +70,13 @@ impl Decoder {
         Some(part.carry(payload(buffer, len).into()))
     }
 
-    /// Remaining payload bytes of the Data frame that has begun, whether in the buffer or not; 0 if no frame has begun.
+    /// Remaining payload bytes of the incomplete Data frame, inside and outside the buffer; 0 if no Data frame is incomplete.
     pub fn begun(&self) -> usize {
         self.header.and_then(|header| header.data_len()).unwrap_or(0)
     }
 
-    /// Take the next bytes of that frame, received outside the buffer while the buffer is empty, as a Data frame of its own like
-    /// [`Self::take_part`].
+    /// Take the next bytes of the incomplete Data frame as a separate Data frame, like [`Self::take_part`]. The caller has received these
+    /// bytes outside the buffer, while the buffer was empty.
     ///
     /// # Panics
     /// If `payload` is empty, or longer than [`Self::begun`].
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
     use crate::{Body, SessionNumber};
 
-    /// A decoder inside a Data frame of `len` bytes at offset 7, with none of them in the buffer.
+    /// A decoder inside a Data frame of `len` bytes at offset 7, with an empty buffer.
     fn begun(len: usize) -> (Decoder, BytesMut) {
         let frame =
             Frame { session: SessionNumber(1), body: Body::Data { offset: 7, payload: vec![7; len].into() } };
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_of_a_data_frame_may_be_received_elsewhere() {
+    fn rest_of_a_data_frame_may_be_received_outside_the_buffer() {
         let (mut decoder, mut buffer) = begun(100_000);
         buffer.extend_from_slice(&[7; 10]);
         assert_eq!(decoder.begun(), 100_000);
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "2 bytes of 1")]
-    fn no_more_is_received_elsewhere_than_there_is() {
+    fn take_elsewhere_panics_beyond_the_end_of_the_frame() {
         begun(1).0.take_elsewhere(vec![7; 2].into());
     }
 }

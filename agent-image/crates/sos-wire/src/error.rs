@@ -38,7 +38,7 @@ pub enum WireError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Replay {
     /// The sender has restarted since it sent the message.
-    #[error("boot id of an earlier life")]
+    #[error("boot id of an earlier run")]
     OldBoot,
     /// The sequence was received before.
     #[error("sequence seen before")]
@@ -46,7 +46,7 @@ pub enum Replay {
     /// Too far behind the highest sequence to tell whether it was received.
     #[error("sequence too old")]
     TooOld,
-    /// A new boot id whose time is not near the receiver's clock.
+    /// A new boot id with a time too far from the receiver's clock.
     #[error("new boot id with a clock {0} ms away")]
     Clock(u64),
 }

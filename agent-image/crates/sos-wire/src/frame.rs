@@ -26,7 +26,7 @@ const UUID_LEN: usize = 16;
 pub struct Frame {
     /// The session, or [`SessionNumber::NONE`] for the stream itself.
     pub session: SessionNumber,
-    /// Its content.
+    /// Content of the frame.
     pub body: Body,
 }
 
@@ -35,14 +35,14 @@ pub struct Frame {
 pub enum Body {
     /// Start a session.
     Open {
-        /// The limit granted to the acceptor, a byte offset.
+        /// Credit granted to the acceptor, as a byte offset.
         credit: u64,
         /// The original addresses.
         open: Open,
     },
     /// The server has accepted the connection.
     Opened {
-        /// The limit granted to the opener.
+        /// Credit granted to the opener.
         credit: u64,
     },
     /// Bytes of a direction.
@@ -63,11 +63,11 @@ pub enum Body {
     },
     /// Acknowledgement and credit.
     Ack {
-        /// All bytes before this offset have arrived; the end of a direction counts as one more byte.
+        /// All bytes before this offset have arrived; a Fin counts as one more byte.
         offset: u64,
-        /// Credit: the other side may send bytes below this offset.
+        /// Credit: the peer may send bytes below this offset.
         credit: u64,
-        /// Bytes that have arrived and that this side's host has not acknowledged.
+        /// Received bytes that the host has not acknowledged.
         backlog: Backlog,
     },
     /// End of a direction.
@@ -90,25 +90,25 @@ pub enum Body {
         /// Copied from the Ping.
         opaque: u64,
     },
-    /// Ask the other agent to open no more sessions.
+    /// Request that the other agent open no more sessions.
     GoAway,
-    /// Ask about the liveness of the other end's host, because of keepalive probes of this end's host.
+    /// Request the liveness of the receiver's host, because the sender's host sends keepalive probes.
     Probe {
         /// Echoed.
         opaque: u64,
     },
-    /// Liveness of this end's host.
+    /// Liveness of the sender's host.
     HostState {
-        /// Copied from the Probe that it answers; 0 = unasked.
+        /// Copied from the Probe that this frame answers; 0 = unsolicited.
         opaque: u64,
         /// The host has left data unacknowledged for too long.
         silent: bool,
     },
-    /// DSCP and TTL of the packets of this side's host.
+    /// DSCP and TTL of the packets of the sender's host.
     Marks {
-        /// Position of the first byte in the direction that they apply to.
+        /// Offset of the first byte to which the marks apply.
         offset: u64,
-        /// Number of the change within a direction, from 1 and below 2^48: the higher of two is the later.
+        /// Number of the change within a direction, from 1 and below 2^48; a higher number is a later change.
         change: u64,
         /// The marks from that position on.
         marks: Marks,
@@ -118,7 +118,7 @@ pub enum Body {
         /// Current count of changes.
         changes: Willingness,
     },
-    /// Connect to a server for a session that has not begun, to learn whether the server accepts.
+    /// Request a connection to the server before the session starts, to learn whether the server accepts it.
     Connect {
         /// Content of the session's Open.
         open: Open,
@@ -130,14 +130,15 @@ pub enum Body {
         /// Reason for the failure; `None` = the server has accepted.
         refused: Option<RefuseReason>,
     },
-    /// Close the connection of a Connect because its session will not begin.
+    /// Close the connection of a Connect because its session will not start.
     Release {
         /// The session.
         session: SessionUuid,
     },
 }
 
-/// Count of an agent's changes between accepting and not accepting new sessions; an agent starts with accepting (frame.md section 6).
+/// Number of times that an agent has changed between accepting and refusing new sessions; an agent starts as accepting (frame.md section
+/// 6).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Willingness(pub u64);
 
@@ -154,8 +155,8 @@ impl Willingness {
     }
 }
 
-/// Bytes that have arrived at an agent and that its host has not acknowledged, in KiB, rounded up; the maximum value means at least that many
-/// (frame.md clause 8).
+/// Bytes that an agent has received and that its host has not acknowledged, in KiB, rounded up. The maximum value stands for that amount or
+/// more (frame.md clause 8).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Backlog(pub u16);
 
@@ -291,8 +292,8 @@ impl Kind {
         if fits { Ok(()) } else { Err(WireError::Length) }
     }
 
-    /// Check the credit field of a frame with a payload of `len` bytes. In Compressed the field is the uncompressed length, in HostState a
-    /// boolean, in Marks their value, in Connected the reason of a refusal or 0.
+    /// Check the credit field of a frame with a payload of `len` bytes. In Compressed the field holds the uncompressed length, in HostState
+    /// a boolean, in Marks the change and the marks, in Connected the reason for a refusal or 0.
     fn check_credit(self, credit: u64, len: usize) -> Result<(), WireError> {
         match self {
             Self::Compressed if !(len as u64 + 1..=MAX_PAYLOAD as u64).contains(&credit) => {
@@ -305,13 +306,13 @@ impl Kind {
         }
     }
 
-    /// Number of the direction's bytes in the frame.
+    /// Number of bytes of the direction that the frame carries, before compression.
     const fn carried(self, credit: u64, len: usize) -> u64 {
         if matches!(self, Self::Compressed) { credit } else { len as u64 }
     }
 }
 
-/// Number of a change and the marks from then on.
+/// Split the credit field of a Marks frame into the number of the change and the marks.
 fn split_change(credit: u64) -> Result<(u64, Marks), WireError> {
     let marks = Marks::from_bits((credit & u64::from(u16::MAX)) as u16)?;
     match credit >> Marks::BITS {
@@ -320,7 +321,7 @@ fn split_change(credit: u64) -> Result<(u64, Marks), WireError> {
     }
 }
 
-/// The result of a Connect, as a number.
+/// Decode the result of a Connect.
 fn refusal(code: u64) -> Result<Option<RefuseReason>, WireError> {
     if code == 0 {
         return Ok(None);
@@ -330,11 +331,11 @@ fn refusal(code: u64) -> Result<Option<RefuseReason>, WireError> {
 }
 
 impl Frame {
-    /// Append the header and the payload; the caller writes the payload of Data and Compressed after the header.
+    /// Append the header, and the payload of all frames but Data and Compressed, whose payload the caller appends.
     ///
     /// # Panics
-    /// If a Data payload is empty or longer than [`MAX_PAYLOAD`], or a compressed one not shorter than its uncompressed length: the sender
-    /// cuts and compresses blocks within these bounds.
+    /// If a Data payload is empty or longer than [`MAX_PAYLOAD`], or if a compressed payload is not shorter than its uncompressed length.
+    /// The sender cuts and compresses blocks within these bounds.
     pub fn encode_head(&self, out: &mut BytesMut) {
         let (kind, offset, credit) = match &self.body {
             Body::Open { credit, .. } => (Kind::Open, 0, *credit),
@@ -390,7 +391,7 @@ impl Frame {
     /// Append the whole frame.
     ///
     /// # Panics
-    /// Like [`Self::encode_head`], and if its payload is not in memory.
+    /// Like [`Self::encode_head`], and if the payload is not in memory.
     pub fn encode(&self, out: &mut BytesMut) {
         self.encode_head(out);
         match &self.body {
@@ -441,7 +442,8 @@ impl Header {
         if kind.of_stream() != (session == SessionNumber::NONE) {
             return Err(WireError::Field("session number"));
         }
-        // Ping's offset is opaque. In other frames the end of the payload must also be a valid offset, for Fin plus one.
+        // The offset of Ping, Pong, Probe and HostState is opaque. In other frames the end of the payload, plus one for Fin, must also be a
+        // valid offset.
         kind.check_credit(credit, payload_len)?;
         let end = offset.checked_add(kind.carried(credit, payload_len) + 1);
         if end.is_none() && !matches!(kind, Kind::Ping | Kind::Pong | Kind::Probe | Kind::HostState) {
@@ -450,7 +452,8 @@ impl Header {
         Ok(Self { kind, payload_len, session, offset, credit, backlog })
     }
 
-    /// Split a Data header: returns the header of its first `len` bytes, which must not be all; this header keeps the rest.
+    /// Split a Data header: return a header for the first `len` bytes and keep the rest in this header. `len` must be less than the payload
+    /// length.
     pub(crate) fn split_off(&mut self, len: usize) -> Option<Self> {
         (self.kind == Kind::Data).then(|| {
             let part = Self { payload_len: len, ..*self };

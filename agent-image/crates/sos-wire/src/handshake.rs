@@ -1,7 +1,7 @@
 //! The handshake of a stream: Hello, Welcome, Confirm (frame.md section 1).
 //!
 //! Each side proves possession of the pair key by a tag over the other side's fresh nonce, so a recorded handshake is worthless. The dialer
-//! proves itself last: without a valid Confirm, the acceptor spends one HMAC and no state on a Hello.
+//! proves itself last, so a Hello without a valid Confirm costs the acceptor one HMAC and no state.
 
 use crate::cursor::Cursor;
 use crate::error::WireError;
@@ -36,7 +36,7 @@ impl Capabilities {
     /// Accepts Connect, Connected and Release frames on this stream (frame.md section 9).
     pub const CONNECT: Self = Self(16);
 
-    /// Features that both sets contain.
+    /// Union of both sets of features.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -55,13 +55,13 @@ pub struct Hello {
     pub key_id: KeyId,
     /// The dialer's site.
     pub site: SiteId,
-    /// The path label the stream belongs to.
+    /// Path label of the stream.
     pub label: u8,
     /// Stream number, unique within one boot of the dialer.
     pub stream_no: u32,
     /// The dialer.
     pub agent: AgentId,
-    /// Its boot id.
+    /// Boot id of the dialer.
     pub boot: BootId,
     /// Random.
     pub nonce: [u8; 16],
@@ -97,7 +97,7 @@ pub struct Welcome {
     pub stream_no: u32,
     /// The acceptor.
     pub agent: AgentId,
-    /// Its boot id.
+    /// Boot id of the acceptor.
     pub boot: BootId,
     /// Random.
     pub nonce: [u8; 16],

@@ -36,7 +36,7 @@ pub struct SessionNumber(pub u64);
 impl SessionNumber {
     /// Set if the opener's agent id is the higher of the two.
     pub const OPENER_IS_HIGHER: u64 = 1 << 63;
-    /// Number of frames of the stream itself.
+    /// Session number of frames that belong to the stream itself.
     pub const NONE: Self = Self(0);
 
     /// The `count`-th session (from 1) that `opener` opens towards `peer` in this boot.
@@ -45,7 +45,7 @@ impl SessionNumber {
         Self((count & !Self::OPENER_IS_HIGHER) | bit)
     }
 
-    /// True if `opener` can have opened a session of this number towards `peer`.
+    /// True if `opener` may use this number for a session that it opens towards `peer`.
     pub fn opened_by(self, opener: AgentId, peer: AgentId) -> bool {
         (self.0 & Self::OPENER_IS_HIGHER != 0) == (opener > peer) && self.0 & !Self::OPENER_IS_HIGHER != 0
     }
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_session_number_tells_the_opener() {
+    fn session_number_identifies_the_opener() {
         let (low, high) = (AgentId([1; 16]), AgentId([2; 16]));
         assert_eq!(SessionNumber::new(5, low, high), SessionNumber(5));
         assert_eq!(SessionNumber::new(5, high, low), SessionNumber((1 << 63) + 5));

@@ -29,7 +29,7 @@ impl Drop for Key {
     }
 }
 
-/// End of a stream.
+/// Endpoint of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamEndpoint {
     /// The agent that connects.
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_key_that_is_agreed_on_is_used_and_only_the_named_one_tried() {
+    fn keyring_sends_with_the_newest_agreed_key_and_finds_keys_by_id() {
         let id = |n| KeyId::new(n).unwrap();
         let mut ring: Keyring =
             [(id(2), Key::new([2; 32])), (id(1), Key::new([1; 32]))].into_iter().collect();

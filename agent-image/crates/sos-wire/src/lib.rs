@@ -4,13 +4,13 @@
 //! allocates more than a stated bound, and yields a message only after its tag has been checked: [`beacon::UnverifiedBeacon`] and
 //! [`order::UnverifiedOrder`] expose the fields needed to find the key, and nothing more.
 //!
-//! Who calls what, in which order:
+//! Order of calls:
 //!
-//! 1. Datagrams, in: [`UnverifiedBeacon::parse`] or [`UnverifiedOrder::parse`] checks the header, the receiver finds the key in its
-//!    [`Keyring`], `verify` checks the tag and decodes the body, and [`ReplayGuard::admit`] drops repeated datagrams. Out:
+//! 1. Received datagrams: [`UnverifiedBeacon::parse`] or [`UnverifiedOrder::parse`] checks the header, the receiver finds the key in its
+//!    [`Keyring`], `verify` checks the tag and decodes the body, and [`ReplayGuard::admit`] drops repeated datagrams. Sent datagrams:
 //!    [`Beacon::encode`] and [`Order::encode`] sign with the key of [`Keyring::sending`].
-//! 2. Streams: both ends exchange [`Hello`], [`Welcome`] and Confirm ([`handshake`]). Then each [`Frame`] is written by
-//!    [`Frame::encode_head`], its [`Payload`] by the caller; the other end fills a buffer, from which [`Decoder::decode`] takes frames.
+//! 2. Streams: both ends exchange [`Hello`], [`Welcome`] and Confirm ([`handshake`]). Then [`Frame::encode_head`] writes each [`Frame`],
+//!    and the caller its [`Payload`]. The receiver fills a buffer, from which [`Decoder::decode`] takes frames.
 //!
 //! | module | page | contains |
 //! |---|---|---|
@@ -25,7 +25,7 @@
 //! | [`handshake`] | frame.md | Hello, Welcome and Confirm of a stream |
 //! | [`frame`], [`payload`] | frame.md | frames of streams, and the bytes of Data frames |
 //! | [`marks`] | frame.md | DSCP and TTL of a host's packets |
-//! | [`decoder`] | frame.md | frames out of a byte stream |
+//! | [`decoder`] | frame.md | splitter of a byte stream into frames |
 #![forbid(unsafe_code)]
 
 pub mod beacon;

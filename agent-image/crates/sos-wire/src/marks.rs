@@ -1,11 +1,11 @@
-//! IP header fields of a host's packets that are copied to the packets of its peer's agent (frame.md section 8).
+//! IP header fields of a host's packets, which the agent beside the other host copies to its own packets (frame.md section 8).
 
 use crate::error::WireError;
 
 /// Maximum DSCP: six bits (RFC 2474, section 3).
 const MAX_DSCP: u8 = 63;
 
-/// DSCP and TTL of a host's packets at the agent next to the host.
+/// DSCP and TTL of a host's packets on arrival at the agent beside the host.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Marks {
     /// Differentiated services codepoint (RFC 2474), 0 to 63.
@@ -26,7 +26,8 @@ impl Marks {
         if dscp > MAX_DSCP { Err(WireError::Field("dscp")) } else { Ok(Self { dscp, ttl }) }
     }
 
-    /// The marks after a number of routers: each lowers the TTL by one (RFC 791, 3.2), but here never so far that packets do not arrive.
+    /// The marks behind a number of routers: each router decrements the TTL by one (RFC 791, 3.2). The result is at least 1, so that
+    /// packets still arrive.
     #[must_use]
     pub fn behind(self, routers: u8) -> Self {
         let ttl = if self.ttl == 0 { 0 } else { self.ttl.saturating_sub(routers).max(1) };

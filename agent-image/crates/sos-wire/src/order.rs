@@ -40,7 +40,7 @@ pub struct OrderHeader {
 /// Content of an order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OrderBody {
-    /// Controller to agent: a client is about to arrive.
+    /// Controller to agent: a client is about to connect.
     Prepare(Prepare),
     /// Agent to controller: prepared.
     Ready(SessionUuid),
@@ -64,7 +64,7 @@ pub enum OrderBody {
     PathReport(PathReport),
     /// Agent to controller: connections left to plain TCP.
     PlainReport(PlainReport),
-    /// Controller to agent: reset a session that has begun.
+    /// Controller to agent: reset a running session.
     Abort(SessionUuid),
 }
 
@@ -165,9 +165,9 @@ const fn is_to_agent(code: u8) -> bool {
 /// One order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Order {
-    /// Key id, sender, receiver, time, and the order answered.
+    /// Key id, sender, receiver, time, and the sequence of the answered order.
     pub header: OrderHeader,
-    /// Its content.
+    /// Content of the order.
     pub body: OrderBody,
 }
 
@@ -206,11 +206,11 @@ impl Order {
 pub struct UnverifiedOrder<'a> {
     bytes: &'a [u8],
     code: u8,
-    /// The key id in it.
+    /// Key id in the order.
     pub key_id: KeyId,
-    /// The controller in it.
+    /// Controller in the order.
     pub controller: ControllerId,
-    /// The agent in it.
+    /// Agent in the order.
     pub agent: AgentId,
 }
 
@@ -238,7 +238,7 @@ impl<'a> UnverifiedOrder<'a> {
         Ok(Self { bytes, code, key_id: KeyId::decode(key_id)?, controller, agent: AgentId(c.array()?) })
     }
 
-    /// True if the order's type is from a controller to an agent: the direction selects the key.
+    /// True if orders of this type go from a controller to an agent: the direction selects the key.
     pub fn is_to_agent(&self) -> bool {
         is_to_agent(self.code)
     }

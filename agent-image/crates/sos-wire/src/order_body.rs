@@ -11,7 +11,7 @@ use crate::marks::Marks;
 pub const MAX_REPORTED: usize = 64;
 /// Maximum number of sessions in one FlowReport chunk (order.md clause 12).
 pub const MAX_FLOWS: usize = 16;
-/// The one transport of v1.
+/// The only transport of v1.
 const TRANSPORT_TCP_PARALLEL: u8 = 1;
 
 /// An enum whose values are numbers on the wire.
@@ -42,11 +42,11 @@ macro_rules! wire_enum {
 }
 
 wire_enum! {
-    /// An agent's end of the session.
+    /// The agent's side of the session.
     Role: u8, "role" {
-        /// Near the client.
+        /// Beside the client.
         Ingress = 1,
-        /// Near the server.
+        /// Beside the server.
         Egress = 2,
     }
 }
@@ -68,9 +68,9 @@ wire_enum! {
 wire_enum! {
     /// Condition for Ready of the egress agent (order.md clause 3).
     Accept: u8, "accept" {
-        /// Immediate; the agent connects when the session begins.
+        /// Immediate; the agent connects to the server when the session starts.
         Early = 0,
-        /// Once the server has accepted its connection.
+        /// After the server has accepted the agent's connection.
         Confirmed = 1,
     }
 }
@@ -116,11 +116,11 @@ wire_enum! {
         ServerRefused = 3,
         /// The server did not answer.
         ServerUnreachable = 4,
-        /// The other agent is gone, or does not know the session.
+        /// The other agent is unreachable, or does not know the session.
         PeerLost = 5,
         /// The client never connected.
         PreparationExpired = 6,
-        /// A limit, or a violated protocol.
+        /// A limit was reached, or the protocol was violated.
         InternalLimit = 7,
     }
 }
@@ -130,7 +130,7 @@ wire_enum! {
 pub struct Prepare {
     /// The session.
     pub session: SessionUuid,
-    /// The agent's end of the session.
+    /// The agent's side of the session.
     pub role: Role,
     /// Streams to use, 0 = the agent decides.
     pub streams: u16,
@@ -150,7 +150,7 @@ pub struct Prepare {
     pub congestion: Congestion,
     /// Condition for Ready.
     pub accept: Accept,
-    /// DSCP and TTL of the client's SYN, for connecting to the server before the session begins.
+    /// DSCP and TTL of the client's SYN, for connecting to the server before the session starts.
     pub marks: Marks,
     /// The other agent.
     pub peer: AgentId,
@@ -254,12 +254,12 @@ impl Ended {
     }
 }
 
-/// One chunk of the list of an agent's sessions of one controller.
+/// One chunk of the list of sessions that an agent runs for one controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionReport {
     /// Number of the report within the boot.
     pub report: u32,
-    /// This chunk, from 0.
+    /// Index of this chunk, from 0.
     pub chunk: u16,
     /// Number of chunks of the report, at least 1.
     pub chunks: u16,
@@ -281,12 +281,12 @@ impl SessionReport {
     }
 }
 
-/// A session that an agent has begun without an order, by its own configuration.
+/// A session that an agent has started without an order, by its own configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReportedFlow {
     /// The session.
     pub session: SessionUuid,
-    /// The agent's end of the session.
+    /// The agent's side of the session.
     pub role: Role,
     /// The client's address and port.
     pub client: SocketAddrV4,
@@ -301,7 +301,7 @@ pub struct ReportedFlow {
 pub struct FlowReport {
     /// Number of the report within the boot.
     pub report: u32,
-    /// This chunk, from 0.
+    /// Index of this chunk, from 0.
     pub chunk: u16,
     /// Number of chunks of the report, at least 1.
     pub chunks: u16,

@@ -1,4 +1,4 @@
-//! Payload of a Data frame: bytes in memory, or bytes held elsewhere, in a place known only to their keeper.
+//! Payload of a Data frame: bytes in memory, or bytes that a keeper holds elsewhere.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -81,7 +81,10 @@ impl Payload {
         match self {
             Self::Bytes(bytes) => Self::Bytes(bytes.slice(part)),
             Self::Kept(kept) => {
-                assert!(part.start <= part.end && part.end <= kept.range.len(), "a part of what there is");
+                assert!(
+                    part.start <= part.end && part.end <= kept.range.len(),
+                    "the part exceeds the payload"
+                );
                 let start = kept.range.start;
                 let range = start + part.start..start + part.end;
                 Self::Kept(Kept { keeper: Arc::clone(&kept.keeper), range })
@@ -100,7 +103,7 @@ impl Payload {
     }
 }
 
-/// Payloads are equal only if both are bytes in memory with equal content.
+/// Compare bytes in memory by content, and kept bytes by keeper and range. Bytes in memory never equal kept bytes.
 impl PartialEq for Payload {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
@@ -141,20 +144,20 @@ mod tests {
     impl Keeper for Nobody {}
 
     #[test]
-    fn parts_of_kept_bytes_are_ranges_of_them() {
+    fn parts_of_kept_bytes_are_ranges_of_the_same_keeper() {
         let mut rest = Payload::Kept(Kept::new(Arc::new(Nobody), 100));
         let front = rest.split_to(30);
         assert_eq!((front.len(), rest.len(), front.bytes()), (30, 70, None));
         let Payload::Kept(part) = rest.slice(10..20) else { panic!("still kept") };
         assert_eq!(part.range(), 40..50);
         assert_eq!(rest.slice(10..20), Payload::Kept(part));
-        assert_ne!(front, Payload::Kept(Kept::new(Arc::new(Nobody), 30)), "of another");
+        assert_ne!(front, Payload::Kept(Kept::new(Arc::new(Nobody), 30)), "bytes of another keeper");
         assert_ne!(front, Payload::from(vec![0; 30]));
     }
 
     #[test]
-    #[should_panic(expected = "a part of what there is")]
-    fn there_is_no_more_than_there_is() {
+    #[should_panic(expected = "the part exceeds the payload")]
+    fn slice_panics_beyond_the_payload() {
         let _ = Payload::Kept(Kept::new(Arc::new(Nobody), 100)).slice(90..101);
     }
 }

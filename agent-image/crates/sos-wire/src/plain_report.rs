@@ -11,8 +11,8 @@ pub const MAX_PLAIN_ROWS: usize = 16;
 /// Maximum number of connections in one PlainReport.
 pub const MAX_PLAIN_SAMPLES: usize = 16;
 
-/// Reason for leaving a covered connection to plain TCP: a number of the closed set of northbound.md clause 4 that an agent can decide about.
-/// Unknown numbers are kept.
+/// Reason for leaving a covered connection to plain TCP: a number of the closed set of northbound.md clause 4, for reasons that an agent
+/// can determine. Unknown numbers are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PlainReason(pub u16);
 
@@ -37,7 +37,7 @@ impl PlainReason {
     pub const NOT_PERMITTED: Self = Self(14);
     /// The server left SYNs unanswered recently.
     pub const SERVER_UNREACHABLE: Self = Self(16);
-    /// Clients connecting to that port recently did not complete their handshakes with the agent.
+    /// Recent clients of the port did not complete their handshakes with the agent.
     pub const CLIENT_SILENT: Self = Self(17);
     /// The agent or the switch is not armed for the service.
     pub const NOT_ARMED: Self = Self(18);
@@ -49,7 +49,7 @@ impl PlainReason {
     pub const SERVER_SILENT: Self = Self(29);
 }
 
-/// Connections of a service with one reason.
+/// Count of a service's connections with the same reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlainRow {
     /// The service.

@@ -20,10 +20,10 @@ pub struct ReplayGuard {
 impl ReplayGuard {
     /// Admit a message once.
     ///
-    /// `time_ms` is the time the message claims, `now_ms` the receiver's, both in milliseconds since 1970.
+    /// `time_ms` is the time in the message and `now_ms` the receiver's time, both in milliseconds since 1970.
     ///
     /// # Errors
-    /// The [`Replay`] that forbids the message; the state is then unchanged.
+    /// The [`Replay`] for which the message is rejected; the state is then unchanged.
     pub fn admit(&mut self, boot: BootId, sequence: u64, time_ms: u64, now_ms: u64) -> Result<(), Replay> {
         match self.boot {
             Some(known) if boot < known => Err(Replay::OldBoot),
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lives_are_ordered_and_new_ones_need_a_near_clock() {
+    fn boots_are_ordered_and_a_new_boot_needs_a_clock_within_tolerance() {
         let mut guard = ReplayGuard::default();
         assert_eq!(guard.admit(BootId(5), 9, 100_000, 130_000), Ok(()));
         assert_eq!(guard.admit(BootId(5), 9, 100_000, 130_000), Err(Replay::Seen));
@@ -79,7 +79,8 @@ mod tests {
     }
 
     proptest! {
-        /// Compare with a model of unlimited memory: no sequence is admitted twice, and every new one inside the window once.
+        /// Compare with a model of unlimited memory: a sequence inside the window is admitted on its first arrival only, an older sequence
+        /// never.
         #[test]
         fn a_sequence_is_admitted_at_most_once(sequences in prop::collection::vec(0u64..400, 1..600)) {
             let (mut guard, mut seen) = (ReplayGuard::default(), BTreeSet::new());

@@ -268,7 +268,7 @@ fn beacon() -> impl Strategy<Value = Beacon> {
 
 proptest! {
     #[test]
-    fn frames_survive_and_pieces_do_not_matter(
+    fn frames_decode_the_same_for_any_split_of_the_bytes(
         frames in vec(frame(), 1..20),
         sizes in vec(1usize..5000, 1..20),
     ) {
@@ -279,9 +279,9 @@ proptest! {
         prop_assert_eq!(decoded, frames);
     }
 
-    /// Parts taken by a reader without room equal the frame, by their offsets.
+    /// The parts that a reader without buffer space takes add up to the frame, by their offsets.
     #[test]
-    fn parts_of_a_data_frame_are_its_bytes(
+    fn parts_of_a_data_frame_join_to_its_payload(
         at in 0u64..1 << 40,
         len in 20_000usize..MAX_PAYLOAD,
         sizes in vec(1000usize..60_000, 1..20),
@@ -315,7 +315,7 @@ proptest! {
     }
 
     #[test]
-    fn garbage_is_the_same_garbage_in_pieces(
+    fn garbage_gives_the_same_error_for_any_split_of_the_bytes(
         frames in vec(frame(), 0..4),
         garbage in vec(any::<u8>(), 0..600),
         sizes in vec(1usize..200, 1..20),
@@ -329,7 +329,7 @@ proptest! {
     }
 
     #[test]
-    fn orders_survive_and_a_flipped_bit_does_not(order in order(), flip in any::<prop::sample::Index>(), bit in 0..8) {
+    fn orders_decode_and_any_flipped_bit_is_rejected(order in order(), flip in any::<prop::sample::Index>(), bit in 0..8) {
         let mut bytes = order.encode(&KEY).unwrap();
         prop_assert_eq!(&UnverifiedOrder::parse(&bytes).unwrap().verify(&KEY).unwrap(), &order);
         let at = flip.index(bytes.len());
@@ -338,7 +338,7 @@ proptest! {
     }
 
     #[test]
-    fn beacons_survive_and_a_flipped_bit_does_not(beacon in beacon(), flip in any::<prop::sample::Index>(), bit in 0..8) {
+    fn beacons_decode_and_any_flipped_bit_is_rejected(beacon in beacon(), flip in any::<prop::sample::Index>(), bit in 0..8) {
         let mut bytes = beacon.encode(&KEY).unwrap();
         prop_assert_eq!(&UnverifiedBeacon::parse(&bytes).unwrap().verify(&KEY).unwrap(), &beacon);
         let at = flip.index(bytes.len());
@@ -346,9 +346,9 @@ proptest! {
         prop_assert!(UnverifiedBeacon::parse(&bytes).and_then(|b| b.verify(&KEY)).is_err());
     }
 
-    /// Even under a valid tag: the tag proves the author of the bytes, not their validity.
+    /// Arbitrary bytes after a valid magic and version.
     #[test]
-    fn signed_nonsense_is_refused_without_a_panic(
+    fn garbage_after_a_valid_magic_never_panics(
         code in 0u8..9,
         mut body in vec(any::<u8>(), 0..300),
         magic in prop::sample::select(vec![*b"SOSB", *b"SOSO"]),
@@ -390,7 +390,7 @@ fn header_with(kind: u8, len: u32, session: u64, offset: u64, credit: u64) -> By
 }
 
 #[test]
-fn impossible_headers_break_the_stream_at_once() {
+fn invalid_headers_break_the_stream_permanently() {
     let cases = [
         (header(18, 0, 1, 0), WireError::Type(18)),
         (header(14, 0, 1, 0), WireError::Field("change")),
@@ -427,13 +427,13 @@ fn impossible_headers_break_the_stream_at_once() {
 }
 
 #[test]
-fn only_much_of_a_begun_data_frame_is_a_part() {
+fn take_part_needs_16_kib_of_a_data_frame() {
     let (mut decoder, mut none) = (Decoder::default(), BytesMut::new());
-    assert_eq!(decoder.take_part(&mut none), None, "nothing has begun");
+    assert_eq!(decoder.take_part(&mut none), None, "no frame has begun");
     let mut bytes = header(3, 100_000, 1, 0);
     bytes.extend_from_slice(&[7; 16_000]);
     assert_eq!(decoder.decode(&mut bytes), Ok(None));
-    assert_eq!(decoder.take_part(&mut bytes), None, "so little is copied");
+    assert_eq!(decoder.take_part(&mut bytes), None, "a small part is copied instead");
     assert_eq!(bytes.len(), 16_000);
     bytes.extend_from_slice(&[7; 1000]);
     let part = decoder.take_part(&mut bytes).and_then(|part| part.data_len());
@@ -449,7 +449,7 @@ fn only_much_of_a_begun_data_frame_is_a_part() {
 }
 
 #[test]
-fn the_longest_payload_passes() {
+fn payload_of_the_maximum_length_decodes() {
     let body = Body::Data { offset: 3, payload: vec![1; MAX_PAYLOAD].into() };
     let frame = Frame { session: SessionNumber(1), body };
     let mut bytes = BytesMut::new();

@@ -349,7 +349,7 @@ fn frame_body(f: &Value) -> Body {
             let mut like_open = f.clone();
             like_open["type"] = 1.into();
             let Body::Open { open, .. } = frame_body(&like_open) else {
-                panic!("its payload is that of Open")
+                panic!("the payload of Connect equals that of Open")
             };
             Body::Connect { open }
         }
