@@ -1,8 +1,8 @@
 //! Fallback to cubic on a short path where bbr itself causes the loss (ADR 0041).
 //!
-//! bbr sends a millisecond's worth of data in one burst, which may exceed a short queue (120 Mbit/s, 1.4 ms, queue of ten packets: bbr loses 29
-//! % and carries 54 Mbit/s; cubic loses 5 % and carries 106 Mbit/s). If the wire itself loses as much, cubic carries nothing. So if bbr has lost
-//! very much for a second, cubic is tried, and the better one is kept.
+//! bbr sends a millisecond's worth of data in one burst, which may exceed a short queue (120 Mbit/s, 1.4 ms, queue of ten packets: bbr
+//! loses 29 % and carries 54 Mbit/s; cubic loses 5 % and carries 106 Mbit/s). If the wire itself loses as much, cubic carries nothing. So
+//! after a second of heavy loss under bbr, cubic is tried, and the better of the two is kept.
 
 use std::time::{Duration, Instant};
 
@@ -16,13 +16,13 @@ const HEAVY_LASTS: Duration = Duration::from_secs(1);
 /// Duration of a trial of cubic with a backlog, and minimum fraction of bbr's rate that cubic must reach.
 const TRIAL: Duration = Duration::from_secs(2);
 const ENOUGH: f64 = 0.9;
-/// A window of at least this length contains a pause, thus two starts with heavy loss each: it is ignored.
+/// Windows of at least this length are ignored: they contain a pause, and thus two starts with heavy loss each.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Lifetime of a result; doubled for each consecutive trial.
 const RESULT_MIN: Duration = Duration::from_secs(60);
 const RESULT_MAX: Duration = Duration::from_secs(960);
 
-/// All streams of a path in one window.
+/// Counters of all streams of a path in one window.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Window {
     pub(crate) age: Duration,
@@ -74,17 +74,17 @@ impl BbrFallback {
         Self { state: State::Unknown(Goodput::default()), until: now, lifetime: RESULT_MIN }
     }
 
-    /// bbr must not be used, even if other evidence favours it.
+    /// True if bbr must not be used, even if other evidence favors it.
     pub(crate) fn refuses_bbr(&self) -> bool {
         matches!(self.state, State::Trial { .. } | State::Known(CongestionControl::Cubic))
     }
 
-    /// Resets the lifetime: loss was low for long enough to leave bbr, so the next trial does not count as consecutive.
+    /// Resets the lifetime of the next result: loss was low for long enough to leave bbr, so the next trial does not count as consecutive.
     pub(crate) fn reset_lifetime(&mut self) {
         self.lifetime = RESULT_MIN;
     }
 
-    /// Takes a window under `current`; returns another congestion control to use from now on.
+    /// Judges a window measured under `current`; returns a congestion control if the path must switch to it.
     pub(crate) fn judge(
         &mut self,
         window: &Window,
@@ -179,7 +179,7 @@ mod tests {
         world.congestion = CongestionControl::Bbr;
         world.pass(window(600, 170), 10);
         world.pass(window(900, 45), 20 + 600);
-        assert!(!world.fallback.refuses_bbr(), "one minute, not eight");
+        assert!(!world.fallback.refuses_bbr(), "the lifetime is one minute again, not eight");
     }
 
     #[test]
@@ -187,9 +187,13 @@ mod tests {
         let mut world = World::new();
         world.pass(window(3_000, 450), 10);
         assert_eq!(world.pass(window(300, 9), 19), CongestionControl::Cubic);
-        assert_eq!(world.pass(window(300, 9), 1), CongestionControl::Bbr, "despite its loss");
+        assert_eq!(
+            world.pass(window(300, 9), 1),
+            CongestionControl::Bbr,
+            "bbr carries more despite its loss"
+        );
         assert_eq!(world.pass(window(3_000, 450), 599), CongestionControl::Bbr);
-        assert_eq!(world.pass(window(3_000, 450), 11), CongestionControl::Cubic, "tried again");
+        assert_eq!(world.pass(window(3_000, 450), 11), CongestionControl::Cubic, "a new trial of cubic");
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! Congestion control choice: cubic or bbr for the streams of one path, unless the configuration names one.
+//! Congestion control choice: cubic or bbr for the streams of one path, unless the configuration sets it.
 //!
-//! Loss with a long queue is self-inflicted: cubic backs off. Eight cubic streams share a long path steadily, whereas eight bbr streams
-//! overshoot each other (164 ms: cubic reached 0.9 of the wire, bbr 0.65). Loss without a queue is the wire's own, or that of a queue too short
-//! to be measured. Cubic takes such loss for congestion and collapses (20 ms, 1 % loss: 0.02 of the wire with one stream); bbr does not. So the
-//! choice is cubic until loss without a queue hurts it. Then bbr is used, and cubic is tried later (ADR 0019), or sooner if bbr itself causes
-//! the loss ([`crate::bbr_fallback`]). All streams of one label to a peer are judged together, since they share the path.
+//! Loss with a long queue is self-inflicted, and cubic backs off. Eight cubic streams share a long path steadily, whereas eight bbr streams
+//! overshoot each other (164 ms: cubic reached 0.9 of the wire, bbr 0.65). Loss without a queue is caused by the wire, or by a queue too
+//! short to measure. Cubic takes such loss for congestion and collapses (20 ms, 1 % loss: 0.02 of the wire with one stream); bbr does not.
+//! So cubic is used until loss without a queue hurts it. Then bbr is used, and cubic is retried later (ADR 0019), or sooner if bbr itself
+//! causes the loss ([`crate::bbr_fallback`]). All streams of one label to a peer are judged together, since they share the path.
 
 use std::time::{Duration, Instant};
 
@@ -20,23 +20,23 @@ const WINDOW_RTTS: u32 = 3;
 const WINDOW_MAX: Duration = Duration::from_secs(10);
 /// Minimum number of segments in a window of evidence.
 const MIN_SEGMENTS: u64 = 100;
-/// Minimum number of retransmissions, and of loss events: fewer may be chance, or the start of more.
+/// Minimum number of retransmissions, and of loss events: fewer may be chance, or the first of a longer series.
 const MIN_RETRANSMITTED: u64 = 5;
 const MIN_LOSSES: u64 = 3;
 /// Loss below 0.3 % does not hurt cubic on paths of up to 20 ms, and is usual while cubic probes. Longer paths tolerate less, because recovery
 /// takes a number of round trips (100 ms, 0.1 % loss, 300 Mbit/s: cubic 0.52 of the wire, bbr 0.89).
 const LOSS: f64 = 0.003;
 const LOSS_RTT: Duration = Duration::from_millis(20);
-/// On longer paths, loss also hurts a stream that carries at least this fraction of cubic's rate at that loss. Loss then bounds the stream, and
-/// no queue has shown the path to be full (200 Mbit/s, 160 ms, 0.01 % loss: four cubic streams 0.5 of the wire, bbr 0.9).
+/// On longer paths, loss also hurts a stream that carries at least this fraction of cubic's rate at that loss. Loss then bounds the stream:
+/// no queue indicates a full path (200 Mbit/s, 160 ms, 0.01 % loss: four cubic streams 0.5 of the wire, bbr 0.9).
 const LOSS_BOUND: f64 = 0.5;
-/// Ratio of the round trip to its minimum from which there was a queue. The difference must also exceed the scheduling delay of both ends: by
-/// the ratio alone, a 1 ms path always had a queue (1 Gbit/s, 3 % loss: 82 Mbit/s with cubic, 900 with bbr).
+/// Ratio of the round trip to its minimum that indicates a queue. The difference must also exceed the scheduling delay of both ends: by the
+/// ratio alone, a 1 ms path would always have a queue (1 Gbit/s, 3 % loss: 82 Mbit/s with cubic, 900 with bbr).
 const QUEUED_PERCENT: u64 = 140;
 const QUEUED_MIN: Duration = Duration::from_millis(1);
-/// Cubic is retried after this long without loss of the wire's own.
+/// Cubic is retried after this time without loss caused by the wire.
 const RETRY_CUBIC: Duration = Duration::from_secs(60);
-/// A stream that sent fewer segments between two polls has no backlog and proves nothing.
+/// A stream without a backlog that sent fewer segments between two polls is ignored.
 const IDLE_SEGMENTS: u64 = 10;
 
 impl LossSample {
@@ -61,7 +61,7 @@ impl LossSample {
     }
 }
 
-/// All streams of a path in one window.
+/// Evidence from all streams of a path in one window.
 #[derive(Debug, Clone, Copy, Default)]
 struct Evidence {
     sum: LossSample,
@@ -106,8 +106,8 @@ impl Evidence {
     }
 }
 
-/// Rate of a cubic stream at this loss, in segments per second (RFC 9438, 5.1: with C = 0.4 the average window is 1.054 (RTT/p)^0.75, and not
-/// less than Reno's).
+/// Rate of a cubic stream at this loss, in segments per second (RFC 9438, 5.1: with C = 0.4 the average window is 1.054 (RTT/p)^0.75, and
+/// at least that of Reno).
 fn cubic_rate(loss: f64, rtt: Duration) -> f64 {
     let rtt = rtt.as_secs_f64();
     (1.054 * (rtt / loss).powf(0.75)).max(1.2 / loss.sqrt()) / rtt
@@ -154,7 +154,7 @@ impl CcChooser {
         }
     }
 
-    /// bbr causes the loss on this path and must not be used, even if other evidence favours it.
+    /// bbr causes the loss on this path and must not be used, even if other evidence favors it.
     pub(crate) fn refuses_bbr(&self) -> bool {
         self.fallback.refuses_bbr()
     }
@@ -223,24 +223,28 @@ mod tests {
         assert_eq!(
             after(&[(600, few), (11_000, few)]),
             CongestionControl::Cubic,
-            "forgotten after ten seconds"
+            "evidence is discarded after ten seconds"
         );
         let accident = LossSample { segments: 150, retransmitted: 4, ..CLEAN };
         assert_eq!(after(&[(600, accident)]), CongestionControl::Cubic);
     }
 
     #[test]
-    fn small_loss_hurts_on_long_paths_and_shows_over_several_windows() {
+    fn small_loss_selects_bbr_on_long_paths_over_several_windows() {
         let little = LossSample { segments: 3_000, retransmitted: 3, ..CLEAN };
         assert_eq!(after(&[(200, little), (400, little), (600, little)]), CongestionControl::Cubic, "20 ms");
         let long = LossSample { rtt: Duration::from_millis(100), ..little };
-        assert_eq!(after(&[(400, long)]), CongestionControl::Cubic, "three may be an accident");
+        assert_eq!(
+            after(&[(400, long)]),
+            CongestionControl::Cubic,
+            "three retransmissions may be an accident"
+        );
         assert_eq!(after(&[(400, long), (800, long)]), CongestionControl::Bbr);
         let queued = LossSample { rtt_percent: 150, ..long };
         assert_eq!(
             after(&[(400, long), (800, queued), (1200, long)]),
             CongestionControl::Cubic,
-            "the queue's loss"
+            "the queue caused the loss"
         );
     }
 
@@ -278,10 +282,14 @@ mod tests {
     fn drops_of_one_queue_are_one_loss_event() {
         let part = LossSample { segments: 800, retransmitted: 2, rtt: Duration::from_millis(160), ..CLEAN };
         let all = |gap: u64| after(&(1..=4).map(|n| (500 + gap * n, part)).collect::<Vec<_>>());
-        assert_eq!(all(10), CongestionControl::Bbr, "eight in a few thousand are enough by themselves");
+        assert_eq!(
+            all(10),
+            CongestionControl::Bbr,
+            "eight retransmissions in a few thousand segments suffice"
+        );
         let at_once: Vec<_> =
             (1..=20).map(|n| (n * 20, LossSample { retransmitted: u64::from(n < 5), ..part })).collect();
-        assert_eq!(after(&at_once), CongestionControl::Cubic, "four streams at once");
+        assert_eq!(after(&at_once), CongestionControl::Cubic, "four streams lose simultaneously");
         let apart: Vec<_> =
             (1..=20).map(|n| (n * 50, LossSample { retransmitted: u64::from(n % 5 == 0), ..part })).collect();
         assert_eq!(after(&apart), CongestionControl::Bbr, "four losses, one after the other");
@@ -304,7 +312,7 @@ mod tests {
         assert_eq!(
             after(&[(510, part), (520, queued)]),
             CongestionControl::Cubic,
-            "one of them saw the queue"
+            "one of the streams saw the queue"
         );
     }
 

@@ -1,15 +1,15 @@
 //! Headroom: the share of a path that streams leave to competing traffic.
 //!
-//! Congestion control divides a path fairly among flows of about the same size. A new flow stays small for many seconds if streams that already
-//! know the path's rate keep its queue full: cubic recovers from a loss in seconds, not in round trips. So the streams leave a fifth of the path
-//! free, as much as one more flow gets beside four streams,
+//! Congestion control divides a path fairly among flows of about the same size. A new flow stays small for many seconds if streams that
+//! already know the path's rate keep its queue full: cubic recovers from a loss in seconds, not in round trips. So the streams leave a
+//! fifth of the path free, the share of one more flow beside four streams, in two cases:
 //!
-//! * at the start of a transfer on a path whose rate is known: a flow that starts at the same time has room to find its own rate, and the
-//!   queue that it builds while doing so reveals it;
-//! * while there is a queue although the streams get less than the path's known rate: competing traffic has the rest;
+//! * At the start of a transfer on a path whose rate is known. A flow that starts simultaneously can then find its own rate, and the queue
+//!   that it builds meanwhile reveals it.
+//! * While there is a queue although the streams get less than the path's known rate: competing traffic uses the rest.
 //!
-//! and until there has been no queue for some seconds. The rate is learned while the path is full, so a path whose queue is never long enough
-//! gets no headroom. All streams of one label to a peer count together, since they share the path.
+//! Headroom ends once there has been no queue for some seconds. The rate is learned while the path is full, so a path whose queue is never
+//! long enough gets no headroom. All streams of one label to a peer count together, since they share the path.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -19,16 +19,16 @@ use crate::sample::DeliverySample;
 
 /// Fraction of the path's rate that the streams use while they leave headroom.
 const USED: f64 = 0.8;
-/// If the streams get less than this fraction of a full path's rate, competing traffic shares the path. Without competing traffic, rates vary by
-/// half as much.
+/// If the streams get less than this fraction of the known rate of a full path, competing traffic shares the path. Without competing
+/// traffic, rates vary by half of the difference to 1.
 const FULL_RATE: f64 = 0.98;
 /// Number of consecutive windows that must show competing traffic.
 const EVIDENCE: u32 = 3;
 /// Minimum window for measuring rates, in time and in round trips.
 const WINDOW: Duration = Duration::from_millis(500);
 const WINDOW_RTTS: u32 = 3;
-/// Minimum bytes that the streams must have in the queue for a rate to count as the path's. A few delayed segments prove nothing, and too low a
-/// rate would limit all streams.
+/// Minimum bytes that the streams must have in the queue for a rate to count as the rate of the path. A few delayed segments prove nothing,
+/// and too low a rate would limit all streams.
 const QUEUE_BYTES: f64 = 131_072.0;
 /// Length of a start, in round trips and in time: competing flows have found their rate after eight round trips of slow start.
 const START_RTTS: u32 = 8;
@@ -47,14 +47,14 @@ const RATE_MAX_AGE: Duration = Duration::from_secs(600);
 const IGNORE_MIN: Duration = Duration::from_secs(10);
 const IGNORE_MAX: Duration = Duration::from_secs(160);
 
-/// All streams in one window.
+/// Measurements of all streams in one window.
 #[derive(Debug, Clone, Default)]
 struct Window {
     rates: RateSampler,
     rtt: Duration,
     /// The shortest queueing delay.
     queue: Duration,
-    /// `measured`: a sample measured the queue; `all_queued`: all such samples saw a queue; `some_queued`: some of them did.
+    /// `measured`: a sample measured the queue; `all_queued`: all such samples saw a queue; `some_queued`: at least one such sample did.
     measured: bool,
     all_queued: bool,
     some_queued: bool,
@@ -87,7 +87,7 @@ impl Window {
 enum State {
     /// Little is sent.
     Idle,
-    /// A transfer has started: headroom until then.
+    /// A transfer has started; headroom until this time.
     Starting { until: Instant },
     /// No headroom; `evidence`: consecutive windows that show competing traffic.
     Full { evidence: u32 },
@@ -259,7 +259,7 @@ mod tests {
             Self { headroom: Headroom::new(now), now }
         }
 
-        /// An idle path on which a transfer had 900 Mbit/s before.
+        /// An idle path whose known rate is 900 Mbit/s.
         fn known() -> Self {
             let mut world = Self::new();
             world.pass(3.0, 900.0, true);
@@ -281,7 +281,7 @@ mod tests {
                         self.now,
                     );
                 }
-                // Its round trip is stale.
+                // The round trip of the fifth stream is stale.
                 let ping = DeliverySample {
                     bytes: 1448,
                     elapsed: POLL,
@@ -310,7 +310,7 @@ mod tests {
     #[test]
     fn a_transfer_starts_with_headroom() {
         let mut world = World::known();
-        assert_eq!(world.limit(), Some(720), "before its first byte");
+        assert_eq!(world.limit(), Some(720), "before the first byte");
         world.pass(0.7, 720.0, false);
         assert_eq!(world.limit(), Some(720));
         world.pass(0.3, 720.0, false);
@@ -326,11 +326,11 @@ mod tests {
         world.pass(4.0, 720.0, false);
         assert_eq!(world.limit(), Some(720), "competing traffic may have lost segments");
         world.pass(2.0, 720.0, false);
-        assert_eq!(world.limit(), None, "competing traffic has gone");
+        assert_eq!(world.limit(), None, "competing traffic has ended");
     }
 
     #[test]
-    fn bytes_held_up_and_delivered_at_once_are_no_rate() {
+    fn bytes_delivered_late_in_a_burst_do_not_count_as_a_rate() {
         let mut world = World::known();
         world.pass(1.0, 720.0, false);
         for _ in 0..6 {
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_false_alarm_is_not_repeated_at_once() {
+    fn evidence_is_ignored_for_a_while_after_a_false_alarm() {
         let mut world = World::known();
         world.pass(1.0, 720.0, false);
         world.pass(2.0, 840.0, true);
@@ -370,7 +370,7 @@ mod tests {
         world.pass(7.0, 720.0, false);
         assert_eq!(world.limit(), None);
         world.pass(15.0, 840.0, true);
-        assert_eq!(world.limit(), None, "twenty seconds");
+        assert_eq!(world.limit(), None, "ignored for twenty seconds");
         world.pass(10.0, 840.0, true);
         assert_eq!(world.limit(), Some(720));
     }
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_held_up_are_not_the_rate_of_a_path() {
+    fn a_few_delayed_segments_do_not_set_the_rate() {
         let mut world = World::new();
         world.pass(10.0, 5.0, true);
         world.pass(2.0, 0.0, false);

@@ -1,7 +1,7 @@
 //! Path control: congestion control, pacing and parallelism for the streams of one path to a peer.
 //!
-//! No sockets, no clock, no runtime. The caller (`sos-agent`) polls the transport's counters of each stream ten times a second and
-//! applies the answer to its socket:
+//! No sockets, no clock, no runtime. The caller (`sos-agent`) polls the transport's counters of each stream ten times a second and applies
+//! the returned tuning to the stream's socket:
 //!
 //! ```text
 //! PathState::new(Parameters, now)                                 one per path: peer address and label
@@ -19,17 +19,17 @@
 //!    congestion control is configured or a cap needs bbr ([`path_state`]).
 //! 3. [`pacing_cap`] takes the sample under the congestion control in force; [`startup`] limits bbr's STARTUP until a cap is learned, and
 //!    [`pacing_cap_probe`] raises, lowers and drops the cap.
-//! 4. [`path_state`] composes the four answers: the smallest limit, divided among the streams that carry bulk, as a [`SocketTuning`].
+//! 4. [`path_state`] combines the four results: the smallest limit, divided among the streams that carry bulk, as a [`SocketTuning`].
 //!
 //! | module | decides |
 //! |---|---|
 //! | [`sample`] | input: what one stream delivered, lost and queued since its last poll |
 //! | [`tuning`] | output: congestion control, pacing rate, unsent bytes, parallelism; the caller's [`Parameters`] |
-//! | [`path_state`] | the entry point, and the composition of the modules below |
+//! | [`path_state`] | entry point; combines the modules below |
 //! | [`headroom`] | the fifth of the path left to competing traffic |
 //! | [`cc_choice`] | cubic or bbr, by the kind of loss |
-//! | [`bbr_fallback`] | cubic instead of a bbr that overruns a short queue |
-//! | [`pacing_cap`] | the aggregate rate cap on a path whose short queue overflows unseen |
+//! | [`bbr_fallback`] | cubic instead of bbr where bbr overruns a short queue |
+//! | [`pacing_cap`] | the aggregate rate cap of a path whose short queue overflows before its delay is measurable |
 //! | [`pacing_cap_probe`] | keeping, raising, lowering or dropping a cap |
 //! | [`startup`] | the limit on a bbr STARTUP that does not end |
 //! | [`parallelism`] | the number of streams that carry bulk |

@@ -16,8 +16,7 @@ use crate::sample::StreamSample;
 use crate::startup::StartupLimiter;
 use crate::tuning::{CongestionControl, Parameters};
 
-/// Minimum loss ratio of a burst, the first queue overflow while every stream doubles its rate, and minimum number of segments that show a
-/// burst.
+/// Minimum loss ratio and minimum number of segments of a burst: the first queue overflow, while every stream doubles its rate.
 const BURST: f64 = 0.1;
 const BURST_SEGMENTS: f64 = 500.0;
 /// Number of consecutive windows from which a cap is learned.
@@ -109,9 +108,9 @@ pub(crate) struct PacingCap {
     window: Window,
     /// The previous window had very heavy loss.
     burst: bool,
-    /// No cap is learned until then, after a useless cap.
+    /// No cap is learned until this time, after a useless cap.
     back_off_until: Instant,
-    /// Streams stay with bbr until then, after a cap has ended, to learn the next cap.
+    /// Streams stay with bbr until this time, after a cap has ended, to learn the next cap.
     relearn_until: Instant,
     /// The last windows without a cap.
     recent: VecDeque<WindowSummary>,
@@ -229,8 +228,8 @@ impl PacingCap {
         let mut rates: Vec<_> = self.recent.iter().map(|window| window.rate).collect();
         rates.sort_by(|one, other| other.total_cmp(one));
         self.recent.pop_front();
-        // bbr pauses in one of the windows, so ignore the slowest; the fastest may contain bytes delayed from earlier, so take the second
-        // fastest.
+        // bbr pauses in one of the windows, so ignore the slowest; the fastest may contain bytes delayed from the window before, so take
+        // the second fastest.
         if grows || rates[2] < rates[0] * ALIKE {
             return None;
         }

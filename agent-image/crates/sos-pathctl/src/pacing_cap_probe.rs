@@ -1,6 +1,6 @@
 //! Pacing cap probe: the lifecycle of an aggregate rate cap, from learning the wire's loss to raising, lowering and dropping the cap (ADR 0039).
 //!
-//! * Loss under the cap is the wire's own; the cap is raised to compensate for it.
+//! * Loss under the cap is caused by the wire; the cap is raised to compensate for it.
 //! * Repeated small loss means that the cap is slightly too high: lower it. Heavy loss means that the path carries less than before or that
 //!   competing traffic has arrived: drop the cap and relearn it.
 //! * The cap is raised slightly now and then. If more is delivered, the raise is kept and the next one is twice as large. After a while the cap
@@ -32,10 +32,11 @@ const LOSS_GAIN: f64 = 0.25;
 const MIN_SEGMENTS: f64 = 100.0;
 /// Allowance for spurious retransmissions in a window.
 const SPURIOUS: f64 = 20.0;
-/// A backlogged window with more than the wire's own loss and less than this fraction of the cap's rate: the path now carries less.
+/// A backlogged window with more loss than the wire's own and less than this fraction of the cap's rate shows that the path now carries
+/// less.
 const LESS: f64 = 0.9;
 
-/// All streams in one window.
+/// Totals of all streams in one window.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WindowSummary {
     /// Delivery rate in bytes per second.
@@ -43,7 +44,7 @@ pub(crate) struct WindowSummary {
     /// Segments sent, including retransmissions; and retransmissions alone.
     pub(crate) segments: f64,
     pub(crate) retransmitted: f64,
-    /// Every stream had a backlog all the time.
+    /// Every stream had a backlog at every poll.
     pub(crate) backlogged: bool,
 }
 
@@ -74,7 +75,7 @@ impl WindowSummary {
 enum Phase {
     /// The wire's own loss is not known yet, only the loss before the cap.
     Learned { lost: f64 },
-    /// The cap stands.
+    /// The cap has been in force since this time, without a probe.
     Steady { since: Instant },
     /// The cap is raised by this fraction.
     Raised(f64),
@@ -103,7 +104,7 @@ pub(crate) struct Cap {
     /// Consecutive windows with evidence against the cap, and consecutive windows with slightly more than the wire's own loss.
     against: u32,
     lossy: u32,
-    /// Time until the next probe; and end of the cap's life, postponed while hosts do not use all of the cap.
+    /// Time until the next probe; and end of the cap's lifetime, postponed while hosts do not use all of the cap.
     probe_interval: Duration,
     until: Instant,
     /// The current window began before the last change of the cap.
@@ -143,7 +144,7 @@ impl Cap {
         Self { phase, settling: true, against: 0, lossy: 0, ..self }
     }
 
-    /// The cap after a window.
+    /// Judges a window; returns the cap for the next window, or the reason for dropping it.
     pub(crate) fn judge(self, window: WindowSummary, now: Instant) -> Result<Self, Dropped> {
         match self.phase {
             Phase::Raised(by) => self.end_probe(by, window, now),

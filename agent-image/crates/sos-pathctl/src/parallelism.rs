@@ -1,9 +1,9 @@
 //! Parallelism: the number of streams of a path that carry bulk sessions (ADR 0040).
 //!
-//! Streams share the path's capacity, on the wire and in its queue. A stream with only a few segments in flight recovers from loss by RTO, as
-//! too few segments follow a lost one to raise duplicate acknowledgements; blocks that other streams delivered meanwhile wait. So once a path
-//! has been full, parallelism is limited such that each stream gets enough segments. The path's capacity does not depend on the number of
-//! streams.
+//! Streams share the path's capacity, on the wire and in its queue. A stream with only a few segments in flight recovers from loss by RTO,
+//! because too few segments follow a lost segment to trigger duplicate acknowledgements. Meanwhile, blocks that other streams have
+//! delivered wait. So once a path has been full, parallelism is limited so that each stream has enough segments in flight. The path's
+//! capacity does not depend on the number of streams.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,8 +14,8 @@ use crate::sample::{DeliverySample, StreamSample};
 const STREAM_BYTES: f64 = 16_384.0;
 /// Parallelism is not limited from this number of streams on.
 const UNLIMITED: usize = 16;
-/// Parallelism is raised when the path holds this many times the bytes that one more stream would need in total: rates of a full path vary by
-/// less.
+/// Parallelism is raised if the bytes in flight reach this multiple of the total that one more stream would need. Rates of a full path vary
+/// by less.
 const RAISE: f64 = 1.25;
 /// Minimum window length, in time and in round trips.
 const WINDOW: Duration = Duration::from_millis(300);
@@ -25,13 +25,13 @@ const QUEUE_TIMES: u32 = 2;
 const QUEUE_MIN: Duration = Duration::from_millis(4);
 /// A path that has not been full for this long may have more capacity now: its limit is lifted.
 const MAX_AGE: Duration = Duration::from_secs(60);
-/// If fewer streams deliver less than this fraction of the earlier rate in two consecutive windows, loss or competing traffic bounds each
-/// stream, so the limit is lifted.
+/// If the reduced number of streams delivers less than this fraction of the earlier rate in two consecutive windows, loss or competing
+/// traffic bounds each stream, so the limit is lifted.
 const AS_MUCH: f64 = 0.8;
-/// Parallelism is not limited for this long after that.
+/// Time for which parallelism stays unlimited after that.
 const BACK_OFF: Duration = Duration::from_secs(60);
 
-/// One stream in one window.
+/// Totals of one stream in one window.
 #[derive(Debug, Clone, Copy)]
 struct Part {
     bytes: u64,
@@ -77,7 +77,7 @@ pub(crate) struct Parallelism {
     streams: Option<usize>,
     /// Last time the path was full.
     full_at: Instant,
-    /// Number of streams that the path had room for in the previous window, if the path was full.
+    /// Number of streams that the bytes in flight sufficed for in the previous window, if the path was full.
     before: Option<usize>,
     /// Rate in bytes per second before the limit was last lowered; and whether the previous window, with a backlog, had a far lower rate.
     rate_before: f64,
@@ -225,13 +225,13 @@ mod tests {
     #[test]
     fn a_path_that_holds_a_few_segments_gets_one_stream() {
         let mut world = World::new();
-        assert_eq!(world.slow(4, 16_500.0, 3), usize::MAX, "one window");
+        assert_eq!(world.slow(4, 16_500.0, 3), usize::MAX, "after one window");
         assert_eq!(world.slow(4, 16_500.0, 3), 1);
-        assert_eq!(world.slow(1, 16_500.0, 100), 1, "one stream fills it as well");
+        assert_eq!(world.slow(1, 16_500.0, 100), 1, "one stream fills the path as well");
     }
 
     #[test]
-    fn each_stream_gets_its_share() {
+    fn parallelism_follows_the_bytes_in_flight() {
         assert_eq!(World::new().slow(4, 36_000.0, 12), 2);
         assert_eq!(World::new().slow(4, 300_000.0, 100), usize::MAX);
     }
@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn parallelism_stays_unlimited_without_a_queue_or_a_backlog() {
         let far = Path { in_flight: 5_000.0, min_ms: 3.0, ..SLOW };
-        assert_eq!(World::new().pass(4, &far, true, 50), usize::MAX, "4 ms are not twice 3");
+        assert_eq!(World::new().pass(4, &far, true, 50), usize::MAX, "4 ms is less than twice 3 ms");
         let quick = Path { rate: 1.25e8, in_flight: 30_000.0, min_ms: 0.1 };
         assert_eq!(
             World::new().pass(4, &quick, true, 50),
@@ -287,19 +287,19 @@ mod tests {
         world.slow(1, 4_000.0, 590);
         assert_eq!(world.parallelism.streams(), 1);
         assert_eq!(world.slow(1, 4_000.0, 20), usize::MAX);
-        assert_eq!(world.slow(4, 16_500.0, 16), 1, "for a second or two");
+        assert_eq!(world.slow(4, 16_500.0, 16), 1, "unlimited for a second or two only");
     }
 
     #[test]
-    fn fewer_streams_that_carry_less_were_not_too_many() {
+    fn a_limit_that_lowers_the_rate_is_lifted() {
         let mut world = World::new();
         world.slow(4, 16_500.0, 12);
         let one = Path { rate: 0.9e6, in_flight: 12_000.0, ..SLOW };
-        assert_eq!(world.pass(1, &one, true, 3), 1, "bbr may have been looking for a shorter round trip");
+        assert_eq!(world.pass(1, &one, true, 3), 1, "one slow window may be a PROBE_RTT of bbr");
         assert_eq!(world.pass(1, &one, true, 6), usize::MAX);
-        assert_eq!(world.slow(4, 16_500.0, 590), usize::MAX, "for a minute");
+        assert_eq!(world.slow(4, 16_500.0, 590), usize::MAX, "unlimited for a minute");
         assert_eq!(world.slow(4, 16_500.0, 20), 1);
-        assert_eq!(world.pass(1, &one, false, 50), 1, "who has little to send carries little");
+        assert_eq!(world.pass(1, &one, false, 50), 1, "a low rate without a backlog is no evidence");
     }
 
     #[test]
@@ -312,9 +312,9 @@ mod tests {
     }
 
     proptest! {
-        /// The room of a path does not depend on the number of streams, and more room never means fewer streams.
+        /// Parallelism does not depend on the number of streams that share the path, and more bytes in flight never reduce it.
         #[test]
-        fn the_number_is_the_paths(streams in 1_u64..9, others in 1_u64..9, in_flight in 6_500.0..400_000.0_f64, more in 1.0..3.0_f64) {
+        fn path_sets_the_parallelism(streams in 1_u64..9, others in 1_u64..9, in_flight in 6_500.0..400_000.0_f64, more in 1.0..3.0_f64) {
             let most = |streams, in_flight| World::new().slow(streams, in_flight, 12);
             let few = most(streams, in_flight);
             prop_assert!(few >= 1);

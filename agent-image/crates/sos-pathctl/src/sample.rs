@@ -28,18 +28,18 @@ pub struct StreamCounters {
     pub mss: u32,
     /// Bytes in the socket that have never been sent.
     pub unsent: u32,
-    /// In its first slow start, or in bbr's STARTUP.
+    /// True during the first slow start, or during bbr's STARTUP.
     pub startup: bool,
 }
 
-/// One stream between two polls.
+/// Changes of one stream's counters between two polls.
 #[derive(Debug, Clone, Copy)]
 pub struct StreamSample {
     /// Bytes delivered.
     pub delivery: DeliverySample,
     /// Segments sent and retransmitted.
     pub loss: LossSample,
-    /// In its first slow start, or in bbr's STARTUP.
+    /// True during the first slow start, or during bbr's STARTUP.
     pub startup: bool,
 }
 
@@ -69,7 +69,7 @@ pub struct DeliverySample {
 impl DeliverySample {
     fn between(before: StreamCounters, after: StreamCounters, elapsed: Duration) -> Self {
         Self {
-            // Not the bytes acknowledged cumulatively: these stop at a gap and jump when it closes.
+            // The cumulative acknowledgement would stop at a gap and jump when the gap closes.
             bytes: u64::from(after.delivered.wrapping_sub(before.delivered)) * u64::from(after.mss),
             elapsed,
             rtt: after.rtt,

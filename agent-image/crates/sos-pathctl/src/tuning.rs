@@ -1,16 +1,17 @@
-//! The answer of path control for one stream's socket, and the bounds it is computed within.
+//! Result of path control for one stream's socket, and its bounds.
 
 use std::time::Duration;
 
 use crate::sample::{DeliverySample, RTT_UNKNOWN};
 
-/// Unsent bytes that a stream's socket may hold, in sending time and as a minimum in bytes: small sessions wait behind them.
+/// Unsent bytes that a stream's socket may hold, as sending time and as a minimum in bytes. Data of small sessions waits behind these
+/// bytes.
 const UNSENT: Duration = Duration::from_millis(10);
 const UNSENT_MIN: u64 = 32 << 10;
 
-/// Minimum round trip from which a stream is paced. Windows sent in bursts overrun queues on long paths: over 164 ms at 1 Gbit/s, cubic without
-/// pacing had 744 to 863 Mbit/s in most transfers of 10 s; with pacing 860, and 896 the next time. Without delay, pacing gains nothing, and a
-/// timer for each burst costs a fifth of a sender's CPU time.
+/// Minimum round trip from which a stream is paced. Windows sent in bursts overrun queues on long paths. At 1 Gbit/s and 164 ms, most cubic
+/// transfers of 10 s reached 744 to 863 Mbit/s without pacing; with pacing, a first transfer reached 860 and the next 896 Mbit/s. Without
+/// delay, pacing gains nothing, and a timer for each burst costs a fifth of a sender's CPU time.
 const PACED_FROM: Duration = Duration::from_millis(3);
 
 /// Congestion control of a stream.
@@ -58,7 +59,7 @@ pub struct PathConfig {
 /// Decisions for a whole path.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Decision {
-    /// Congestion control of its streams.
+    /// Congestion control of the path's streams.
     pub congestion: CongestionControl,
     /// Rate limit of each stream in bytes per second.
     pub stream_limit: Option<u64>,

@@ -134,7 +134,7 @@ fn an_overflowing_path_is_capped_to_its_rate() {
 }
 
 #[test]
-fn the_cap_is_higher_by_the_loss_of_the_wire() {
+fn the_cap_compensates_for_the_loss_of_the_wire() {
     for loss in [0.01, 0.03] {
         let mut world = World::new(900.0, loss);
         world.pass(4.0);
@@ -151,7 +151,7 @@ fn loss_of_the_wire_alone_or_under_cubic_sets_no_cap() {
     assert_eq!(world.limit(), None, "no backlog");
     (world.offered, world.congestion) = (None, CongestionControl::Cubic);
     world.pass(5.0);
-    assert_eq!(world.limit(), None, "cubic backs off by itself, and its rate is not the path.s");
+    assert_eq!(world.limit(), None, "cubic backs off by itself, and its rate is not the rate of the path");
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn stands(mut world: World) -> f64 {
 }
 
 #[test]
-fn a_cap_is_learned_again_after_a_minute_and_after_ten_seconds_if_rates_were_unsteady() {
+fn a_cap_is_relearned_after_a_minute_or_ten_seconds_if_unsteady() {
     let mut world = World::new(900.0, 0.0);
     world.pass(1.5);
     assert!((55.0..65.0).contains(&stands(world)));
@@ -191,7 +191,7 @@ fn a_cap_is_learned_again_after_a_minute_and_after_ten_seconds_if_rates_were_uns
 }
 
 #[test]
-fn a_lower_rate_is_learned_again() {
+fn a_lower_rate_is_relearned() {
     let mut world = World::new(900.0, 0.01);
     world.pass(4.0);
     world.capacity = 600.0;
@@ -226,7 +226,7 @@ fn a_startup_with_heavy_loss_is_limited_to_the_rate_delivered_for_a_second() {
     let each =
         |world: &World| world.pacing_cap.stream_limit(world.now).map(|each| (each / MEGABIT).round() as u64);
     world.pass(0.2);
-    assert_eq!(each(&world), Some(459), "a little more, for two streams");
+    assert_eq!(each(&world), Some(459), "slightly more than the rate, divided by two streams");
     world.excess = 1.01;
     world.pass(0.8);
     assert_eq!(each(&world), Some(459));
@@ -235,7 +235,7 @@ fn a_startup_with_heavy_loss_is_limited_to_the_rate_delivered_for_a_second() {
 }
 
 #[test]
-fn the_startup_limit_lasts_until_startup_ends_and_returns_if_it_does_not() {
+fn the_startup_limit_is_extended_bounded_and_renewed_in_startup() {
     let mut world = World { excess: 2.0, startup: true, ..World::new(900.0, 0.0) };
     let held = |world: &World| world.pacing_cap.startup.is_limited(world.now);
     world.pass(0.2);
@@ -249,7 +249,7 @@ fn the_startup_limit_lasts_until_startup_ends_and_returns_if_it_does_not() {
     world.pass(0.2);
     world.excess = 1.0;
     world.pass(RTT.as_secs_f64() * 20.0 + 0.1);
-    assert!(!held(&world), "bounded");
+    assert!(!held(&world), "the extension is bounded");
     world.excess = 2.0;
     world.pass(0.4);
     assert!(held(&world), "still in STARTUP");
@@ -324,7 +324,7 @@ fn small_segments_beside_bulk_do_not_hinder_learning_and_probing() {
 fn other_streams_reduce_the_share_of_bulk_streams() {
     let shares = Shares { bulk: 2, others: 30.0 };
     assert!((shares.stream_limit(900.0) - 435.0).abs() < 1e-9);
-    assert!((shares.stream_limit(40.0) - 10.0).abs() < 1e-9, "half of it at least");
+    assert!((shares.stream_limit(40.0) - 10.0).abs() < 1e-9, "bulk streams keep at least half of the limit");
 }
 
 #[test]
@@ -376,7 +376,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_cap_costs_little_of_any_rate(
+    fn a_cap_keeps_nine_tenths_of_any_rate(
         (before, after, loss) in (5.0..1000.0, 5.0..1000.0, 0.0..0.04),
         (noise, excess, dice) in (0.0..0.15, 0.9..1.1, 1_u64..),
     ) {
