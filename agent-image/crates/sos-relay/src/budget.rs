@@ -65,7 +65,8 @@ impl Reservation {
         self.bytes
     }
 
-    /// Grows to `total` bytes if the growth is at most half of the free memory. Returns whether it grew; a smaller `total` changes nothing.
+    /// Grows to `total` bytes if that is at most half of the free memory. Returns false if memory is short; a smaller `total` changes
+    /// nothing.
     pub fn grow_to(&mut self, total: usize) -> bool {
         let more = total.saturating_sub(self.bytes);
         let grown = self.budget.take(more, |free| more <= free && total <= free / 2);
@@ -97,11 +98,11 @@ mod tests {
         let shares: Vec<_> = std::iter::from_fn(|| budget.reserve_within(40, 16)).collect();
         assert_eq!(shares.len(), 2);
         let _most = budget.reserve(1500).unwrap();
-        assert!(budget.reserve_within(1, 16).is_none() && budget.reserve(21).is_none(), "20 are left");
+        assert!(budget.reserve_within(1, 16).is_none() && budget.reserve(21).is_none(), "20 bytes are left");
     }
 
     #[test]
-    fn growth_leaves_room_for_others_and_everything_is_released() {
+    fn growth_leaves_free_memory_and_a_drop_releases_all() {
         let budget = Budget::new(1000);
         let mut first = budget.reserve(100).unwrap();
         assert!(first.grow_to(400), "900 free");

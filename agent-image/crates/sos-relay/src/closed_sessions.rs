@@ -1,7 +1,7 @@
 //! Closed sessions, and the answers to their late frames (frame.md clause 10).
 //!
-//! The last frames of a session may be lost with their stream. A peer that still waits for one of them retransmits on another stream, and the
-//! answer reports how the session ended.
+//! The last frames of a session may be lost with their stream. A peer that still waits for one of them retransmits on another stream, and
+//! the answer carries the end reason.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -35,7 +35,7 @@ pub struct ClosedSessions {
 }
 
 impl ClosedSessions {
-    /// Remembers a closed session that had delivered this many of the peer's bytes.
+    /// Remembers a closed session, and the number of the peer's bytes that it had delivered.
     pub fn insert(&mut self, number: SessionNumber, reason: EndReason, delivered: u64, now: Instant) {
         self.forget(now);
         let clean = reason == EndReason::Finished;
@@ -50,19 +50,20 @@ impl ClosedSessions {
         }
     }
 
-    /// True if a session with this number has recently closed, so that a late Open must not begin it again.
+    /// True if a session with this number has recently closed, so that a late Open must not restart it.
     pub fn contains(&self, number: SessionNumber) -> bool {
         self.endings.contains_key(&number)
     }
 
     /// Answer to a frame of a session that does not exist, if any.
     pub fn answer(&mut self, number: SessionNumber, body: &Body, now: Instant) -> Option<Body> {
-        // An opener that was refused while the session was remembered gets the same answer later.
+        // A late Open still gets the recorded reason if the entry expires in this call.
         let refused = self.endings.get(&number).copied().filter(|_| matches!(body, Body::Open { .. }));
         self.forget(now);
         let ending = refused.or_else(|| self.endings.get(&number).copied());
         match (ending, body) {
-            // Answers of this kind carry no credit and are not answered, or two closed sessions would answer each other forever.
+            // An Ack without credit is itself an answer of this kind. It gets no answer, or two closed sessions would answer each other
+            // forever.
             (_, Body::Ack { credit: 0, .. }) => None,
             (Some(Ending::Clean { delivered }), body) if waits(body) => {
                 Some(Body::Ack { offset: delivered + 1, credit: 0, backlog: Backlog::default() })
@@ -140,9 +141,9 @@ mod tests {
         assert_eq!(
             ended.answer(number(2), &OPEN, now),
             Some(Body::Reset { reason: EndReason::ClientReset }),
-            "who has not heard of it opens again"
+            "an opener that missed the Reset sends Open a second time"
         );
-        assert_eq!(ended.answer(number(1), &OPEN, now), None, "who opened has had an answer");
+        assert_eq!(ended.answer(number(1), &OPEN, now), None, "the opener has had its answer");
         assert_eq!(ended.answer(number(3), &ACK, now), Some(Body::Reset { reason: EndReason::PeerLost }));
         assert_eq!(
             ended.answer(number(3), &Body::Reset { reason: EndReason::PeerLost }, now),
@@ -157,7 +158,7 @@ mod tests {
         assert!(!ended.contains(number(1)));
         ended.insert(number(4), EndReason::PeerLost, 0, now);
         let late = now + 2 * MEMORY;
-        assert!(ended.contains(number(4)), "as long as nobody asks");
+        assert!(ended.contains(number(4)), "until the next lookup");
         assert_eq!(ended.answer(number(4), &OPEN, late), Some(Body::Reset { reason: EndReason::PeerLost }));
         assert!(!ended.contains(number(4)));
     }

@@ -1,4 +1,5 @@
-//! Compresses or expands one block with zstd (RFC 8878), independently of other blocks, as blocks use several streams and arrive in any order.
+//! Compresses or expands one block with zstd (RFC 8878), independently of other blocks, because blocks use several streams and arrive in
+//! any order.
 //!
 //! Working memory belongs to each thread, not to each session: about half a MiB for a thread that compresses.
 
@@ -10,9 +11,9 @@ use zstd_safe::{CCtx, CParameter, DCtx};
 
 /// The fastest of zstd's ordinary levels.
 const LEVEL: i32 = 1;
-/// Minimum saving, as a divisor of the block size; with less the block is sent uncompressed.
+/// Minimum saving, as a divisor of the block size; a block that saves less is sent uncompressed.
 const LEAST_GAIN: usize = 16;
-/// Minimum size of a compressed block: smaller ones save less than a packet's headers cost.
+/// Minimum size of a compressed block: smaller blocks save less than a packet's headers cost.
 pub(crate) const MIN_BLOCK: usize = 512;
 
 thread_local! {
@@ -22,7 +23,7 @@ thread_local! {
 
 struct Compressor {
     context: CCtx<'static>,
-    /// Buffer for the longest result: the length is known only at the end, and a queue must not hold more than that.
+    /// Buffer for the longest result. The result is copied out of it, so that a queue holds no more than the actual length.
     out: Box<[u8]>,
 }
 
@@ -31,7 +32,7 @@ impl Compressor {
         let mut context = CCtx::try_create()?;
         context.set_parameter(CParameter::CompressionLevel(LEVEL)).ok()?;
         let mut out: Box<[u8]> = vec![0; MAX_PAYLOAD].into();
-        // Working memory is allocated at the first block.
+        // zstd allocates its working memory at the first block.
         context.compress2(&mut *out, &[0; MAX_PAYLOAD]).ok()?;
         Some(Self { context, out })
     }
@@ -62,8 +63,8 @@ pub fn compress(block: &[u8]) -> Option<Bytes> {
     COMPRESSOR.with_borrow_mut(|kept| kept.as_mut()?.compress(block))
 }
 
-/// Expands `payload` to a block of `length` bytes; `None` if it does not contain exactly that many. Memory use is bounded by `length`, whatever
-/// the payload claims.
+/// Expands `payload` to a block of `length` bytes; `None` if it does not expand to exactly that length. Memory use is bounded by `length`,
+/// whatever the payload claims.
 pub fn expand(payload: &[u8], length: u32) -> Option<Bytes> {
     let length = usize::try_from(length).ok().filter(|length| *length <= MAX_PAYLOAD)?;
     let mut block = Vec::with_capacity(length);
@@ -90,7 +91,7 @@ mod tests {
         assert!(small.len() < 100);
         assert_eq!(expand(&small, 1000), None);
         assert_eq!(expand(&small, MAX_PAYLOAD as u32 + 1), None);
-        assert_eq!(expand(&small, MAX_PAYLOAD as u32 - 1), None, "neither more nor less");
+        assert_eq!(expand(&small, MAX_PAYLOAD as u32 - 1), None, "the length must match exactly");
         assert_eq!(expand(&small, MAX_PAYLOAD as u32).unwrap(), zeros);
     }
 

@@ -12,7 +12,7 @@ use sos_wire::Body;
 
 use crate::codec::{self, MIN_BLOCK};
 
-/// Minimum size of a block for a trial: a smaller one may be the odd end of a message, and does not show how long larger ones take.
+/// Minimum size of a block for a trial. A smaller block may be the end of a message, and does not show how long larger blocks take.
 const LEAST_TRIED: usize = 16 << 10;
 /// Time over which rates are measured.
 const WINDOW: Duration = Duration::from_millis(50);
@@ -22,7 +22,7 @@ const END_SHARE: f64 = 0.94;
 /// Factor by which the CPU must be faster than the streams, to start and to continue.
 const BEGIN_SPEED: f64 = 2.0;
 const GO_ON_SPEED: f64 = 1.25;
-/// Compression stops if the streams would suffice without it: less than this fraction of their rate is sent for this many windows.
+/// Compression stops if the streams suffice without it: the session sends less than this fraction of their rate for this many windows.
 const CALM_SHARE: f64 = 0.9;
 const CALM_WINDOWS: u32 = 4;
 /// Bytes sent, or time, until the next trial; doubles after each failed trial, up to the bound. One block of 256 KiB in 32 MiB, or every two
@@ -46,7 +46,7 @@ impl Pause {
 
 #[derive(Debug, Clone, Copy)]
 enum Mode {
-    /// Compression is off until that many bytes have been sent or this time has come, and the session waits for its streams.
+    /// Compression is off until this number of bytes has been sent or this time is reached, and the session waits for its streams.
     Off {
         bytes: u64,
         until: Option<Instant>,
@@ -155,7 +155,7 @@ impl Adaptive {
         }
     }
 
-    /// Notes that the session waits for its streams: none has room, or none with room is worth using now.
+    /// Notes that the session waits for its streams: none has buffer space, or a better stream is worth waiting for.
     pub fn handle_waiting(&mut self) {
         self.window.waited = true;
     }
@@ -187,7 +187,7 @@ impl Adaptive {
         let enough = self.capacity.is_none_or(|capacity| original as f64 / seconds < CALM_SHARE * capacity);
         self.calm = if enough && !waited { self.calm + 1 } else { 0 };
         if self.is_on() && self.calm >= CALM_WINDOWS {
-            // The trial succeeded: start again at the next wait.
+            // Compression has helped, so it restarts at the next backlog without a pause.
             self.mode = Mode::Off { bytes: 0, until: None };
         } else if self.is_on() && !self.is_quick(GO_ON_SPEED) {
             self.pause(now);
@@ -234,8 +234,8 @@ impl Compression {
         Self { adaptive: Adaptive::new(now), done: Compressed::default() }
     }
 
-    /// Returns the frame to send for `body`: a Data frame may become a Compressed one if the peer accepts Compressed frames (`taken`). `cpu` is
-    /// a clock of CPU time with any origin.
+    /// Returns the frame to send for `body`: a Data frame may become a Compressed frame if the peer accepts Compressed frames (`taken`).
+    /// `cpu` is a clock of CPU time with any origin.
     pub fn pack(&mut self, body: Body, taken: bool, now: Instant, cpu: impl Fn() -> Duration) -> Body {
         let Body::Data { offset, payload } = body else { return body };
         let len = payload.len();

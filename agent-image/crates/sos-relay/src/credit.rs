@@ -3,15 +3,15 @@
 //! Credit is an absolute limit: the offset up to which the peer may send. It is the number of bytes that the host has taken plus the window. So
 //! a host that stops reading stops the peer after one window and no earlier, and the receiver never holds more than it granted.
 //!
-//! The window must cover the path: rate times round trip, and about as much again for blocks that wait behind a lost one. The window starts at
-//! the protocol's initial credit, and grows when the host takes half of it within about one round trip: then the window, not the path, would
-//! soon have stopped the sender. Growing by a factor of four up to 4 MiB lets the window run ahead of the streams' slow start, which doubles
-//! each round trip; above that the window doubles.
+//! The window must cover the path: rate times round trip, and about as much again for blocks that wait behind a lost block. The window
+//! starts at the protocol's initial credit, and grows when the host takes half of it within about one round trip: then the window, not the
+//! path, would soon limit the sender. Growing by a factor of four up to 4 MiB lets the window run ahead of the streams' slow start, which
+//! doubles each round trip; above that the window doubles.
 //!
-//! While little of the budget is used, a window begins with 4 MiB, and the window of a session that is nearly alone with the size that a long
-//! fast path needs: each growth takes a round trip, and streams that other sessions have used are fast at once (1 Gbit/s, 164 ms: 918 instead of
-//! 850 Mbit/s in the first seconds). The opener announces the window in Open, so a download runs at the speed of its streams from its first
-//! byte.
+//! While little of the budget is used, a window starts at 4 MiB. The window of a session that is nearly alone starts at the size that a
+//! long fast path needs: each growth takes a round trip, but streams that other sessions have used are fast immediately (1 Gbit/s, 164 ms:
+//! 918 instead of 850 Mbit/s in the first seconds). The opener announces the window in Open, so a download runs at the speed of its streams
+//! from its first byte.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,11 +27,12 @@ const ALONE: usize = 32;
 /// Initial window of other sessions, while all reservations stay within this divisor of the budget: they would soon reach that size anyway.
 const FIRST: usize = EAGER_BELOW as usize;
 const PLENTY: usize = 16;
-/// Maximum grant: two round trips at this rate, in bytes per second, plus some time for the scheduling delay of both ends. On a short path, a
-/// larger window would only queue more data for a host slower than the path, data that has left the processor's cache before it is read.
+/// Maximum grant: two round trips at this rate, in bytes per second, plus some time for the scheduling delay of both ends. On a short path,
+/// a larger window would only queue more data for a host slower than the path, and this data would leave the processor's cache before the
+/// host reads it.
 const FASTEST: f64 = 5e9;
 const TURNS: Duration = Duration::from_millis(2);
-/// Added to the round trip when growth is judged: on short paths the host's scheduling delay exceeds the round trip.
+/// Tolerance added to the round trip when growth is judged: on short paths the host's scheduling delay exceeds the round trip.
 const SLACK: Duration = Duration::from_millis(10);
 
 /// Receive window of one direction.
@@ -41,7 +42,7 @@ pub struct Window {
     max: u64,
     limit: u64,
     rtt: Duration,
-    /// Round trip without queueing delay, as a queue must not lengthen itself.
+    /// Round trip without queueing delay: a window sized by the delayed round trip would lengthen the queue further.
     lowest: Duration,
     epoch: Option<Epoch>,
     reservation: Reservation,
@@ -106,7 +107,7 @@ impl Window {
         }
     }
 
-    /// Releases its share of the budget. Not usable after this.
+    /// Releases the window's share of the budget. The window is unusable afterwards.
     pub fn release(&mut self) {
         self.reservation.release();
     }
@@ -186,7 +187,7 @@ mod tests {
         assert_eq!(
             Window::new(1 << 30, 100 * MS, &least).unwrap().size(),
             4 << 20,
-            "a part of it would be less"
+            "the divided budget would be less"
         );
     }
 
@@ -208,7 +209,7 @@ mod tests {
         window.set_rtt(10 * MS, 10 * MS);
         assert_eq!(take(&mut window), (110_000_000, 110_000_000));
         window.set_rtt(10 * MS, us(100));
-        assert_eq!(take(&mut window), (110_000_000, 11_000_000), "what is granted is not taken back");
+        assert_eq!(take(&mut window), (110_000_000, 11_000_000), "granted credit is not taken back");
     }
 
     #[test]

@@ -1,13 +1,13 @@
-//! The session core of the relay: a byte stream in each direction, over any number of streams that may die.
+//! The session core of the relay: a byte stream in each direction, over any number of streams, each of which may fail.
 //!
-//! No sockets, no clock, no runtime, no threads. The driver (`sos-tunnel`, or a test in virtual time) owns those and reports events to a
-//! [`Session`]; the session answers with frames and actions:
+//! No sockets, no clock, no runtime, no threads. The driver (`sos-tunnel`, or a test in virtual time) owns all of these and reports events
+//! to a [`Session`]; the session answers with frames and actions:
 //!
 //! ```text
 //!   host socket                                 Session                                     streams
 //!   read       -> handle_local_data/eof/reset |         | handle_frame(stream, body)    <-  read
 //!   (only while local_room() > 0)             | Sender  | poll_transmit(streams)        ->  write
-//!   write      <- deliverable                 | Receiver| handle_stream_up/closed       <-  came, died
+//!   write      <- deliverable                 | Receiver| handle_stream_up/closed       <-  up, closed
 //!              -> handle_delivered(n), or     |         | poll_timeout, handle_timeout  <-> a timer
 //!                 handle_host_full()          |         |
 //!   shut, reset <- poll_event                 |
@@ -16,20 +16,20 @@
 //! Call a `handle_*` when its event happens, then `deliverable`, `poll_event` and `poll_transmit` until they return nothing, then sleep until
 //! the next event or `poll_timeout`. Every call takes the current time; the same calls with the same times give the same results.
 //!
-//! **Sending.** The host's bytes are cut into blocks when a stream is about to take them, so that the stream is chosen late ([`Scheduler`]).
-//! Blocks are kept until cumulatively acknowledged. Blocks on a stream that died, or stalled while other streams make progress, are
-//! retransmitted on another stream, oldest first. When there is nothing else to send, for lack of credit or at the end, blocks at the gap are
-//! retransmitted if the copy is expected well before the original, which is on a slow stream.
+//! **Sending.** The host's bytes are cut into blocks when a stream is about to take them, so that the stream is chosen late
+//! ([`Scheduler`]). Blocks are kept until cumulatively acknowledged. Blocks on a stream that was lost, or that stalled while other streams
+//! make progress, are retransmitted on another stream, oldest first. If nothing else can be sent, for lack of credit or at the end of the
+//! data, blocks at the gap are retransmitted if the copy is expected well before the original, which is in flight on a slow stream.
 //!
-//! **Receiving.** The [`ReorderBuffer`] puts blocks in order. Its size is bounded by the credit that the receiver has granted, an absolute limit
-//! that moves with the bytes the host has taken ([`credit`]). Windows grow while the host keeps up, within a [`Budget`] that all sessions share.
+//! **Receiving.** The [`ReorderBuffer`] puts blocks in order. The credit that the receiver has granted bounds its size. Credit is an
+//! absolute limit that moves with the bytes that the host has taken ([`credit`]). Windows grow while the host keeps up, within a [`Budget`]
+//! that all sessions share.
 //!
 //! **Compression.** A session sends Data, and accepts Compressed as well. Its driver may compress the session's frames before sending
-//! ([`Compression`]): blocks are kept, counted and granted by their original bytes.
+//! ([`Compression`]): blocks are kept, counted and granted by their original size.
 //!
-//! **Closing.** Each direction ends by itself (Fin), both at once by Reset. An end that has finished sends a closing Ack
-//! ([`Session::closing_ack`]); the other end then no longer needs its peer or the streams, however long its host takes. Errors end one session
-//! only.
+//! **Closing.** A Fin ends one direction, a Reset both. An agent that has finished sends a closing Ack ([`Session::closing_ack`]). From
+//! then on the other agent needs neither its peer nor the streams, however long its host takes. An error ends only its own session.
 //!
 //! | modules | part |
 //! |---|---|
@@ -69,7 +69,8 @@ pub use scheduler::{Demand, EarliestArrival, Scheduler, StreamId, StreamView, us
 pub use session::{Event, Session, SessionConfig, Transmit};
 pub use stats::{Cause, Retransmitted, SessionStats};
 
-/// Interval at which a session that waits for a better stream than those with room re-examines them, as their paths change.
+/// Interval at which a session re-examines its streams while it waits for a better stream than those with buffer space, because paths
+/// change.
 pub const ASK_AGAIN: std::time::Duration = std::time::Duration::from_millis(5);
 /// Default block size: the best in measurements while a path's rate still grows; 8 KiB costs 70 % more CPU.
 pub const DEFAULT_BLOCK: usize = 64 << 10;

@@ -7,7 +7,7 @@ use sos_wire::{Body, Marks};
 use crate::scheduler::StreamId;
 
 /// Maximum number of changes kept for bytes that the host has not received yet. Beyond it the oldest change is dropped, and its bytes keep
-/// the marks in force before.
+/// the previous marks.
 const MAX_PENDING: usize = 64;
 
 /// Marks of the local host, announced to the peer.
@@ -17,7 +17,7 @@ pub(crate) struct Announced {
     marks: Marks,
     offset: u64,
     change: u64,
-    /// Streams on which the last change precedes its data.
+    /// Streams that have carried the last change ahead of its data.
     sent_on: BTreeSet<StreamId>,
     due: bool,
 }
@@ -52,13 +52,13 @@ impl Announced {
         })
     }
 
-    /// Handles a lost stream, whose frames may be lost with it.
+    /// Handles the loss of a stream, which may have lost its frames.
     pub(crate) fn handle_stream_lost(&mut self, stream: StreamId) {
         self.due |= self.sent_on.remove(&stream);
     }
 }
 
-/// Marks of the far host, for the local one's connection.
+/// Marks of the far host, for the connection to the local host.
 #[derive(Debug, Default)]
 pub(crate) struct Received {
     /// Number of the change that applies to the next bytes.
@@ -106,14 +106,14 @@ mod tests {
         let (mut announced, one, other) = (Announced::default(), StreamId(1), StreamId(2));
         announced.begin(marks(8));
         announced.change(marks(8), 0);
-        assert!(!announced.is_due() && announced.before(one).is_none(), "the peer knows");
+        assert!(!announced.is_due() && announced.before(one).is_none(), "the peer knows these marks");
         announced.change(marks(46), 100);
         assert!(announced.is_due());
         assert_eq!(announced.before(one), Some(Body::Marks { offset: 100, change: 1, marks: marks(46) }));
         assert!(!announced.is_due() && announced.before(one).is_none());
         assert!(announced.before(other).is_some());
         announced.handle_stream_lost(other);
-        assert!(announced.is_due(), "it may be lost");
+        assert!(announced.is_due(), "the announcement may be lost");
         announced.change(marks(8), 100);
         assert_eq!(announced.before(one), Some(Body::Marks { offset: 100, change: 2, marks: marks(8) }));
     }
@@ -128,7 +128,7 @@ mod tests {
         assert_eq!(received.poll(99), None);
         assert_eq!((received.poll(100), received.next()), (Some(marks(2)), Some(200)));
         received.handle(1, 0, marks(1));
-        assert_eq!(received.poll(150), None, "late, and of no account");
+        assert_eq!(received.poll(150), None, "a replaced change is ignored");
         assert_eq!((received.poll(200), received.next()), (Some(marks(3)), None));
     }
 

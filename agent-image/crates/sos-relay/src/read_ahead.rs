@@ -1,4 +1,4 @@
-//! Read-ahead limit: bytes that an agent reads from its host beyond those that the far host has acknowledged (frame.md clause 8).
+//! Read-ahead limit: bytes that an agent reads from its host beyond the bytes that the far host has acknowledged (frame.md clause 8).
 //!
 //! With plain TCP a sending host is ahead of the other host by at most its own send buffer and the other host's receive buffer. Programs rely on
 //! this bound: progress bars, read timeouts after the last byte of an upload, applications paced by a full socket. So an agent reads ahead of
@@ -6,24 +6,25 @@
 //! doubles the bytes in flight in each round trip: the rate measured one round trip ago allows for the next.
 //!
 //! The rate counts bytes that the far host has acknowledged. It decreases only if this limit stopped the sender: a host with little to send
-//! shows nothing about its path. A session begins with the recent rate of other sessions to the same peer. Until it has measured its own rate,
-//! it also uses the bytes that its streams' transports keep in flight, so that warm streams are used from the first round trip on.
+//! reveals nothing about its path. A session starts with the recent rate of other sessions to the same peer. Until the session has measured
+//! its own rate, the limit also covers the bytes that the transports of its streams keep in flight, so that warm streams are used from the
+//! first round trip on.
 
 use std::time::{Duration, Instant};
 
-/// Bytes ahead that need no delivery rate: less than the allowed 1 MiB, as the kernels' buffers of the host leg come on top.
+/// Bytes ahead at any delivery rate: less than the allowed 1 MiB, because the kernels' buffers of the host leg add to them.
 const BASE: u64 = 512 << 10;
 /// Number of bandwidth-delay products ahead.
 const PRODUCTS: f64 = 2.0;
-/// Added to the round trip, as acknowledgements and scheduling are delayed at both ends.
+/// Added to the round trip, because acknowledgements and scheduling are delayed at both ends.
 const SLACK: Duration = Duration::from_millis(20);
-/// Added to the round trip for the measurement span of a rate: a burst behind a gap is not the path's rate.
+/// Added to the round trip for the measurement span of a rate: a burst after a gap does not show the path's rate.
 const SPAN: Duration = Duration::from_millis(50);
-/// Number of spans; the fastest one counts.
+/// Number of spans; the fastest span counts.
 const SPANS: usize = 3;
 /// Lower bound of round trips, in seconds.
 const MIN_RTT: f64 = 100e-6;
-/// Minimum room worth a read, because of the cost of reading.
+/// Minimum number of bytes worth a read, because each read has a fixed cost.
 const LEAST: u64 = 16 << 10;
 
 #[derive(Debug)]
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn warm_streams_are_used_at_once_without_counting_their_queue() {
+    fn warm_streams_count_immediately_without_their_queue() {
         let mut ahead = new(MAX, 0.0, 100 * MS);
         ahead.set_streams([(4 << 20, 100 * MS), (4 << 20, 200 * MS)].into_iter());
         assert_eq!(ahead.limit(), BASE + (6 << 20));
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stopped_host_stops_reading_ahead_and_a_slower_one_lowers_the_limit() {
+    fn a_stopped_host_stops_read_ahead_and_a_slow_host_lowers_the_limit() {
         let mut ahead = new(MAX, 100e6, 20 * MS);
         let before = ahead.limit();
         let (most, _) = upload(&mut ahead, 0.0, 20 * MS, 1000 * MS);
@@ -218,9 +219,9 @@ mod tests {
     }
 
     #[test]
-    fn a_requested_queue_size_bounds_it() {
+    fn a_requested_queue_size_bounds_read_ahead() {
         let mut ahead = new(1 << 20, 1e9, 100 * MS);
         assert_eq!((ahead.limit(), ahead.room(0)), (1 << 20, 1 << 20));
-        assert_eq!(ahead.room((1 << 20) - 1), 0, "less than is worth a read");
+        assert_eq!(ahead.room((1 << 20) - 1), 0, "too few bytes for a read");
     }
 }

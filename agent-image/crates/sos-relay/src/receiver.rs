@@ -8,14 +8,14 @@ use crate::codec;
 use crate::credit::Window;
 use crate::reorder::ReorderBuffer;
 
-/// Delay of an acknowledgement, to acknowledge more bytes at once. Hosts do not notice: the sender only keeps its blocks longer.
+/// Delay of an acknowledgement, to acknowledge more bytes with one frame. Hosts do not notice: the sender only keeps its blocks longer.
 const ACK_DELAY: Duration = Duration::from_millis(20);
-/// Divisor of the window for the bytes after which an acknowledgement is due at once, within these bounds: often enough that the sender never
-/// lacks credit, rarely enough to cost nothing.
+/// Divisor of the window for the number of bytes after which an acknowledgement is due immediately, within these bounds. The sender then
+/// never lacks credit, and acknowledgements are rare enough to cost nothing.
 const ACK_SHARE: u64 = 8;
 const ACK_MIN: u64 = 32 << 10;
 const ACK_MAX: u64 = 256 << 10;
-/// Minimum bytes acknowledged by the host for an acknowledgement of their own; fewer are reported with the next one.
+/// Minimum number of bytes acknowledged by the host that is worth a separate acknowledgement; fewer bytes are reported with the next one.
 const NEWS: u64 = 64 << 10;
 
 /// The peer violated the protocol.
@@ -108,7 +108,7 @@ impl Receiver {
         self.reorder.ready()
     }
 
-    /// Splits the pieces at this offset, if it is in order by now.
+    /// Splits the ready piece that contains this offset.
     pub(crate) fn split_ready(&mut self, at: u64) {
         self.reorder.split_ready(at);
     }
@@ -194,7 +194,7 @@ impl Receiver {
         self.ended
     }
 
-    /// True if the host has received everything and this has been acknowledged to the peer.
+    /// True if the host has received everything and the peer has been sent an acknowledgement of that.
     pub(crate) fn is_finished(&self) -> bool {
         self.ended && self.end.is_some_and(|end| self.acked == end + 1) && !self.ack_now
     }
@@ -204,7 +204,7 @@ impl Receiver {
         (self.ack_at, self.ack_now) = (None, false);
     }
 
-    /// Releases its share of the budget: no more data arrives.
+    /// Releases the window's share of the budget, because no more data arrives.
     pub(crate) fn release(&mut self) {
         self.window.release();
     }

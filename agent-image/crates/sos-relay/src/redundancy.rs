@@ -1,17 +1,17 @@
 //! Redundancy: limits on the data that a session may send twice.
 //!
-//! A lost segment is detected by later segments. No segments follow the last ones of a request or an answer, so the transport takes two round
-//! trips and 200 ms more to retransmit these. On a lossy path that is the latency of the slowest of a hundred short exchanges. So their last
-//! bytes are also sent over a second stream: losing both copies is rare. An allowance limits the copies, as they would add up for a host that
-//! pauses often and sends much.
+//! A lost segment is detected by later segments. No segments follow the end of a request or an answer, so the transport takes two round
+//! trips and 200 ms more to retransmit a lost end. On a lossy path, the slowest of a hundred short exchanges has this latency. So the last
+//! bytes are also sent over a second stream: losing both copies is rare. An allowance limits the copies, because they would add up for a
+//! host that pauses often and sends much.
 
 use std::time::Instant;
 
-/// Size of the tail, whose loss goes undetected: ten segments, the initial window of an idle stream.
+/// Size of the tail, whose loss no later segment reveals: ten segments, the initial window of an idle stream.
 pub(crate) const TAIL: u64 = 14_480;
 /// Burst of the allowance: several short exchanges in succession.
 const BURST: f64 = 65_536.0;
-/// Rate of the allowance in bytes per second: more than people type or sensors report, an eighth of a megabit.
+/// Rate of the allowance in bytes per second: an eighth of a megabit per second, more than people type or sensors report.
 const RATE: f64 = 16_384.0;
 
 /// Allowance for sending twice.
@@ -28,7 +28,7 @@ impl Default for Allowance {
 }
 
 impl Allowance {
-    /// Takes that many bytes if they are available.
+    /// Takes this number of bytes if they are available.
     pub(crate) fn take(&mut self, bytes: u64, now: Instant) -> bool {
         let passed = self.at.map_or(0.0, |at| now.saturating_duration_since(at).as_secs_f64());
         self.bytes = (self.bytes + passed * RATE).min(BURST);
@@ -41,7 +41,7 @@ impl Allowance {
     }
 }
 
-/// Bytes copied to another path because they are expected to arrive there sooner, although the session waited only for its host.
+/// Bytes copied to another path because they are expected to arrive there sooner, while the session waits only for its host.
 ///
 /// A bursty host fills the quick path in each burst and then leaves it idle: without a limit all data on the slow path would be sent twice. So
 /// the limit is a mebibyte plus a sixteenth of the bytes sent.
@@ -56,7 +56,7 @@ impl Copies {
         (1 << 20) + sent / 16
     }
 
-    /// Takes that many bytes if the limit allows.
+    /// Takes this number of bytes if the limit allows.
     pub(crate) fn take(&mut self, bytes: u64, sent: u64) -> bool {
         let there = self.bytes + bytes <= Self::most(sent);
         if there {
@@ -80,7 +80,10 @@ mod tests {
         assert!(!allowance.take(1, now), "used up");
         assert!(!allowance.take(16_385, now + Duration::from_secs(1)), "not yet");
         assert!(allowance.take(16_384, now + Duration::from_secs(1)));
-        assert!(!allowance.take(65_537, now + Duration::from_secs(1000)), "no more than a burst comes back");
+        assert!(
+            !allowance.take(65_537, now + Duration::from_secs(1000)),
+            "the allowance refills to one burst at most"
+        );
         assert!(allowance.take(65_536, now + Duration::from_secs(1000)));
     }
 }

@@ -9,12 +9,14 @@ use thiserror::Error;
 /// Maximum number of pieces behind a gap. A sender that cuts 32 MiB into blocks of the minimum size stays well below. A hostile sender could
 /// otherwise send single bytes with gaps, each of which costs a hundred bytes.
 pub const MAX_PIECES: usize = 65_536;
-/// Neighbours behind a gap are joined up to this size, so that a chatty host does not use up [`MAX_PIECES`].
+/// Adjacent pieces behind a gap are joined up to this size, so that a host that sends many small blocks does not use up [`MAX_PIECES`].
 const JOIN_LIMIT: usize = 8 << 10;
-/// Number of in-order pieces from which neighbours are joined for a host that does not take them: a piece of one byte costs a hundred bytes.
+/// Number of in-order pieces above which adjacent pieces are joined while the host does not take them: a piece of one byte costs a hundred
+/// bytes.
 const FEW_PIECES: usize = 16;
-/// Waiting pieces shorter than this get memory of their own. A piece may be a small part of a read buffer that also contains pieces of many
-/// other sessions, and would keep the whole buffer, unaccounted in any budget. A longer piece keeps at most half a buffer more.
+/// Waiting pieces shorter than this are copied to separate memory. A piece may be a small part of a read buffer that also contains pieces
+/// of many other sessions, and would keep the whole buffer alive without counting in any budget. A longer piece keeps at most half a buffer
+/// more than its length.
 const COPY_BELOW: usize = 128 << 10;
 
 /// More than [`MAX_PIECES`] pieces behind a gap.
@@ -24,14 +26,14 @@ pub struct TooManyPieces;
 
 /// Holds blocks until everything before them has arrived.
 ///
-/// The caller bounds its bytes by refusing blocks beyond the credit granted; its pieces are bounded by [`MAX_PIECES`] and by joining small
-/// pieces.
+/// The caller bounds the number of bytes by refusing blocks beyond the granted credit. [`MAX_PIECES`] and the joining of small pieces bound
+/// the number of pieces.
 #[derive(Debug, Default)]
 pub struct ReorderBuffer {
     /// In-order pieces that wait for the host.
     ready: VecDeque<Payload>,
     ready_bytes: u64,
-    /// Number of leading ready pieces with memory of their own.
+    /// Number of leading ready pieces that have been through [`Self::settle`].
     settled: usize,
     /// First offset that the host has not taken.
     delivered: u64,
@@ -44,7 +46,7 @@ impl ReorderBuffer {
     /// Inserts a block, without the bytes that have already arrived.
     ///
     /// # Errors
-    /// [`TooManyPieces`]; the block has then not been inserted completely.
+    /// [`TooManyPieces`]; only a part of the block has then been inserted.
     pub fn insert(&mut self, offset: u64, block: &Payload) -> Result<(), TooManyPieces> {
         let end = offset + block.len() as u64;
         let mut start = offset.max(self.arrived());
@@ -104,7 +106,8 @@ impl ReorderBuffer {
         }
     }
 
-    /// Called when the host accepts no more for now: waiting bytes then keep no more memory than their length, or half a buffer more.
+    /// Copies short pieces to separate memory. Called when the host accepts no more bytes for now: waiting bytes then keep at most half a
+    /// buffer more than their own length.
     pub fn settle(&mut self) {
         self.ready.iter_mut().skip(self.settled).for_each(own);
         self.settled = self.ready.len();
@@ -162,8 +165,8 @@ impl ReorderBuffer {
         if self.pending.len() > MAX_PIECES { Err(TooManyPieces) } else { Ok(()) }
     }
 
-    /// Joins the last in-order pieces if there are many. A piece is joined only with one at least half as long, so that each byte is copied a
-    /// few times, not once for each later piece.
+    /// Joins the last in-order pieces if there are many. The last piece is joined only if it is at least half as long as the piece before
+    /// it, so that each byte is copied a few times, not once for each later piece.
     fn join_last(&mut self) {
         if self.ready.len() <= FEW_PIECES {
             return;
@@ -180,7 +183,7 @@ impl ReorderBuffer {
         self.settled = self.settled.min(self.ready.len());
     }
 
-    /// Moves pieces that are no longer behind a gap.
+    /// Moves pieces that are no longer behind a gap to the ready pieces.
     fn join_ready(&mut self) {
         while let Some(first) = self.pending.first_entry() {
             if *first.key() != self.delivered + self.ready_bytes {
@@ -206,7 +209,7 @@ impl ReorderBuffer {
             "pending bytes are counted"
         );
         assert!(self.ready.iter().all(|b| !b.is_empty()), "no empty pieces");
-        assert!(self.settled <= self.ready.len(), "what has memory of its own is there");
+        assert!(self.settled <= self.ready.len(), "settled pieces are ready pieces");
         let mut end = self.arrived();
         for (at, piece) in &self.pending {
             assert!(*at > self.arrived() && *at >= end, "pieces are disjoint and behind a gap");
@@ -226,7 +229,7 @@ fn join(one: &Payload, other: &Payload) -> Option<Payload> {
     })
 }
 
-/// Gives a short piece memory of its own.
+/// Copies a short piece to separate memory.
 fn own(piece: &mut Payload) {
     if let Some(bytes) = piece.bytes().filter(|bytes| bytes.len() < COPY_BELOW) {
         *piece = Bytes::copy_from_slice(bytes).into();
@@ -303,7 +306,7 @@ mod tests {
         (0..64).map(buffer).unzip()
     }
 
-    /// Buffers that cannot be reused.
+    /// Counts the buffers that cannot be reused.
     fn kept_alive(buffers: Vec<BytesMut>) -> usize {
         let is_kept = |mut buffer: BytesMut| {
             buffer.clear();
@@ -318,7 +321,7 @@ mod tests {
             let ((buffers, parts), mut buffer) = (parts(), ReorderBuffer::default());
             for (at, part) in parts.iter().enumerate() {
                 buffer.insert(gap + 10_000 * at as u64, part).unwrap();
-                // The host takes one in four.
+                // The host takes one piece in four.
                 if gap == 0 && at % 4 == 0 {
                     buffer.consume(10_000);
                 }
@@ -339,9 +342,10 @@ mod tests {
     }
 
     proptest! {
-        /// Compare with a plain model: for any order, overlaps, repeats and kind of memory, the output is a prefix, and in the end complete.
+        /// Compare with a simple model: for any order, overlap, repetition and kind of memory, the output is a prefix of the data, and
+        /// finally complete.
         #[test]
-        fn delivers_prefixes(
+        fn delivers_prefixes_of_the_data_for_any_arrival_order(
             len in 1usize..4000,
             cuts in prop::collection::vec((any::<prop::sample::Index>(), 1usize..600, any::<bool>()), 0..80),
             takes in prop::collection::vec(0usize..900, 1..20),

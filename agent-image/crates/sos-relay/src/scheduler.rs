@@ -1,9 +1,9 @@
 //! Scheduler: chooses the stream of the next frame.
 //!
-//! Streams use paths of different delay and rate. A block on the wrong stream arrives late, and all later data waits. So a frame takes the
-//! stream on which it arrives first, including the queue there (ECF, Lim et al. 2017). It waits for a better stream rather than use a slow one
-//! if the better streams would exhaust the window before the frame is acknowledged (BLEST, Ferlin et al. 2016). With large windows and a backlog
-//! every stream carries what it can.
+//! Streams use paths of different delay and rate. A block on the wrong stream arrives late, and all later data waits. So a frame uses the
+//! stream on which it arrives first, including its time in the stream's queue (ECF, Lim et al. 2017). It waits for a faster stream if the
+//! faster streams would exhaust the window before the frame could be acknowledged on a slow stream (BLEST, Ferlin et al. 2016). With large
+//! windows and a backlog, every stream is used at its full rate.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u64);
 
-/// Snapshot of a stream and its path, in plain numbers.
+/// Snapshot of a stream and its path, as numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamView {
     /// The stream.
     pub id: StreamId,
-    /// The path label it uses.
+    /// Path label of the stream.
     pub label: u8,
     /// The stream accepts a frame now.
     pub has_room: bool,
@@ -38,7 +38,7 @@ pub struct StreamView {
     pub suspect: bool,
     /// Maximum number of streams over the same path that carry bulk; applied by stream reservation.
     pub parallelism: usize,
-    /// Reserved for other sessions: the path's remaining streams carry this session better without this one.
+    /// Reserved for other sessions: this session uses the remaining streams of the path.
     pub reserved: bool,
     /// The stream's path loses segments.
     pub lossy: bool,
@@ -50,7 +50,8 @@ impl StreamView {
         self.drain((self.queued + len) as u64) + self.rtt / 2
     }
 
-    /// True if the peer has received the bytes queued up to `until`, an earlier `queued_total`. Compressed bytes end earlier.
+    /// True if the peer has received the bytes queued up to `until`, an earlier value of `queued_total`. `until` counts bytes before
+    /// compression, so it may exceed the current total.
     pub(crate) fn has_passed(&self, until: u64) -> bool {
         self.acked >= until.min(self.queued_total)
     }
@@ -91,23 +92,23 @@ pub struct Demand {
 
 /// Choice among streams. Called once per frame, so that the choice is made as late as possible.
 pub trait Scheduler: Send {
-    /// Returns the stream for this frame, among those with room, or `None` to wait for a better stream. The caller retries when a stream gets
-    /// room, and after [`crate::ASK_AGAIN`].
+    /// Returns the stream for this frame, among the streams with buffer space, or `None` to wait for a better stream. The caller retries
+    /// when a stream gets buffer space, and after [`crate::ASK_AGAIN`].
     fn choose(&mut self, streams: &[StreamView], demand: Demand) -> Option<StreamId>;
 }
 
-/// Step in which queues are compared, so that small frames do not make a session hop between streams.
+/// Granularity at which queues are compared, so that small frames do not make a session hop between streams.
 const STEP: usize = 16 << 10;
 /// Arrivals within this margin (in percent, plus an absolute value) count as equal to the earliest: measurements are no more accurate.
 const SAME_PERCENT: u32 = 125;
 const SAME: Duration = Duration::from_millis(2);
 
-/// Earliest arrival first. Among equals the stream with the shortest queue, then the last used, so that a short flow stays on one stream and in
-/// order.
+/// Earliest arrival first. Among equals, the stream with the shortest queue comes first, then the last used stream, so that a short flow
+/// stays on one stream and in order.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct EarliestArrival {
     last: Option<StreamId>,
-    /// First stream of a session that has used none, to spread sessions over streams.
+    /// Selects the first stream of a session, to spread sessions over streams.
     start: u64,
 }
 
@@ -144,7 +145,8 @@ impl Scheduler for EarliestArrival {
     }
 }
 
-/// Streams that are neither stalled nor suspect nor reserved. If there are none, those that have not stalled; if all have stalled, all.
+/// Streams without a stall, suspicion or reservation. If there are none, the streams that have not stalled; if all have stalled, all
+/// streams.
 pub fn usable(streams: &[StreamView]) -> Vec<&StreamView> {
     least_in_doubt(streams, |s| s.suspect || s.reserved)
 }
@@ -155,11 +157,11 @@ fn least_in_doubt(streams: &[StreamView], avoided: impl Fn(&StreamView) -> bool)
     streams.iter().filter(|s| Some(doubt(s)) == least).collect()
 }
 
-/// Maximum number of bytes expected to arrive before a frame and then wait for it, which bounds what a slow stream may add. A quarter of the
-/// estimate, since a slow path can be late by a multiple: a few lost segments suffice.
+/// Maximum number of bytes expected to arrive before a frame and then wait for it, which bounds the delay that a slow stream may add. It is
+/// a quarter of the estimate, because a few lost segments suffice to delay a slow path by a multiple of its expected delay.
 const WORTH: f64 = (8 << 20) as f64;
 
-/// True if a frame should wait for a stream without room instead of using `here`, the best stream with room.
+/// True if a frame should wait for a stream without buffer space instead of using `here`, the best stream with buffer space.
 fn waits(usable: &[&StreamView], here: &StreamView, demand: Demand) -> bool {
     let best = here.arrival(demand.len);
     let faster = usable.iter().filter(|s| s.arrival(demand.len) * SAME_PERCENT / 100 + SAME < best);
@@ -220,7 +222,11 @@ mod tests {
         let views =
             |queued: [usize; 3]| -> Vec<_> { (0..3).map(|i| view(i, 50, queued[i as usize])).collect() };
         assert_eq!(scheduler.choose(&views([0, 0, 0]), SMALL), Some(StreamId(1)));
-        assert_eq!(scheduler.choose(&views([0, few, 0]), SMALL), Some(StreamId(1)), "stays");
+        assert_eq!(
+            scheduler.choose(&views([0, few, 0]), SMALL),
+            Some(StreamId(1)),
+            "the session stays on its stream"
+        );
         assert_eq!(scheduler.choose(&views([BLOCK, 0, BLOCK]), SMALL), Some(StreamId(1)));
         assert_eq!(scheduler.choose(&views([few, BLOCK, 0]), SMALL), Some(StreamId(2)), "7 % 2 skips one");
         assert_eq!(scheduler.choose(&[], SMALL), None);
@@ -232,23 +238,23 @@ mod tests {
         assert_eq!(scheduler.choose(&[view(0, 160, 0), view(1, 50, 0)], BULK), Some(StreamId(1)));
         let busy = [view(0, 160, 0), full(view(1, 50, 0))];
         assert_eq!(scheduler.choose(&busy, BULK), Some(StreamId(0)));
-        assert_eq!(scheduler.choose(&busy, SMALL), None, "it is through sooner on the shorter one");
+        assert_eq!(scheduler.choose(&busy, SMALL), None, "it arrives sooner on the shorter path");
         let tight = Demand { window: 256 << 10, ..BULK };
         assert_eq!(scheduler.choose(&busy, tight), None, "it would block 500 kB");
     }
 
     #[test]
-    fn a_slow_path_takes_no_block_that_much_would_wait_for() {
+    fn a_slow_path_takes_no_block_that_would_delay_too_much_data() {
         let mut scheduler = EarliestArrival::new(0);
         let slow = StreamView { window: 25_000, ..view(0, 100, 0) };
         let beside = |rate: u64| [slow, full(StreamView { window: rate / 20, ..view(1, 50, 0) })];
-        // The bytes take 0.31 s on that stream.
-        assert_eq!(scheduler.choose(&beside(20_000_000), BULK), Some(StreamId(0)), "for 5 MB");
-        assert_eq!(scheduler.choose(&beside(40_000_000), BULK), None, "10 MB");
+        // A block takes 0.31 s on the slow stream.
+        assert_eq!(scheduler.choose(&beside(20_000_000), BULK), Some(StreamId(0)), "5 MB wait for it");
+        assert_eq!(scheduler.choose(&beside(40_000_000), BULK), None, "10 MB would wait");
     }
 
     #[test]
-    fn stalled_streams_are_used_only_when_all_are() {
+    fn stalled_streams_are_used_only_when_all_have_stalled() {
         let mut scheduler = EarliestArrival::new(0);
         let stalled = |view: StreamView| StreamView { stalled: true, ..view };
         let (good, bad) = (view(0, 160, 0), stalled(view(1, 50, 0)));
@@ -267,7 +273,11 @@ mod tests {
         let (good, reserved) = (view(0, 160, 0), StreamView { reserved: true, ..view(1, 50, 0) });
         assert_eq!(scheduler.choose(&[good, reserved], BULK), Some(StreamId(0)));
         assert_eq!(scheduler.choose(&[full(good), reserved], BULK), None);
-        assert_eq!(quickest(&[full(good), reserved]), Some(StreamId(1)), "an acknowledgement takes it");
+        assert_eq!(
+            quickest(&[full(good), reserved]),
+            Some(StreamId(1)),
+            "an acknowledgement uses the reserved stream"
+        );
         assert_eq!(
             scheduler.choose(&[StreamView { stalled: true, ..good }, reserved], BULK),
             Some(StreamId(1))

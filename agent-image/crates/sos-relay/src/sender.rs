@@ -17,12 +17,12 @@ use crate::{DEFAULT_BLOCK, MAX_BLOCK};
 
 /// Bytes that a sender may hold without a reservation, so that a session makes progress even when the budget is exhausted.
 pub(crate) const FLOOR: usize = 64 << 10;
-/// Divisor of the credit for the size to which blocks grow by default: large windows belong to fast paths, where each block's own cost matters
-/// and its delay does not.
+/// Divisor of the credit that gives the default block size. Large windows belong to fast paths, where the cost per block matters and its
+/// delay does not.
 const BLOCK_SHARE: u64 = 32;
 /// Maximum size of a block, as sending time of a stream in seconds: blocks of other sessions wait behind the whole block.
 const BLOCK_TIME: f64 = 0.005;
-/// Number of uncut blocks that wait: one being cut and one behind it, so that a stream with room never waits for the host's next turn.
+/// Maximum number of uncut blocks that wait, so that a stream with buffer space never waits for the next read from the host.
 const UNSENT_BLOCKS: usize = 4;
 /// Minimum size to which credit may shorten a block while an acknowledgement is in flight (silly window, RFC 9293 3.8.6.2).
 const MIN_CUT: u64 = 16 << 10;
@@ -43,7 +43,7 @@ pub(crate) struct Place {
     pub(crate) stream: StreamId,
     /// Expected time of arrival.
     pub(crate) due: Instant,
-    /// Bytes queued on the stream by then, including this block, as for [`crate::scheduler::StreamView::has_passed`].
+    /// Total of bytes queued on the stream, up to and including this block, for [`crate::scheduler::StreamView::has_passed`].
     pub(crate) until: u64,
 }
 
@@ -66,7 +66,7 @@ enum Fin {
     Acknowledged,
 }
 
-/// The peer acknowledges bytes that were never sent.
+/// Acknowledgement of bytes that were never sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ImpossibleAck;
 
@@ -74,7 +74,7 @@ pub(crate) struct ImpossibleAck;
 pub(crate) struct Sender {
     /// Blocks sent, by offset; the first may be partly acknowledged.
     blocks: VecDeque<Block>,
-    /// Offsets of blocks whose stream died or stalled.
+    /// Offsets of blocks whose stream failed or stalled.
     lost: BTreeMap<u64, Cause>,
     /// Bytes from the host that were never sent.
     unsent: VecDeque<Payload>,
@@ -88,14 +88,14 @@ pub(crate) struct Sender {
     /// Rate of the fastest stream in bytes per second; unlimited until a stream is known.
     rate: f64,
     fin: Fin,
-    /// The FIN was sent, perhaps on a stream that has since died: the peer may have it.
+    /// The FIN was sent, perhaps on a stream that has failed since: the peer may have it.
     fin_told: bool,
     stalled: bool,
     hold: usize,
     max_hold: usize,
     ahead: ReadAhead,
     reservation: Reservation,
-    /// Bytes before this offset are not sent twice any more; an offset beyond the last byte includes the FIN.
+    /// Bytes before this offset are no longer sent twice; an offset after the last byte also covers the FIN.
     doubled: u64,
     allowance: Allowance,
     copies: Copies,
@@ -137,13 +137,13 @@ impl Sender {
         self.block
     }
 
-    /// Number of bytes accepted from the host now. Grows its share of the budget if the share is the limit.
+    /// Number of bytes accepted from the host now. Grows the session's share of the budget if the share is the limit.
     pub(crate) fn room(&mut self) -> usize {
         let uncut = (UNSENT_BLOCKS * self.block).saturating_sub(self.unsent_bytes);
         if self.fin != Fin::Open || uncut < self.block {
             return 0;
         }
-        // A host that sends little keeps the part that needs no reservation: of many sessions, most are idle.
+        // A host that sends little keeps the part that needs no reservation, because most of many sessions are idle.
         if self.held() > self.hold / 2 {
             let total = (self.hold * 2).min(self.max_hold);
             if total > self.hold && self.reservation.grow_to(total) {
@@ -236,7 +236,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Marks the unacknowledged blocks of this stream for retransmission: the stream died, or stalled while others make progress.
+    /// Marks the unacknowledged blocks of this stream for retransmission: the stream failed, or stalled while other streams make progress.
     pub(crate) fn handle_stream_lost(&mut self, stream: StreamId, cause: Cause) {
         self.lost.extend(self.blocks.iter().filter(|b| b.place.stream == stream).map(|b| (b.offset, cause)));
         if self.fin == Fin::Sent(stream) {
@@ -255,7 +255,7 @@ impl Sender {
         }
     }
 
-    /// Notes that there was a stream but no credit.
+    /// Notes that a stream was available but no credit.
     pub(crate) fn note_stall(&mut self) {
         if !self.stalled && self.sent >= self.credit && !self.unsent.is_empty() {
             self.stalled = true;
@@ -351,7 +351,7 @@ impl Sender {
         self.unsent_bytes = 0;
     }
 
-    /// Releases its share of the budget, as nothing is held any more.
+    /// Releases the sender's share of the budget, because it holds no more bytes.
     pub(crate) fn release(&mut self) {
         self.reservation.release();
     }
@@ -402,7 +402,7 @@ mod tests {
     fn blocks_fit_the_window_and_the_fastest_stream() {
         let mut sender = Sender::new(None, 32 << 20, Budget::new(64 << 20).reserve(0).unwrap());
         sender.handle_credit(32 << 20);
-        assert_eq!(sender.block, MAX_BLOCK, "nothing is known of the streams");
+        assert_eq!(sender.block, MAX_BLOCK, "no stream is known");
         sender.set_rate(31.25e6);
         assert_eq!(sender.block, 156_250);
         sender.set_rate(1e6);

@@ -1,4 +1,4 @@
-//! A session at one agent: both halves, the streams, the end.
+//! A session at one agent: both halves, its streams and its teardown.
 
 mod close;
 mod interface;
@@ -22,9 +22,10 @@ use crate::sender::Sender;
 use crate::stats::{Cause, SessionStats};
 use crate::{ASK_AGAIN, MAX_BLOCK, MIN_BLOCK};
 
-/// Interval at which a sender that waits for an acknowledgement repeats its own. The peer's may have been lost with a stream whose death the
-/// peer did not notice, and the peer's session may be over (frame.md clause 10). An opener that has not heard of the peer's session repeats its
-/// Open. With the 5 s to detect a dead stream, less than half of the time for which closed sessions are remembered.
+/// Interval at which a session that waits for an acknowledgement repeats its own acknowledgement. The peer's acknowledgement may have been
+/// lost with a stream whose failure the peer did not notice, and the peer's session may be over (frame.md clause 10). An opener that has
+/// received no frame of the peer's session repeats its Open. Together with the 5 s to detect a dead stream, the interval is shorter than
+/// the time for which closed sessions are remembered.
 const PROBE_AFTER: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -38,10 +39,10 @@ enum State {
     Closed,
 }
 
-/// This side's part of opening.
+/// State of the opening at this agent.
 #[derive(Debug)]
 enum Opening {
-    /// The opener sends Open on every stream that it uses until it has seen Opened, and (`again`) once more after silence.
+    /// The opener sends Open on every stream that it uses until it has seen Opened, and (`again`) once more if the peer is silent.
     Repeat {
         open: Open,
         sent_on: BTreeSet<StreamId>,
@@ -69,24 +70,25 @@ pub struct Session {
     stream_wait: Duration,
     /// A frame of the peer's session has arrived, so the peer knows of the session.
     heard: bool,
-    /// The peer's session is over, as its host has received everything.
+    /// The peer's session is over, because its host has received everything.
     peer_through: bool,
     probe_at: Option<Instant>,
-    /// Streams that stalled while others made progress.
+    /// Streams that stalled while other streams made progress.
     stalled: BTreeSet<StreamId>,
-    /// Next time to re-examine the streams: no stream with room was good enough, or the first block may be late.
+    /// Next time to re-examine the streams: no stream with buffer space was good enough, or the first block may be late.
     ask_at: Option<Instant>,
     scheduler: Box<dyn Scheduler>,
     events: VecDeque<Event>,
 }
 
 impl Session {
-    /// The opener's end, at the ingress agent. `None` if the budget has no room for another session.
+    /// Creates the opener's end, at the ingress agent. `None` if the budget does not suffice for another session.
     pub fn open(config: &SessionConfig, open: Open, budget: &Arc<Budget>, now: Instant) -> Option<Self> {
         Self::new(config, Opening::Repeat { open, sent_on: BTreeSet::new(), again: false }, budget, now)
     }
 
-    /// The acceptor's end, on the first Open of a number, at the egress agent. `None` if the budget has no room for another session.
+    /// Creates the acceptor's end, at the egress agent, on the first Open of a number. `None` if the budget does not suffice for another
+    /// session.
     pub fn accept(config: &SessionConfig, budget: &Arc<Budget>, now: Instant) -> Option<Self> {
         Self::new(config, Opening::Connecting, budget, now)
     }
@@ -141,7 +143,7 @@ impl Session {
         if matches!(self.state, State::Running) { self.sender.room() } else { 0 }
     }
 
-    /// Maximum number of bytes sent in one piece: hand in bytes that are outside memory in such pieces.
+    /// Maximum number of bytes sent in one piece. Bytes outside memory must be passed in such pieces.
     pub fn block(&self) -> usize {
         self.sender.block()
     }
@@ -220,7 +222,7 @@ impl Session {
         self.alone_since = None;
     }
 
-    /// Removes a stream and everything on it.
+    /// Removes a stream; its unacknowledged frames count as lost.
     pub fn handle_stream_closed(&mut self, stream: StreamId, now: Instant) {
         if !self.streams.remove(&stream) {
             return;
@@ -238,7 +240,7 @@ impl Session {
         }
     }
 
-    /// Handles a lost stream, whose frames may be lost with it.
+    /// Marks the frames of a failed or stalled stream for retransmission.
     fn handle_stream_lost(&mut self, stream: StreamId, cause: Cause) {
         self.sender.handle_stream_lost(stream, cause);
         self.announced.handle_stream_lost(stream);
@@ -249,7 +251,8 @@ impl Session {
             Opening::Done if self.acceptor => self.opening = Opening::Announce,
             _ => {}
         }
-        // Repeat the acknowledgement even if nothing changed: the answer shows whether the peer still has the session (frame.md clause 10).
+        // Repeat the acknowledgement even if it has not changed: the peer's answer shows whether the peer still has the session (frame.md
+        // clause 10).
         if self.heard {
             self.receiver.repeat_ack();
         }
@@ -295,7 +298,7 @@ impl Session {
             | Body::Connect { .. }
             | Body::Connected { .. }
             | Body::Release { .. } => Err(Violation),
-            // The driver answers these frames, as they concern the hosts.
+            // The driver answers these frames, because they concern the hosts.
             Body::Probe { .. } | Body::HostState { .. } => Ok(()),
         };
         if result.is_err() {
@@ -305,8 +308,8 @@ impl Session {
         self.settle();
     }
 
-    /// The next frame, on one of the streams with room, or `None` if there is nothing to send on these now; only Reset also uses streams without
-    /// room. `streams` are all established streams.
+    /// Returns the next frame and its stream, or `None` if there is nothing to send now on streams with buffer space. Only Reset also uses
+    /// streams without buffer space. `streams` are all established streams.
     pub fn poll_transmit(&mut self, now: Instant, streams: &[StreamView]) -> Option<Transmit> {
         let transmit = match self.state {
             State::Running if self.needs_no_peer() => None,
@@ -323,7 +326,7 @@ impl Session {
         transmit.map(|(stream, body)| Transmit { stream, frame: Frame { session: self.number, body } })
     }
 
-    /// Next time to call [`Self::poll_transmit`] even if no stream gets room and nothing arrives.
+    /// Next time to call [`Self::poll_transmit`] even if no stream gets buffer space and no frame arrives.
     fn ask_again(&self, now: Instant, streams: &[StreamView]) -> Option<Instant> {
         let soon = now + ASK_AGAIN;
         if self.has_transmit() {
@@ -334,7 +337,7 @@ impl Session {
         self.sender.late_at(now).filter(|_| paths).map(|at| at.max(soon))
     }
 
-    /// True if [`Self::poll_transmit`] would return a frame with room on every stream.
+    /// True if [`Self::poll_transmit`] would return a frame if every stream had buffer space.
     pub fn has_transmit(&self) -> bool {
         match &self.state {
             State::Running if self.needs_no_peer() => false,
@@ -386,7 +389,7 @@ impl Session {
         }
     }
 
-    /// True while an answer of the peer, or its consequence, is outstanding.
+    /// True while the session waits for an answer of the peer, or for the end of the peer's session.
     fn waits(&self) -> bool {
         let Opening::Repeat { sent_on, .. } = &self.opening else {
             return self.heard && (self.sender.awaits_ack() || self.has_all());
@@ -394,8 +397,8 @@ impl Session {
         !sent_on.is_empty()
     }
 
-    /// Asks whether the peer still has the session. Repeats Open to a peer that may not know the session; such a peer does not answer while it
-    /// connects.
+    /// Checks whether the peer still has the session: repeats the acknowledgement, or Open if the peer may not know the session. A peer
+    /// that is still connecting to the server does not answer.
     fn probe(&mut self) {
         match &mut self.opening {
             Opening::Repeat { again, .. } if !self.heard => *again = true,
@@ -484,7 +487,7 @@ impl Session {
         self.close(reason);
     }
 
-    /// Closes the session. The host may still take its time over received bytes, but none of them are held here.
+    /// Closes the session. The host may still be reading received bytes, but the session holds none of them.
     fn close(&mut self, reason: EndReason) {
         self.clear();
         self.sender.release();

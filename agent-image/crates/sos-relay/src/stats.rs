@@ -5,9 +5,9 @@ use std::ops::{Index, IndexMut};
 /// Cause of a retransmission over another stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
-    /// The stream of the bytes died.
+    /// The stream of the bytes failed.
     Died,
-    /// The stream of the bytes stalled while others made progress.
+    /// The stream of the bytes stalled while other streams made progress.
     Stalled,
     /// The bytes were expected sooner over another path.
     Late,
@@ -51,7 +51,7 @@ pub struct SessionStats {
     pub delivered: u64,
     /// The local host's retransmitted bytes.
     pub retransmitted: Retransmitted,
-    /// Times that there were bytes and a stream but no credit.
+    /// Number of times that bytes and a stream were available but no credit.
     pub credit_stalls: u64,
     /// Bytes that wait behind a gap.
     pub reorder_bytes: u64,

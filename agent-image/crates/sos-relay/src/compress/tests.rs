@@ -1,4 +1,4 @@
-#![allow(clippy::disallowed_methods)] // The beginning of virtual time; only differences are used.
+#![allow(clippy::disallowed_methods)] // The start of virtual time; only differences are used.
 
 use super::*;
 
@@ -51,7 +51,7 @@ impl Run {
 }
 
 #[test]
-fn starts_where_streams_are_slow_and_blocks_shrink() {
+fn compression_starts_if_streams_are_slow_and_blocks_shrink() {
     let mut run = Run::new(0.3);
     assert!(run.send(100).adaptive.is_on());
     assert!(run.tried >= 80, "after the first window: {}", run.tried);
@@ -68,7 +68,7 @@ fn a_short_block_is_not_tried_and_the_next_full_one_is() {
 }
 
 #[test]
-fn tries_less_and_less_where_blocks_do_not_shrink() {
+fn trials_become_rarer_if_blocks_do_not_shrink() {
     let mut run = Run::new(1.0);
     run.rate = 100_000;
     run.send(100_000);
@@ -77,7 +77,7 @@ fn tries_less_and_less_where_blocks_do_not_shrink() {
     let before = run.tried;
     run.rate = 100;
     run.send(1000);
-    assert!(run.tried - before < 40, "a slow path: one in half a minute, {}", run.tried - before);
+    assert!(run.tried - before < 40, "a slow path: one trial in half a minute, {}", run.tried - before);
 }
 
 #[test]
@@ -96,18 +96,18 @@ fn streams_without_a_backlog_get_uncompressed_blocks() {
 }
 
 #[test]
-fn stops_and_restarts_as_the_data_changes() {
+fn compression_stops_and_restarts_as_the_data_changes() {
     let mut run = Run::new(0.3);
     run.send(100).share = 1.0;
     assert!(!run.send(50).adaptive.is_on());
     run.share = 0.3;
     assert!(run.send(600).adaptive.is_on(), "after 32 MiB at most");
     run.share = 0.9;
-    assert!(run.send(100).adaptive.is_on(), "not clear enough to begin, clear enough to go on");
+    assert!(run.send(100).adaptive.is_on(), "too small a gain to start, enough to continue");
 }
 
 #[test]
-fn stops_when_the_host_sends_less_than_the_streams_carry() {
+fn compression_stops_if_the_host_sends_less_than_streams_carry() {
     let mut run = Run::new(0.3);
     run.send(100).eager = false;
     assert!(run.adaptive.is_on());
@@ -116,11 +116,11 @@ fn stops_when_the_host_sends_less_than_the_streams_carry() {
     }
     assert!(!run.adaptive.is_on());
     run.eager = true;
-    assert!(run.send(50).adaptive.is_on(), "at once when it says more again");
+    assert!(run.send(50).adaptive.is_on(), "restarts immediately when the backlog returns");
 }
 
 #[test]
-fn stops_when_the_cpu_becomes_slow() {
+fn compression_stops_when_the_cpu_becomes_slow() {
     let mut run = Run::new(0.3);
     run.send(100).speed = 5e6;
     assert!(!run.send(50).adaptive.is_on());

@@ -9,13 +9,13 @@ use crate::redundancy::TAIL;
 use crate::scheduler::StreamId;
 use crate::stats::Cause;
 
-/// Blocks at the gap that are considered for retransmission.
+/// Number of blocks at the gap that are considered for retransmission.
 const REINJECTED: usize = 64;
 
 impl Sender {
-    /// Retransmits one of the first blocks if the copy arrives well before the block's expected time on its own stream (thesis 3.6: a gap stops
-    /// all later data). Uses only streams that have nothing else to carry. `place` returns the placement of a block of some length, `expected`
-    /// the expected arrival of a block on its stream.
+    /// Retransmits one of the first blocks if its copy is expected to arrive well before the original (thesis 3.6: a gap stops all later
+    /// data). Uses only streams without other data to send. `place` returns the placement of a block of a given length, and `expected` the
+    /// expected arrival of the original.
     pub(crate) fn reinject(
         &mut self,
         place: impl Fn(usize) -> Place,
@@ -41,8 +41,8 @@ impl Sender {
         !self.unsent.is_empty() || self.fin != Fin::Open || self.held() + self.block > self.hold
     }
 
-    /// The stream that carries the first byte of the tail, including the FIN, that has not been sent twice. `None` if there is no such byte, or
-    /// while there is more to send: later segments would reveal its loss.
+    /// Returns the stream of the first byte of the tail that has not been sent twice; the FIN counts as a byte. `None` if there is no such
+    /// byte, or while there is more to send, because later segments reveal a loss.
     pub(crate) fn tail_on(&self) -> Option<StreamId> {
         if self.next_len().is_some() || !self.unsent.is_empty() {
             return None;
@@ -51,7 +51,8 @@ impl Sender {
         block.or(if let Fin::Sent(stream) = self.fin { Some(stream) } else { None })
     }
 
-    /// Sends the next part of the tail, or the FIN, a second time; the original's placement is kept. `None` if the allowance is exhausted.
+    /// Sends the next part of the tail, or the FIN, a second time; the placement of the original is kept. `None` if the allowance is
+    /// exhausted.
     pub(crate) fn double(&mut self, now: Instant) -> Option<Body> {
         let Some(block) = self.blocks.get(self.tail()?) else {
             self.doubled = self.sent + 1;
@@ -66,7 +67,7 @@ impl Sender {
         allowed.then_some(Body::Data { offset, payload })
     }
 
-    /// Start of the tail that must be sent twice.
+    /// Start of the part of the tail that is still to be sent twice.
     fn tail_from(&self) -> u64 {
         self.acknowledged.max(self.doubled).max(self.sent.saturating_sub(TAIL))
     }
@@ -187,6 +188,6 @@ mod tests {
             (Some(StreamId(0)), None),
             "the allowance is used up"
         );
-        assert_eq!(sender.tail_on(), None, "and it is not asked for again");
+        assert_eq!(sender.tail_on(), None, "the tail is not tried a second time");
     }
 }

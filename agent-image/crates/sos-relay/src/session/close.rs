@@ -1,4 +1,4 @@
-//! Closing: one end has finished while the other end's host takes its time (frame.md clause 10).
+//! Closing: one agent has finished while the other agent's host is still reading (frame.md clause 10).
 
 use std::time::Instant;
 
@@ -24,22 +24,23 @@ impl Session {
         Ok(())
     }
 
-    /// True if both ends have everything, apart from this agent's host.
+    /// True if both agents have all data, whether or not this agent's host has it.
     pub(super) fn has_all(&self) -> bool {
         self.sender.is_finished() && self.receiver.has_all()
     }
 
-    /// True if only this agent's host has to take the rest: the state of the peer and of the streams no longer matters.
+    /// True if only this agent's host still has to take data: the state of the peer and of the streams no longer matters.
     pub(super) fn needs_no_peer(&self) -> bool {
         self.peer_through && self.has_all()
     }
 
-    /// True if the session ends with the peer's process. For tests.
+    /// True if the loss of the peer's process would end the session. For tests.
     pub fn needs_peer(&self) -> bool {
         matches!(self.state, State::Running) && !self.needs_no_peer()
     }
 
-    /// The closing Ack, sent once after this end has finished, to a peer that may not have finished. If it is lost, the peer asks.
+    /// Returns the closing Ack, once, after this end has finished, for a peer that may not have finished. If the Ack is lost, the peer
+    /// repeats its own acknowledgement.
     pub fn closing_ack(&mut self) -> Option<Body> {
         let due = matches!(self.state, State::Closed) && !std::mem::replace(&mut self.peer_through, true);
         due.then(|| Body::Ack {

@@ -22,7 +22,7 @@ impl Session {
         marks
     }
 
-    /// Bytes for the host, in order, with the marks in force.
+    /// Bytes for the host, in order, up to the next change of marks.
     pub fn deliverable(&self) -> impl Iterator<Item = &Payload> {
         let limit = self.marks.next().map_or(u64::MAX, |at| at.saturating_sub(self.receiver.delivered()));
         let mut end = 0;
@@ -32,7 +32,7 @@ impl Session {
         })
     }
 
-    /// Announces a change without data after it immediately: the peer's acknowledgements use the marks, too.
+    /// Announces a change immediately if no data follows it: the peer's acknowledgements use the marks, too.
     pub(super) fn transmit_marks(&mut self, streams: &[StreamView]) -> Option<(StreamId, Body)> {
         if !self.announced.is_due() {
             return None;
@@ -146,19 +146,23 @@ mod tests {
         let now = Instant::now();
         let (mut opener, _) = pair(now);
         say(&mut opener, SYN, b"one");
-        assert_eq!(kinds(&frames(&mut opener, 1, now)), ["open", "data"], "Open has told them");
+        assert_eq!(kinds(&frames(&mut opener, 1, now)), ["open", "data"], "Open has carried the marks");
         say(&mut opener, LATER, b"two");
         assert_eq!(kinds(&frames(&mut opener, 1, now)), ["marks", "data"]);
         say(&mut opener, LATER, b"three");
         assert_eq!(kinds(&frames(&mut opener, 2, now)), ["open", "marks", "data"]);
         opener.handle_local_marks(SYN);
-        assert_eq!(kinds(&frames(&mut opener, 2, now)), ["marks"], "acknowledgements have them, too");
+        assert_eq!(kinds(&frames(&mut opener, 2, now)), ["marks"], "acknowledgements use the marks, too");
         opener.handle_stream_closed(StreamId(2), now);
-        assert_eq!(kinds(&frames(&mut opener, 1, now)), ["marks", "data"], "what was on it may be lost");
+        assert_eq!(
+            kinds(&frames(&mut opener, 1, now)),
+            ["marks", "data"],
+            "frames on the closed stream may be lost"
+        );
     }
 
     #[test]
-    fn each_byte_is_written_with_its_marks_in_whatever_order_frames_arrive() {
+    fn each_byte_is_written_with_its_marks_for_any_arrival_order() {
         let now = Instant::now();
         for reversed in [false, true] {
             let (mut opener, mut acceptor) = pair(now);

@@ -44,8 +44,8 @@ impl Session {
         self.scheduler.choose(streams, demand)
     }
 
-    /// Retransmits blocks of a stream that has stalled while others make progress, and asks the peer whether it still has the session: as if the
-    /// stream had died, although it may recover.
+    /// Retransmits the blocks of a stream that has stalled while other streams make progress, and checks whether the peer still has the
+    /// session. The stream is treated as failed, although it may recover.
     fn note_stalled(&mut self, streams: &[StreamView]) {
         let moving = streams.iter().any(|s| !s.stalled);
         for view in streams {
@@ -59,7 +59,7 @@ impl Session {
         }
     }
 
-    /// Sends the tail a second time, over another stream, if the path of the first is lossy.
+    /// Sends the tail a second time, over another stream, if the path of the first stream is lossy.
     fn double(&mut self, now: Instant, streams: &[StreamView]) -> Option<(StreamId, Body)> {
         let first = self.sender.tail_on()?;
         streams.iter().find(|s| s.id == first && s.lossy)?;
@@ -97,7 +97,7 @@ impl Session {
         self.sender.reinject(|len| place(now, view, len), expected, now).map(|body| (view.id, body))
     }
 
-    /// Sends Open without data, as the server may be the first to send.
+    /// Sends Open without data, because the server may be the first to send.
     fn transmit_lone_open(&mut self, streams: &[StreamView]) -> Option<(StreamId, Body)> {
         let Opening::Repeat { sent_on, again, .. } = &self.opening else { return None };
         if !sent_on.is_empty() && !again {
@@ -131,7 +131,7 @@ impl Session {
         Some((stream, self.receiver.next_ack()))
     }
 
-    /// Sends the Reset even without room: it is the last frame and small, and a peer that misses it waits forever.
+    /// Sends the Reset even without buffer space: it is the last frame and small, and a peer that misses it would wait forever.
     pub(super) fn transmit_reset(&mut self, streams: &[StreamView]) -> Option<(StreamId, Body)> {
         let State::Resetting { reason, told } = &mut self.state else { return None };
         let stream = streams.iter().map(|s| s.id).find(|id| !told.contains(id))?;
@@ -140,7 +140,8 @@ impl Session {
     }
 }
 
-/// True if a stream may get unnecessary frames; other streams are down, or would carry them at the expense of other data.
+/// True if a stream may carry redundant frames. Stalled and suspect streams may be down; on reserved streams, redundant frames would delay
+/// other data.
 fn works(view: &StreamView) -> bool {
     !view.stalled && !view.suspect && !view.reserved
 }
@@ -148,8 +149,8 @@ fn works(view: &StreamView) -> bool {
 /// Expected arrival of a block, if `other` may deliver it sooner.
 ///
 /// Lateness on a path applies to all of its streams. A block that its transport knows to be acknowledged has arrived, although the peer
-/// acknowledges it only after all earlier bytes. A path that has been silent for longer than expected is assumed to stay silent for as long
-/// again.
+/// acknowledges it only after all earlier bytes. A path that has been silent for longer than expected is assumed to stay silent for the
+/// same time once more.
 fn expected(view: &StreamView, other: &StreamView, put: &Place, now: Instant) -> Option<Instant> {
     let overdue = now.saturating_duration_since(put.due + view.rtt / 2);
     (view.label != other.label && !view.has_passed(put.until)).then(|| put.due.max(now) + overdue)
@@ -185,7 +186,7 @@ mod tests {
         }
     }
 
-    /// A session over two streams, the first of 20 ms.
+    /// A session over two streams.
     fn session(now: Instant) -> Session {
         let mut session = Session::accept(&config(), &Budget::new(64 << 20), now).unwrap();
         session.handle_stream_up(StreamId(0));
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_block_is_expected_to_be_as_late_again_unless_acknowledged() {
+    fn an_unacknowledged_late_block_is_expected_twice_as_late() {
         let (start, ms) = (Instant::now(), Duration::from_millis);
         let (slow, fast) = (stream(0, 0), stream(1, 1));
         let due = start + ms(30);
@@ -223,7 +224,7 @@ mod tests {
         assert_eq!(
             expected(&slow, &fast, &put, due + ms(10)),
             Some(due + ms(10)),
-            "the answer is on its way"
+            "the acknowledgement may be in flight"
         );
         assert_eq!(expected(&slow, &fast, &put, due + ms(50)), Some(due + ms(50 + 40)));
         let same_path = StreamView { label: 0, ..fast };
@@ -249,13 +250,17 @@ mod tests {
         assert_eq!(sent(&mut session, start, &[slow, fast]), [0, 0], "Opened, then the data");
         let fast = StreamView { has_room: true, ..fast };
         let again = session.poll_timeout().unwrap();
-        assert!(again >= start + ms(10), "it is not late before it is due");
+        assert!(again >= start + ms(10), "the block is not late before it is due");
         assert_eq!(sent(&mut session, again, &[slow, fast]), [0; 0]);
         session.handle_timeout(again);
         let late = start + ms(10 + 10 + 16);
-        assert!(session.poll_timeout().unwrap() <= late, "and is looked after");
+        assert!(session.poll_timeout().unwrap() <= late, "a timer checks for late blocks");
         assert_eq!(sent(&mut session, late, &[slow, fast]), [1]);
-        assert_eq!(sent(&mut session, late + ms(100), &[slow, fast]), [0; 0], "once");
+        assert_eq!(
+            sent(&mut session, late + ms(100), &[slow, fast]),
+            [0; 0],
+            "the block is copied only once"
+        );
     }
 
     #[test]
@@ -286,13 +291,13 @@ mod tests {
                 bodies.filter(|body| matches!(body, Body::Data { .. } | Body::Fin { .. })).collect::<Vec<_>>()
             };
             let first = if on(0).is_empty() { 1 } else { 0 };
-            assert_eq!(on(first).len(), 2, "data and the end");
+            assert_eq!(on(first).len(), 2, "data and FIN");
             assert_eq!(on(1 - first), if doubled { on(first) } else { Vec::new() });
         }
     }
 
     #[test]
-    fn a_reset_needs_no_room() {
+    fn a_reset_is_sent_without_buffer_space() {
         let mut session = session(Instant::now());
         let full = |id| StreamView { has_room: false, ..stream(id, 0) };
         session.handle_local_reset(EndReason::ServerReset);
@@ -331,16 +336,16 @@ mod tests {
         }
         session.handle_frame(Body::Opened { credit: 1 << 20 }, now);
         assert_eq!(session.poll_transmit(now, &[stream(0, 0)]), None);
-        assert_eq!(session.poll_timeout(), None, "nothing is awaited");
+        assert_eq!(session.poll_timeout(), None, "no answer is outstanding");
     }
 
     #[test]
-    fn a_frame_that_waits_beside_a_stream_with_room_is_polled_again() {
+    fn a_frame_that_declines_a_stream_is_polled_after_an_interval() {
         let now = Instant::now();
         let mut session = session(now);
         let full = StreamView { has_room: false, ..stream(0, 0) };
         let suspect = StreamView { suspect: true, ..stream(1, 0) };
-        assert_eq!(session.poll_transmit(now, &[full, suspect]), None, "Opened waits for the first");
+        assert_eq!(session.poll_transmit(now, &[full, suspect]), None, "Opened waits for the first stream");
         assert_eq!(session.poll_timeout(), Some(now + ASK_AGAIN));
         session.handle_timeout(now + ASK_AGAIN);
         let sent = session.poll_transmit(now + ASK_AGAIN, &[StreamView { has_room: true, ..full }, suspect]);

@@ -1,8 +1,8 @@
-//! Chaos: streams and paths cut, with and without notice; hosts that stall, end early or reset; agents that leave; memory reserved by
-//! others. Every session ends with the right bytes or with a reset that both ends see.
+//! Chaos tests: streams and paths are cut, with and without notice; hosts stall, end early or reset; agents leave; other sessions reserve
+//! memory. Every session ends with the right bytes or with a reset that both ends see.
 //!
-//! Each run has a seed. A failing run prints it, with the smallest script that fails alike, and is repeated by `SOS_CHAOS_SEED=<seed> cargo
-//! test -p sos-relay chaos`; `SOS_CHAOS_RUNS` sets their number.
+//! Each run has a seed. A failing run prints its seed and the smallest script that fails in the same way. `SOS_CHAOS_SEED=<seed> cargo test
+//! -p sos-relay chaos` repeats it; `SOS_CHAOS_RUNS` sets the number of runs.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -15,25 +15,25 @@ use crate::script::{AgentScript, HostScript, Leaving, Neighbour, Script, Span, S
 use crate::world::World;
 
 const RUNS: u64 = 256;
-/// Troubles begin before this time.
+/// Faults start before this time.
 const BUSY_MS: u64 = 2000;
 /// Silence after which a stream is dead (frame.md clause 12).
 const SILENT_MS: u64 = 5000;
-/// Sessions wait 10 s for a stream (frame.md clause 11): shorter gaps they survive, whatever they are doing.
+/// Sessions wait 10 s for a stream (frame.md clause 11): they survive shorter gaps in any state.
 const SURVIVED_MS: u64 = 9000;
-/// Longest time for the rest after the last trouble: a wait for a stream, and the slowest hosts and streams.
+/// Maximum time from the last fault to the end: a wait for a stream, and the slowest hosts and streams.
 const AFTERMATH: Duration = Duration::from_secs(30);
 const NEVER: u64 = u64::MAX;
 
-/// A trouble of all streams of a path, or of one of them.
+/// A fault of all streams of a path, or of one stream.
 #[derive(Debug, Clone)]
 struct Cut {
     at_ms: u64,
-    /// Both ends are notified at once; else they find out, or it is over before.
+    /// Both ends are notified immediately. Otherwise they detect the fault, or it ends before that.
     told: bool,
     lasts_ms: u64,
     notice_ms: [u64; 2],
-    /// Only this stream of the path.
+    /// The fault affects only this stream of the path.
     only: Option<usize>,
 }
 
@@ -60,7 +60,7 @@ fn host() -> impl Strategy<Value = HostScript> {
     (bytes, any::<bool>(), step(), step(), stalls, eof, reset).prop_map(
         |(bytes, noise, write_step, read_step, read_pauses, eof_at_ms, reset_at_ms)| HostScript {
             noise,
-            // A slow host with much to say would only make the test long.
+            // A slow host with much data would only prolong the test.
             bytes: bytes.min(write_step.min(read_step) * 1000),
             write_step,
             read_step,
@@ -128,7 +128,7 @@ fn streams(path: &Path) -> impl Iterator<Item = StreamScript> {
     (0..path.streams).flat_map(|number| lives(path, number))
 }
 
-/// History of a stream slot: one stream after the other.
+/// Consecutive streams of one stream slot.
 fn lives(path: &Path, number: usize) -> Vec<StreamScript> {
     let begin = |born_ms| StreamScript {
         born_ms,
@@ -158,7 +158,7 @@ fn lives(path: &Path, number: usize) -> Vec<StreamScript> {
     found
 }
 
-/// No process gives up by script, and no end is without a stream for long.
+/// True if the script has no reset, no leaving agent and no neighbor, and neither end lacks a stream for long.
 fn survives(script: &Script) -> bool {
     let peaceful = script.agent.is_none() && script.hosts.iter().all(|host| host.reset_at_ms.is_none());
     peaceful && script.neighbours.is_empty() && (0..2).all(|end| covered(&script.streams, end))
@@ -183,7 +183,7 @@ fn covered(streams: &[StreamScript], end: usize) -> bool {
     false
 }
 
-/// End of the last trouble.
+/// End of the last fault.
 fn troubles_end(script: &Script) -> Duration {
     let pauses = |spans: &[Span]| spans.iter().map(|span| span.until_ms).max().unwrap_or(0);
     let hosts = script.hosts.iter().map(|h| pauses(&h.read_pauses).max(h.eof_at_ms));
@@ -202,7 +202,7 @@ fn play(script: Script) -> TestCaseResult {
     let ended = world.run_to_rest(limit + AFTERMATH);
     prop_assert!(ended <= limit, "over after {ended:?}, not within {limit:?}: {}", world.describe());
     prop_assert!(!world.runs(0) && !world.runs(1), "no session is left: {}", world.describe());
-    prop_assert_eq!(world.budget_used(), 0, "all memory is given back");
+    prop_assert_eq!(world.budget_used(), 0, "all memory is released");
     for (end, expected) in bytes.into_iter().enumerate() {
         check_end(&world, end, expected)?;
         prop_assert!(!whole || world.closed(end) == Some(EndReason::Finished), "{}", world.describe());
@@ -210,10 +210,13 @@ fn play(script: Script) -> TestCaseResult {
     Ok(())
 }
 
-/// Bytes promised to the host at one end are known to the other end.
+/// Checks that a clean end delivers all bytes, and that both ends know of a reset.
 fn check_end(world: &World, end: usize, expected: usize) -> TestCaseResult {
     let (there, tale) = (1 - end, world.describe());
-    prop_assert!(!world.saw_end(end) || world.received(end) == expected, "a short clean end: {tale}");
+    prop_assert!(
+        !world.saw_end(end) || world.received(end) == expected,
+        "a clean end without all bytes: {tale}"
+    );
     match world.closed(end) {
         Some(EndReason::Finished) => {
             prop_assert!(world.saw_end(end) && !world.saw_reset(end), "finished without an end: {tale}");
@@ -221,7 +224,7 @@ fn check_end(world: &World, end: usize, expected: usize) -> TestCaseResult {
         Some(_) => {
             let knows = |end| world.saw_reset(end) || world.has_reset(end);
             prop_assert!(knows(end), "a reset that its own host does not see: {tale}");
-            // The other end may have finished before, with all that was sent here; or it never began, at the server.
+            // The other end may have finished before, with all bytes of this end. At the server, the session may never have started.
             let through = world.closed(there) == Some(EndReason::Finished) && world.said_all(end);
             let unborn = there == 1 && world.closed(there).is_none();
             prop_assert!(
@@ -229,7 +232,7 @@ fn check_end(world: &World, end: usize, expected: usize) -> TestCaseResult {
                 "a reset that the other end does not see: {tale}"
             );
         }
-        None => prop_assert!(end == 1 && world.received(1) == 0, "the client's end never ended: {tale}"),
+        None => prop_assert!(end == 1 && world.received(1) == 0, "the client's session never ended: {tale}"),
     }
     Ok(())
 }
@@ -238,7 +241,7 @@ fn run(seed: u64) {
     let config = ProptestConfig {
         cases: 1,
         max_shrink_iters: 500,
-        // The seed determines everything, and is printed.
+        // The seed is printed and determines the whole run.
         failure_persistence: None::<Box<FileFailurePersistence>>.map(|none| none as _),
         ..ProptestConfig::default()
     };

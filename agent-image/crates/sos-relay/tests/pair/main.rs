@@ -1,4 +1,4 @@
-//! Whole sessions in virtual time: whatever streams and hosts do, bytes arrive in order and both ends finish.
+//! Whole sessions in virtual time: for any behavior of streams and hosts, bytes arrive in order and both ends finish.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod chaos;
@@ -20,7 +20,7 @@ fn host() -> impl Strategy<Value = HostScript> {
     let step = prop_oneof![1_000usize..5_000, 50_000usize..400_000];
     (size, step.clone(), step, prop_oneof![3 => Just(0u64), 1 => 0u64..3000]).prop_map(
         |(bytes, write_step, read_step, read_from_ms)| HostScript {
-            // A slow host with much to say would only make the test long.
+            // A slow host with much data would only prolong the test.
             bytes: bytes.min(write_step.min(read_step) * 2000),
             write_step,
             read_step,
@@ -50,7 +50,7 @@ fn mortal() -> impl Strategy<Value = StreamScript> {
 }
 
 fn immortal() -> impl Strategy<Value = StreamScript> {
-    // Born up to 8 s late: sessions wait 10 s for a stream.
+    // These streams start up to 8 s late, because sessions wait 10 s for a stream.
     (stream(Just(None)), 0u64..8000).prop_map(|(s, born_ms)| StreamScript { born_ms, ..s })
 }
 
@@ -93,18 +93,18 @@ proptest! {
     }
 
     #[test]
-    fn a_reset_ends_both(script in script(surviving()), who in 0usize..2, at in 0u64..3000) {
+    fn a_reset_closes_both_ends(script in script(surviving()), who in 0usize..2, at in 0u64..3000) {
         let mut script = script;
         script.hosts[who].reset_at_ms = Some(at);
         let mut world = World::new(script);
         let finished = world.run(LIMIT);
-        // The server's end may never have begun: then only the client's comes to an end.
+        // The session at the server may never have started. Then only the client's session ends.
         prop_assert!(finished || (who == 0 && world.closed(1).is_none()));
         let reset = [EndReason::ClientReset, EndReason::ServerReset][who];
         let here = world.closed(who);
         prop_assert!(here == Some(reset) || here == Some(EndReason::Finished) || (who == 1 && here.is_none()), "{:?}", here);
         if here == Some(reset) {
-            // The other end may have finished before the reset, else it sees one.
+            // The other end may have finished before the reset; otherwise it sees the reset.
             let there = world.closed(1 - who);
             prop_assert!(there.is_none() || there == Some(EndReason::Finished) || world.saw_reset(1 - who), "{:?}", there);
         }
@@ -112,9 +112,9 @@ proptest! {
     }
 
     #[test]
-    fn the_loss_of_all_streams_ends_both(script in script(prop::collection::vec(mortal(), 1..5))) {
+    fn the_loss_of_all_streams_closes_both_ends(script in script(prop::collection::vec(mortal(), 1..5))) {
         let mut script = script;
-        // More than is read while a stream lives.
+        // More bytes than the host reads before the last stream fails.
         let host = HostScript { bytes: 300_000, write_step: 300_000, read_step: 1000, read_from_ms: 60_000, ..HostScript::default() };
         script.hosts = [host.clone(), host];
         let mut world = World::new(script);
@@ -127,7 +127,7 @@ proptest! {
     }
 }
 
-/// A path of a long transfer: delay each way and bytes per millisecond.
+/// A path of a long transfer: one-way delay in milliseconds, and bytes per millisecond.
 fn lasting() -> impl Strategy<Value = StreamScript> {
     (1u64..200, 500usize..50_000).prop_map(|(delay_ms, rate)| path(delay_ms, rate, None))
 }
@@ -152,7 +152,7 @@ proptest! {
     ) {
         let alone = [&a, &b].map(|s| taken(bytes, std::slice::from_ref(s), memory));
         let (better, both) = (alone[0].min(alone[1]), taken(bytes, &[a.clone(), b.clone()], memory));
-        // Opening takes one round trip on each path, and the last acknowledgements go by either.
+        // Opening takes one round trip on each path, and the last acknowledgements may use either path.
         let opening = MS * u32::try_from(2 * (a.delay_ms + b.delay_ms)).unwrap();
         prop_assert!(both <= better * 105 / 100 + opening, "{both:?} with both, {better:?} with the better");
     }
@@ -168,8 +168,9 @@ proptest! {
 }
 
 #[test]
-fn a_black_hole_costs_its_stall_and_no_more() {
-    // The death is reported after 60 s, far beyond the end: blocks on the dead path use the other as soon as it stalls.
+fn a_black_hole_delays_a_transfer_only_until_its_stall_is_detected() {
+    // The failure is reported after 60 s, long after the transfer. Blocks on the dead path move to the other path as soon as the dead path
+    // stalls.
     let black = StreamScript { notice_ms: [60_000, 60_000], ..path(30, 10_000, Some(500)) };
     let streams = [black, path(30, 10_000, None)];
     let (alone, both) = (taken(10_000_000, &streams[1..], 32 << 20), taken(10_000_000, &streams, 32 << 20));
@@ -204,7 +205,7 @@ fn compressible_data_exceeds_the_rate_of_its_streams() {
 }
 
 #[test]
-fn incompressible_data_is_tried_now_and_then() {
+fn incompressible_data_costs_few_trials() {
     let (took, done) = compressed(true);
     assert!(took < Duration::from_millis(2300), "{took:?}");
     assert!(done.original == 0 && done.cpu < Duration::from_millis(2), "{done:?}");
@@ -223,7 +224,8 @@ fn blocks_on_a_dead_stream_are_retransmitted() {
 
 #[test]
 fn bursts_are_not_sent_over_both_paths() {
-    // 150 Mbit/s in bursts of 40 ms, over 200 Mbit/s of 60 ms and as much of 160 ms, by agents that poll now and then.
+    // 150 Mbit/s in bursts every 40 ms, over one path of 200 Mbit/s and 60 ms and another of 200 Mbit/s and 160 ms, with agents that poll
+    // at intervals.
     for turn_ms in [0, 20, 60] {
         let host = HostScript { write_step: 750_000, write_every_ms: 40, ..fast_host(60_000_000) };
         let streams = vec![path(30, 25_000, None), path(80, 25_000, None)];
@@ -232,13 +234,13 @@ fn bursts_are_not_sent_over_both_paths() {
         let mut world = World::with_memory(script, 32 << 20);
         assert!(world.run(LIMIT));
         let late = world.retransmitted[Cause::Late];
-        assert!(late <= 60_000_000 / 16 + (2 << 20), "{late} bytes twice, looking every {turn_ms} ms");
+        assert!(late <= 60_000_000 / 16 + (2 << 20), "{late} bytes sent twice, polling every {turn_ms} ms");
     }
 }
 
 #[test]
 fn windows_open_fast_enough_for_a_long_path() {
-    // 8 streams of 8 MB/s with 82 ms each way: 10.5 MB in flight. 40 MB take 625 ms at full rate; the ramp may cost as much again.
+    // 8 streams of 8 MB/s with 82 ms one-way delay: 10.5 MB in flight. 40 MB take 625 ms at full rate; the ramp may cost as much again.
     let hosts = [fast_host(40_000_000), fast_host(0)];
     let mut script = Script {
         hosts,
@@ -263,7 +265,8 @@ fn a_small_exchange_takes_one_round_trip_and_the_server() {
     assert!(world.elapsed() < Duration::from_millis(160), "{:?}", world.elapsed());
 }
 
-/// A client that ends its request and reads the answer of 100 kB from `read_from_ms` on, over a path that has another stream later.
+/// A client that ends its request and reads the answer of 100 kB from `read_from_ms` on. The path's first stream fails, and a second starts
+/// later.
 fn slow_reader(read_from_ms: u64, agent: Option<AgentScript>) -> World {
     let hosts = [HostScript { read_from_ms, ..fast_host(1000) }, fast_host(100_000)];
     let later = StreamScript { born_ms: 1000, ..path(20, 10_000, None) };
@@ -272,7 +275,7 @@ fn slow_reader(read_from_ms: u64, agent: Option<AgentScript>) -> World {
 }
 
 #[test]
-fn a_slow_host_gets_everything_although_the_far_agent_has_finished_and_restarted() {
+fn a_slow_host_gets_all_data_after_the_peer_finished_and_restarted() {
     let through = AgentScript { end: 1, at_ms: 500, leaving: Leaving::Through };
     for (read_from_ms, agent) in [(3_000, Some(through)), (25_000, Some(through)), (25_000, None)] {
         let mut world = slow_reader(read_from_ms, agent);
@@ -284,7 +287,7 @@ fn a_slow_host_gets_everything_although_the_far_agent_has_finished_and_restarted
 }
 
 #[test]
-fn a_slow_host_is_reset_when_the_far_agent_dies_before_finishing() {
+fn a_slow_host_is_reset_if_the_peer_dies_before_finishing() {
     let mut world = slow_reader(3_000, Some(AgentScript { end: 1, at_ms: 30, leaving: Leaving::Killed }));
     assert!(world.run(LIMIT), "{}", world.describe());
     assert!(world.saw_reset(0) && !world.saw_end(0));

@@ -2,32 +2,32 @@
 
 use bytes::Bytes;
 
-/// A time from its first to before its last millisecond.
+/// A period in milliseconds; its end is exclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) from_ms: u64,
     pub(crate) until_ms: u64,
 }
 
-/// One host: its bytes, and its reading.
+/// Behavior of one host: its data and its reads.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct HostScript {
     pub(crate) bytes: usize,
-    /// Its bytes do not compress.
+    /// The host's data is incompressible.
     pub(crate) noise: bool,
-    /// Bytes written at once.
+    /// Bytes of one write.
     pub(crate) write_step: usize,
-    /// Interval; 0 is each millisecond.
+    /// Interval between writes; 0 = one millisecond.
     pub(crate) write_every_ms: u64,
     /// Bytes read each millisecond.
     pub(crate) read_step: usize,
-    /// Reads nothing before this time.
+    /// The host reads nothing before this time.
     pub(crate) read_from_ms: u64,
-    /// Reads nothing in these times.
+    /// The host reads nothing during these periods.
     pub(crate) read_pauses: Vec<Span>,
-    /// Earliest time of its FIN: a connection stays open in one direction.
+    /// Earliest time of the host's FIN; until then, its direction stays open.
     pub(crate) eof_at_ms: u64,
-    /// Resets its connection at this time.
+    /// The host resets its connection at this time.
     pub(crate) reset_at_ms: Option<u64>,
 }
 
@@ -38,22 +38,22 @@ pub(crate) struct StreamScript {
     pub(crate) delay_ms: u64,
     /// Bytes per millisecond.
     pub(crate) rate: usize,
-    /// Delay after which the two ends notice the death.
+    /// Delay after which each end notices the failure.
     pub(crate) notice_ms: [u64; 2],
-    /// Its path counts as lossy: the tail is sent twice.
+    /// The stream's path counts as lossy: the tail is sent twice.
     pub(crate) lossy: bool,
-    /// Black hole: nothing passes in these times, and everything does after them, as the transport retransmits.
+    /// Black hole: no data passes during these periods. All of it passes afterwards, because the transport retransmits.
     pub(crate) pauses: Vec<Span>,
 }
 
-/// Fate of an agent.
+/// Manner in which an agent leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Leaving {
-    /// It has drained for as long as allowed: it resets its sessions, and closes its streams a second later.
+    /// The agent has drained for as long as allowed: it resets its sessions, and closes its streams a second later.
     Drained,
-    /// Its process ends, and another one begins.
+    /// The agent's process ends, and a new process starts.
     Killed,
-    /// The same, when its session is over.
+    /// Like `Killed`, but once the agent's session is over.
     Through,
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct AgentScript {
     pub(crate) leaving: Leaving,
 }
 
-/// Another session of an agent, which takes this share of the budget that is free.
+/// Another session of an agent, which reserves this share of the free budget.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Neighbour {
     pub(crate) end: usize,
@@ -79,9 +79,9 @@ pub(crate) struct Script {
     pub(crate) connect_ms: u64,
     pub(crate) block: usize,
     pub(crate) budget: usize,
-    /// By end: compresses data where that pays, and streams accept that.
+    /// By end: the agent compresses data if that pays, and its streams accept compressed data.
     pub(crate) compress: [bool; 2],
-    /// Interval at which a busy agent sees what has arrived; 0 is at once.
+    /// Interval at which a busy agent polls for received data; 0 = immediately.
     pub(crate) turn_ms: u64,
     pub(crate) agent: Option<AgentScript>,
     pub(crate) neighbours: Vec<Neighbour>,

@@ -1,7 +1,7 @@
 //! Two sessions, their hosts and the streams between them, in virtual time.
 //!
-//! A stream is first in, first out, has a rate, a delay and room for two blocks, and loses everything on it when it dies; each end notices
-//! the death at its own time. Everything is an event at a time; after each one both ends are driven until they have nothing more to do, and
+//! A stream is a FIFO queue with a rate, a delay and space for two blocks. If it fails, everything on it is lost, and each end notices the
+//! failure at its own time. All changes are timed events. After each event, both ends are driven until they have nothing more to do, and
 //! their invariants are checked.
 
 mod ends;
@@ -22,27 +22,27 @@ use sos_wire::{Body, EndReason, Frame, Marks, Open, SessionNumber, SessionUuid};
 use crate::script::{HostScript, Script, StreamScript, pattern};
 
 pub(crate) const MS: Duration = Duration::from_millis(1);
-/// A timer that is due again at once would stop virtual time for ever.
+/// Bound on the events at one time: a timer that is always due immediately would stop virtual time.
 const MAX_STEPS_AT_ONCE: u32 = 100_000;
 const NUMBER: SessionNumber = SessionNumber(1);
 
 struct Host {
     script: HostScript,
     source: Bytes,
-    /// Its last bytes are kept outside memory.
+    /// The host's last bytes are kept outside memory.
     keeps: bool,
     written: usize,
-    /// Bytes that it may have written by now.
+    /// Number of bytes that the host may have written by now.
     allowed: usize,
     eof_told: bool,
     received: usize,
-    /// Marks of its bytes, and of those it has received.
+    /// Marks of the host's own bytes, and of the bytes that it has received.
     marks: [Marks; 2],
     expected: Bytes,
     saw_end: bool,
     saw_reset: bool,
     reading: bool,
-    /// It has reset its connection.
+    /// The host has reset its connection.
     reset: bool,
 }
 
@@ -51,18 +51,18 @@ struct Direction {
     queue: VecDeque<Frame>,
     queued: usize,
     busy: bool,
-    /// In flight, in order.
+    /// Frames in flight, in order.
     flying: VecDeque<Frame>,
     /// Bytes queued so far.
     queued_total: u64,
-    /// Bytes delivered of them.
+    /// Queued bytes that have been delivered.
     acked: u64,
 }
 
 struct Stream {
     script: StreamScript,
     alive: bool,
-    /// By sending end.
+    /// Both directions, by sending end.
     directions: [Direction; 2],
     known: [bool; 2],
 }
@@ -91,9 +91,9 @@ enum Happening {
     Timeout(usize),
     /// An agent resets its sessions and is about to close its streams.
     Drained(usize),
-    /// An agent's process is gone.
+    /// An agent's process ends.
     Killed(usize),
-    /// Another session of an agent begins, or ends.
+    /// Another session of an agent starts, or ends.
     NeighbourComes(usize),
     NeighbourGoes(usize),
 }
@@ -114,7 +114,7 @@ pub(crate) struct World {
     /// The end whose agent's process has been replaced.
     gone: Option<usize>,
     max_memory: usize,
-    /// Bytes retransmitted by either end, at most.
+    /// Maximum of the bytes that either end has retransmitted.
     pub(crate) retransmitted: Retransmitted,
     /// Compression, by end.
     pub(crate) compressed: [Compressed; 2],
@@ -125,9 +125,9 @@ impl World {
         Self::with_memory(script, 4 << 20)
     }
 
-    /// A world whose sessions may hold `max_memory` bytes each way.
+    /// A world whose sessions may hold `max_memory` bytes in each direction.
     pub(crate) fn with_memory(script: Script, max_memory: usize) -> Self {
-        #[allow(clippy::disallowed_methods)] // The beginning of virtual time; only differences are used.
+        #[allow(clippy::disallowed_methods)] // The start of virtual time; only differences are used.
         let start = Instant::now();
         let sources: Vec<Bytes> =
             script.hosts.iter().enumerate().map(|(i, h)| pattern(h.bytes, i, h.noise)).collect();
@@ -320,7 +320,7 @@ impl World {
         }
     }
 
-    /// The frame at the front of a stream has been sent; the next one follows.
+    /// Completes the transmission of a stream's first frame, and starts the next frame.
     fn sent(&mut self, i: usize, from: usize) {
         if let Some(until) = self.paused(i) {
             return self.schedule(until, Happening::Sent(i, from));
@@ -373,7 +373,7 @@ impl World {
             return self.schedule(until, Happening::Arrives(i, to));
         }
         let frame = self.streams[i].directions[1 - to].flying.pop_front().unwrap();
-        // Frames in flight are lost when a stream dies, and an end that knows of the death reads no more from it.
+        // Frames in flight are lost when a stream fails, and an end that knows of the failure reads no more frames from the stream.
         if !self.streams[i].alive || !self.streams[i].known[to] {
             return;
         }
@@ -437,7 +437,7 @@ impl World {
         self.hosts[end].saw_reset
     }
 
-    /// Result of the session there; `None` if it runs or never began.
+    /// End reason of the session at this end; `None` if the session is running or never started.
     pub(crate) fn closed(&self, end: usize) -> Option<EndReason> {
         self.ends[end].closed
     }

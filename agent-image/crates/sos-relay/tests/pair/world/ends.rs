@@ -11,11 +11,11 @@ use sos_wire::{Body, EndReason, Frame, Keeper, Kept, Marks, Payload};
 
 use super::{Happening, MS, NUMBER, Stream, World};
 
-/// Room of a stream's queue, as in the real driver.
+/// Size of a stream's queue, as in the real driver.
 const STREAM_ROOM: usize = 128 << 10;
 /// CPU time of compressing a block.
 const CPU: Duration = Duration::from_micros(200);
-/// More than memory and blocks of any script allow.
+/// Bound on the frames of one turn: more than the memory and the block size of any script allow.
 const MAX_FRAMES_AT_ONCE: usize = 100_000;
 
 /// Bytes that the real driver would keep in a pipe.
@@ -29,7 +29,7 @@ fn kept(bytes: Bytes) -> Payload {
     Payload::Kept(Kept::new(Arc::new(Elsewhere(bytes)), len))
 }
 
-/// The content, wherever it is.
+/// Content of a payload, in memory or not.
 fn bytes(payload: &Payload) -> Bytes {
     match payload {
         Payload::Bytes(bytes) => bytes.clone(),
@@ -40,7 +40,7 @@ fn bytes(payload: &Payload) -> Bytes {
     }
 }
 
-/// Marks that change now and then: the more bytes, the higher.
+/// Marks that change with the number of bytes written.
 fn marks_at(written: usize) -> Marks {
     Marks { dscp: 0, ttl: u8::try_from(written / 20_000).unwrap_or(u8::MAX) }
 }
@@ -50,7 +50,7 @@ impl World {
         self.hosts[i].reading = false;
         let Some(session) = &mut self.ends[i].session else { return };
         let host = &mut self.hosts[i];
-        assert!(host.marks[1].ttl <= marks_at(host.received).ttl, "marks hold from their byte on");
+        assert!(host.marks[1].ttl <= marks_at(host.received).ttl, "marks apply from their byte on");
         let mut left = host.script.read_step;
         for chunk in session.deliverable() {
             let n = chunk.len().min(left);
@@ -65,7 +65,7 @@ impl World {
         session.handle_unacknowledged(0, self.now);
     }
 
-    /// One turn, as of the real driver.
+    /// Runs one turn of an end, like the real driver.
     pub(super) fn drive(&mut self, end: usize) {
         while let Some((stream, frame)) = self.ends[end].answers.pop_front() {
             let i = usize::try_from(stream.0).unwrap();
@@ -78,7 +78,7 @@ impl World {
         let mut frames = 0;
         while let Some(mut transmit) = session.poll_transmit(self.now, &self.views(end)) {
             frames += 1;
-            assert!(frames < MAX_FRAMES_AT_ONCE, "it comes to rest: {:?}", transmit.frame);
+            assert!(frames < MAX_FRAMES_AT_ONCE, "the session comes to rest: {:?}", transmit.frame);
             session.assert_invariants();
             transmit.frame.body = self.pack(end, transmit.frame.body);
             self.push(usize::try_from(transmit.stream.0).unwrap(), end, transmit.frame);
@@ -98,7 +98,7 @@ impl World {
         self.ends[end].session = Some(session);
     }
 
-    /// The closing Ack of a session.
+    /// Sends the closing Ack of a session.
     fn part(&mut self, end: usize, mut session: Session, reason: EndReason) {
         let Some(stream) = (0..self.streams.len()).find(|i| self.streams[*i].known[end]) else { return };
         if reason == EndReason::Finished
@@ -108,7 +108,7 @@ impl World {
         }
     }
 
-    /// The frame sent in place of another, by an agent that takes [`CPU`] for a block.
+    /// Returns the frame to send for `body`, compressed if that pays; compression takes [`CPU`] per block.
     fn pack(&mut self, end: usize, body: Body) -> Body {
         let Some(compression) = &mut self.ends[end].compression else { return body };
         let asked = Cell::new(0);
@@ -132,7 +132,7 @@ impl World {
         let room = session.local_room().min(host.allowed - host.written);
         if room > 0 {
             let piece = host.source.slice(host.written..host.written + room);
-            // As the real driver does: bytes that may have to be compressed are in memory.
+            // As in the real driver, bytes that may be compressed are in memory.
             host.keeps = !host.keeps && self.ends[end].compression.is_none();
             host.marks[0] = marks_at(host.written);
             session.handle_local_marks(host.marks[0]);
@@ -149,7 +149,7 @@ impl World {
     fn watch(&mut self, end: usize, session: &mut Session) {
         self.hosts[end].marks[1] = session.poll_marks().unwrap_or(self.hosts[end].marks[1]);
         while let Some(event) = session.poll_event() {
-            assert_eq!(self.ends[end].closed, None, "nothing comes after Closed");
+            assert_eq!(self.ends[end].closed, None, "no event follows Closed");
             let said = self.hosts[1 - end].marks[0];
             let host = &mut self.hosts[end];
             match event {
@@ -186,7 +186,7 @@ impl World {
         known.map(|(i, s)| self.view(StreamId(i as u64), s, end)).collect()
     }
 
-    /// The transport's statistics: nothing is acknowledged any more once the stream is dead.
+    /// Statistics of the transport; no more bytes are acknowledged after the stream has failed.
     fn view(&self, id: StreamId, stream: &Stream, end: usize) -> StreamView {
         let (direction, script) = (&stream.directions[end], &stream.script);
         let queued = direction.queued;

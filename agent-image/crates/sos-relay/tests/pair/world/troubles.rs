@@ -1,4 +1,4 @@
-//! Troubles of agents, streams and hosts besides the death of single streams, and invariants under them.
+//! Faults of agents, streams and hosts other than the failure of single streams, and invariants that hold despite them.
 
 use std::time::{Duration, Instant};
 
@@ -9,9 +9,9 @@ use sos_wire::frame::INITIAL_CREDIT;
 use super::{Happening, MS, World};
 use crate::script::{Leaving, Span, StreamScript};
 
-/// A sender may hold this without having reserved it.
+/// Bytes that a sender may hold without a reservation.
 const FLOOR: usize = 64 << 10;
-/// Time that a leaving agent gives its peers to see its resets, in milliseconds.
+/// Time for which a leaving agent's process outlives its resets, so that peers receive them, in milliseconds.
 const CLOSE_PATIENCE_MS: u64 = 1000;
 /// Delay of an agent that leaves after its session.
 const THROUGH: Duration = Duration::from_millis(200);
@@ -34,7 +34,8 @@ impl World {
         }
     }
 
-    /// Establishes a stream, unless an agent has been replaced meanwhile: then it leads to another process, and the old one is lost.
+    /// Establishes a stream, unless an agent has been replaced meanwhile. Then the stream leads to a new process, and the peer loses the
+    /// old one.
     pub(super) fn born(&mut self, i: usize) {
         if let Some(gone) = self.gone {
             if let Some(session) = &mut self.ends[1 - gone].session {
@@ -55,7 +56,8 @@ impl World {
         }
     }
 
-    /// The kernel resets the hosts of a dead process and closes its streams; the peer notices each in its own time.
+    /// Ends an agent's process: the kernel resets its hosts and closes its streams. The peer notices each closed stream after the delay of
+    /// that stream.
     pub(super) fn killed(&mut self, end: usize) {
         self.gone = Some(end);
         if self.ends[end].session.take().is_some() {
@@ -71,7 +73,7 @@ impl World {
         }
     }
 
-    /// The session of an end is over; an agent that has waited for that leaves.
+    /// Handles the end of a session: an agent that was to leave after its session leaves.
     pub(super) fn through(&mut self, end: usize) {
         if self.script.agent.is_some_and(|agent| agent.end == end && agent.leaving == Leaving::Through) {
             let at = self.moment(self.script.agent.map_or(0, |agent| agent.at_ms));
@@ -91,19 +93,19 @@ impl World {
         self.span_at(&self.streams[i].script.pauses, self.now).map(|span| self.moment(span.until_ms))
     }
 
-    /// Time since when acknowledgements are overdue on a stream.
+    /// Time from which acknowledgements are overdue on a stream.
     pub(super) fn silent_since(&self, stream: &StreamScript) -> Option<Instant> {
         let paused = self.span_at(&stream.pauses, self.now).map(|span| span.from_ms);
         stream.dies_ms.or(paused).map(|ms| self.moment(ms)).filter(|since| *since <= self.now)
     }
 
-    /// Time at which a host reads that would have read at `time`.
+    /// Postpones a host's read at `time` to the end of a pause.
     pub(super) fn after_pauses(&self, end: usize, time: Instant) -> Instant {
         let paused = self.span_at(&self.hosts[end].script.read_pauses, time);
         paused.map_or(time, |span| self.moment(span.until_ms))
     }
 
-    /// Bytes held, counted from outside the session, are within its windows, its memory and the budget.
+    /// Checks that the bytes held, as counted outside the session, stay within its windows, its memory and the budget.
     pub(super) fn check_memory(&self, end: usize, session: &Session) {
         let (stats, budget) = (session.stats(), &self.budgets[end]);
         let waiting =
@@ -116,10 +118,11 @@ impl World {
             assert!(self.hosts[end].reset || held <= self.max_memory.max(FLOOR), "{held} bytes of the host");
             assert!(budget.used() as u64 >= stats.window, "a window that is not reserved");
         }
-        assert!(budget.used() <= budget.limit(), "more is promised than there is");
+        assert!(budget.used() <= budget.limit(), "more memory is reserved than exists");
     }
 
-    /// Runs until no event is left or virtual time is up: frames in flight when sessions end arrive, too. Returns the end of the last one.
+    /// Runs until no event is left or virtual time is up, so that frames in flight at the end of the sessions arrive, too. Returns the end
+    /// of the last session.
     pub(crate) fn run_to_rest(&mut self, limit: Duration) -> Duration {
         let mut ended = self.elapsed();
         loop {
