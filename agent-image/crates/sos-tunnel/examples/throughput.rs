@@ -3,8 +3,8 @@
 //! `cargo run --release -p sos-tunnel --example throughput -- [--gigabytes N] [--streams N] [--block BYTES] [--mbps N]
 //! [--encrypted | --quic]`
 //!
-//! Everything runs on loopback, the two agents and the source and the sink as processes of their own (this program again), so that their
-//! CPU can be told apart. `--mbps` limits the source. Over a real or emulated path, start the four by hand where they belong:
+//! Everything runs on loopback. The two agents, the source and the sink are separate processes of this program, so that the CPU time of
+//! each can be measured. `--mbps` limits the source. For a real or emulated path, start the four processes by hand on their machines:
 //!
 //! ```text
 //! throughput sink ADDR:PORT
@@ -105,10 +105,10 @@ fn main() -> Outcome<()> {
     }
 }
 
-/// Most unsent bytes of a stream: they can no longer use a faster one.
+/// Maximum unsent bytes of a stream: these bytes can no longer use a faster stream.
 const NOTSENT_LOWAT: u32 = 128 << 10;
 
-/// Streams as the real agent makes them.
+/// Stream sockets with the settings of the real agent.
 struct Tuned {
     congestion: String,
 }
@@ -289,7 +289,7 @@ fn send(mut to: StdStream, bytes: u64, mbps: u64) -> std::io::Result<()> {
     to.shutdown(std::net::Shutdown::Write)
 }
 
-/// Reads one connection to its end and prints how fast that was, from its first byte on.
+/// Reads one connection to its end and prints its mean rate.
 fn receive(address: &str) -> Outcome<()> {
     let mut from = StdListener::bind(address)?.accept()?.0;
     let (mut buffer, mut received, begun) = (vec![0; 1 << 20], 0, Instant::now());

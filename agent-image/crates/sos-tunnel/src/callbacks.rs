@@ -25,14 +25,14 @@ pub trait Keys: Send + Sync + 'static {
 
 /// Makes TCP sockets of streams: congestion control, buffers, TCP_NODELAY, TCP_NOTSENT_LOWAT, user timeout.
 pub trait Sockets: Send + Sync + 'static {
-    /// Connects to a peer's stream port, in a time that the tunnel bounds. Implementations set options that must precede the TCP handshake.
+    /// Connects to a peer's stream port; the tunnel bounds the time. Implementations set options that must precede the TCP handshake.
     fn dial(&self, to: SocketAddrV4, label: u8) -> BoxFuture<io::Result<TcpStream>>;
     /// Sets options on an accepted stream.
     ///
     /// # Errors
-    /// Closes the stream.
+    /// An error closes the stream.
     fn accepted(&self, socket: &TcpStream, label: u8) -> io::Result<()>;
-    /// Returns whether datagrams from an address may begin a stream; others are dropped without an answer.
+    /// Returns true if datagrams from an address may start a stream; all other datagrams are dropped without an answer.
     fn admits(&self, _from: IpAddr) -> bool {
         true
     }
@@ -84,7 +84,7 @@ pub struct Egress {
     pub labels: Labels,
     /// Compress data towards the peer if that makes the session faster.
     pub compress: bool,
-    /// Maximum number of streams per label for data towards the peer; `None`: the default, as the service sets none.
+    /// Maximum number of streams per label for data towards the peer; `None`: the service sets no number, so the default applies.
     pub streams: Option<usize>,
 }
 
@@ -98,8 +98,8 @@ pub trait EgressHandler: Send + Sync + 'static {
     /// Handles a peer's request to connect to a server ahead of a session; answered once by [`crate::Tunnel::answer`]. Like `release` and
     /// `connected_ahead`, this is called in the task that reads a stream, and must not block.
     fn connect_ahead(&self, _info: OpenInfo) {}
-    /// Releases a connection made ahead, because its session will not begin.
+    /// Releases a connection made ahead of a session that will not start.
     fn release(&self, _peer: AgentId, _session: SessionUuid) {}
-    /// The peer's answer to [`crate::Tunnel::ask`]: `None`: the server has accepted.
+    /// Handles the peer's answer to [`crate::Tunnel::ask`]; `None`: the server has accepted.
     fn connected_ahead(&self, _peer: AgentId, _session: SessionUuid, _refused: Option<RefuseReason>) {}
 }

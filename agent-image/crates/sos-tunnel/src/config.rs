@@ -50,12 +50,13 @@ impl fmt::Debug for TunnelConfig {
 pub struct Limits {
     /// Maximum number of concurrent sessions. New sessions above the limit are refused with [`sos_wire::RefuseReason::SessionLimit`].
     pub sessions: usize,
-    /// Maximum memory that all sessions together may reserve, in bytes. A session reserves its first window when it begins (or is refused with
-    /// [`sos_wire::RefuseReason::MemoryLimit`]) and more as the window grows; near the limit windows stop growing.
+    /// Maximum memory that all sessions together may reserve, in bytes. A session reserves its first window when it starts (or is refused
+    /// with [`sos_wire::RefuseReason::MemoryLimit`]) and more as the window grows; near the limit windows stop growing.
     pub memory: usize,
     /// Bytes that a session may reserve in each direction.
     pub session_memory: usize,
-    /// Maximum number of streams that a peer may open to this agent per path label, including streams about to replace others.
+    /// Maximum number of streams that a peer may open to this agent per path label, including streams that are about to replace other
+    /// streams.
     pub streams_per_path: usize,
 }
 
@@ -80,10 +81,11 @@ pub struct Timing {
     pub backoff_min: Duration,
     /// Maximum pause before redialing.
     pub backoff_max: Duration,
-    /// Timeout of a QUIC stream before TCP is used instead. QUIC is not retried for as long, doubled for each consecutive failure.
+    /// Timeout of opening a stream with QUIC, after which TCP is used instead. QUIC is retried after the same time, doubled for each
+    /// consecutive failure.
     pub quic: Duration,
-    /// Maximum remaining life of a plain stream once its peer's streams must be encrypted, in which the dialer must replace it. Also the maximum
-    /// pause between attempts with QUIC.
+    /// Maximum remaining lifetime of a plain stream once the peer's streams must be encrypted; the dialer must replace it within this time.
+    /// Also the maximum pause between attempts with QUIC.
     pub switch: Duration,
 }
 
@@ -117,15 +119,15 @@ pub enum Protocol {
 pub struct PeerConfig {
     /// The agent.
     pub agent: AgentId,
-    /// Its site.
+    /// The peer's site.
     pub site: SiteId,
-    /// Address of its streams in both directions.
+    /// Address of the peer's streams in both directions.
     pub address: Ipv4Addr,
-    /// Its TCP and UDP port of path label 0.
+    /// The peer's TCP and UDP port of path label 0.
     pub first_stream_port: u16,
     /// Number of streams to keep open, by path label.
     pub streams: BTreeMap<u8, usize>,
-    /// Encrypts its streams: plain streams are neither dialed nor accepted.
+    /// Encrypts the peer's streams: plain streams are neither dialed nor accepted.
     pub encrypted: bool,
     /// Excludes established plain streams as well: sessions wait for encrypted streams, or end.
     pub encrypted_only: bool,
@@ -138,8 +140,9 @@ impl PeerConfig {
     pub const DEFAULT_STREAMS: usize = 4;
     /// Additional streams per label, reserved for interactive sessions: one.
     pub const RESERVED_STREAMS: usize = 1;
-    /// Maximum number of streams per path for a bulk session under bbr. Each stream takes the highest rate it has seen for its own, and the sum
-    /// of these maxima exceeds the path (20 ms, 1 % loss, 200 Mbit/s: eight streams reach 0.89 of the wire and retransmit 17 %, two reach 0.92).
+    /// Maximum number of streams per path for a bulk session under bbr. Each stream takes the highest rate that it has measured for its
+    /// own, and the sum of these rates exceeds the rate of the path (20 ms, 1 % loss, 200 Mbit/s: eight streams reach 0.89 of the wire and
+    /// retransmit 17 %, two reach 0.92).
     pub const BBR_STREAMS: usize = 2;
 
     /// A peer with the default number of plain streams on label 0.
@@ -180,7 +183,7 @@ pub struct OpenRequest {
     pub labels: Labels,
     /// Compress data towards the peer if that makes the session faster.
     pub compress: bool,
-    /// Maximum number of streams per label; `None`: the default, as the service sets none.
+    /// Maximum number of streams per label; `None`: the service sets no number, so the default applies.
     pub streams: Option<usize>,
 }
 
@@ -210,7 +213,7 @@ pub struct Stats {
     pub sessions: u64,
     /// Sessions begun.
     pub sessions_total: u64,
-    /// Sessions that did not end by both directions finishing.
+    /// Sessions that ended before both directions had finished.
     pub sessions_reset_total: u64,
     /// Sessions refused at a limit.
     pub sessions_refused_total: u64,
@@ -220,11 +223,11 @@ pub struct Stats {
     pub streams_encrypted: u64,
     /// QUIC streams open now.
     pub streams_quic: u64,
-    /// Times that QUIC failed on a path label, so that its streams used TCP for a while.
+    /// Number of times that QUIC failed on a path label, whose streams then used TCP for a while.
     pub quic_fallbacks_total: u64,
     /// Streams dialed or accepted with a successful handshake.
     pub streams_total: u64,
-    /// Streams that died.
+    /// Streams that failed.
     pub streams_lost_total: u64,
     /// Handshakes that failed: wrong key, garbage, timeout, not permitted.
     pub handshakes_failed_total: u64,
@@ -242,12 +245,12 @@ pub struct Stats {
     pub compress_time_total: Duration,
     /// Hosts' bytes retransmitted over another stream, by cause.
     pub bytes_resent_total: Retransmitted,
-    /// Times that a sender had bytes and a stream but no credit.
+    /// Number of times that a sender had bytes and a stream but no credit.
     pub credit_stalls_total: u64,
     /// Frames of unknown sessions.
     pub frames_unknown_total: u64,
     /// Bytes reserved of [`Limits::memory`].
     pub memory_reserved: u64,
-    /// Bytes waiting in reorder buffers, as of each session's last turn.
+    /// Bytes waiting in reorder buffers, as of each session's last poll.
     pub reorder_bytes: u64,
 }

@@ -30,7 +30,7 @@ impl Counter {
     }
 }
 
-/// Traffic of a label's streams, past ones included.
+/// Traffic of a label's streams, including closed streams.
 #[derive(Debug)]
 pub(crate) struct Meter {
     /// Hosts' bytes.

@@ -13,43 +13,42 @@
 //!     -> Result<SessionHandle, RefuseReason>                 a refused or failed host socket is reset
 //! SessionHandle: Future<Output = SessionEnd>                 dropping it does not end the session
 //! session.abort(EndReason), session.progress() -> (up, down)
-//! tunnel.peer_alive(AgentId) -> bool                         a stream is established and the peer is not leaving
-//! tunnel.willing_peers() -> watch::Receiver<BTreeSet<AgentId>>  the alive peers that accept new sessions
-//! tunnel.set_willing(bool)                                   whether this agent does, for now
+//! tunnel.peer_alive(AgentId) -> bool                         a stream is established and the peer is not leaving tunnel.willing_peers() ->
+//! watch::Receiver<BTreeSet<AgentId>>  the alive peers that accept new sessions tunnel.set_willing(bool)
+//! whether this agent accepts new sessions
 //! tunnel.drain()                                             refuse new sessions, notify the peers
 //! tunnel.stats() -> Stats, tunnel.paths() -> Vec<PathStats>
 //! tunnel.close()                                             reset every session, close every stream
 //! ```
 //!
-//! Of two agents the one with the lower id dials (frame.md clause 1); the other waits in [`Tunnel::accept_stream`].
+//! Of two agents, the agent with the lower id dials (frame.md clause 1); the other agent waits in [`Tunnel::accept_stream`].
 //!
-//! Who calls what, in which order:
+//! Order of calls:
 //!
-//! 1. `tunnel::pool` keeps a task for each configured stream, which redials with back-off: `dial` connects and makes the `stream::handshake`,
-//!    `registration` adds the stream to its `peer`, `stream_task` runs it. On the other side `accept` (over QUIC after `datagrams`) does the
-//!    same once.
+//! 1. `tunnel::pool` keeps a task for each configured stream, which redials with back-off: `dial` connects and runs the
+//!    `stream::handshake`, `registration` adds the stream to its `peer`, `stream_task` runs it. On the other side `accept` (over QUIC after
+//!    `datagrams`) does the same once.
 //! 2. `stream_task` reads (`stream::reader`), writes (`stream::outgoing`), pings, hands the transport to [`Sockets::tend`] for path control, and
 //!    delivers frames to the sessions' mailboxes by way of the `peer`. `migration` replaces a stream of the wrong kind.
-//! 3. `tunnel::open_session` begins a session, for a host or for a peer's Open, and spawns its `session::driver`.
-//! 4. The driver's `poll` takes mail, connects, reads the `session::host`, asks the core for frames (`stream_reservation` first marks reserved
-//!    streams), writes to the host, and handles events. `host_liveness` polls all hosts in one task.
+//! 3. `tunnel::open_session` starts a session, for a host or for a peer's Open, and spawns its `session::driver`.
+//! 4. The driver's `poll` takes mail, connects, reads the `session::host`, requests frames from the core (`stream_reservation` first marks
+//!    reserved streams), writes to the host, and handles events. `host_liveness` polls all hosts in one task.
 //!
 //! | modules | part |
 //! |---|---|
 //! | `config`, `types`, `callbacks`, `counters` | interface to the process |
 //! | `tunnel` | the handle, and `context`, the state that all tasks share |
-//! | `tunnel::{pool, dial, accept, datagrams, slots}` | streams come up |
-//! | `tunnel::{registration, stream_task, migration}` | streams run, and are replaced |
-//! | `tunnel::{peer, open_session}` | peers, and sessions that begin |
+//! | `tunnel::{pool, dial, accept, datagrams, slots}` | opening of streams |
+//! | `tunnel::{registration, stream_task, migration}` | operation and replacement of streams |
+//! | `tunnel::{peer, open_session}` | peers, and the start of sessions |
 //! | `session::{driver, handle, mailbox}` | one session's task |
-//! | `session::driver::{delivery, liveness, marks}` | bytes to the host; whether its probes are answered; its DSCP and TTL |
-//! | `session::{host, host_liveness, stream_reservation}` | its host leg, detection of keepalive probes, streams reserved for other sessions |
+//! | `session::driver::{delivery, liveness, marks}` | delivery to the host; answers to its probes; its DSCP and TTL |
+//! | `session::{host, host_liveness, stream_reservation}` | host leg, detection of keepalive probes, streams reserved for other sessions |
 //! | `stream::{handshake, outgoing, reader, path, path_loss}` | one stream: handshake, both directions, path statistics |
 //! | `transport::{channel, tls, quic}` | the connection under a stream |
-//! | `transport::tls::{identity, config, handshake, record}` | derivation of raw public keys; verification of the peer's key; handshake; records
-//! |
+//! | `transport::tls::{identity, config, handshake, record}` | raw public keys; verification of the peer's key; handshake; records |
 //! | `transport::{handle, path_info}` | control of a connection: statistics, congestion control, pacing |
-//! | `transport::{batched_read, buffers, splice, write_queue_iovecs}` | cheap reads and writes |
+//! | `transport::{batched_read, buffers, splice, write_queue_iovecs}` | efficient reads and writes |
 //! | `transport::{sockopt, bpf, segment_marks}` | the kernel: socket options and filters |
 #![deny(unsafe_code)]
 

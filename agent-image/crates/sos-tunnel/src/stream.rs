@@ -27,8 +27,8 @@ use crate::stream::reader::{ReadOutcome, Reader};
 use crate::transport::channel::{Kind, WriteHalf};
 use crate::transport::handle::TransportHandle;
 
-/// Queue length at which a stream is full: one block, behind which the rest of the previous block may be queued, so that a block's stream is
-/// chosen late.
+/// Queue length at which a stream is full. A block may be queued behind the rest of the previous block, but no further block, so that a
+/// block's stream is chosen late.
 pub(crate) const ROOM: usize = 64 << 10;
 /// The kernel's value before the first round trip (`tcp_min_rtt`: all bits set).
 const UNKNOWN_RTT: Duration = Duration::from_micros(u32::MAX as u64);
@@ -112,7 +112,7 @@ impl Stream {
         }
     }
 
-    /// Notifies the peer whether this agent accepts new sessions, if the peer knows the frame.
+    /// Notifies the peer whether this agent accepts new sessions, if the peer supports the frame.
     pub(crate) fn say_willing(&self, changes: Willingness) {
         if self.takes_willing {
             self.push(of_stream(Body::Willing { changes }));
@@ -129,7 +129,7 @@ impl Stream {
         &self.parallelism
     }
 
-    /// The stream as seen by the scheduler; suspect only by its own evidence, and not yet reserved.
+    /// The stream as seen by the scheduler; suspect only by the stream's own evidence, and not yet reserved.
     pub(crate) fn view(&self, now: Instant) -> StreamView {
         let mut path = lock(&self.path);
         if let Some(handle) = &*lock(&self.handle) {
@@ -204,7 +204,7 @@ impl Stream {
         self.try_push(frame);
     }
 
-    /// Queues a frame if there is room; returns whether there was.
+    /// Queues a frame if there is buffer space; returns true if it was queued.
     pub(crate) fn try_push(&self, frame: Frame) -> bool {
         let room = self.outgoing.takes_control();
         if room {
@@ -288,7 +288,7 @@ impl Stream {
         }
     }
 
-    /// Pings the peer, and returns after too long a silence.
+    /// Pings the peer; returns once the peer has been silent for too long.
     pub(crate) async fn watch(&self, timing: &Timing) -> StreamEnd {
         let mut ticks = tokio::time::interval(timing.ping);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -92,8 +92,8 @@ impl Tunnel {
         accept::accept(&self.0, Arrived::Tcp(socket), label);
     }
 
-    /// Opens the UDP port of `label`: QUIC streams are dialed from it and accepted at it, like [`Self::accept_stream`]'s, until
-    /// [`Self::close`].
+    /// Opens the UDP port of `label`. Until [`Self::close`], QUIC streams are dialed from this port and accepted at it, as TCP streams are
+    /// by [`Self::accept_stream`].
     ///
     /// # Errors
     /// Error of the kernel. Without the port, streams use TCP.
@@ -109,8 +109,8 @@ impl Tunnel {
         open_session::open(&self.0, request, host).inspect_err(|_| self.0.counters.sessions_refused.add(1))
     }
 
-    /// Asks a peer to connect to a server ahead of a session (frame.md section 9). Returns false if the peer cannot be asked. An answer lost
-    /// with its stream does not arrive.
+    /// Requests that a peer connect to a server ahead of a session (frame.md section 9). Returns false if the request cannot be sent. If
+    /// the answer is lost with its stream, no answer arrives.
     pub fn ask(&self, peer: AgentId, open: Open, labels: Labels) -> bool {
         self.send_ahead(peer, Body::Connect { open }, labels)
     }
@@ -120,7 +120,7 @@ impl Tunnel {
         self.send_ahead(peer, Body::Connected { session, refused }, Labels::ALL);
     }
 
-    /// Notifies a peer that the session for which it was asked to connect will not begin.
+    /// Notifies a peer that the session for which it was to connect will not start.
     pub fn release(&self, peer: AgentId, session: SessionUuid) {
         self.send_ahead(peer, Body::Release { session }, Labels::ALL);
     }
@@ -129,7 +129,7 @@ impl Tunnel {
         self.0.find_peer(peer).is_some_and(|peer| peer.send_ahead(body, labels, Instant::now()))
     }
 
-    /// True if the peer can be asked to connect ahead; earlier versions cannot.
+    /// True if the peer supports connecting ahead of a session; earlier versions do not.
     pub fn can_ask(&self, peer: AgentId) -> bool {
         self.0.find_peer(peer).is_some_and(|peer| peer.takes_connect())
     }
@@ -144,7 +144,7 @@ impl Tunnel {
         self.0.find_peer(agent).is_some_and(|peer| peer.is_willing())
     }
 
-    /// The willing peers, now and after every change.
+    /// Watch channel with the set of willing peers.
     pub fn willing_peers(&self) -> watch::Receiver<BTreeSet<AgentId>> {
         self.0.willing.subscribe()
     }
@@ -160,7 +160,7 @@ impl Tunnel {
         }
     }
 
-    /// Refuses new sessions, from here and from peers, and notifies the peers. Running sessions continue.
+    /// Refuses new sessions, from this agent and from peers, and notifies the peers. Running sessions continue.
     pub fn drain(&self) {
         self.0.draining.store(true, Ordering::Release);
         lock(&self.0.peers).values().for_each(|peer| peer.send_go_away());

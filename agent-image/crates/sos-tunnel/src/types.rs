@@ -29,6 +29,6 @@ pub struct SessionEnd {
     pub bytes_up: u64,
     /// Bytes from server to client that this agent has relayed.
     pub bytes_down: u64,
-    /// Time from the session's beginning to its end, both at this agent.
+    /// Time from the start of the session to its end, both at this agent.
     pub duration: Duration,
 }

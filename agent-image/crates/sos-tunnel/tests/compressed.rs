@@ -1,4 +1,4 @@
-//! Compressed data over streams that are slower than the hosts, and data that is not compressed.
+//! Compressed data over streams that are slower than the hosts, and data that stays uncompressed.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;
@@ -18,7 +18,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 const BULK: usize = 12 << 20;
-/// Bytes a second of each of four streams: so slow that even a build without optimization compresses faster.
+/// Bytes per second of each of four streams: so slow that even a build without optimization compresses faster.
 const SLOW: u64 = 1_250_000;
 
 fn compressing() -> Setup {
@@ -29,7 +29,7 @@ fn noise(len: usize) -> Vec<u8> {
     std::iter::repeat_with(rand::random::<u64>).flat_map(u64::to_be_bytes).take(len).collect()
 }
 
-/// Sends the bytes up, with `midway` after the first half; returns whether they all arrived.
+/// Sends the bytes from client to server, and calls `midway` after the first half; returns true if all bytes arrived.
 async fn upload(net: &Net, data: &[u8], midway: impl Fn()) -> bool {
     let (mut client, mut server, session) = net.pair().await;
     let (first, second) = data.split_at(data.len() / 2);
@@ -49,7 +49,7 @@ async fn upload(net: &Net, data: &[u8], midway: impl Fn()) -> bool {
     received == data
 }
 
-/// Bytes that were sent compressed, their compressed size, and all.
+/// Number of bytes sent compressed, their compressed size, and number of all bytes sent.
 fn compressed(stats: &Stats) -> (usize, usize, usize) {
     let count = |n| usize::try_from(n).unwrap();
     (
@@ -69,13 +69,13 @@ async fn compressible_data_takes_fewer_bytes_on_the_wire() {
     assert!(bytes > BULK / 2 && wire < bytes / 2, "{stats:?}");
     assert!(stats.compress_time_total > Duration::ZERO);
     let path = net.near.paths()[0];
-    assert!(path.sent < BULK as u64 / 2, "what its streams have carried: {path:?}");
+    assert!(path.sent < BULK as u64 / 2, "bytes that the streams have carried: {path:?}");
     assert_eq!(compressed(&net.far.stats()), (0, 0, 0));
     net.nothing_left().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn compressed_data_survives_the_death_of_streams() {
+async fn compressed_data_survives_the_loss_of_streams() {
     let net = Net::new(compressing()).await;
     let cuttable = Arc::clone(&net.cuttable);
     assert!(upload(&net, &pattern(BULK), || cuttable.cut(100)).await);
@@ -148,15 +148,15 @@ async fn say(stream: &mut TcpStream, body: Body) {
     stream.write_all(&bytes).await.unwrap();
 }
 
-/// The next frame that is not about the stream itself.
+/// Reads the next frame of a session.
 async fn hear(stream: &mut TcpStream, buffer: &mut BytesMut, decoder: &mut Decoder) -> Body {
     loop {
         match decoder.decode(buffer).unwrap() {
             Some(Frame { session: SessionNumber::NONE, body }) => {
-                assert!(!matches!(body, Body::Willing { .. }), "an agent of before would close the stream");
+                assert!(!matches!(body, Body::Willing { .. }), "an older agent would close the stream");
             }
             Some(frame) => return frame.body,
-            None => assert!(soon(stream.read_buf(buffer)).await.unwrap() > 0, "the stream goes on"),
+            None => assert!(soon(stream.read_buf(buffer)).await.unwrap() > 0, "the stream stays open"),
         }
     }
 }
@@ -178,7 +178,8 @@ async fn an_older_agent_gets_only_frames_it_knows() {
     while end != Some(received.len() as u64) {
         match hear(&mut stream, &mut buffer, &mut decoder).await {
             Body::Data { offset, payload } => {
-                // The end of a session that waits for its Ack is retransmitted (frame.md clause 8): no gap, and the same bytes again.
+                // The end of a session that waits for its Ack is retransmitted (frame.md clause 8). There must be no gap, and repeated
+                // bytes must be the same.
                 let (at, bytes) = (usize::try_from(offset).unwrap(), payload.bytes().unwrap());
                 let known = received.len().checked_sub(at).expect("no gap").min(bytes.len());
                 assert!(received[at..at + known] == bytes[..known], "other bytes at {at}");
@@ -188,7 +189,7 @@ async fn an_older_agent_gets_only_frames_it_knows() {
             }
             Body::Fin { offset } => end = Some(offset),
             Body::Opened { .. } | Body::Ack { .. } => {}
-            other => panic!("not for an agent of before: {other:?}"),
+            other => panic!("not for an older agent: {other:?}"),
         }
     }
     assert!(received == pattern(BULK / 4));

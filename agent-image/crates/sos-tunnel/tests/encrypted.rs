@@ -1,4 +1,4 @@
-//! Streams that are encrypted, that become so or plain again, and connections that imitate them.
+//! Encrypted streams, switching encryption on and off, and connections that imitate encrypted streams.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;
@@ -20,13 +20,13 @@ fn encrypted() -> Setup {
     Setup { encrypted: BOTH, ..Setup::default() }
 }
 
-/// Short intervals to notice and handle changes.
+/// Short intervals, so that changes take effect quickly.
 fn quick() -> Timing {
     let timing = Setup::default().timing;
     Timing { ping: Duration::from_millis(50), switch: Duration::from_millis(300), ..timing }
 }
 
-/// Sends [`BULK`] bytes each way, with `between` after each part; returns whether all arrived.
+/// Sends [`BULK`] bytes in each direction, and calls `between` after each part; returns true if all bytes arrived.
 async fn transfer(net: &Net, parts: usize, between: impl Fn(usize)) -> bool {
     let (client, server, session) = net.pair().await;
     let data = pattern(BULK);
@@ -89,7 +89,7 @@ async fn bulk_goes_both_ways_over_encrypted_streams() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn encrypted_streams_may_die_in_the_middle() {
+async fn a_transfer_survives_the_loss_of_encrypted_streams() {
     let net = Net::new(encrypted()).await;
     let cuttable = Arc::clone(&net.cuttable);
     assert!(transfer(&net, 4, |i| cuttable.cut(if i == 2 { 100 } else { 1 })).await);
@@ -99,7 +99,7 @@ async fn encrypted_streams_may_die_in_the_middle() {
 }
 
 #[tokio::test]
-async fn small_messages_are_sent_at_once() {
+async fn small_messages_are_sent_immediately() {
     let net = Net::new(encrypted()).await;
     let (mut client, mut server, _session) = net.pair().await;
     for _ in 0..50 {
@@ -117,7 +117,7 @@ async fn a_wrong_key_makes_no_encrypted_stream() {
     until(|| net.near.stats().handshakes_failed_total >= 4 && net.far.stats().handshakes_failed_total >= 4)
         .await;
     assert_eq!((net.near.stats().streams_total, net.far.stats().streams_total), (0, 0));
-    assert_eq!(net.far.stats().plain_refused_total, 0, "nobody tries without");
+    assert_eq!(net.far.stats().plain_refused_total, 0, "no plain stream is dialed");
 }
 
 #[tokio::test]
@@ -135,7 +135,11 @@ async fn either_end_alone_makes_streams_encrypted() {
         let net = Net::new(Setup { encrypted, ..Setup::default() }).await;
         assert!(all_encrypted(&net, 4), "{encrypted:?}");
         let refused = net.far.stats().plain_refused_total;
-        assert_eq!(refused, if encrypted.1 { 4 } else { 0 }, "an acceptor has to say so first");
+        assert_eq!(
+            refused,
+            if encrypted.1 { 4 } else { 0 },
+            "an acceptor that requires encryption refuses plain streams first"
+        );
     }
 }
 
@@ -170,14 +174,14 @@ async fn half_handshakes_are_bounded_in_time_and_number() {
     let (begun, mut half) = (Instant::now(), Vec::new());
     for _ in 0..70 {
         let mut socket = TcpStream::connect(net.stream_address).await.unwrap();
-        // The header of a record that never comes, and a part of it.
+        // The header of a record that never arrives completely, and a part of the record.
         socket.write_all(&[0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3]).await.unwrap();
         half.push(socket);
     }
     for socket in &mut half {
         assert_eq!(soon(socket.read(&mut [0])).await.unwrap_or(0), 0);
     }
-    assert!(begun.elapsed() >= timing.handshake, "the last ones had their time");
+    assert!(begun.elapsed() >= timing.handshake, "the last handshakes had their full time");
     until(|| net.far.stats().handshakes_failed_total >= 64).await;
     assert!(all_encrypted(&net, 4));
 }
@@ -211,12 +215,12 @@ async fn encryption_is_switched_on_and_off_under_a_running_session() {
             if dialer_first { (near_says, far_says) } else { (far_says, near_says) };
         first(&net, true);
         until(|| all_encrypted(&net, 4)).await;
-        talk(&net, "one end says so").await;
+        talk(&net, "one end requires encryption").await;
         second(&net, true);
-        talk(&net, "both say so").await;
+        talk(&net, "both ends require encryption").await;
         first(&net, false);
-        talk(&net, "one end says so still").await;
-        assert!(net.near.stats().streams_encrypted >= 4, "as long as one of them wants it");
+        talk(&net, "one end still requires encryption").await;
+        assert!(net.near.stats().streams_encrypted >= 4, "while one end requires encryption");
         second(&net, false);
         until(|| none_encrypted(&net, 4)).await;
         talk(&net, "plain again").await;
@@ -246,14 +250,14 @@ async fn plain_streams_end_although_the_dialer_cannot_replace_them() {
 }
 
 #[tokio::test]
-async fn plain_streams_are_closed_at_once_where_sessions_must_be_encrypted() {
-    // Encrypted ones fail for seconds: until then there are no streams, and no session is accepted.
+async fn plain_streams_are_closed_immediately_if_sessions_must_be_encrypted() {
+    // New encrypted streams fail here for seconds. Until then there are no streams, and no session is accepted.
     let net = Net::new(Setup { near_key: [7; 32], ..Setup::default() }).await;
     net.cuttable.refuses.store(true, std::sync::atomic::Ordering::SeqCst);
     let (_client, mut server, session) = net.pair().await;
     let only = PeerConfig { encrypted: true, encrypted_only: true, ..peer(NEAR, 1, 4) };
     net.far.set_peers(vec![only]);
-    assert!(!net.far.peer_alive(NEAR), "no session may begin on what is being closed");
+    assert!(!net.far.peer_alive(NEAR), "no session may start on a stream that is being closed");
     until(|| net.far.stats().streams == 0).await;
     drop(session);
     let mut byte = [0; 1];
@@ -261,7 +265,7 @@ async fn plain_streams_are_closed_at_once_where_sessions_must_be_encrypted() {
 }
 
 #[tokio::test]
-async fn sessions_continue_over_encrypted_streams_established_at_once() {
+async fn sessions_continue_over_encrypted_streams_established_immediately() {
     let net = Net::new(Setup { timing: quick(), ..Setup::default() }).await;
     let (mut client, mut server, session) = net.pair().await;
     let port = net.stream_address.port();
@@ -275,7 +279,7 @@ async fn sessions_continue_over_encrypted_streams_established_at_once() {
     let _ = soon(session).await;
 }
 
-/// Bytes kept for plain streams when encrypted ones replaced those continue in memory.
+/// Bytes kept in pipes for plain streams are copied into memory when encrypted streams replace the plain streams.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn encryption_may_begin_while_bytes_are_kept_in_pipes() {
     let net = Net::new(Setup { pacing: Some(20_000_000), ..Setup::default() }).await;

@@ -35,10 +35,10 @@ async fn a_silent_connection_costs_nothing_and_is_closed() {
         silent.push(TcpStream::connect(net.stream_address).await.unwrap());
     }
     for socket in &mut silent {
-        // 64 may wait, the oldest are closed before; none gets a byte.
+        // At most 64 connections may wait, and the oldest are closed earlier. None receives a byte.
         assert_eq!(soon(socket.read(&mut [0])).await.unwrap_or(0), 0);
     }
-    assert!(begun.elapsed() >= timing.handshake, "the last ones had their time");
+    assert!(begun.elapsed() >= timing.handshake, "the last connections had their full time");
     assert!(cpu() - cpu_before < timing.handshake / 2, "waiting is not spinning");
     assert_eq!(net.far.stats().streams, 4);
 }

@@ -1,4 +1,4 @@
-//! Keepalive and user timeouts of one host measure the other one, not its own agent; and a host is hardly further ahead of the other one
+//! Keepalives and user timeouts of a host measure the far host, not the host's own agent. A host is hardly further ahead of the far host
 //! than over plain TCP.
 #![allow(clippy::unwrap_used, missing_docs)]
 
@@ -19,7 +19,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(2), SECOND, 3);
 const NOTICED: Duration = Duration::from_secs(2 + 3);
 
-/// Nothing arrives at a host any more: its machine has died.
+/// Drops everything that arrives at a host, as if its machine had failed.
 fn kill(host: &TcpStream) {
     const BPF_RET: u16 = 6;
     SockRef::from(host).attach_filter(&[SockFilter::new(BPF_RET, 0, 0, 0)]).unwrap();
@@ -43,7 +43,7 @@ async fn notices(host: &mut TcpStream) -> Duration {
     since.elapsed()
 }
 
-/// The side with keepalives and the one that dies, alternating.
+/// In turn, each host has keepalives while the other host fails.
 #[tokio::test]
 async fn keepalives_detect_a_dead_far_host_and_no_other() {
     let net = Net::new(Setup::default()).await;
@@ -52,17 +52,17 @@ async fn keepalives_detect_a_dead_far_host_and_no_other() {
         let (mut keeps, dies) = if client_dies { (server, client) } else { (client, server) };
         keep_alive(&keeps);
         let early = tokio::time::timeout(3 * NOTICED, keeps.read(&mut [0])).await;
-        assert!(early.is_err(), "{early:?} though the other host is there");
+        assert!(early.is_err(), "{early:?} although the far host is alive");
         kill(&dies);
         let after = notices(&mut keeps).await;
         assert!(after <= NOTICED + 3 * SECOND, "noticed after {after:?}");
     }
 }
 
-/// The agent of the dead host asks for the other one shortly before common idle times, two of which are in the time that the probes take:
-/// their answers must not let probes through that have to stay unanswered.
+/// The dead host's agent queries the other host shortly before common idle times, two of which fall into the time of the probes. The
+/// answers must not let probes through that have to stay unanswered.
 #[tokio::test]
-async fn a_probing_host_stays_unanswered_while_the_far_agent_asks_for_it() {
+async fn a_probing_host_stays_unanswered_while_the_far_agent_queries_it() {
     let (idle, interval, probes) = (3 * SECOND, SECOND, 3);
     let net = Net::new(Setup::default()).await;
     let (mut client, mut server, _session) = net.pair().await;
@@ -70,7 +70,7 @@ async fn a_probing_host_stays_unanswered_while_the_far_agent_asks_for_it() {
     SockRef::from(&client).set_tcp_keepalive(&keepalive).unwrap();
     // The agents learn the interval from a live server.
     let early = tokio::time::timeout(2 * idle + SECOND, client.read(&mut [0])).await;
-    assert!(early.is_err(), "{early:?} though the other host is there");
+    assert!(early.is_err(), "{early:?} although the far host is alive");
     client.write_all(b"x").await.unwrap();
     soon(server.read_exact(&mut [0])).await.unwrap();
     kill(&server);
@@ -82,7 +82,7 @@ async fn a_probing_host_stays_unanswered_while_the_far_agent_asks_for_it() {
 }
 
 #[tokio::test]
-async fn a_host_that_recovers_in_time_is_answered_for_again() {
+async fn a_host_that_recovers_in_time_keeps_its_connection() {
     let net = Net::new(Setup::default()).await;
     let (mut client, mut server, _session) = net.pair().await;
     keep_alive(&client);
@@ -91,7 +91,7 @@ async fn a_host_that_recovers_in_time_is_answered_for_again() {
     tokio::time::sleep(Duration::from_millis(3_200)).await;
     revive(&server);
     let early = tokio::time::timeout(2 * NOTICED, client.read(&mut [0])).await;
-    assert!(early.is_err(), "{early:?} though the other host is there again");
+    assert!(early.is_err(), "{early:?} although the far host has recovered");
     server.write_all(b"still").await.unwrap();
     client.write_all(b"there").await.unwrap();
     let (mut heard, mut answer) = ([0; 5], [0; 5]);
@@ -132,7 +132,7 @@ async fn a_host_with_a_closed_window_is_alive() {
     soon(server.read_exact(&mut all)).await.unwrap();
 }
 
-/// Sends as much as is accepted; returns the number.
+/// Sends bytes until no more are accepted; returns their number.
 async fn fill(host: &mut TcpStream) -> usize {
     let (piece, mut all) = (vec![7; 64 << 10], 0);
     while let Ok(said) = tokio::time::timeout(SECOND, host.write(&piece)).await {

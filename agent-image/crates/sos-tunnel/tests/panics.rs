@@ -1,4 +1,4 @@
-//! A panic ends only its session or stream: the others continue, and a stream is dialed again.
+//! A panic ends only its own session or stream: all others continue, and the stream is redialed.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;
@@ -34,9 +34,9 @@ async fn a_panic_of_one_session_ends_that_session() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn streams_that_panic_are_dialed_again() {
+async fn streams_that_panic_are_redialed() {
     let net = Net::unconnected(Setup::default()).await;
-    // Of both agents' ends of four streams.
+    // Six of the eight ends of four streams panic.
     net.cuttable.panics.store(6, Ordering::SeqCst);
     net.wait_for_streams(4).await;
     until(|| net.cuttable.panics.load(Ordering::SeqCst) == 0).await;

@@ -1,5 +1,5 @@
-//! Spliced bytes arrive like copied ones: whatever the sizes in which hosts write and read them, whichever streams die on the way,
-//! whichever side ends first. `SOS_CHAOS_SEED` repeats one run.
+//! Spliced bytes arrive like copied bytes, for any sizes of writes and reads, any loss of streams, and either side ending first.
+//! `SOS_CHAOS_SEED` repeats one run.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;
@@ -17,7 +17,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 const RUNS: u64 = 4;
 
-/// Pipes of this process; idle ones stay open.
+/// Number of pipes of this process; idle pipes stay open.
 fn pipes() -> usize {
     let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten().map(|fd| std::fs::read_link(fd.path()));
     links.flatten().filter(|link| link.to_string_lossy().starts_with("pipe:")).count()
@@ -41,7 +41,7 @@ async fn say(mut host: OwnedWriteHalf, data: Vec<u8>, mut random: StdRng, net: &
     host.shutdown().await.unwrap();
 }
 
-/// Reads everything in pieces of any size, with pauses; more of them at first, so that a backlog builds up.
+/// Reads everything in pieces of any size, with pauses, the first of which lets a backlog build up.
 async fn hear(mut host: OwnedReadHalf, mut random: StdRng) -> Vec<u8> {
     let (mut heard, mut piece) = (Vec::new(), vec![0; 1 << 20]);
     tokio::time::sleep(Duration::from_millis(random.random_range(0..200))).await;
@@ -58,7 +58,7 @@ async fn hear(mut host: OwnedReadHalf, mut random: StdRng) -> Vec<u8> {
     }
 }
 
-/// A conversation by the seed; returns the bytes received by each side, and the expected ones.
+/// Runs a conversation that the seed determines; returns the bytes received by each side, and the expected bytes.
 async fn converse(net: &Net, seed: u64) -> [(Vec<u8>, Vec<u8>); 2] {
     let mut random = StdRng::seed_from_u64(seed);
     let [a, b, c, d] = [(); 4].map(|()| StdRng::seed_from_u64(random.random()));
@@ -93,20 +93,25 @@ async fn arrives(setup: Setup) {
         let net = Net::new(setup).await;
         println!("SOS_CHAOS_SEED={seed}");
         for (heard, said) in converse(&net, seed).await {
-            assert!(heard == said, "{} of {} bytes, or others, with seed {seed}", heard.len(), said.len());
+            assert!(
+                heard == said,
+                "{} of {} bytes, or wrong bytes, with seed {seed}",
+                heard.len(),
+                said.len()
+            );
         }
         net.nothing_left().await;
     }
 }
 
-/// Over plain streams bytes are spliced, and over others they are not. Pipes are counted for the whole process, so no other test may be in
-/// this one.
+/// Bytes are spliced over plain streams, and copied over all other streams. Pipes are counted for the whole process, so no other test may
+/// run in this process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn spliced_and_copied_bytes_are_the_hosts_bytes() {
     let none = pipes();
     arrives(Setup { compress: (true, true), encrypted: (true, true), ..Setup::default() }).await;
     // Each agent has a scratch pipe.
-    assert!(pipes() - none <= 4 * RUNS as usize, "what is compressed or encrypted is in memory");
+    assert!(pipes() - none <= 4 * RUNS as usize, "compressed or encrypted bytes are in memory");
     let before = pipes();
     let net = Net::new(Setup::default()).await;
     let (client, mut server, _session) = net.pair().await;
@@ -116,6 +121,6 @@ async fn spliced_and_copied_bytes_are_the_hosts_bytes() {
         soon(async { tokio::join!(says.write_all(&data), server.read_exact(&mut heard)) }).await;
     said.and(read.map(drop)).unwrap();
     assert!(heard == data);
-    assert!(pipes() - before > 8, "it was in pipes");
+    assert!(pipes() - before > 8, "the bytes were in pipes");
     arrives(Setup::default()).await;
 }

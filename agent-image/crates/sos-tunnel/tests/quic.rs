@@ -1,4 +1,4 @@
-//! Streams over QUIC that fail, that recover later, and datagrams that imitate some.
+//! QUIC streams that fail and recover later, and datagrams that imitate QUIC streams.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;
@@ -26,7 +26,7 @@ fn over_quic(net: &Net, streams: u64, quic: u64) -> bool {
     })
 }
 
-/// Some bytes each way through a session of its own.
+/// Sends some bytes in each direction through a new session.
 async fn talk(net: &Net) {
     let (mut client, mut server, _session) = net.pair().await;
     for _ in 0..20 {
@@ -46,7 +46,7 @@ async fn streams_fall_back_to_tcp_while_datagrams_are_lost() {
     until(|| over_quic(&net, 4, 0)).await;
     assert!(begun.elapsed() >= setup.timing.quic);
     assert!(net.near.stats().quic_fallbacks_total >= 1);
-    assert_eq!(net.near.stats().streams_encrypted, 0, "as it is configured for TCP");
+    assert_eq!(net.near.stats().streams_encrypted, 0, "as configured for TCP");
     talk(&net).await;
     let (mut client, mut server, _session) = net.pair().await;
     net.cuttable.deaf.store(false, Ordering::SeqCst);
@@ -92,7 +92,7 @@ async fn windows_beyond_the_budget_are_not_granted() {
     let limits = Limits { memory: 40 << 20, ..Limits::default() };
     let net = Net::new(Setup { limits, ..quick() }).await;
     until(|| net.near.stats().quic_fallbacks_total > 0).await;
-    assert!(net.near.stats().streams_quic <= 2, "half of it, by eight");
+    assert!(net.near.stats().streams_quic <= 2, "half of the memory holds two windows of 8 MiB");
     talk(&net).await;
 }
 

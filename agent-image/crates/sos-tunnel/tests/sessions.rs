@@ -1,4 +1,4 @@
-//! Connections through a pair of agents over real sockets: both ends see what plain TCP would have shown them.
+//! Connections through a pair of agents over real sockets: both ends see the same as over plain TCP.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;
@@ -103,12 +103,13 @@ async fn bulk_goes_by_one_stream_where_its_path_is_said_to_be_for_one(setup: Set
         };
         assert!(tokio::join!(write, read_all(&mut server)).1 == data);
         let parts = net.cuttable.parts();
-        // Otherwise two carry half each. Bytes before the session is busy may use any, and a stream that seems to stall is replaced.
+        // Without the limit, two streams carry half each. Bytes sent before the session is busy may use any stream, and a stream that seems
+        // to stall is replaced.
         assert_eq!(parts[0] > 0.75, most_of_it, "{parts:?}");
     }
 }
 
-/// Streams that carried a sixteenth of all bytes or more, of eight that stand.
+/// Number of streams, of eight established streams, that carried a sixteenth of all bytes or more.
 async fn streams_used(setup: Setup, most: (Option<usize>, Option<usize>), from_client: bool) -> usize {
     let net = Net::new(Setup { streams: 8, most, pacing: Some(2_000_000), ..setup }).await;
     let (mut from, mut to, _session) = net.pair().await;
@@ -121,12 +122,12 @@ async fn streams_used(setup: Setup, most: (Option<usize>, Option<usize>), from_c
         from.shutdown().await.unwrap();
     };
     assert!(tokio::join!(write, read_all(&mut to)).1 == data);
-    // Acknowledgements and credit of the other direction are few, and take any stream.
+    // Acknowledgements and credit of the other direction are few, and use any stream.
     let parts = if from_client { net.cuttable.parts() } else { net.cuttable.parts_received() };
     parts.iter().filter(|part| **part >= 1.0 / 16.0).count()
 }
 
-/// Each end is limited by its own service. Two streams carry all of it here where more are allowed.
+/// Each end is limited by its own service. If more streams are allowed, two streams carry all bytes here.
 async fn a_session_uses_as_many_streams_as_its_service_says(setup: Setup) {
     assert_eq!(streams_used(setup, (Some(1), None), true).await, 1);
     assert_eq!(streams_used(setup, (None, Some(1)), false).await, 1);
@@ -192,7 +193,7 @@ async fn each_direction_ends_by_itself(setup: Setup) {
     let (mut client, mut server, session) = net.pair().await;
     server.write_all(b"greeting").await.unwrap();
     server.shutdown().await.unwrap();
-    assert_eq!(read_all(&mut client).await, b"greeting", "the server may end first, and speak first");
+    assert_eq!(read_all(&mut client).await, b"greeting", "the server may end first, and send first");
     client.write_all(b"thanks").await.unwrap();
     drop(client);
     assert_eq!(read_all(&mut server).await, b"thanks");
@@ -205,21 +206,25 @@ async fn a_session_lasts_until_a_slow_host_has_everything(setup: Setup) {
     let listener = listener_with_little_room();
     let (mut client, session) = net.connect(listener.local_addr().unwrap()).await;
     let mut server = soon(listener.accept()).await.unwrap().0;
-    // The far agent's kernel takes all of this, the server's hardly any.
+    // The far agent's kernel accepts all of this data, and the server's kernel hardly any.
     let data = pattern(300_000);
     server.shutdown().await.unwrap();
     client.write_all(&data).await.unwrap();
     client.shutdown().await.unwrap();
-    assert_eq!(soon(session.unwrap()).await.reason, EndReason::Finished, "the client has all it will get");
+    assert_eq!(
+        soon(session.unwrap()).await.reason,
+        EndReason::Finished,
+        "the client has received everything"
+    );
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!((net.far.stats().sessions, net.servers.ended.lock().unwrap().len()), (1, 0));
-    assert_eq!(net.far.stats().memory_reserved, 0, "it is in the kernel's hands");
+    assert_eq!(net.far.stats().memory_reserved, 0, "the bytes are in the kernel");
     assert!(read_all(&mut server).await == data);
     net.nothing_left().await;
     assert_eq!(net.servers.ended.lock().unwrap()[0].1.reason, EndReason::Finished);
 }
 
-/// A server whose kernel takes a few kilobytes that nobody reads.
+/// A listener whose connections buffer only a few kilobytes, which no program reads.
 fn listener_with_little_room() -> TcpListener {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
@@ -235,7 +240,7 @@ async fn resets_are_passed_on_as_resets(setup: Setup) {
     assert_eq!(soon(session).await.reason, EndReason::ClientReset);
 
     let (mut client, mut server, session) = net.pair().await;
-    // Or the far agent may still be connecting, and be refused.
+    // Without this exchange, the far agent might still be connecting, and be refused.
     client.write_all(b"x").await.unwrap();
     soon(server.read_exact(&mut [0])).await.unwrap();
     reset(server);
@@ -254,7 +259,7 @@ async fn a_reset_is_noticed_while_the_other_side_reads_nothing(setup: Setup) {
     let net = Net::new(setup).await;
     let (client, mut server, session) = net.pair().await;
     let block = vec![1; 1 << 20];
-    // Until nothing more fits anywhere on the way.
+    // Fill all buffers on the path.
     while let Ok(written) = tokio::time::timeout(Duration::from_millis(500), client.writable()).await {
         written.unwrap();
         let _ = client.try_write(&block);
@@ -293,7 +298,7 @@ async fn a_slow_reader_stops_only_itself(setup: Setup) {
         let block = vec![1; 1 << 20];
         while slow_client.write_all(&block).await.is_ok() {}
     });
-    // Its read-ahead limit stops it, whatever the kernel's buffers take.
+    // The read-ahead limit stops the slow session, however much the kernel's buffers accept.
     stands_still(|| net.near.stats().bytes_sent_total).await;
     let (mut client, mut server, session) = net.pair().await;
     let data = pattern(8 << 20);
@@ -337,7 +342,7 @@ async fn limits_refuse_and_reset_and_hold(setup: Setup) {
         },
         read_all(&mut server)
     );
-    assert!(received == data, "with no memory to grow it is slower, not wrong");
+    assert!(received == data, "without memory for growth, the session is slower but correct");
     assert!(net.far.stats().memory_reserved <= 300 << 10);
 }
 
@@ -365,7 +370,7 @@ async fn a_peer_that_would_rather_not_is_known_and_takes_what_comes(setup: Setup
     until(|| !listed()).await;
     assert!(net.near.peer_alive(FAR) && !net.near.peer_willing(FAR));
     let (_client, _server, _session) = net.pair().await;
-    // No stream is there to tell: the next ones do.
+    // Without a stream, the peer is not notified of the change; the next streams carry it.
     net.cuttable.refuses.store(true, Ordering::SeqCst);
     net.cuttable.cut(setup.streams);
     until(|| net.near.stats().streams == 0 && net.far.stats().streams == 0).await;
@@ -385,7 +390,7 @@ async fn closing_resets_what_runs(setup: Setup) {
     until(|| net.far.stats().streams == 0 && net.far.stats().sessions == 0).await;
 }
 
-/// Hosts' bytes only, each direction at both ends, and they stay counted when their streams are gone.
+/// Paths count only hosts' bytes, each direction at both ends, and keep the counts when their streams close.
 async fn paths_tell_what_has_passed_and_how_long_it_takes(setup: Setup) {
     const UP: usize = 3 << 20;
     let net = Net::new(setup).await;
@@ -399,7 +404,7 @@ async fn paths_tell_what_has_passed_and_how_long_it_takes(setup: Setup) {
     server.write_all(&[7; 999]).await.unwrap();
     soon(client.read_exact(&mut [0; 999])).await.unwrap();
     until(|| relayed.bytes() == (UP as u64, 999)).await;
-    // Counted by another thread after it has been sent.
+    // Another thread counts the bytes after they have been sent.
     until(|| net.far.paths()[0].sent >= 999).await;
     let (near, far) = (net.near.paths()[0], net.far.paths()[0]);
     // Bytes sent twice, because a stream was slow, count twice.

@@ -1,4 +1,4 @@
-//! Streams that die, and connections to the stream port that are not streams.
+//! Streams that fail, and connections to the stream port that are not streams.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;
@@ -18,7 +18,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 const BULK: usize = 24 << 20;
-/// Bytes accepted for a host that reads none of them: less than an agent reads ahead of what the far host has acknowledged.
+/// Number of bytes accepted for a host that reads none of them: less than the read-ahead limit.
 const UNREAD: usize = 384 << 10;
 
 over_both! {
@@ -39,7 +39,7 @@ over_both! {
     ]
 }
 
-/// Sends [`BULK`] bytes and cuts streams on the way; returns the bytes that arrived.
+/// Sends [`BULK`] bytes and cuts streams meanwhile; returns true if all bytes arrived.
 async fn transfer_with_cuts(net: &Net, streams_cut: usize, times: usize) -> bool {
     let (mut client, mut server, session) = net.pair().await;
     let data = pattern(BULK);
@@ -134,7 +134,7 @@ async fn a_peer_that_restarts_ends_the_sessions_of_its_earlier_life(setup: Setup
     until(|| far.stats().streams == 4).await;
 }
 
-/// The server speaks first: the opener has nothing to send but its Open.
+/// Runs a session in which the server sends first: the opener has nothing to send but its Open.
 async fn greets(net: &Net) {
     let (mut client, mut server, session) = net.pair().await;
     server.write_all(b"welcome").await.unwrap();
@@ -146,7 +146,7 @@ async fn greets(net: &Net) {
     assert_eq!(soon(session).await.reason, EndReason::Finished);
 }
 
-/// A later boot of the near agent in place of the present one.
+/// Replaces the near agent by a later boot of it.
 async fn replace_near(net: &mut Net, setup: &Setup) {
     let near = tunnel(setup, NEAR, 2, &net.cuttable, &net.servers);
     near.open_datagrams(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap(), 0).unwrap();
@@ -176,7 +176,7 @@ async fn what_is_left_of_a_session_does_not_end_a_new_one(setup: Setup) {
     net.near.close().await;
     replace_near(&mut net, &setup).await;
     let (mut client, mut server, session) = net.pair().await;
-    assert_eq!(net.far.stats().sessions, 2, "with the same number");
+    assert_eq!(net.far.stats().sessions, 2, "two sessions with the same number");
     let mut received = Vec::new();
     soon(slow.read_to_end(&mut received)).await.unwrap();
     assert!(received == data);
@@ -221,7 +221,7 @@ async fn a_slow_client_gets_everything_though_the_far_agent_has_left(setup: Setu
     assert_eq!(soon(session).await.reason, EndReason::Finished);
 }
 
-/// A host's socket of which the kernel takes some kilobytes that nobody reads.
+/// A host's socket that buffers only a few kilobytes, which no program reads.
 fn with_little_room() -> TcpSocket {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
@@ -229,7 +229,7 @@ fn with_little_room() -> TcpSocket {
     socket
 }
 
-/// A client and its connection as the near agent sees it, of which the kernel takes some kilobytes.
+/// A client that buffers only a few kilobytes, and the near agent's socket of the client's connection.
 async fn client_with_little_room() -> (TcpStream, TcpStream) {
     let listener = TcpSocket::new_v4().unwrap();
     listener.set_send_buffer_size(65_536).unwrap();
@@ -255,7 +255,7 @@ async fn a_peer_taken_off_the_list_finishes_what_runs(setup: Setup) {
 }
 
 async fn a_wrong_key_makes_no_stream(setup: Setup) {
-    // The connection is kept open by the handle to cut it: the far side sees no end, only its timeout.
+    // The handle for cutting streams keeps the connection open: the far agent sees no end, only its timeout.
     let timing = Timing { handshake: Duration::from_millis(300), ..setup.timing };
     let net = Net::unconnected(Setup { near_key: [8; 32], timing, ..setup }).await;
     until(|| net.near.stats().handshakes_failed_total >= 4 && net.far.stats().handshakes_failed_total >= 4)
@@ -299,7 +299,7 @@ async fn a_recorded_handshake_is_rejected() {
     let mut replay = TcpStream::connect(net.stream_address).await.unwrap();
     replay.write_all(&hello).await.unwrap();
     replay.write_all(&confirm).await.unwrap();
-    assert_eq!(is_closed(&mut replay).await.len(), WELCOME_LEN, "nothing but another welcome");
+    assert_eq!(is_closed(&mut replay).await.len(), WELCOME_LEN, "only another Welcome");
     assert_eq!(net.far.stats().streams_total, 1);
 }
 
@@ -313,7 +313,7 @@ async fn strangers_and_garbage_get_no_answer() {
     garbage.write_all(&[0xa5; 4096]).await.unwrap();
     assert!(is_closed(&mut garbage).await.is_empty());
     assert_eq!(net.far.stats().handshakes_failed_total, 2);
-    assert!(transfer_with_cuts(&net, 0, 1).await, "the streams that stand are not touched");
+    assert!(transfer_with_cuts(&net, 0, 1).await, "established streams are unaffected");
 }
 
 #[tokio::test]

@@ -33,10 +33,11 @@ use crate::tunnel::context::TunnelContext;
 use crate::tunnel::peer::Peer;
 use crate::types::{Labels, SessionEnd};
 
-/// Rounds before other tasks get a turn. The smaller value applies while blocks are compressed, as each round then takes several times as long.
+/// Number of rounds before other tasks run. The smaller value applies while blocks are compressed, because each round then takes several
+/// times as long.
 const ROUNDS: usize = 16;
 const COMPRESSING_ROUNDS: usize = 4;
-/// Bytes that a session may queue while other sessions wait for room.
+/// Bytes that a session may queue while other sessions wait for buffer space.
 const QUANTUM: usize = 64 << 10;
 /// Interval at which a connection that is not being read is checked for errors.
 const CHECK: Duration = Duration::from_secs(1);
@@ -143,10 +144,10 @@ impl Driver {
         }
     }
 
-    /// Ends the session at the peer's mailbox; the peer may still ask for its result, and a slow host may take longer.
+    /// Ends the session's registration at the peer. The peer may still query the result, and a slow host may still be reading.
     fn leave_peer(&mut self) {
         self.publish();
-        // The session may have been woken for room without getting a turn.
+        // The session may have been woken for buffer space without using it.
         self.mailbox.close();
         self.pass_on();
         let reason = self.reason.unwrap_or(EndReason::InternalLimit);
@@ -186,7 +187,7 @@ impl Driver {
 
     fn take_mail(&mut self, cx: &Context<'_>, now: Instant) -> bool {
         if self.mailbox.take(&mut self.mail, cx).is_err() {
-            debug!(session = %self.number, "peer sent more than it may");
+            debug!(session = %self.number, "peer sent more than the protocol allows");
             self.abort(EndReason::InternalLimit);
         }
         let any = !self.mail.is_empty();
@@ -294,7 +295,7 @@ impl Driver {
         true
     }
 
-    /// Queues frames on streams that have room; a fair share if other sessions wait.
+    /// Queues frames on streams with buffer space, up to a fair share if other sessions wait.
     fn transmit(&mut self, now: Instant) -> bool {
         let mut sent = 0;
         loop {
@@ -323,7 +324,8 @@ impl Driver {
                 break;
             }
         }
-        // If a usable stream has room, the core has declined it and retries by timer: waiting for room, the session would wake itself forever.
+        // If a usable stream has buffer space, the core has declined it and retries by timer. If the session waited for buffer space
+        // instead, it would wake itself forever.
         let full = !usable(&self.views).iter().any(|view| view.has_room);
         let declined = self.session.has_transmit() && (full || sent < QUANTUM);
         if let Some(compression) = self.compression.as_mut().filter(|_| declined) {
@@ -333,13 +335,13 @@ impl Driver {
             let all_streams = self.views.iter().all(|view| !view.reserved);
             self.peer.wait_for_room(&self.mailbox, self.labels, all_streams);
         }
-        // Check after joining the waiting sessions, or room that appeared meanwhile would go unnoticed.
+        // Check after joining the waiting sessions, or buffer space freed meanwhile would go unnoticed.
         self.pass_on();
         sent > 0
     }
 
-    /// Wakes the next waiting session if a stream that this session uses has room. Despite room on other streams this session may itself be
-    /// waiting.
+    /// Wakes the next waiting session if a stream that this session uses has buffer space. This session may itself be waiting, although
+    /// other streams have buffer space.
     fn pass_on(&self) {
         if self.peer.others_wait() {
             let ours = usable(&self.views);
@@ -385,7 +387,8 @@ impl Driver {
             self.handle_time(now);
             return true;
         }
-        // A timer that fires early costs a turn, moving it costs a lock each time: postpone it only when it fires.
+        // A timer that fires early costs one poll of the task, and each reset of a timer costs a lock. So postpone the timer only when it
+        // fires.
         if self.timer_at.is_none_or(|at| at > next) {
             self.set_timer(next);
         }
@@ -474,7 +477,7 @@ fn thread_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
-/// However the task ends (normally, dropped or by a panic), the session is unregistered and its end reported.
+/// Unregisters the session and reports its end, however the task ends: normally, dropped or by a panic.
 impl Drop for Driver {
     fn drop(&mut self) {
         // A second call is harmless.
@@ -495,7 +498,7 @@ impl Drop for Driver {
         };
         match &mut self.side {
             Side::Ingress(told) => {
-                // The receiver is gone if the handle was dropped, which is allowed.
+                // The receiver no longer exists if the handle was dropped, which is allowed.
                 let _ = told.take().map(|told| told.send(end));
             }
             Side::Egress(info, _) => self.context.config.egress.ended(info, end),

@@ -1,4 +1,4 @@
-//! Handle of a session: its end, its progress, and aborting it.
+//! Handle of a session: end, progress and abort.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -50,7 +50,7 @@ impl SessionHandle {
     }
 }
 
-/// Aborts a session; it does not keep it alive.
+/// Aborts a session, without keeping it alive.
 #[derive(Debug, Clone)]
 pub struct Aborter(Arc<Mailbox>);
 
@@ -61,7 +61,7 @@ impl Aborter {
     }
 }
 
-/// Bytes that a session has relayed; it does not keep the session alive.
+/// Bytes that a session has relayed; this value does not keep the session alive.
 #[derive(Debug, Clone, Default)]
 pub struct Relayed(Arc<Progress>);
 
@@ -77,7 +77,7 @@ impl Future for SessionHandle {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<SessionEnd> {
         Pin::new(&mut self.end).poll(cx).map(|end| {
-            // The task reports its end even if it panics, unless the runtime itself is gone.
+            // The task reports its end even if it panics, unless the runtime itself has shut down.
             let (bytes_up, bytes_down) = self.progress();
             let reason = EndReason::InternalLimit;
             end.unwrap_or(SessionEnd { reason, bytes_up, bytes_down, duration: Duration::ZERO })

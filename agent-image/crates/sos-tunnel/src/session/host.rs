@@ -24,18 +24,19 @@ use crate::transport::splice::{self, PipePool};
 
 /// Maximum number of pieces of one write.
 const MAX_SLICES: usize = 32;
-/// Buffer size for a host that has not filled one yet: most hosts send little.
+/// Buffer size for a host that has not yet filled a buffer: most hosts send little.
 const SMALL: usize = 16 << 10;
-/// Poll interval of a host's acknowledgement of the last bytes: initially, as most hosts are quick; and for slow hosts.
+/// Poll interval of a host's acknowledgement of the last bytes: the initial value, because most hosts are quick, and the maximum for slow
+/// hosts.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 const LOOK_AGAIN_MAX: Duration = Duration::from_millis(500);
 /// Free space below which a buffer is replaced; reads at ticks justify larger pieces.
 const MIN_READ: usize = 4 << 10;
 const MIN_TICK_READ: usize = 32 << 10;
 
-/// Minimum and maximum window offered to a host, as bytes in the kernel's buffer also count as ahead of the far host. The minimum lets a host on
-/// the same LAN send without a pause between two turns of the agent, the maximum between two ticks at 20 Gbit/s; between them the window is a
-/// fraction of the read-ahead limit.
+/// Minimum and maximum window offered to a host, because bytes in the kernel's buffer also count as ahead of the far host. The minimum lets
+/// a host on the same LAN send without a pause between two turns of the agent, and the maximum between two ticks at 20 Gbit/s. Between
+/// these bounds, the window is a fraction of the read-ahead limit.
 const LEAST_WINDOW: u64 = 64 << 10;
 const MOST_WINDOW: u64 = 8 << 20;
 const WINDOW_SHARE: u64 = 8;
@@ -64,8 +65,8 @@ pub(crate) struct Leg {
     pub(crate) routers: u8,
 }
 
-/// A connection to a host. Until [`Self::end_cleanly`], any loss of the value resets the connection: a killed process must not look like the end
-/// of the data.
+/// A connection to a host. Until [`Self::end_cleanly`], dropping the value in any way resets the connection: a killed process must not look
+/// like the end of the data.
 #[derive(Debug)]
 pub(crate) struct Host {
     socket: Arc<TcpStream>,
@@ -73,7 +74,7 @@ pub(crate) struct Host {
     watched: Option<Watched>,
     routers: u8,
     buffer: BytesMut,
-    /// The host sends much at once.
+    /// The host sends large amounts at a time.
     busy: bool,
     /// `buffer` is reused.
     pooled: bool,
@@ -91,7 +92,8 @@ impl Host {
     pub(crate) fn new(leg: Leg, filters: Option<&Arc<SegmentMarks>>, epoch: Instant) -> io::Result<Self> {
         let Leg { socket, routers } = leg;
         SockRef::from(&socket).set_linger(Some(Duration::ZERO))?;
-        // An urgent byte (telnet's and FTP's interrupt) is delivered in line, as RFC 6093 demands; otherwise the kernel would take it out.
+        // An urgent byte (the interrupt of telnet and FTP) is delivered in line, as RFC 6093 requires. By default the kernel would remove
+        // it from the data.
         SockRef::from(&socket).set_out_of_band_inline(true)?;
         socket.set_nodelay(true)?;
         let watched = filters.and_then(|filters| Watched::new(filters, &socket).ok());
@@ -111,8 +113,8 @@ impl Host {
         })
     }
 
-    /// Reads at most `room` bytes from the host; returns none at the end of its data, after which it must not be called. If the host is read at
-    /// ticks, pending until the next tick ([`Self::tick_at`]).
+    /// Reads at most `room` bytes from the host. Returns an empty payload at the end of the host's data, and must not be called after that.
+    /// If the host is read at ticks, the result is pending until the next tick ([`Self::tick_at`]).
     pub(crate) fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
@@ -157,10 +159,11 @@ impl Host {
         self.watched.as_ref()?.marks()
     }
 
-    /// Sets the marks of segments from now on, with the TTL lowered by the routers. If the kernel refuses, the marks stay.
+    /// Sets the marks of further segments to the host, with the TTL lowered by the routers. If the kernel refuses, the marks stay
+    /// unchanged.
     pub(crate) fn set_marks(&self, marks: Marks) {
         if let Err(error) = set_marks(&SockRef::from(&*self.socket), marks.behind(self.routers)) {
-            debug!(%error, ?marks, "cannot mark what a host is sent");
+            debug!(%error, ?marks, "cannot set DSCP and TTL of segments to a host");
         }
     }
 
@@ -176,7 +179,7 @@ impl Host {
             set_keepalive(&self.socket, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES)
         };
         if let Err(error) = set {
-            debug!(%error, "cannot have a host probed");
+            debug!(%error, "cannot set the keepalive times of a host");
         }
     }
 
@@ -185,7 +188,7 @@ impl Host {
         leg_info(&self.socket).ok()
     }
 
-    /// Offers the host a window that fits its read-ahead limit. If the kernel refuses, its own tuning stays.
+    /// Offers the host a window that fits its read-ahead limit. If the kernel refuses, its own tuning stays in force.
     pub(crate) fn fit_window(&mut self, ahead: u64) {
         let window = (ahead / WINDOW_SHARE).clamp(LEAST_WINDOW, MOST_WINDOW);
         if window >= 2 * self.window || window <= self.window / 4 {
@@ -194,17 +197,17 @@ impl Host {
         }
     }
 
-    /// Bytes sent to the host and not acknowledged; none once the connection is gone.
+    /// Bytes sent to the host and not acknowledged; 0 once the connection is lost.
     pub(crate) fn unacknowledged(&self) -> u64 {
         unacknowledged(&self.socket).unwrap_or(0)
     }
 
-    /// Time of the next read at a tick; `None` if the socket's poll reports data.
+    /// Time of the next read at a tick; `None` while the socket's poll reports data.
     pub(crate) fn tick_at(&self) -> Option<Instant> {
         self.tick_at
     }
 
-    /// Reads at a tick, repeatedly as long as the reads fill their space.
+    /// Reads at a tick. After a read of the full requested size, the next read follows immediately.
     fn read_at_tick(
         &mut self,
         cx: &mut Context<'_>,
@@ -250,7 +253,7 @@ impl Host {
         (wanted, read.map(|_| self.buffer.split().freeze().into()))
     }
 
-    /// Reads by poll.
+    /// Reads when the socket's poll reports data.
     fn read(&mut self, cx: &mut Context<'_>, room: usize, buffers: &Buffers) -> Poll<io::Result<usize>> {
         let (wanted, read) = loop {
             // Allocate memory only once there is something to read, so that silent hosts hold none.
@@ -336,8 +339,9 @@ impl Host {
         self.ended
     }
 
-    /// Closes after both directions have ended, without a reset once the host has all data. Unacknowledged bytes are in this machine's kernel
-    /// and would be lost: switches stop redirecting the connection soon after the session's end is reported.
+    /// Closes the connection without a reset, once both directions have ended and the host has acknowledged all data. Unacknowledged bytes
+    /// are in this machine's kernel and would be lost, because switches stop redirecting the connection soon after the session's end is
+    /// reported.
     pub(crate) async fn end_cleanly(mut self) {
         self.set_gate(Gate::Open);
         let mut pause = LOOK_AGAIN;
@@ -379,7 +383,7 @@ mod tests {
         }
     }
 
-    /// A host's end of a connection, and the agent's.
+    /// Both ends of a connection: the host's socket, and the agent's [`Host`].
     async fn pair(epoch: Instant) -> (TcpStream, Host) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -424,15 +428,15 @@ mod tests {
         for _ in 0..10 {
             now = host.tick_at().unwrap_or(now);
             let got = poll_fn(|cx| Poll::Ready(host.poll_read(cx, now, 1 << 20, shelves.places()))).await;
-            assert!(got.is_pending(), "nothing is there");
+            assert!(got.is_pending(), "no data is left");
         }
-        assert_eq!(host.tick_at(), None, "the poll tells again");
+        assert_eq!(host.tick_at(), None, "the socket's poll reports data again");
         near.write_all(b"more").await.unwrap();
         let more = poll_fn(|cx| host.poll_read(cx, now, 1 << 20, shelves.places())).await.unwrap();
         assert_eq!(bytes(&more), "more");
     }
 
-    /// All bytes of a host until its end, from `now` on.
+    /// Reads all bytes of a host until its end, from `now` on.
     async fn all(host: &mut Host, mut now: Instant) -> Vec<u8> {
         let (shelves, mut all) = (Shelves::default(), Vec::new());
         while !host.has_ended() {
@@ -479,7 +483,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_end_is_seen_at_a_tick() {
+    async fn the_end_of_data_is_detected_at_a_tick() {
         let epoch = Instant::now();
         let (mut near, mut host) = pair(epoch).await;
         while host.tick_at().is_none() {

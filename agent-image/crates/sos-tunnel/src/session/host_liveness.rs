@@ -1,8 +1,8 @@
 //! Host liveness, from the kernel's counters (frame.md section 7).
 //!
-//! One task polls all host legs a few times a second: a system call each, where a timer per session would cost a turn of its task. The task
-//! recognises keepalive probes (segments without data or progress on an idle connection), predicts the next probe, and asks about the far host
-//! before it. It also detects a host that leaves data unacknowledged.
+//! One task polls all host legs a few times a second, with one system call per host; a timer per session would cost a turn of its task. The
+//! task recognizes keepalive probes (segments without data or progress on an idle connection), predicts the next probe, and triggers a
+//! query of the far host before it. It also detects a host that leaves data unacknowledged.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -25,12 +25,12 @@ const LONG_IDLE: Duration = Duration::from_secs(60);
 const LONG_IDLE_SWEEPS: u32 = 4;
 /// Number of connections polled without a pause.
 const BATCH: usize = 512;
-/// Common idle times, in seconds, before keepalives (TCP_KEEPIDLE of well-known software and the kernel's). Until the host's own idle time is
-/// known, the agent asks about the far host shortly before each of these.
+/// Common idle times, in seconds, before keepalives (TCP_KEEPIDLE of well-known software and of the kernel). Until the host's own idle time
+/// is known, the agent queries the far host shortly before each of these times.
 const COMMON_IDLE: [u64; 19] =
     [2, 3, 5, 10, 15, 20, 30, 40, 45, 60, 75, 90, 120, 180, 240, 300, 600, 1200, 7200];
-/// Lead with which the agent asks about the far host before a predicted probe, plus the round trip between the agents: two sweeps. With less,
-/// the answer is late; with more, a host that dies meanwhile goes unnoticed.
+/// Lead of the query of the far host before a predicted probe, in addition to the round trip between the agents: two sweeps. With a shorter
+/// lead, the answer is late; with a longer lead, a host that fails meanwhile goes unnoticed.
 const LEAD: Duration = Duration::from_millis(450);
 /// Maximum deviation of a predicted probe.
 const TOLERANCE: Duration = Duration::from_millis(400);
@@ -62,7 +62,7 @@ struct Watch {
     /// Time of the host's last probe, and its interval from the segment before it.
     probed: Option<Instant>,
     cadence: Option<Duration>,
-    /// The predicted probe for which the agent has asked about the far host.
+    /// Predicted probe before which the agent has queried the far host.
     asked_for: Option<Instant>,
     silent_since: Option<Instant>,
     told: Option<Instant>,
@@ -200,7 +200,7 @@ pub(crate) struct Sweeps {
 }
 
 impl Sweeps {
-    /// Polls a connection from now on, for as long as it exists.
+    /// Adds a connection, which is polled as long as it exists.
     pub(crate) fn watch(&self, host: &Host, mailbox: &Arc<Mailbox>) -> Arc<HostSignals> {
         let shared = Arc::<HostSignals>::default();
         let (socket, mailbox) = (Arc::downgrade(host.socket()), Arc::clone(mailbox));
@@ -253,7 +253,7 @@ mod tests {
     fn sweeps(watch: &mut Watch, seconds: u64, cadence: Option<u64>) -> Vec<u64> {
         let start = Instant::now();
         let mut expected = Vec::new();
-        // Unlike the probes, the sweeps are not at whole seconds.
+        // The sweeps are not at whole seconds, unlike the probes.
         for at in (130..1000 * seconds).step_by(250) {
             let idle = Duration::from_millis(at);
             let segments = cadence.map_or(0, |cadence| u32::try_from(at / (1000 * cadence)).unwrap());
@@ -267,18 +267,18 @@ mod tests {
     }
 
     #[test]
-    fn the_far_host_is_asked_for_before_each_probe() {
+    fn the_far_host_is_queried_before_each_probe() {
         for cadence in [5, 7] {
             let expected = sweeps(&mut Watch::default(), 60, Some(cadence));
             for probe in (2..60 / cadence).map(|n| 1000 * n * cadence) {
                 let before = expected.iter().filter(|at| (probe - 500..probe - 150).contains(at)).count();
-                assert_eq!(before, 1, "a probe at {probe} ms, asked at {expected:?}");
+                assert_eq!(before, 1, "a probe at {probe} ms, queries at {expected:?}");
             }
         }
     }
 
     #[test]
-    fn a_host_without_keepalives_causes_ever_fewer_probes() {
+    fn a_host_without_keepalives_causes_ever_fewer_queries() {
         let expected = sweeps(&mut Watch::default(), 3600, None);
         assert_eq!(expected.len(), COMMON_IDLE.len() - 1, "{expected:?}");
         assert!(expected.iter().filter(|at| **at > 600_000).count() <= 2);

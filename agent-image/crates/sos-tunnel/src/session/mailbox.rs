@@ -21,7 +21,7 @@ pub(crate) enum Mail {
     StreamUp(Arc<Stream>),
     StreamClosed(StreamId),
     PeerLost,
-    /// State of its host's connection.
+    /// State of the connection to the session's host.
     Host(HostNotice),
     Abort(EndReason),
 }
@@ -50,12 +50,12 @@ struct Inbox {
     overflowed: bool,
 }
 
-/// One session's mailbox, bounded by the credit that the session has granted; a peer that sends more is cut off.
+/// One session's mailbox, bounded by the credit that the session has granted; if the peer sends more, the session is aborted.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     inbox: Mutex<Inbox>,
     max_bytes: usize,
-    /// The session waits at the peer for room on a stream.
+    /// The session waits at the peer for buffer space on a stream.
     waiting: AtomicBool,
     /// The session uses every stream, including reserved ones.
     all_streams: AtomicBool,
@@ -114,13 +114,14 @@ impl Mailbox {
         if inbox.overflowed { Err(Overflow) } else { Ok(()) }
     }
 
-    /// Starts waiting for room; returns whether the session was not yet waiting. `all_streams`: it now uses every stream.
+    /// Starts waiting for buffer space; returns true if the session was not waiting before. `all_streams`: the session now uses every
+    /// stream.
     pub(crate) fn start_waiting(&self, all_streams: bool) -> bool {
         self.all_streams.store(all_streams, Ordering::Release);
         !self.waiting.swap(true, Ordering::AcqRel)
     }
 
-    /// True if the session used every stream when it last began to wait.
+    /// True if the session used every stream when it last started to wait.
     pub(crate) fn uses_all_streams(&self) -> bool {
         self.all_streams.load(Ordering::Acquire)
     }

@@ -9,7 +9,7 @@ use crate::types::Labels;
 const BULK: u64 = 1 << 20;
 /// A session with this many bytes of backlog, unacknowledged or unsent, is currently busy, however little it has sent so far.
 const MUCH: u64 = 64 << 10;
-/// Minimum number of streams per label from which a busy session leaves one reserved.
+/// Minimum number of streams per label for which a busy session leaves one stream reserved.
 const ENOUGH: usize = PeerConfig::RESERVED_STREAMS + 1;
 
 /// Maximum number of streams per label for one session, as set by its service.
@@ -17,17 +17,17 @@ const ENOUGH: usize = PeerConfig::RESERVED_STREAMS + 1;
 pub(crate) struct StreamLimit(pub(crate) Option<usize>);
 
 impl StreamLimit {
-    /// Limit of a session; `much`: the session is busy. Services share streams, and another service may have opened many: a session whose
-    /// service sets no number uses the default number.
+    /// Limit of a session; `much`: the session is busy. Services share streams, and another service may have opened many streams: a session
+    /// whose service sets no number uses the default number.
     fn allowed(self, much: bool) -> usize {
         let usual = PeerConfig::DEFAULT_STREAMS + if much { 0 } else { PeerConfig::RESERVED_STREAMS };
         self.0.unwrap_or(usual).max(1)
     }
 }
 
-/// Reserves streams of each label for other sessions: for a bulk session all working streams beyond the path's parallelism, for any session
-/// those beyond `most`. If a label has enough streams, the first one is reserved from busy sessions: their blocks take several round trips to
-/// leave, and a request behind them would have to wait.
+/// Reserves streams of each label for other sessions. A bulk session leaves all working streams beyond the path's parallelism, and every
+/// session leaves the streams beyond `most`. If a label has enough streams, busy sessions also leave its first stream: their blocks take
+/// several round trips to leave a queue, and a request behind them would have to wait.
 pub(crate) fn reserve(streams: &mut [StreamView], session: &SessionStats, most: StreamLimit) {
     let (bulk, much) = (session.sent >= BULK, session.held >= MUCH);
     let works = |view: &StreamView| !view.stalled && !view.suspect;
@@ -43,7 +43,7 @@ pub(crate) fn reserve(streams: &mut [StreamView], session: &SessionStats, most: 
     for view in streams {
         let at = usize::from(view.label) % Labels::COUNT;
         let left = much && working[at] >= ENOUGH && first[at] == Some(view.id);
-        // If the path has room for only one stream, further streams only delay it.
+        // If the path has capacity for only one stream, further streams only delay it.
         let few = bulk || (much && view.parallelism == 1);
         let beyond = used[at] >= most.allowed(much) || (few && used[at] >= view.parallelism);
         view.reserved = works(view) && (left || beyond);
@@ -80,8 +80,8 @@ mod tests {
         }
     }
 
-    /// Reserved streams among streams with these labels, with parallelism 2. Streams in `others` have another parallelism; streams in `stalled`
-    /// have stalled.
+    /// Reserved streams among streams with these labels, with parallelism 2. Streams in `others` have unlimited parallelism; streams in
+    /// `stalled` have stalled.
     fn reserved(labels: &[u8], stalled: &[usize], others: &[usize], sent: u64) -> Vec<usize> {
         let view = |(at, label): (usize, &u8)| StreamView {
             stalled: stalled.contains(&at),
@@ -102,9 +102,9 @@ mod tests {
     #[test]
     fn without_a_limit_all_streams_but_the_first_are_used() {
         assert_eq!(reserved(&[0; 4], &[], &[0, 1, 2, 3], BULK), [0]);
-        assert_eq!(reserved(&[0; 4], &[], &[2], BULK), [0, 3], "while they change over");
+        assert_eq!(reserved(&[0; 4], &[], &[2], BULK), [0, 3], "during a change of parallelism");
         assert_eq!(reserved(&[0, 0, 1, 1], &[], &[0, 1, 2, 3], BULK), [0, 2], "each label has one");
-        assert!(reserved(&[0, 1], &[], &[0, 1], BULK).is_empty(), "none can be left");
+        assert!(reserved(&[0, 1], &[], &[0, 1], BULK).is_empty(), "no stream can be reserved");
     }
 
     #[test]
@@ -121,7 +121,7 @@ mod tests {
             [true, false, true, true, true]
         );
         reserve(&mut views, &SessionStats { sent: MUCH, held: MUCH - 1, ..SessionStats::default() }, MANY);
-        assert!(views.iter().all(|view| !view.reserved), "it says little");
+        assert!(views.iter().all(|view| !view.reserved), "a session with little backlog leaves no stream");
     }
 
     #[test]
@@ -145,12 +145,16 @@ mod tests {
     }
 
     #[test]
-    fn a_session_uses_as_many_streams_of_each_path_as_its_service_says() {
+    fn a_session_uses_the_number_of_streams_per_path_of_its_service() {
         for (most, used) in [(1, 1), (3, 3), (16, 16), (64, 16)] {
-            assert_eq!(in_use(17, MUCH, Some(most)), [used; 2], "one is left to those that say little");
+            assert_eq!(
+                in_use(17, MUCH, Some(most)),
+                [used; 2],
+                "one stream is reserved for interactive sessions"
+            );
         }
         assert_eq!(in_use(17, 0, Some(1)), [1; 2]);
-        assert_eq!(in_use(1, MUCH, Some(0)), [1; 2], "never none");
+        assert_eq!(in_use(1, MUCH, Some(0)), [1; 2], "at least one stream");
     }
 
     #[test]
@@ -169,8 +173,8 @@ mod tests {
     }
 
     #[test]
-    fn another_stream_replaces_one_that_stalls() {
+    fn another_stream_replaces_a_stalled_stream() {
         assert_eq!(reserved(&[0; 5], &[0], &[], BULK), [1, 4]);
-        assert!(reserved(&[0; 3], &[0, 1, 2], &[], BULK).is_empty(), "none works");
+        assert!(reserved(&[0; 3], &[0, 1, 2], &[], BULK).is_empty(), "no stream works");
     }
 }

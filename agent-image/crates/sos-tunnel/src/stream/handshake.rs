@@ -31,9 +31,9 @@ pub(crate) enum HandshakeError {
     Stranger,
     #[error("turned away: {0:?}")]
     TurnedAway(WelcomeStatus),
-    #[error("another pair key inside the encryption than the one that made it")]
+    #[error("the Hello names another pair key than the encryption")]
     OtherKey,
-    #[error("a stream of an earlier life")]
+    #[error("a stream of an earlier run of the peer")]
     OldBoot,
 }
 
@@ -106,8 +106,8 @@ pub(crate) fn check_claim(hello: &Hello, from: IpAddr, peer: &PeerConfig) -> Res
     if fits { Ok(()) } else { Err(HandshakeError::Stranger) }
 }
 
-/// Checks that the Hello inside an encrypted connection names the key that authenticated the connection: otherwise a site could relay,
-/// encrypted, another site's plain Hello.
+/// Checks that the Hello inside an encrypted connection names the key that authenticated the connection: otherwise a site could relay the
+/// plain Hello of another site inside its own encrypted connection.
 pub(crate) fn check_key(hello: &Hello, proved: PairKeyName) -> Result<(), HandshakeError> {
     if (hello.site, hello.key_id) == proved { Ok(()) } else { Err(HandshakeError::OtherKey) }
 }

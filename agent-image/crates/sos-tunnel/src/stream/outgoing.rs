@@ -1,4 +1,5 @@
-//! Send queue of a stream. Frames are written without waiting by their sender, or else by the stream's writing task.
+//! Send queue of a stream. The sender of a frame writes it directly if that needs no waiting; otherwise the stream's writing task writes
+//! it.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -16,12 +17,13 @@ use crate::lock;
 use crate::transport::channel::WriteHalf;
 use crate::transport::write_queue_iovecs::{IovecQueue, write_now};
 
-/// Queue length below which sessions that wait for room are woken.
+/// Queue length below which sessions that wait for buffer space are woken.
 const LOW: usize = 32 << 10;
-/// Maximum number of control frames in the queue. Beyond that the stream is full for them too; answers that may be lost are dropped.
+/// Maximum number of control frames in the queue. Beyond that, the stream is full for control frames, too, and answers that may be lost are
+/// dropped.
 const MAX_CONTROL: usize = 4096;
-/// Minimum size of frames written by their sender, if no other task is writing: waking the writing task costs as much as the write. Smaller
-/// frames are worth batching.
+/// Minimum size of frames that their sender writes directly, if no other task is writing: waking the writing task costs as much as the
+/// write. Smaller frames are worth batching.
 const DIRECT: usize = 16 << 10;
 
 #[derive(Debug, Default)]
@@ -29,9 +31,9 @@ struct Queue {
     /// Small frames that let the peer continue; sent first.
     control: VecDeque<Frame>,
     data: VecDeque<Frame>,
-    /// Pieces taken out for a direct write for which the socket had no room; sent before everything else.
+    /// Rest of a direct write that the socket did not accept; sent before everything else.
     rest: IovecQueue,
-    /// A task is writing pieces taken out; other tasks only queue.
+    /// A task is writing pieces taken from the queue; other tasks only queue frames.
     writing: bool,
     /// Socket for direct writes; dropped once the stream is closed.
     socket: Option<Arc<OwnedWriteHalf>>,
@@ -87,7 +89,7 @@ impl Outgoing {
         self.queued_total.load(Ordering::Acquire)
     }
 
-    /// True if there is room for a frame that may be dropped.
+    /// True if the queue has space for a frame that may be dropped.
     pub(crate) fn takes_control(&self) -> bool {
         lock(&self.queue).control.len() < MAX_CONTROL
     }
@@ -202,7 +204,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Writes until the socket is full, which is an error, or all pieces are written.
+    /// Writes until all pieces are written; a full socket is an error.
     fn write_now(
         &self,
         socket: &OwnedWriteHalf,
@@ -274,7 +276,7 @@ mod tests {
     use super::*;
     use crate::transport::channel::Channel;
 
-    /// Frames of one sender: small and large ones, in varying order.
+    /// Small and large frames of one sender, in varying order.
     fn script(sender: u64) -> Vec<Frame> {
         let (mut offset, mut frames) = (0, Vec::new());
         for i in 0..60u64 {
@@ -294,7 +296,7 @@ mod tests {
             while let Some(frame) = decoder.decode(&mut buffer).unwrap() {
                 frames.push(frame);
             }
-            // Slow enough for the senders to find a full socket.
+            // Read slowly, so that the senders meet a full socket.
             tokio::time::sleep(Duration::from_micros(200)).await;
         }
         frames

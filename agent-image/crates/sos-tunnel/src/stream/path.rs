@@ -70,7 +70,7 @@ impl Path {
         }
     }
 
-    /// Unsent bytes in the socket, including those written too recently to know.
+    /// Unsent bytes in the socket, including bytes written since the last refresh.
     pub(crate) fn unsent(&self) -> u64 {
         u64::from(self.info.unsent) + self.written
     }
@@ -104,17 +104,17 @@ impl Path {
         &self.info
     }
 
-    /// The congestion control is bbr, of which several streams take more than their share of the path.
+    /// True if the congestion control is bbr: several bbr streams take more than their share of the path.
     pub(crate) fn uses_bbr(&self) -> bool {
         self.bbr
     }
 
-    /// Nothing has been acknowledged for far too long.
+    /// True if bytes are in flight and none has been acknowledged for too long.
     pub(crate) fn is_stalled(&self, now: Instant) -> bool {
         self.info.outstanding > 0 && now.saturating_duration_since(self.progress_at) >= self.patience()
     }
 
-    /// Nothing proves that the stream works: it may have stalled like another stream over the path.
+    /// True if no recent acknowledgement proves that the stream works; it may have stalled like another stream over the same path.
     pub(crate) fn is_suspect(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.acked_at) >= self.patience()
     }
@@ -159,7 +159,7 @@ mod tests {
         assert!(!path.uses_bbr());
         path.bbr = true;
         path.refresh(&handle, start + FRESH_CONTROL - MS);
-        assert!(path.uses_bbr(), "not yet");
+        assert!(path.uses_bbr(), "not refreshed yet");
         path.refresh(&handle, start + FRESH_CONTROL);
         assert!(!path.uses_bbr());
     }
@@ -188,12 +188,12 @@ mod tests {
         path.note(info(0, 3), at(10_000));
         assert!(!path.is_stalled(at(10_399)) && path.is_stalled(at(10_400)));
         path.note(info(0, 3), at(10_300));
-        assert!(path.is_stalled(at(10_400)), "looking at it changes nothing");
+        assert!(path.is_stalled(at(10_400)), "a refresh without progress changes nothing");
         path.note(info(1, 3), at(10_500));
         assert!(!path.is_stalled(at(10_899)) && path.is_stalled(at(10_900)));
         assert!(
             !path.is_suspect(at(10_899)) && path.is_suspect(at(10_900)),
-            "whether or not something is under way"
+            "with or without bytes in flight"
         );
     }
 }

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 /// Half-life of observations: loss on radio links varies with the weather, elsewhere with the hour.
 const HALF: Duration = Duration::from_secs(60);
-/// Minimum number of retransmissions on a lossy path: a single one may be chance.
+/// Minimum number of retransmissions on a lossy path: a single retransmission may be chance.
 const LEAST: f64 = 2.0;
-/// Minimum fraction of segments retransmitted. Below it so few short exchanges meet a loss that their 99th percentile does not show it.
+/// Minimum fraction of segments retransmitted. Below it, so few short exchanges meet a loss that their 99th percentile is unaffected.
 const PART: f64 = 0.002;
 
 /// The loss of one path.
@@ -42,14 +42,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_lossy_from_two_in_a_thousand_and_not_by_one_accident() {
+    fn a_path_is_lossy_from_two_losses_in_a_thousand_segments() {
         let now = Instant::now();
         let lossy = |segments, retransmitted| {
             let mut loss = PathLoss::new(now);
             loss.note(segments, retransmitted, now);
             loss.is_lossy()
         };
-        assert!(!lossy(10, 0) && !lossy(10, 1), "one may have been an accident");
+        assert!(!lossy(10, 0) && !lossy(10, 1), "one loss may be an accident");
         assert!(lossy(10, 2) && lossy(1000, 2));
         assert!(!lossy(1001, 2), "too few to tell");
     }
@@ -60,13 +60,13 @@ mod tests {
         let mut loss = PathLoss::new(now);
         loss.note(100, 4, now);
         loss.note(0, 0, now + HALF);
-        assert!(loss.is_lossy(), "two are left");
+        assert!(loss.is_lossy(), "two losses are left");
         loss.note(0, 0, now + HALF + Duration::from_secs(1));
         assert!(!loss.is_lossy());
     }
 
     #[test]
-    fn streams_count_together_in_whatever_order_they_were_asked() {
+    fn streams_count_together_in_any_order_of_polls() {
         let now = Instant::now();
         let mut loss = PathLoss::new(now);
         loss.note(50, 1, now + Duration::from_secs(1));

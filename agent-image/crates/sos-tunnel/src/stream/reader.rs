@@ -1,7 +1,7 @@
 //! Reader of a stream's socket: by poll while the socket is quiet, at ticks while it is busy (see [`crate::transport::batched_read`]).
 //!
-//! At ticks, large Data frames bypass the buffer (see [`crate::transport::splice`]): only the bytes needed to learn what follows are read into
-//! it.
+//! At ticks, large Data frames bypass the buffer (see [`crate::transport::splice`]): only the bytes that announce the next frame are read
+//! into it.
 
 use std::io;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use crate::transport::buffers::{BUFFER, Buffers};
 use crate::transport::channel::ReadHalf;
 use crate::transport::splice::{MIN_SPLICE, PipePool};
 
-/// Number of consecutive reads without part of a large frame after which no further large frame is expected: each has a header before it, and
-/// sometimes an acknowledgement.
+/// Number of consecutive reads without part of a large frame after which no further large frame is expected: each large frame is preceded
+/// by a header, and sometimes by an acknowledgement.
 const MAX_OTHERS: u32 = 4;
 /// An empty buffer with less free space is replaced.
 const MIN_READ: usize = 32 << 10;
@@ -90,8 +90,8 @@ impl<'a> Reader<'a> {
         Ok(if read == 0 { ReadOutcome::End } else { ReadOutcome::Buffered })
     }
 
-    /// Takes the received part of the current frame, after all whole frames have been taken out of the buffer, if the rest should bypass the
-    /// buffer or does not fit.
+    /// Takes the received part of the current frame if the rest should bypass the buffer or does not fit. Call this after taking all whole
+    /// frames out of the buffer.
     pub(crate) fn take_part(&mut self, decoder: &mut Decoder) -> Option<Frame> {
         let missing = decoder.begun().saturating_sub(self.buffer.len());
         let passes = self.busy && missing >= MIN_SPLICE && self.socket.is_plain();
@@ -156,7 +156,7 @@ impl<'a> Reader<'a> {
         Ok((ReadOutcome::Buffered, read))
     }
 
-    /// True if that many bytes fit without replacing the buffer, which would copy its content.
+    /// True if `bytes` more bytes fit without replacing the buffer, which would copy its content.
     fn has_room(&self, bytes: usize) -> bool {
         self.buffer.capacity() - self.buffer.len() >= bytes
     }

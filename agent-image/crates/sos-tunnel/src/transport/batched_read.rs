@@ -1,9 +1,9 @@
 //! Batched reads: reads a busy socket at the ticks of a clock instead of by poll.
 //!
-//! Data arrives a few segments at a time, and a wake-up for each costs several times what moving the bytes does. So a busy socket is taken off
-//! the poll (by its low water mark) and read at the ticks of a clock that the whole process shares, so that one turn serves all busy sockets.
-//! Between agents a tick is small compared with the path's own delay. On short paths and from hosts the tick is short, too, and only sockets
-//! with much data at each tick are read at ticks. A socket that has become quiet returns to the poll.
+//! Data arrives a few segments at a time, and each wake-up costs several times as much as moving the bytes. So a busy socket is taken off
+//! the poll (by its low water mark) and read at the ticks of a clock that the whole process shares: one wake-up serves all busy sockets.
+//! Between agents a tick is small compared with the path's own delay. On short paths and from hosts the tick is short, too, and only
+//! sockets with much data at each tick are read at ticks. A socket that has become quiet returns to the poll.
 
 use std::time::{Duration, Instant};
 
@@ -16,9 +16,10 @@ const SHORT_TICK: Duration = Duration::from_millis(1);
 const BULK: usize = 4 << 10;
 /// Number of bulk reads in quick succession after which a socket is busy: a short flow's few packets are all read immediately.
 const STREAK: u32 = 4;
-/// Maximum of this number, after short busy periods: a request-response exchange would wait a tick for each message.
+/// Maximum of this number, to which it grows after short busy periods. Otherwise a request-response exchange would wait a tick for each
+/// message.
 const MAX_STREAK: u32 = 256;
-/// Number of full ticks from which a busy period is not short.
+/// Minimum number of full ticks of a busy period that does not count as short.
 const PROVED: u32 = 32;
 /// Number of consecutive ticks that were not full after which a socket is quiet.
 const QUIET: u32 = 4;
@@ -32,7 +33,7 @@ pub(crate) struct ReadClock {
 }
 
 impl ReadClock {
-    /// Clock for hosts: hosts are near, and most slow ones send little.
+    /// Clock for hosts: hosts are nearby, and most slow hosts send little.
     pub(crate) const HOST: Self = Self { tick: SHORT_TICK, least: 32 << 10 };
 
     /// Clock for a stream, by the round trip to the peer.
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn ticks_are_the_same_for_all() {
+    fn ticks_coincide_for_all_sockets() {
         let (mut a, mut b, epoch) = (BatchedRead::default(), BatchedRead::default(), Instant::now());
         a.note_poll(1, ReadClock::of_stream(1000 * MS), epoch);
         b.note_poll(1, ReadClock::of_stream(81 * MS), epoch + 3 * MS);

@@ -97,7 +97,7 @@ impl Drop for Words {
 /// Loads a socket filter.
 ///
 /// # Errors
-/// The kernel's own.
+/// Error of the kernel.
 pub(crate) fn load_filter(program: &[Instruction]) -> io::Result<OwnedFd> {
     #[repr(C)]
     struct Attributes {
@@ -112,7 +112,7 @@ pub(crate) fn load_filter(program: &[Instruction]) -> io::Result<OwnedFd> {
         kind: PROG_TYPE_SOCKET_FILTER,
         count: u32::try_from(program.len()).map_err(io::Error::other)?,
         instructions: program.as_ptr() as u64,
-        // The filter's helpers do not require another licence.
+        // The filter's helpers do not require another license.
         license: c"Apache-2.0".as_ptr() as u64,
         log: [0; 2],
         rest: [0; 8],
@@ -122,7 +122,7 @@ pub(crate) fn load_filter(program: &[Instruction]) -> io::Result<OwnedFd> {
 }
 
 /// # Safety
-/// `attributes` is what the command expects, without padding.
+/// `attributes` must have the layout that the command expects, without padding.
 unsafe fn bpf<T>(command: libc::c_int, attributes: &T) -> io::Result<OwnedFd> {
     let (at, len) = (std::ptr::from_ref(attributes), size_of::<T>());
     // SAFETY: the kernel reads `len` bytes at `at`; see above for the rest.

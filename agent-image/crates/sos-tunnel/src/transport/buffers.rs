@@ -1,7 +1,7 @@
-//! Read buffers, reused.
+//! Pool of read buffers.
 //!
-//! Reads are cut into slices that live on, in a queue or until acknowledged, and share their buffer's memory. Fresh memory for each read would
-//! cost a page fault for every 4 KiB, which is more than the copying; so buffers are kept here until their slices are freed.
+//! Reads are cut into slices that share the memory of their buffer and remain in use, in a queue or until acknowledged. Fresh memory for
+//! each read would cost a page fault for every 4 KiB, more than copying the bytes. So buffers are kept here until their slices are freed.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -10,7 +10,7 @@ use bytes::BytesMut;
 
 use crate::lock;
 
-/// Buffer size in bytes: smaller reads show the cost of system calls, larger ones gain little (measured on relays of this kind).
+/// Buffer size in bytes: with smaller reads the system calls become costly, larger reads gain little (measured on relays of this kind).
 pub(crate) const BUFFER: usize = 256 << 10;
 /// Maximum number of waiting buffers; beyond it the oldest is dropped, and freed with its last slice.
 const MAX_WAITING: usize = 256;
@@ -21,7 +21,7 @@ const TRIES: usize = 4;
 pub(crate) struct Buffers(Mutex<VecDeque<BytesMut>>);
 
 impl Buffers {
-    /// An empty buffer with room for [`BUFFER`] bytes.
+    /// An empty buffer with space for [`BUFFER`] bytes.
     pub(crate) fn take(&self) -> BytesMut {
         let mut waiting = lock(&self.0);
         for _ in 0..TRIES.min(waiting.len()) {

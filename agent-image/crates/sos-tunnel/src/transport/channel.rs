@@ -19,7 +19,8 @@ use crate::transport::splice::PipePool;
 use crate::transport::tls::{self, FindKey, Opener, PairKeyName, Sealer, TlsError};
 use crate::transport::write_queue_iovecs::{IovecQueue, MAX_SLICES, slices, write_now};
 
-/// Bytes sealed and written at a time: sealed bytes can no longer use a faster stream, and fewer would cost more system calls.
+/// Number of bytes sealed and written at a time. Sealed bytes can no longer move to a faster stream, but smaller amounts would cost more
+/// system calls.
 const AT_ONCE: usize = 128 << 10;
 
 /// Kind of a stream.
@@ -62,7 +63,8 @@ impl Channel {
         Ok(Self(Whole::Tcp(socket, Some(Box::new(halves)))))
     }
 
-    /// Accepts a connection that begins like TLS. `find` looks up the pair key that the dialer names; also returns the key that was proved.
+    /// Accepts a connection that begins like TLS. `find` looks up the pair key that the dialer names; also returns the name of the key that
+    /// the dialer has proved.
     pub(crate) async fn accept(
         mut socket: TcpStream,
         find: FindKey,
@@ -246,7 +248,7 @@ enum Writing {
 struct TcpWrite {
     socket: Arc<OwnedWriteHalf>,
     sealer: Option<Sealer>,
-    /// Records being written; kept for their memory.
+    /// Records being written; kept to reuse their memory.
     records: Vec<Vec<u8>>,
 }
 

@@ -101,7 +101,7 @@ impl Connected {
     }
 }
 
-/// Connects to a peer and opens the stream. `name` is the pair key's name at the acceptor, which names this site.
+/// Connects to a peer and opens the stream. `name` is the name of the pair key at the acceptor, which contains this site.
 pub(crate) async fn dial(
     endpoint: Option<quinn::Endpoint>,
     to: SocketAddrV4,
@@ -120,7 +120,8 @@ pub(crate) async fn dial(
     Ok(Connected::new(connection, streams, steering, window))
 }
 
-/// Accepts a connection and its stream. `find` looks up the pair key that the dialer names; also returns the key that was proved.
+/// Accepts a connection and its stream. `find` looks up the pair key that the dialer names; also returns the name of the key that the
+/// dialer has proved.
 pub(crate) async fn accept(
     incoming: Incoming,
     find: FindKey,
@@ -189,7 +190,7 @@ impl Gauge {
         }
         let ConnectionStats { path, frame_tx: sent, .. } = self.connection.stats();
         let steering = &self.steering;
-        // quinn elicits an acknowledgement by one of the last two if there is nothing else to send.
+        // If there is nothing else to send, quinn elicits an acknowledgement by one of the last two frame types.
         let asking = sent.stream + sent.max_data + sent.max_stream_data + sent.ping + sent.immediate_ack;
         let segment = u64::from(path.current_mtu.max(1));
         let acknowledged = steering.acknowledged();

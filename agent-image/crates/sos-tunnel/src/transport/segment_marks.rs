@@ -1,9 +1,9 @@
 //! DSCP and TTL of the hosts' segments, as the kernel sees them (frame.md section 8).
 //!
-//! No socket option reveals the marks after a TCP connection's handshake (IP_PKTOPTIONS, ip(7)). A socket filter in eBPF does: for each segment
-//! it writes the marks into a word of an array that is mapped into this process, so that reading costs no system call. The filter belongs to the
-//! socket and ends with it. The word is found by the socket's cookie (SO_COOKIE, socket(7)) and also contains the cookie: if two connections
-//! share a word, each sees only its own marks.
+//! After a TCP connection's handshake, no socket option reveals the marks (IP_PKTOPTIONS, ip(7)). So a socket filter in eBPF writes the
+//! marks of each segment into a word of an array that is mapped into this process; reading the word costs no system call. The filter
+//! belongs to the socket and ends with it. The socket's cookie (SO_COOKIE, socket(7)) selects the word, which also contains the cookie: if
+//! two connections share a word, each sees only its own marks.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -25,7 +25,7 @@ const COOKIE: u64 = (1 << 48) - 1;
 const DSCP_AT: i16 = 1;
 const TTL_AT: i16 = 8;
 const HEADER: i32 = 12;
-/// The two other bits of the DSCP's byte are ECN's (RFC 3168).
+/// The other two bits of this byte are ECN (RFC 3168).
 const DSCP_MASK: i32 = 0xfc;
 
 /// The filters, one for each gate, and the marks they have seen.
@@ -47,8 +47,8 @@ impl SegmentMarks {
         Ok(Self { words, programs })
     }
 
-    /// Watches the segments of a connection from now on. Connections accepted from a watched listener inherit this, and also keep the marks of
-    /// their handshake ([`first_marks`]).
+    /// Watches the segments of a connection from now on. Connections accepted from a watched listener inherit the filter, and also keep the
+    /// marks of their handshake ([`first_marks`]).
     ///
     /// # Errors
     /// Error of the kernel.
@@ -133,7 +133,7 @@ const R5: u8 = 5;
 const CONTEXT: u8 = 6;
 const WORD: u8 = 7;
 const STACK: u8 = 10;
-/// On the stack: the header, and the key.
+/// Offsets of the header and the key on the stack.
 const HEADER_ON_STACK: i16 = -16;
 const KEY_ON_STACK: i16 = -4;
 /// Helpers (linux/bpf.h).
@@ -190,7 +190,7 @@ fn program(gate: Gate, words: &Words) -> Vec<Instruction> {
     program
 }
 
-/// Placeholder for the jump to the first instruction behind [`note`].
+/// Placeholder for the jump to the first instruction after [`note`].
 const TO_GATE: i16 = i16::MAX;
 
 fn note(words: &Words) -> Vec<Instruction> {
@@ -225,14 +225,14 @@ fn note(words: &Words) -> Vec<Instruction> {
         alu(libc::BPF_ADD, R2, KEY_ON_STACK.into()),
         call(MAP_LOOKUP_ELEM),
         op(libc::BPF_JMP | libc::BPF_JEQ, R0, 0, TO_GATE, 0),
-        // Mostly unchanged: skip the write, so that no other processor's cache is invalidated.
+        // The word is mostly unchanged: skip the write, so that no other processor's cache is invalidated.
         op(libc::BPF_LDX | libc::BPF_MEM | DOUBLE_WORD, R1, R0, 0, 0),
         op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_X, R1, WORD, TO_GATE, 0),
         op(libc::BPF_STX | libc::BPF_MEM | DOUBLE_WORD, R0, WORD, 0, 0),
     ]
 }
 
-/// The same test as `sockopt` applies to sockets without these filters.
+/// Same filter as `sockopt` attaches to sockets without these programs.
 fn let_through(gate: Gate) -> Vec<Instruction> {
     let load_byte = |at| op(libc::BPF_LD | libc::BPF_ABS | libc::BPF_B, 0, 0, 0, at);
     let jump = |code, to, from, offset| op(libc::BPF_JMP | code, to, from, offset, 0);
@@ -255,7 +255,7 @@ fn let_through(gate: Gate) -> Vec<Instruction> {
             alu(libc::BPF_RSH, R0, 4),
             alu(libc::BPF_LSH, R0, 2),
             op(libc::BPF_LDX | libc::BPF_MEM | libc::BPF_W, R1, CONTEXT, 0, 0),
-            // Longer than its header: data.
+            // A segment longer than its header contains data.
             jump(libc::BPF_JGT | libc::BPF_X, R1, R0, 2),
             drop,
             exit,

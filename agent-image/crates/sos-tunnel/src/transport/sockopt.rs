@@ -17,7 +17,8 @@ fn set_receive_low_water(socket: &TcpStream, bytes: u32) -> io::Result<()> {
     set_int(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
 }
 
-/// Low water mark of a socket read at ticks: that many bytes gather only if the ticks do not keep up; then the poll may report data.
+/// Low water mark of a socket read at ticks: this many bytes accumulate only if the ticks do not keep up, and then the poll may report
+/// data.
 const UNPOLLED: u32 = 4 << 20;
 
 /// Sets whether polls report arrived data, or only the end, errors and a full window.
@@ -44,21 +45,21 @@ fn set_int(socket: &impl AsFd, level: libc::c_int, name: libc::c_int, value: u32
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Sets the initial window, in `bytes`, of a socket that is neither connected nor listening; the kernel would let the window grow from a LAN's
-/// default. The kernel continues to tune the window, unlike after SO_RCVBUF: a low water mark makes room for itself (`tcp_set_rcvlowat`).
+/// Sets the initial window, in `bytes`, of a socket that is neither connected nor listening; otherwise the window would grow from a default
+/// for LANs. The kernel continues to tune the window, unlike after SO_RCVBUF: a low water mark enlarges the buffer (`tcp_set_rcvlowat`).
 ///
 /// # Errors
 /// Error of the kernel.
 pub fn set_first_window(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
     set_int(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)?;
     set_int(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1)?;
-    // The mark has also limited the window; 0 = as the buffer allows.
+    // The low water mark has also limited the window; with 0, only the buffer limits it.
     set_int(socket, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, 0)
 }
 
-/// Limits the window that a socket offers, instead of the kernel's tuning. Sets the receive buffer (SO_RCVBUF, of which the kernel takes half
-/// for its own), as the kernel resets a limit of the window alone when it learns the segment size (`tcp_measure_rcv_mss`); and TCP_WINDOW_CLAMP,
-/// without which a buffer that has grown opens no window. Exceeding net.core.rmem_max needs NET_ADMIN.
+/// Limits the window that a socket offers, in place of the kernel's tuning. Sets the receive buffer (SO_RCVBUF, half of which the kernel
+/// uses for itself), because the kernel resets a limit on the window alone when it learns the segment size (`tcp_measure_rcv_mss`). Also
+/// sets TCP_WINDOW_CLAMP, without which a buffer that has grown opens no window. Exceeding net.core.rmem_max needs NET_ADMIN.
 ///
 /// # Errors
 /// Error of the kernel.
@@ -68,7 +69,7 @@ pub(crate) fn set_window(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
     set_int(socket, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, bytes)
 }
 
-/// Bytes of a socket in flight or unsent (SIOCOUTQ, tcp(7)); its FIN counts as one.
+/// Bytes of a socket in flight or unsent (SIOCOUTQ, tcp(7)); its FIN counts as one byte.
 ///
 /// # Errors
 /// Error of the kernel.
@@ -117,7 +118,7 @@ fn program(gate: Gate) -> Vec<SockFilter> {
             instruction(libc::BPF_MISC | libc::BPF_TAX, 0),
             instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_LEN, 0),
             instruction(libc::BPF_ALU | libc::BPF_SUB | libc::BPF_X, 0),
-            // Longer than its header: data.
+            // A segment longer than its header contains data.
             jump(libc::BPF_JGT, 0, 0, 1),
             keep(u32::MAX),
             keep(0),
@@ -214,8 +215,8 @@ pub(crate) fn dropped(socket: &impl AsFd) -> io::Result<u32> {
     if result == 0 { Ok(info[SK_MEMINFO_DROPS]) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Makes the kernel probe an idle host every second from now on: an expired keepalive timer fires at once. Unanswered probes end the connection
-/// only after more than two minutes.
+/// Makes the kernel probe an idle host every second from now on: an expired keepalive timer fires immediately. Unanswered probes end the
+/// connection only after more than two minutes.
 ///
 /// # Errors
 /// Error of the kernel.
@@ -257,14 +258,14 @@ pub(crate) struct LegInfo {
 }
 
 impl LegInfo {
-    /// True if the host has sent segments since then, but neither data nor an acknowledgement of data.
+    /// True if the host has sent segments since `last`, but neither data nor an acknowledgement of data.
     pub(crate) fn is_probe_since(&self, last: &Self) -> bool {
         self.segments != last.segments
             && (self.data_segments, self.acknowledged) == (last.data_segments, last.acknowledged)
     }
 }
 
-/// Asks the kernel for the statistics of a host leg.
+/// Reads the kernel's statistics of a host leg.
 ///
 /// # Errors
 /// Error of the kernel; `Unsupported` if its answer is too short.
@@ -325,7 +326,7 @@ const TCP_INFO_LEN: usize = 196;
 const TAKEN: [u8; 3] = [5, 6, 7];
 
 /// True if the peer of a connection that was shut down has acknowledged everything, or never will. A host whose kernel has everything needs
-/// nothing more from here.
+/// nothing more from this agent.
 pub(crate) fn is_taken(socket: &impl AsFd) -> bool {
     tcp_info(socket).map_or(true, |info| TAKEN.contains(&info[0]))
 }
@@ -334,7 +335,7 @@ pub(crate) fn is_taken(socket: &impl AsFd) -> bool {
 /// the threshold: its window may later fall below it.
 const NO_THRESHOLD: u32 = 0x7fff_ffff;
 
-/// Asks the kernel for a stream's path statistics.
+/// Reads the kernel's path statistics of a stream.
 ///
 /// # Errors
 /// Error of the kernel; `Unsupported` if its answer is too short.
@@ -415,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_start_ends_where_the_window_has_reached_the_threshold() {
+    fn slow_start_ends_when_the_window_reaches_the_threshold() {
         let search = |variance: u32, threshold: u32, window: u32| {
             let mut info = [0; TCP_INFO_LEN];
             for (at, value) in [(72, variance), (76, threshold), (80, window)] {
@@ -424,12 +425,12 @@ mod tests {
             (parse(&info).slow_start, parse(&info).startup)
         };
         assert_eq!(search(5, i32::MAX as u32, 100), (true, true));
-        assert_eq!(search(9_000, 100, 100), (false, false), "whatever the round trips vary by");
-        assert_eq!(search(5, 1_000, 100), (true, false), "it has had a threshold");
+        assert_eq!(search(9_000, 100, 100), (false, false), "for any variance of the round trip");
+        assert_eq!(search(5, 1_000, 100), (true, false), "a threshold has been set");
     }
 
     #[tokio::test]
-    async fn the_kernel_tells_about_the_path() {
+    async fn the_kernel_reports_path_statistics() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let mut far = listener.accept().await.unwrap().0;

@@ -1,4 +1,4 @@
-//! Zero-copy relaying: received bytes stay in pages of the kernel, each piece in a pipe of its own.
+//! Zero-copy relaying: received bytes stay in pages of the kernel, each piece in a separate pipe.
 //!
 //! splice(2) moves pages from a socket into a pipe and on into another socket. A block that may have to be retransmitted stays in its pipe until
 //! acknowledged; the socket gets a second reference to the same pages, made by tee(2). The kernel counts references, so no page is reused while
@@ -26,7 +26,7 @@ use crate::lock;
 const MAX_PIPES: usize = 256;
 /// The number of pipes is at most the process's descriptor limit divided by this; each pipe takes two descriptors.
 const SHARE_OF_FILES: u64 = 16;
-/// Size of a pipe as counted by the kernel, a page for each piece of a segment: 256 pages, as many as a block in segments of 1,448 bytes has.
+/// Size of a pipe as counted by the kernel, one page per piece of a segment: 256 pages, as many as a block has in segments of 1,448 bytes.
 /// Unprivileged processes get no larger pipes (`fs.pipe-max-size`).
 const SIZE: usize = 1 << 20;
 /// Minimum bytes worth a pipe: copying fewer is cheaper.
@@ -78,8 +78,9 @@ impl Base {
 }
 
 impl PipePool {
-    /// Receives at most `most` available bytes without waiting: in a pipe, or in memory if they are few; never returns zero bytes. `None` if
-    /// there is no pipe, or splice(2) finds nothing and never will: at the end, but also before an urgent byte once the end has come.
+    /// Receives at most `most` available bytes without waiting: in a pipe, or in memory if they are few; never returns zero bytes. `None`
+    /// if no pipe is available, or if splice(2) returns no bytes and never will: at the end of the data, and before an urgent byte once the
+    /// end has arrived.
     pub(crate) fn receive(self: &Arc<Self>, socket: impl AsFd, most: usize) -> Option<io::Result<Payload>> {
         let mut lent = self.take()?;
         let most = most.min(MAX_PAYLOAD);
@@ -107,7 +108,7 @@ impl PipePool {
         match idle.map_or_else(PipeEnds::new, Ok) {
             Ok(ends) => Some(Lent { ends: Some(ends), pipes: Arc::clone(self) }),
             Err(_) => {
-                // The kernel gives no more pipes: asking each time would cost more than it gains.
+                // The kernel refuses further pipes: repeated requests would cost more than they gain.
                 self.most.fetch_min(before, Ordering::Relaxed);
                 self.lent.fetch_sub(1, Ordering::AcqRel);
                 None
@@ -165,7 +166,7 @@ impl PipeEnds {
     }
 }
 
-/// A lent pipe. Dropping it closes the pipe, whatever it contains; an empty pipe should be given back.
+/// A lent pipe. Dropping it closes the pipe with its content; an empty pipe should be given back.
 #[derive(Debug)]
 struct Lent {
     ends: Option<PipeEnds>,
@@ -181,7 +182,7 @@ impl Lent {
         self.pipes.base.as_ref().map(|base| &base.null).ok_or_else(|| ErrorKind::NotFound.into())
     }
 
-    /// Copies the first bytes, which are all the pipe contains, into memory.
+    /// Copies the first bytes into memory and gives back the pipe, which must contain no other bytes.
     fn into_memory(mut self, len: usize) -> io::Result<Payload> {
         let bytes = self.ends().read_out(len)?;
         self.give_back();
@@ -239,13 +240,13 @@ impl Drop for Pipe {
     }
 }
 
-/// Turns an error of a pipe into an error that must not be waited for, unlike a socket's.
+/// Turns a pipe's error into an error that callers do not wait for, unlike the WouldBlock of a socket.
 fn certain(error: Errno) -> io::Error {
     io::Error::other(io::Error::from(error))
 }
 
-/// Moves bytes from the front of kept bytes to a socket, without waiting. Neither the moved bytes nor those before them are kept any longer.
-/// `more`: further bytes follow.
+/// Moves bytes from the front of kept bytes to a socket, without waiting. The moved bytes and all bytes before them are dropped. `more`:
+/// further bytes follow.
 pub(crate) fn give(kept: &Kept, socket: impl AsFd, more: bool) -> io::Result<usize> {
     let (pipe, range) = (Pipe::of(kept)?, kept.range());
     let mut gone = pipe.skip_to(range.start)?;
@@ -266,7 +267,8 @@ pub(crate) fn read(kept: &Kept) -> io::Result<Bytes> {
     bytes
 }
 
-/// Copy of kept bytes for a socket, made by tee(2), so that the original stays. It has a pipe only while it contains bytes, as streams are many.
+/// Copy of kept bytes for a socket, made by tee(2), so that the original stays. It has a pipe only while it contains bytes, because there
+/// are many streams.
 #[derive(Debug, Default)]
 pub(crate) struct TeePipe {
     lent: Option<Lent>,

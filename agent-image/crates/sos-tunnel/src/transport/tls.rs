@@ -1,9 +1,9 @@
 //! Encrypted streams: TLS 1.3 between agents, each end authenticated by a raw public key (RFC 7250) that is derived from the pair key
 //! (frame.md section 4).
 //!
-//! rustls makes the handshake ([`handshake`]). Its ciphers seal and open the stream's records in two halves that share nothing ([`record`]):
-//! reading and writing are different tasks, and bytes are copied once. Unused features of TLS are off: no certificates, no older version, no
-//! resumption, no early data, no key update. A stream whose keys are used up ends and is redialed.
+//! rustls performs the handshake ([`handshake`]). Its ciphers seal and open the stream's records in two halves that share nothing
+//! ([`record`]): reading and writing are different tasks, and bytes are copied once. Unused features of TLS are off: no certificates, no
+//! older version, no resumption, no early data, no key update. A stream whose keys are used up ends and is redialed.
 
 mod config;
 #[cfg(feature = "fuzzing")]
@@ -35,7 +35,7 @@ pub(crate) enum TlsError {
     Tls(#[from] rustls::Error),
     #[error("tls: closed in the handshake")]
     Closed,
-    #[error("tls: more in the handshake than belongs there")]
+    #[error("tls: too many bytes in the handshake")]
     TooLong,
 }
 

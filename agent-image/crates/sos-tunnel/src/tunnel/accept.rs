@@ -32,7 +32,7 @@ pub(crate) fn accept(context: &Arc<TunnelContext>, arrived: Arrived, label: u8) 
     let task = context.runtime.spawn({
         let context = Arc::clone(context);
         async move {
-            // Wait until the task is in the list, or it could not be removed from it.
+            // Wait until the task is in the list, because the task removes itself from the list when it ends.
             let _ = wait.await;
             accepted(context, arrived, label, id).await;
         }
@@ -95,7 +95,7 @@ async fn accept_handshake(
     Ok((peer, (channel, established)))
 }
 
-/// Accepts TCP or TLS, depending on the first byte; also returns the pair key that TLS has proved.
+/// Accepts TCP or TLS, depending on the first byte; also returns the name of the pair key that the dialer has proved over TLS.
 async fn accept_tcp(
     context: &Arc<TunnelContext>,
     socket: TcpStream,

@@ -92,7 +92,7 @@ impl TunnelContext {
         peers.iter().any(|peer| peer.site == site && address.to_canonical() == IpAddr::V4(peer.address))
     }
 
-    /// True while a session runs, or a frame may not have reached its peer: a closed stream drops its queue.
+    /// True while a session runs, or while a frame may not have reached its peer: a closed stream drops its queue.
     pub(crate) fn is_speaking(&self) -> bool {
         let peers: Vec<_> = lock(&self.peers).values().cloned().collect();
         self.sessions.load(Ordering::Acquire) > 0
@@ -149,8 +149,8 @@ impl TunnelContext {
         }
     }
 
-    /// Bytes that a session may hold in each direction: as its service asks, 0 = this process's own limit. The budget of all sessions is a
-    /// further bound.
+    /// Bytes that a session may hold in each direction: as its service requests; 0 = the limit of this process. The budget of all sessions
+    /// is a further bound.
     fn session_memory(&self, queue_bytes: u32) -> usize {
         match usize::try_from(queue_bytes) {
             Ok(0) => self.config.limits.session_memory,

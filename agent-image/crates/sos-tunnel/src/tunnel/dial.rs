@@ -32,13 +32,13 @@ pub(crate) fn over_tcp(peer: &PeerConfig) -> Kind {
 /// A connection whose handshake has succeeded.
 pub(crate) type Ready = (Channel, Established);
 
-/// Dials as configured. Falls back to TCP if QUIC fails, and to encryption if the peer accepts nothing else, as the peer's configuration may be
-/// newer.
+/// Dials as configured. Falls back to TCP if QUIC fails, and to encryption if the peer accepts nothing else, because the peer's
+/// configuration may be newer.
 pub(crate) async fn dial(context: &TunnelContext, peer: &Peer, label: u8) -> Result<Ready, HandshakeError> {
     let config = peer.config();
     if configured(&config) == Kind::Quic && peer.may_try_quic(label, Instant::now()) {
         match dial_as(context, &config, label, Kind::Quic).await {
-            // QUIC works: the refusal is the peer's own.
+            // QUIC works: the peer itself has refused the stream.
             Err(HandshakeError::TurnedAway(status)) => return Err(HandshakeError::TurnedAway(status)),
             Err(error) => give_up_quic(context, peer, label, &error),
             ready => return ready,
@@ -100,6 +100,6 @@ pub(crate) fn give_up_quic(context: &TunnelContext, peer: &Peer, label: u8, erro
     let timing = &context.config.timing;
     if let Some(pause) = peer.give_up_quic(label, Instant::now(), (timing.quic, timing.switch)) {
         context.counters.quic_fallbacks.add(1);
-        info!(peer = %peer.agent, label, %error, ?pause, "no stream over QUIC: TCP for now");
+        info!(peer = %peer.agent, label, %error, ?pause, "QUIC failed: streams use TCP for now");
     }
 }

@@ -1,9 +1,9 @@
-//! Replaces streams of the wrong kind: plain if the configuration now asks for encryption, TCP if it asks for QUIC, or the reverse; also after
-//! QUIC has failed, as it may work by now.
+//! Replaces streams of the wrong kind: plain streams if the configuration now requires encryption, TCP streams if it selects QUIC, or the
+//! reverse. Also replaces TCP streams after QUIC has failed, because QUIC may work by now.
 //!
 //! The dialer establishes the new stream first, then closes the old one; sessions retransmit the bytes in flight on the old stream. If the
-//! dialer does not (its configuration is older, or it does not support encryption), the acceptor closes plain streams after a while, a few at a
-//! time. Either end alone can enforce encryption; neither can drop it alone: the stream then stays as it is.
+//! dialer does not (its configuration is older, or it does not support encryption), the acceptor closes plain streams after a while, a few
+//! at a time. Either end alone can enforce encryption; only both ends together can drop it: until then the stream stays encrypted.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -51,7 +51,7 @@ pub(crate) async fn replacement(
         let dialed = dial_as(context, &config, label, wished).await;
         match dialed.and_then(|ready| register(context, peer, ready, label)) {
             Ok(started) => {
-                info!(peer = %peer.agent, label, is = ?wished, "a stream takes the place of one of the other kind");
+                info!(peer = %peer.agent, label, is = ?wished, "stream replaced by one of another kind");
                 return started;
             }
             Err(error) => {
@@ -59,14 +59,14 @@ pub(crate) async fn replacement(
                 if wished == Kind::Quic {
                     give_up_quic(context, peer, label, &error);
                 }
-                debug!(peer = %peer.agent, label, %error, "no stream to take the place of one of the wrong kind");
+                debug!(peer = %peer.agent, label, %error, "cannot replace a stream of the wrong kind");
                 sleep(pause(&error, timing)).await;
             }
         }
     }
 }
 
-/// Pause before the next attempt, as a peer that refuses plain streams will do so for a while.
+/// Pause before the next attempt, because a peer that refuses plain streams will do so for a while.
 fn pause(error: &HandshakeError, timing: &Timing) -> Duration {
     match error {
         HandshakeError::TurnedAway(WelcomeStatus::EncryptedOnly) => timing.switch,
@@ -109,7 +109,7 @@ mod tests {
         while left > 0 {
             let now = timing.switch + timing.ping * seconds;
             let ended = (0..left).filter(|before| patience(&timing, *before) <= now).count();
-            assert!(seconds > 0 || ended == 1, "the first goes alone");
+            assert!(seconds > 0 || ended == 1, "the first stream closes alone");
             left -= u32::try_from(ended).unwrap();
             seconds += 1;
         }

@@ -1,4 +1,4 @@
-//! Begins sessions, for a host that has connected here or for a peer's Open.
+//! Starts sessions, for a host that has connected here or for a peer's Open.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ pub(crate) fn open(
     request: OpenRequest,
     host: TcpStream,
 ) -> Result<SessionHandle, RefuseReason> {
-    // From here on every error resets the host.
+    // On an error, dropping this value resets the host.
     let host = context
         .host(Leg { socket: host, routers: request.routers })
         .map_err(|_| RefuseReason::SessionLimit)?;
@@ -68,7 +68,7 @@ pub(crate) fn open(
     Ok(SessionHandle { mailbox, progress, end })
 }
 
-/// Begins a session that a peer opens.
+/// Starts a session that a peer opens.
 pub(crate) fn begin_egress(
     context: &Arc<TunnelContext>,
     peer: &Arc<Peer>,

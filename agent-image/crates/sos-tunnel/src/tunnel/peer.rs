@@ -1,4 +1,4 @@
-//! One peer: its streams, its sessions, and the sessions that wait for room on a stream.
+//! One peer: its streams, its sessions, and the sessions that wait for buffer space on a stream.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -55,9 +55,9 @@ struct PeerState {
 /// Reason for rejecting a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rejected {
-    /// The peer's boot id is older than one already seen.
+    /// The peer's boot id is older than a boot id already seen.
     OldBoot,
-    /// The stream is plain, and encryption is required since its handshake began.
+    /// The stream is plain, and encryption has become required since its handshake started.
     Plain,
 }
 
@@ -218,7 +218,7 @@ impl Peer {
         lock(&self.state).streams.iter().for_each(|stream| stream.close());
     }
 
-    /// Asks the peer to open no more sessions towards this agent.
+    /// Requests that the peer open no more sessions towards this agent.
     pub(crate) fn send_go_away(&self) {
         lock(&self.state).streams.iter().for_each(|stream| stream.push(of_stream(Body::GoAway)));
     }
@@ -232,13 +232,13 @@ impl Peer {
         lock(&self.state).streams.iter().for_each(|stream| stream.say_willing(changes));
     }
 
-    /// Handles a Willing frame. The latest one may arrive first, on another stream.
+    /// Handles a Willing frame. Frames on different streams may overtake each other: the highest count is in force.
     pub(crate) fn handle_willing(&self, changes: Willingness) {
         let mut state = lock(&self.state);
         state.willingness = state.willingness.max(changes);
     }
 
-    /// Sends a frame about a session that has not begun, on the stream with the earliest expected arrival. False if no stream accepts it.
+    /// Sends a frame about a session that has not started, on the stream with the earliest expected arrival. False if no stream accepts it.
     pub(crate) fn send_ahead(&self, body: Body, labels: Labels, now: Instant) -> bool {
         let streams = lock(&self.state).streams.clone();
         let usable = streams.iter().filter(|stream| stream.takes_connect && labels.contains(stream.label));
@@ -259,7 +259,7 @@ impl Peer {
         lock(&self.state).streams.iter().map(|stream| stream.rtt()).min().unwrap_or(Duration::ZERO)
     }
 
-    /// Recent rate of hosts behind the peer, in bytes per second. It decays, as paths change.
+    /// Recent rate of hosts behind the peer, in bytes per second. It decays, because paths change.
     pub(crate) fn known_rate(&self, now: Instant) -> f64 {
         lock(&self.rate).map_or(0.0, |(rate, at)| {
             let halves = now.saturating_duration_since(at).as_secs_f64() / RATE_HALF_LIFE.as_secs_f64();
@@ -313,7 +313,8 @@ impl Peer {
         number
     }
 
-    /// Ends a session. Returns whether it was registered: a session of the peer's earlier boot is not, and a new one may have its number.
+    /// Ends a session; returns true if it was registered. A session of an earlier boot of the peer is not registered, and a new session may
+    /// have its number.
     pub(crate) fn end_session(
         &self,
         (number, mailbox): (SessionNumber, &Arc<Mailbox>),
@@ -372,10 +373,10 @@ impl Peer {
         Delivery::Unknown
     }
 
-    // --- sessions that wait for room ---
+    // --- sessions that wait for buffer space ---
 
-    /// Queues a session that has frames to send while none of its streams has room. `all_streams`: the session uses every stream, including
-    /// reserved ones.
+    /// Queues a session that has frames to send while none of its streams has buffer space. `all_streams`: the session uses every stream,
+    /// including reserved ones.
     pub(crate) fn wait_for_room(&self, mailbox: &Arc<Mailbox>, labels: Labels, all_streams: bool) {
         if mailbox.start_waiting(all_streams) {
             let mut room_waiters = lock(&self.room_waiters);
@@ -384,8 +385,8 @@ impl Peer {
         }
     }
 
-    /// Wakes the session that has waited longest for room on a stream of this label. That session may not use this stream, so the first session
-    /// that uses every stream is woken as well. Returns whether a session was woken.
+    /// Wakes the session that has waited longest for buffer space on a stream of this label. That session may not use this stream, so the
+    /// first session that uses every stream is woken, too. Returns true if a session was woken.
     pub(crate) fn wake_next(&self, label: u8) -> bool {
         if !self.others_wait() {
             return false;
@@ -406,13 +407,13 @@ impl Peer {
         first.is_some()
     }
 
-    /// True if a session waits for room.
+    /// True if a session waits for buffer space.
     pub(crate) fn others_wait(&self) -> bool {
         self.room_waiter_count.load(Ordering::Acquire) > 0
     }
 }
 
-/// Removes the first waiting session that may use streams of this label and is wanted, and drops closed sessions.
+/// Removes the first waiting session that may use streams of this label and for which `wanted` is true, and drops closed sessions.
 fn take_from(
     room_waiters: &mut VecDeque<(Labels, Arc<Mailbox>)>,
     label: u8,
@@ -450,7 +451,7 @@ impl PeerState {
         !self.retired && !self.going_away && self.usable().next().is_some()
     }
 
-    /// Streams that sessions may use: plain streams that are being closed remain for a moment.
+    /// Streams that sessions may use. If sessions must be encrypted, plain streams that are being closed are excluded.
     fn usable(&self) -> impl Iterator<Item = &Arc<Stream>> {
         let only = self.config.encrypted_only;
         self.streams.iter().filter(move |stream| !only || stream.kind.is_encrypted())
@@ -481,7 +482,7 @@ mod tests {
             let pause = Duration::from_secs(seconds);
             assert!(peer.may_try_quic(0, now));
             assert_eq!(peer.give_up_quic(0, now, bounds), Some(pause));
-            assert_eq!(peer.give_up_quic(0, now, bounds), None, "known");
+            assert_eq!(peer.give_up_quic(0, now, bounds), None, "a pause is already in force");
             now += pause;
             assert!(!peer.may_try_quic(0, now - Duration::from_millis(1)));
             assert!(peer.may_try_quic(1, now));
@@ -504,7 +505,11 @@ mod tests {
             let waits = |session| room_waiters.iter().any(|(_, waiting)| Arc::ptr_eq(waiting, session));
             (woken, sessions.iter().map(waits).collect::<Vec<_>>())
         };
-        assert_eq!(wake(1), (false, vec![true, true, false, true, true, true]), "none may use it");
+        assert_eq!(
+            wake(1),
+            (false, vec![true, true, false, true, true, true]),
+            "no session may use this label"
+        );
         assert_eq!(wake(0), (true, vec![false, true, false, false, true, true]));
         assert_eq!(wake(0), (true, vec![false, false, false, false, false, true]));
         assert_eq!(wake(0), (true, vec![false; 6]));
@@ -512,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_willingness_counts_in_whatever_order_it_arrives() {
+    fn the_latest_willingness_counts_in_any_arrival_order() {
         let config = PeerConfig::new(AgentId([2; 16]), SiteId(2), Ipv4Addr::LOCALHOST, 1);
         let peer = Peer::new(AgentId([1; 16]), config, &Arc::default());
         for (said, holds) in [(1, false), (4, true), (3, true), (5, false), (4, false)] {

@@ -13,7 +13,7 @@ use crate::tunnel::peer::Peer;
 use crate::tunnel::registration::register;
 use crate::tunnel::stream_task::run;
 
-/// Starts a task for every slot of a peer that has none.
+/// Starts a task for every slot of a peer that has no task yet.
 pub(crate) fn keep_streams(context: &Arc<TunnelContext>, peer: &Arc<Peer>) {
     let mut slots = lock(&context.slots.0);
     for (label, count) in peer.config().streams {

@@ -39,7 +39,7 @@ pub(crate) fn register(
     let registration = Registration { context: Arc::clone(context), peer: Arc::clone(peer), stream };
     context.publish_willing();
     let kind = registration.stream.kind;
-    info!(peer = %peer.agent, label, ?kind, rtt = ?established.rtt, "stream stands");
+    info!(peer = %peer.agent, label, ?kind, rtt = ?established.rtt, "stream established");
     if context.is_draining() {
         registration.stream.push(of_stream(Body::GoAway));
     }

@@ -55,7 +55,7 @@ impl PendingHandshakes {
         lock(&self.tasks).len()
     }
 
-    /// Removes an ended handshake. Returns whether its result is still wanted.
+    /// Removes an ended handshake. Returns true if its result is still wanted.
     pub(super) fn remove(&self, id: u64) -> bool {
         let mut tasks = lock(&self.tasks);
         let before = tasks.len();

@@ -15,17 +15,17 @@ use tokio::net::{TcpListener, TcpStream};
 
 pub(crate) const NEAR: AgentId = AgentId([1; 16]);
 pub(crate) const FAR: AgentId = AgentId([2; 16]);
-/// Longest wait of any test; never the quantity a test measures.
+/// Maximum wait of any test; never the quantity that a test measures.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, what).await.expect("it happens at all")
+    tokio::time::timeout(PATIENCE, what).await.expect("completes in time")
 }
 
-/// Key 2, the same everywhere.
+/// Key 2, the same at both agents.
 pub(crate) const KEY_2: [u8; 32] = [9; 32];
 
-/// Key 1, and the id of the one to send with.
+/// Key 1, and the id of the key to send with.
 pub(crate) struct TestKeys(pub(crate) [u8; 32], pub(crate) u16);
 
 impl TestKeys {
@@ -49,14 +49,14 @@ impl Keys for TestKeys {
     }
 }
 
-/// Streams of one side, to cut them, and whether new ones are refused.
+/// Handles of the streams, for cutting them, and switches that make streams fail.
 #[derive(Default)]
 pub(crate) struct Cuttable {
     handles: Mutex<Vec<TransportHandle>>,
     /// Streams at the far agent.
     far_lines: Mutex<Vec<TransportHandle>>,
     pub(crate) refuses: AtomicBool,
-    /// Drops datagrams that would begin a stream.
+    /// Drops datagrams that would start a stream.
     pub(crate) deaf: AtomicBool,
     /// Number of established streams that panic.
     pub(crate) panics: AtomicUsize,
@@ -72,7 +72,7 @@ impl Cuttable {
         }
     }
 
-    /// Part of all bytes from here that each stream has carried, largest first.
+    /// Share of all bytes from the near agent on each stream, largest first.
     pub(crate) fn parts(&self) -> Vec<f64> {
         Self::parts_of(&self.handles)
     }
@@ -93,12 +93,12 @@ impl Cuttable {
     }
 }
 
-/// A kernel with large buffers would accept at once what is sent slowly then.
+/// Limits the send buffer of a paced stream. With large buffers, the kernel would immediately accept bytes that it then sends slowly.
 fn slow_down(socket: &TcpStream, pacing: Option<u64>) -> std::io::Result<()> {
     pacing.map_or(Ok(()), |_| SockRef::from(socket).set_send_buffer_size(64 << 10))
 }
 
-/// Streams that can be cut if it dials them, with a limited rate in bytes a second.
+/// Factory of streams with a limited rate in bytes per second; dialed streams can be cut.
 pub(crate) struct Dial {
     cuttable: Arc<Cuttable>,
     dials: bool,
@@ -143,13 +143,13 @@ impl Sockets for Dial {
 pub(crate) struct Servers {
     pub(crate) ended: Mutex<Vec<(OpenInfo, SessionEnd)>>,
     pub(crate) compress: AtomicBool,
-    /// Most streams of a path for data of the far agent; 0: no number.
+    /// Maximum number of streams per path for data of the far agent; 0: not set.
     pub(crate) most: AtomicUsize,
     /// Number of sessions that panic when they connect to their server.
     pub(crate) panics: AtomicUsize,
 }
 
-/// Panics that many times, as a bug would.
+/// Panics the given number of times, as a bug would.
 fn provoke(times: &AtomicUsize) {
     let left = times.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
     assert!(left.is_err(), "a bug that the test asks for");
@@ -180,17 +180,17 @@ pub(crate) struct Setup {
     pub(crate) limits: Limits,
     pub(crate) timing: Timing,
     pub(crate) near_key: [u8; 32],
-    /// The key that the dialer sends with.
+    /// Id of the key that the dialer sends with.
     pub(crate) key_id: u16,
-    /// Encryption at near and far.
+    /// Encryption at the near and the far agent.
     pub(crate) encrypted: (bool, bool),
-    /// Compression at near and far.
+    /// Compression at the near and the far agent.
     pub(crate) compress: (bool, bool),
-    /// Most bytes a second that a stream sends.
+    /// Maximum rate of a stream in bytes per second.
     pub(crate) pacing: Option<u64>,
     /// Parallelism.
     pub(crate) parallelism: usize,
-    /// Most streams of a path for data of a session's near and far agents.
+    /// Maximum number of streams per path for data of the near and the far agent.
     pub(crate) most: (Option<usize>, Option<usize>),
     pub(crate) protocol: Protocol,
 }
@@ -247,7 +247,7 @@ pub(crate) fn tunnel(
             parallelism: setup.parallelism,
         }),
         egress: Arc::new(Connect(Arc::clone(servers))),
-        // One agent has its gates in eBPF, where the kernel lets it, and the other in classic BPF.
+        // The near agent has its gates in eBPF, if the kernel permits, and the far agent in classic BPF.
         segment_marks: SegmentMarks::new().ok().filter(|_| agent == NEAR).map(Arc::new),
     })
 }
@@ -310,7 +310,7 @@ impl Net {
     pub(crate) async fn new(setup: Setup) -> Self {
         let net = Self::unconnected(setup).await;
         net.wait_for_streams(setup.streams as u64).await;
-        // Windows have to fit, too.
+        // The windows of QUIC streams must fit the memory limit, too.
         if setup.limits.memory >= Limits::default().memory {
             let quic = if setup.protocol == Protocol::Quic { setup.streams as u64 } else { 0 };
             assert_eq!((net.near.stats().streams_quic, net.far.stats().streams_quic), (quic, quic));
@@ -338,7 +338,7 @@ impl Net {
         self.near.open(request, host)
     }
 
-    /// Session of a client's connection to `server`.
+    /// Request for a session of a client's connection to `server`.
     pub(crate) fn request(&self, host: &TcpStream, server: SocketAddr) -> OpenRequest {
         let from = host.peer_addr().unwrap();
         let (SocketAddr::V4(from), SocketAddr::V4(server)) = (from, server) else { panic!("IPv4 only") };
@@ -358,7 +358,7 @@ impl Net {
         }
     }
 
-    /// A connection through both agents, as its two ends see it.
+    /// A connection through both agents: the sockets of both hosts, and the session.
     pub(crate) async fn pair(&self) -> (TcpStream, TcpStream, SessionHandle) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let (client, session) = self.connect(listener.local_addr().unwrap()).await;
@@ -375,7 +375,7 @@ impl Net {
     }
 }
 
-/// A client, and its connection as the near agent sees it.
+/// A client, and the near agent's socket of the client's connection.
 pub(crate) async fn client() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -383,7 +383,7 @@ pub(crate) async fn client() -> (TcpStream, TcpStream) {
     (client, host)
 }
 
-/// Polls a condition that other tasks bring about.
+/// Waits for a condition that other tasks fulfill.
 pub(crate) async fn until(condition: impl Fn() -> bool) {
     soon(async {
         while !condition() {

@@ -1,4 +1,4 @@
-//! Delivery to the host: tracking how many of its bytes the host has acknowledged (frame.md clause 8).
+//! Delivery to the host, and polling of the host's acknowledgement (frame.md clause 8).
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,8 @@ use crate::session::host::Host;
 
 /// Poll interval of the host's acknowledgement: short after new bytes or progress, increasing for a slow host.
 const LOOK: Duration = Duration::from_millis(2);
-/// Fewer unacknowledged bytes need no prompt poll: the other agent's host may be further ahead anyway, and most hosts send little at once.
+/// Below this number of unacknowledged bytes no prompt poll is needed: the other agent's host may be further ahead anyway, and most hosts
+/// send little at a time.
 const LITTLE: u64 = 64 << 10;
 const LOOK_LITTLE: Duration = Duration::from_millis(50);
 const LOOK_MAX: Duration = Duration::from_millis(500);

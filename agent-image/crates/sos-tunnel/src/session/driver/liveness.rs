@@ -21,7 +21,7 @@ const LOOK_MAX: Duration = Duration::from_millis(250);
 /// Validity of a report of a silent host.
 const SILENCE_HOLDS: Duration = Duration::from_secs(5);
 
-/// A probe of this agent's host, for the other agent.
+/// A running probe of this agent's host, requested by the other agent.
 #[derive(Debug)]
 struct Asking {
     opaque: u64,
@@ -33,12 +33,12 @@ struct Asking {
 #[derive(Debug, Default)]
 pub(super) struct Liveness {
     watched: Option<Arc<HostSignals>>,
-    /// Filter of this agent's host's segments, by the state of the far host.
+    /// Filter for segments of this agent's host, set by the state of the far host.
     passes: Gate,
     asking: Option<Asking>,
     /// Number of the last Probe sent.
     sent: u64,
-    /// End of the far host's silence, unless silence is reported again.
+    /// End of the reported silence of the far host, unless a new report arrives.
     silent_until: Option<Instant>,
 }
 
@@ -64,7 +64,7 @@ impl Liveness {
 }
 
 impl Driver {
-    /// Starts the sweeps of the host's connection.
+    /// Adds the host's connection to the liveness sweeps.
     pub(super) fn watch_host(&mut self) {
         if let Some(host) = &self.host {
             self.liveness.watched = Some(self.context.sweeps.watch(host, &self.mailbox));
@@ -85,7 +85,7 @@ impl Driver {
         }
     }
 
-    /// Asks about the far host. Until the answer, probes of this agent's host stay unanswered.
+    /// Queries the state of the far host. Until the answer arrives, probes of this agent's host stay unanswered.
     fn ask(&mut self) {
         let opaque = self.liveness.sent + 1;
         if self.session.is_opened() && self.tell(Body::Probe { opaque }) {
@@ -96,7 +96,7 @@ impl Driver {
         }
     }
 
-    /// Handles the other agent's question about this agent's host.
+    /// Handles the other agent's query about this agent's host.
     pub(super) fn handle_probe(&mut self, opaque: u64, now: Instant) {
         let Some(host) = &mut self.host else { return };
         if host.info().is_some_and(|info| info.quiet < FRESH) {
@@ -107,7 +107,7 @@ impl Driver {
         } else {
             self.liveness.asking =
                 Some(Asking { opaque, since: now, look_at: now + FIRST_LOOK, pause: FIRST_LOOK });
-            // The host's answer must pass, whatever the far host's state.
+            // The host's answer must pass, whatever the state of the far host.
             host.set_gate(Gate::Open);
             host.probe(true);
             self.note_gate();
@@ -121,7 +121,7 @@ impl Driver {
     pub(super) fn handle_host_state(&mut self, opaque: u64, silent: bool, now: Instant) {
         if silent {
             self.liveness.silent_until = Some(now + SILENCE_HOLDS);
-            // The far host had sent the unacknowledged bytes while it was alive.
+            // The far host sent the unacknowledged bytes while it was alive, so their acknowledgement must pass.
             if self.delivery.unacknowledged == 0 {
                 self.set_gate(Gate::Closed);
             }
@@ -186,7 +186,7 @@ impl Driver {
 
     fn set_gate(&mut self, gate: Gate) {
         self.liveness.passes = gate;
-        // A pending answer must pass meanwhile.
+        // The filter must let a pending answer pass.
         if let Some(host) = self.host.as_mut().filter(|_| self.liveness.asking.is_none()) {
             host.set_gate(gate);
         }
@@ -199,7 +199,7 @@ impl Driver {
         self.note_gate();
     }
 
-    /// Tells the sweeps the state of the filter.
+    /// Publishes the state of the filter to the sweeps.
     fn note_gate(&self) {
         if let Some(watched) = &self.liveness.watched {
             watched.held.store(self.gate() == Gate::NoProbes, Ordering::Release);

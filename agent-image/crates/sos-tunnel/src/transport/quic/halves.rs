@@ -41,12 +41,12 @@ impl Receiver {
     }
 }
 
-/// Writing direction of a QUIC stream. Dropping it closes the connection after sending the backlog for a moment.
+/// Writing direction of a QUIC stream. Dropping it closes the connection, after up to [`LINGER`] for the backlog.
 pub(crate) struct Sender {
     stream: SendStream,
     connection: Connection,
     steering: Arc<Steering>,
-    /// Bytes that the connection may hold, as last set.
+    /// Send window last set: maximum number of bytes that the connection may hold.
     room: u64,
 }
 
@@ -71,7 +71,8 @@ impl Sender {
         Ok(self.stream.write_chunks(&mut chunks[..count]).await?.bytes)
     }
 
-    /// Keeps the connection's backlog as short as its window allows. The limit is set only after large changes, as setting it costs a lock.
+    /// Keeps the connection's backlog as short as its window allows. The limit is set only after large changes, because setting it costs a
+    /// lock.
     fn make_room(&mut self) {
         let room = self.steering.room();
         if room.abs_diff(self.room) > self.room / 16 {

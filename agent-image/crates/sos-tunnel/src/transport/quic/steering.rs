@@ -1,4 +1,4 @@
-//! Congestion control of a QUIC stream: quinn's, observed and controlled as socket options control the kernel's.
+//! Congestion control of a QUIC stream: quinn's controllers, with statistics and settings like those of the kernel's socket options.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -123,7 +123,7 @@ impl Steering {
         self.slow_start.load(Ordering::Relaxed) != 0
     }
 
-    /// Backlog: zero while the window has room.
+    /// Backlog: zero while the window is not full.
     pub(super) fn unsent(&self, segment: u64) -> u64 {
         let full = self.in_flight() + segment >= self.window.load(Ordering::Relaxed);
         if full { self.unsent.load(Ordering::Relaxed) } else { 0 }
@@ -144,7 +144,7 @@ impl ControllerFactory for Steer {
     }
 }
 
-/// quinn's controller, replaced by another of quinn's controllers on request.
+/// Wrapper of one of quinn's controllers, which is replaced on request.
 struct Steered {
     inner: Box<dyn Controller>,
     control: Control,
@@ -172,7 +172,7 @@ impl Steered {
         }
     }
 
-    /// Replaces the controller if another one is requested; the new one starts with the current window.
+    /// Replaces the controller if another congestion control is requested; the new controller starts with the current window.
     fn change(&mut self, now: Instant) {
         let wished = self.steering.control();
         if wished != self.control {

@@ -1,7 +1,7 @@
 //! Detects unacknowledged data over QUIC.
 
-/// Acknowledgement state. quinn also reports packets that contain only acknowledgements to congestion control, although these are never
-/// acknowledged: by its bytes in flight, a connection that sent last would wait forever.
+/// Acknowledgement state. quinn also reports packets that contain only acknowledgements to congestion control, although such packets are
+/// never acknowledged. Judged by its bytes in flight, a connection that sent the last packet would wait forever.
 #[derive(Debug, Default)]
 pub(super) struct Unanswered {
     acknowledged: u64,
@@ -32,15 +32,15 @@ mod tests {
         let mut unanswered = Unanswered::default();
         assert!(!unanswered.look(0, 0));
         assert!(unanswered.look(0, 1));
-        assert!(unanswered.look(0, 1), "still");
+        assert!(unanswered.look(0, 1), "still unanswered");
         assert!(!unanswered.look(100, 1));
     }
 
     #[test]
-    fn a_frame_acknowledged_at_once_is_not_unanswered() {
+    fn a_frame_acknowledged_immediately_is_not_unanswered() {
         let mut unanswered = Unanswered::default();
         assert!(!unanswered.look(100, 1));
-        assert!(!unanswered.look(100, 1), "whatever is in flight");
+        assert!(!unanswered.look(100, 1), "for any number of bytes in flight");
     }
 
     #[test]

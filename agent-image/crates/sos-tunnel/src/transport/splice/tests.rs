@@ -16,7 +16,7 @@ fn text(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
 }
 
-/// These bytes, received in one read.
+/// Receives these bytes in one read.
 fn kept(pipes: &Arc<PipePool>, bytes: &[u8]) -> Kept {
     let (mut near, far) = pair();
     near.write_all(bytes).unwrap();
@@ -56,7 +56,7 @@ fn kept_bytes_can_be_sent_repeatedly_and_in_parts() {
 }
 
 #[test]
-fn given_bytes_and_those_before_them_are_dropped() {
+fn given_bytes_and_all_bytes_before_them_are_dropped() {
     let (pipes, text) = (Arc::<PipePool>::default(), text(100_000));
     let whole = kept(&pipes, &text);
     let (near, mut far) = pair();
@@ -87,7 +87,11 @@ fn few_bytes_are_in_memory_and_none_at_the_end() {
     assert_eq!(pipes.receive(&far, 60).unwrap().unwrap(), Payload::from(text(60)));
     assert_eq!(pipes.receive(&far, 1000).unwrap().unwrap().len(), 40);
     assert!(pipes.receive(&far, 1000).is_none());
-    assert_eq!((pipes.lent.load(Ordering::Relaxed), lock(&pipes.idle).len()), (0, 1), "one for all");
+    assert_eq!(
+        (pipes.lent.load(Ordering::Relaxed), lock(&pipes.idle).len()),
+        (0, 1),
+        "one pipe for all reads"
+    );
 }
 
 #[test]
@@ -98,7 +102,7 @@ fn beyond_the_limit_kept_bytes_are_copied() {
     let (_near, far) = pair();
     assert!(pipes.receive(&far, 1000).is_none());
     assert!(!TeePipe::default().fill(&both[0]).unwrap());
-    assert_eq!(read(&both[0]).unwrap(), text, "through the one that is always there");
+    assert_eq!(read(&both[0]).unwrap(), text, "through the scratch pipe");
     assert_eq!(read(&both[1]).unwrap(), text);
     drop(both);
     assert!(pipes.receive(&far, 1000).is_some());
@@ -108,7 +112,7 @@ fn beyond_the_limit_kept_bytes_are_copied() {
 fn a_process_refused_more_pipes_uses_those_it_has() {
     let pipes = Arc::<PipePool>::default();
     let limited = Arc::clone(&pipes);
-    // Bytes dropped by one thread are kept by the other threads.
+    // Capabilities dropped by one thread are kept by the other threads.
     let bound = std::thread::spawn(move || {
         let none = rustix::thread::CapabilitySet::empty();
         let sets = rustix::thread::CapabilitySets { effective: none, permitted: none, inheritable: none };

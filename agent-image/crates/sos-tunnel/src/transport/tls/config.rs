@@ -117,7 +117,7 @@ fn never_tls12() -> Result<HandshakeSignatureValid, Error> {
     Err(Error::PeerIncompatible(PeerIncompatible::ServerTlsVersionIsDisabledByOurConfig))
 }
 
-/// Common code of the verifiers of both sides, which are two traits.
+/// Methods common to the verifiers of both sides, which have different traits.
 macro_rules! signed_by_raw_keys {
     () => {
         fn verify_tls12_signature(
@@ -148,7 +148,7 @@ macro_rules! signed_by_raw_keys {
     };
 }
 
-/// Accepts one key and no other.
+/// Accepts exactly one key.
 #[derive(Debug)]
 struct Exactly(CertificateDer<'static>);
 

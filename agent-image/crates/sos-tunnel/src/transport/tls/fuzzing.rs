@@ -9,7 +9,7 @@ use super::record::{Opener, Sealer};
 
 /// Length of a long write: more than a record holds.
 const MANY: usize = 17_000;
-/// Bytes of records after which nothing more is written, as more would only take time.
+/// Bytes of records after which writing stops, because more would only take time.
 const ENOUGH: usize = 20_000;
 /// Maximum number of pieces in which the bytes arrive.
 const MAX_PIECES: usize = 256;
@@ -18,7 +18,7 @@ fn secrets() -> ConnectionTrafficSecrets {
     ConnectionTrafficSecrets::Chacha20Poly1305 { key: AeadKey::from([7; 32]), iv: Iv::from([7; 12]) }
 }
 
-/// Bytes from the wire, and the peer's own bytes up to the first forged one.
+/// Bytes on the wire, and the peer's own bytes up to the first forged byte.
 struct Wire {
     sealer: Sealer,
     bytes: Vec<u8>,
@@ -60,7 +60,7 @@ impl Wire {
     }
 }
 
-/// Checks that records, however they are cut, yield the peer's bytes in order, up to the first forged one.
+/// Checks that records, for any cut of the wire, yield the peer's bytes in order, up to the first forged byte.
 ///
 /// The first byte of `data` selects how the wire is cut; then follow events: a type byte, a length byte, and that many bytes.
 ///
@@ -95,10 +95,10 @@ fn read(wire: &Wire, cut: usize) {
         loop {
             match opener.open(&mut out, cut + 1) {
                 Ok(0) => break,
-                Ok(_) => assert!(wire.said.starts_with(&out), "what the peer said"),
+                Ok(_) => assert!(wire.said.starts_with(&out), "the peer's bytes"),
                 Err(_) => return assert!(!wire.honest, "an error without a reason"),
             }
         }
     }
-    assert!(!wire.honest || out == wire.said, "all of it");
+    assert!(!wire.honest || out == wire.said, "all of the peer's bytes");
 }

@@ -20,7 +20,7 @@ use super::{PairKeyName, TlsError, server_name};
 /// Maximum number of bytes buffered for the handshake: a record of the maximum size. Less than 2 KiB is needed.
 const MAX_INCOMING: usize = 17 << 10;
 
-/// Runs the dialer's side. `name` is the pair key's name at the acceptor, which names this site.
+/// Runs the dialer's side. `name` is the name of the pair key at the acceptor, which contains this site.
 pub(crate) async fn dial(
     socket: &mut TcpStream,
     key: &Key,

@@ -19,7 +19,7 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// Derives both ends' keys from the pair key; `own` selects this end's.
+    /// Derives the keys of both ends from the pair key; `own` selects the key of this end.
     pub(super) fn derive(pair: &Key, own: StreamEndpoint) -> Result<Self, rustls::Error> {
         let other = match own {
             StreamEndpoint::Dialer => StreamEndpoint::Acceptor,

@@ -128,7 +128,7 @@ impl Opener {
             || header[1..3] != VERSION
             || length > MAX_SEALED
         {
-            return Err(invalid("no record"));
+            return Err(invalid("not a record of application data"));
         }
         let from = self.opened + HEADER;
         let Some(sealed) = self.incoming.get_mut(from..from + length) else { return Ok(false) };
@@ -136,7 +136,7 @@ impl Opener {
             InboundOpaqueMessage::new(ContentType::ApplicationData, ProtocolVersion::TLSv1_2, sealed);
         let plain = self.cipher.decrypt(message, self.next).map_err(io::Error::other)?;
         if plain.typ != ContentType::ApplicationData {
-            return Err(invalid("nothing but bytes of the stream belongs here"));
+            return Err(invalid("a record of another type than application data"));
         }
         // In TLS 1.3 nothing precedes the sealed bytes: the opened bytes start at the same position.
         self.plain = from..from + plain.payload.len();
@@ -145,7 +145,7 @@ impl Opener {
         Ok(true)
     }
 
-    /// Moves the unopened bytes to the front, to make room for at least [`INCOMING`] bytes. All opened bytes must have been taken.
+    /// Moves the unopened bytes to the front, so that at least [`INCOMING`] more bytes fit. All opened bytes must have been taken.
     pub(crate) fn make_room(&mut self) -> usize {
         debug_assert!(self.plain.is_empty());
         let (from, end) = (self.opened, self.incoming.len());
@@ -173,6 +173,6 @@ fn key_and_iv(
         ConnectionTrafficSecrets::Aes128Gcm { key, iv }
         | ConnectionTrafficSecrets::Aes256Gcm { key, iv }
         | ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv } => Ok((key, iv)),
-        _ => Err(rustls::Error::General("a cipher nobody asked for".to_owned()).into()),
+        _ => Err(rustls::Error::General("a cipher that was not offered".to_owned()).into()),
     }
 }

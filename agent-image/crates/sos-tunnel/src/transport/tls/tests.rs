@@ -147,16 +147,16 @@ async fn changed_missing_and_replayed_records_are_rejected() {
         opener.incoming.extend_from_slice(record);
         opener.open(&mut out, 64)
     };
-    assert!(offer(&mut opener, &records[1]).is_err(), "one is missing");
+    assert!(offer(&mut opener, &records[1]).is_err(), "a record is missing");
     let ((mut sealer, _), (_, mut opener)) = shaken().await;
     let mut records = Vec::new();
     sealer.seal(&[b"one"], usize::MAX, &mut records).unwrap();
     assert_eq!(offer(&mut opener, &records[0]).unwrap(), 3);
-    assert!(offer(&mut opener, &records[0]).is_err(), "again");
+    assert!(offer(&mut opener, &records[0]).is_err(), "a replayed record");
     let ((mut sealer, _), (_, mut opener)) = shaken().await;
     sealer.seal(&[b"two"], usize::MAX, &mut records).unwrap();
     *records[1].last_mut().unwrap() ^= 1;
-    assert!(offer(&mut opener, &records[1]).is_err(), "changed");
+    assert!(offer(&mut opener, &records[1]).is_err(), "a changed record");
     let ((..), (_, mut opener)) = shaken().await;
     assert!(offer(&mut opener, &[0x17, 3, 3, 0xff, 0xff]).is_err(), "too long for a record");
 }
@@ -169,7 +169,7 @@ async fn an_exhausted_key_seals_no_more_records() {
     let mut records = Vec::new();
     assert!(sealer.seal(&[&[0; record::MAX_PLAIN]], usize::MAX, &mut records).is_ok());
     assert!(sealer.seal(&[&[0; record::MAX_PLAIN + 1]], usize::MAX, &mut records).is_err());
-    assert_eq!(records.len(), 2, "what is still good for something is used");
+    assert_eq!(records.len(), 2, "the key is used up to its limit");
 }
 
 #[tokio::test]
