@@ -1,5 +1,6 @@
-//! Reads agent-configs from standard input, one a line, and makes of each what the agent makes of it before it takes a client: the commands
-//! for its network namespace and the rules that arm it. Prints `LINE: error` for each that is refused or ends in a panic (scripts/worlds.py).
+//! Reads agent-configs from standard input, one per line, and renders for each the output of an agent's start-up: the commands for the
+//! network namespace and the nft rules that arm the agent. Prints `LINE: error` for each agent-config that is refused or causes a panic
+//! (scripts/worlds.py).
 
 use std::io::{self, BufRead, Write};
 use std::panic::catch_unwind;
@@ -32,7 +33,7 @@ fn take(document: &[u8]) -> Result<(), String> {
     let agents = config.peers.iter().flat_map(|peer| &peer.agents).map(|agent| agent.id).collect();
     let armed = Coverage::default().armed(&config, &agents, &Unreachable::default());
     if nft::arm(&armed, None).is_empty() {
-        return Err("nothing arms the agent".to_owned());
+        return Err("the nft script that arms the agent is empty".to_owned());
     }
     Ok(())
 }

@@ -17,7 +17,7 @@ pub fn counter() -> Counter {
     BUGS.clone()
 }
 
-/// Logs and counts panics, in whatever task or thread they happen.
+/// Logs and counts the panics of all tasks and threads.
 pub fn count_panics() {
     panic::set_hook(Box::new(|panic| {
         BUGS.inc();
@@ -26,7 +26,7 @@ pub fn count_panics() {
     }));
 }
 
-/// Returns the value of `act`, or `None` after a panic. Shared state must be consistent at each step of `act`, as under a poisoned lock.
+/// Returns the value of `act`, or `None` after a panic. Shared state must be consistent after each step of `act`, since any step may panic.
 pub fn fence<T>(act: impl FnOnce() -> T) -> Option<T> {
     panic::catch_unwind(AssertUnwindSafe(act)).ok()
 }

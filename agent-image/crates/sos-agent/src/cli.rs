@@ -20,23 +20,23 @@ pub struct Cli {
     /// Folder for the last good configuration
     #[arg(long, value_name = "DIR", required_unless_present = "check")]
     pub state: Option<PathBuf>,
-    /// How the interface comes to be
+    /// Source of the agent's network interface
     #[arg(long, value_enum, default_value_t = Attach::Host)]
     pub attach: Attach,
     /// Form of the log on standard error; RUST_LOG filters it
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
-    /// Only check the configuration: prints what is wrong and exits 1, or prints ok and exits 0
+    /// Check the configuration and exit: print the error and exit 1, or print ok and exit 0
     #[arg(long)]
     pub check: bool,
 }
 
-/// How the agent gets its interface.
+/// Source of the agent's interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Attach {
     /// Make a network namespace and a veth pair; the outer end stays in this namespace
     Host,
-    /// This is the agent's own namespace already and the interface exists
+    /// Use this network namespace, which is the agent's own and already has the interface
     None,
 }
 

@@ -25,12 +25,12 @@ pub const MAX_PEERS: usize = 1_024;
 pub const MAX_SERVICES: usize = 4_096;
 /// Maximum number of prefixes or port ranges in one list (controller-config.md clause 4).
 pub const MAX_LIST: usize = 64;
-/// Maximum number of agents of one peer site: more do not fit into a site's address plan, and every list needs a bound.
+/// Maximum number of agents of one peer site. A site's address plan holds no more agents, and every list needs a bound.
 pub const MAX_AGENTS_PER_PEER: usize = 1_024;
 /// Path labels are 0 to 7 (node-config.md clause 9).
 pub const MAX_STREAM_PORTS: u16 = 8;
 
-/// A configuration error: place and description.
+/// A configuration error: JSON path and description.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {message}")]
 pub struct ConfigError {
@@ -103,7 +103,7 @@ pub struct Site {
 pub enum Rewrite {
     /// Switches change only MAC addresses: the agent uses the hosts' addresses.
     Transparent,
-    /// Switches rewrite addresses and ports: the agent sees its own, and each host sees the other host's.
+    /// Switches rewrite addresses and ports: the agent sees its own address and port, and each host sees those of the other host.
     OpenFlow,
 }
 
@@ -207,19 +207,19 @@ pub enum Role {
 pub enum Setup {
     /// Reactive: the controller sees every first SYN.
     Reactive,
-    /// Proactive: wildcard entries; the controller sees nothing.
+    /// Proactive: wildcard entries; the controller sees no SYN.
     Proactive,
 }
 
 /// Time at which a client of a proactive service is accepted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 pub enum Accept {
-    /// At once.
+    /// Immediately.
     #[default]
     Early,
-    /// At once if the server and port accepted recently, otherwise once the server has accepted.
+    /// Immediately if the server and port accepted a connection recently, otherwise after the server has accepted.
     Learned,
-    /// Once the server has accepted.
+    /// After the server has accepted.
     Confirmed,
 }
 
@@ -292,10 +292,10 @@ pub struct Transport {
     /// Encryption of the streams. Written only if they are encrypted, so that documents for older agents do not change.
     #[serde(default)]
     pub encryption: Encryption,
-    /// Compression of data. Written only if allowed, for the same reason.
+    /// Compression of data. Written only if allowed, so that documents for older agents do not change.
     #[serde(default)]
     pub compression: Compression,
-    /// Transport of the streams. Written only if QUIC, for the same reason.
+    /// Transport of the streams. Written only if QUIC, so that documents for older agents do not change.
     #[serde(default)]
     pub protocol: Protocol,
 }
@@ -315,7 +315,7 @@ pub enum Protocol {
 /// Encryption of streams.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 pub enum Encryption {
-    /// Authenticated when they open, and readable on the wire.
+    /// None: streams are authenticated by the handshake, but their data is readable on the path.
     #[default]
     None,
     /// TLS 1.3 (frame.md section 3).
@@ -329,7 +329,7 @@ pub enum Compression {
     /// None.
     #[default]
     None,
-    /// Compress while the agents measure that this makes a session faster (frame.md section 4).
+    /// Compress as long as the agents measure that compression makes a session faster (frame.md section 4).
     Adaptive,
 }
 
@@ -348,7 +348,7 @@ pub enum CongestionControl {
 }
 
 impl CongestionControl {
-    /// The configured one; `None`: the agent decides.
+    /// The configured congestion control, or `None` if the agent decides.
     #[must_use]
     pub fn fixed(self) -> Option<sos_pathctl::CongestionControl> {
         match self {
@@ -395,7 +395,8 @@ impl AgentConfig {
         Ok(config)
     }
 
-    /// Returns the fields of a new document that a running agent cannot change: identity, interface and listeners are set up only at start.
+    /// Returns the first changed field of a new document that a running agent cannot apply: identity, interface and listeners are set up
+    /// only at start.
     #[must_use]
     pub fn restart_reason(&self, next: &Self) -> Option<&'static str> {
         let changes = [
@@ -418,7 +419,7 @@ impl AgentConfig {
     }
 }
 
-/// Builds an error about structure; Serde names the object that lacks a field, not the field.
+/// Builds a structural error. Serde's path names only the object in which a field is missing, so this function appends the field.
 fn structural(path: &str, message: String) -> ConfigError {
     let missing = message.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
     // A key that is the empty string has an empty path.

@@ -27,7 +27,7 @@ use crate::policy::stream_pool::{self, DepartingPeers, OrderedLabels};
 use crate::syn_hold::injector::Hold;
 use crate::tasks::server_legs::ServerLegs;
 
-/// Maximum time that clients wait for nft to stop redirecting at a limit; nft needs some ten milliseconds.
+/// Maximum time for which clients wait at a limit until nft stops redirecting. nft needs about ten milliseconds.
 const DISARM_PATIENCE: Duration = Duration::from_secs(1);
 
 /// State that all tasks of one agent share.
@@ -74,7 +74,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl AgentContext {
-    /// State of one boot of an agent. `orders` is the socket on its own order port.
+    /// State of one run of an agent. `orders` is the socket bound to the agent's order port.
     #[must_use]
     pub fn new(
         config: AgentConfig,
@@ -114,7 +114,7 @@ impl AgentContext {
         }
     }
 
-    /// Sets the tunnel; once, before any task is started.
+    /// Sets the tunnel. Called once, before any task is started.
     pub fn set_tunnel(&self, tunnel: Tunnel) {
         let first = self.tunnel.set(tunnel).is_ok();
         debug_assert!(first, "the tunnel is set once");
@@ -156,7 +156,7 @@ impl AgentContext {
         Arc::clone(&lock(&self.keys))
     }
 
-    /// Puts new keys in force: for future messages and streams.
+    /// Puts new keys in force, for future messages and streams.
     pub fn set_keys(&self, keys: AgentKeys) {
         info!("keys read again");
         *lock(&self.keys) = Arc::new(keys);
@@ -169,14 +169,14 @@ impl AgentContext {
         self.tunnel().set_peers(peers);
     }
 
-    /// Drops peers that are no longer configured, once no session prepared with them can begin.
+    /// Drops peers that are no longer configured, as soon as no session prepared with them can begin.
     pub fn let_go(&self) {
         if lock(&self.leaving).expire(Instant::now()) {
             self.set_peers();
         }
     }
 
-    /// Notes the labels of an order, so that streams on them are opened.
+    /// Records the path labels of an order, so that streams with these labels are opened.
     pub fn note_labels(&self, prepare: &sos_wire::Prepare) {
         let new = lock(&self.ordered_labels).note(prepare);
         if new {
@@ -199,7 +199,7 @@ impl AgentContext {
     /// Inputs of the decision on new sessions.
     pub fn health(&self) -> Health {
         let stats = self.tunnel().stats();
-        // Each connection made ahead for a peer will become a session.
+        // Each server connection opened ahead for a peer will become a session.
         let ahead = lock(&self.server_legs).asked() as u64;
         Health {
             draining: self.draining(),
@@ -208,7 +208,7 @@ impl AgentContext {
         }
     }
 
-    /// True if the agent accepts more sessions. If not, peers and nft are notified at once.
+    /// True if the agent accepts more sessions. If not, peers and nft are notified immediately.
     pub fn look_for_room(&self) -> bool {
         let willing = arming::willing(&self.config(), self.health());
         if !willing {
@@ -218,9 +218,9 @@ impl AgentContext {
         willing
     }
 
-    /// Returns at once while this agent, and every agent towards which nft redirects clients, accepts sessions. Otherwise waits until nft has
-    /// stopped redirecting: clients that arrive meanwhile wait in the kernel, and room is reserved for them. Returns after [`DISARM_PATIENCE`]
-    /// in any case; then a client without room is refused.
+    /// Returns immediately while this agent and all agents towards which nft redirects clients accept sessions. Otherwise waits until nft
+    /// has stopped redirecting, for [`DISARM_PATIENCE`] at most. Clients that arrive meanwhile wait in the kernel, and capacity is reserved
+    /// for them. A client that exceeds this capacity is refused.
     pub async fn armed_as_willing(&self) {
         let (welcome, willing) = (self.look_for_room(), self.tunnel().willing_peers());
         let mut armed = self.armed.subscribe();
@@ -235,14 +235,14 @@ impl AgentContext {
         agents.filter(|id| self.tunnel().peer_willing(*id)).collect()
     }
 
-    /// Calls `act` with the servers that recently did not answer, without expired ones.
+    /// Removes expired servers, and calls `act` with the servers that recently did not answer.
     pub fn with_unreachable<T>(&self, act: impl FnOnce(&mut Unreachable) -> T) -> T {
         let mut unreachable = lock(&self.unreachable);
         unreachable.expire(Instant::now());
         act(&mut unreachable)
     }
 
-    /// Calls `act` with the connections to servers made ahead of their sessions. Lock order: `act` may lock the order protocol, but code that
+    /// Calls `act` with the server connections opened ahead of their sessions. Lock order: `act` may lock the order protocol, but code that
     /// holds the order protocol must not call this.
     pub fn with_server_legs<T>(&self, act: impl FnOnce(&mut ServerLegs) -> T) -> T {
         act(&mut lock(&self.server_legs))
@@ -258,7 +258,7 @@ impl AgentContext {
         self.with_server_legs(|legs| legs.keep(|session| lock(&self.protocol).stands(session)));
     }
 
-    /// Calls `act` with the order protocol; the caller sends what it returns.
+    /// Calls `act` with the order protocol; the caller sends the datagrams that `act` returns.
     pub fn with_order_protocol<T>(&self, act: impl FnOnce(&mut OrderProtocol, &Env<'_>) -> T) -> T {
         let (keys, health) = (self.keys(), self.health());
         let live = self.tunnel().willing_peers();
@@ -290,7 +290,8 @@ impl AgentContext {
         &self.orders
     }
 
-    /// Sends datagrams to the controllers. A full socket drops a datagram as the network might: all are retransmitted.
+    /// Sends datagrams to the controllers. A datagram that the full socket drops counts as lost in the network: all orders are
+    /// retransmitted.
     pub fn send_orders(&self, datagrams: &[Vec<u8>]) {
         for datagram in datagrams {
             if let Err(error) = self.orders.try_send_to(datagram, self.controllers.into()) {
@@ -336,7 +337,7 @@ impl AgentContext {
         self.send_orders(&told);
     }
 
-    /// Meters a session for its service: the first of this agent's services that covers the flow.
+    /// Meters a session for its service: the first service of this agent that covers the flow.
     pub fn meter(&self, session: SessionUuid, flow: FlowKey, relayed: Relayed) {
         let config = self.config();
         if let Some(service) = flow_policy::ingress_service(&config, flow) {
@@ -381,8 +382,8 @@ impl AgentContext {
         self.send_orders(&told);
     }
 
-    /// Learns from the end of a session: a server that has sent bytes accepts; a server that has refused the connection or left SYNs unanswered
-    /// does not.
+    /// Updates the known servers at the end of a session: adds a server that has sent bytes, and removes a server that has refused the
+    /// connection or left SYNs unanswered.
     fn learn(&self, server: SocketAddrV4, end: &SessionEnd) {
         let refused = matches!(end.reason, EndReason::ServerRefused | EndReason::ServerUnreachable);
         self.hold.with(|syns| {
@@ -394,7 +395,7 @@ impl AgentContext {
         });
     }
 
-    /// Counts a session that is over, and reports it to its controller.
+    /// Counts an ended session, and reports the end to its controller.
     pub fn finished(&self, session: SessionUuid, party: Party, flow: FlowKey, end: &SessionEnd) {
         let is_ingress = party.role == Role::Ingress;
         let (role, reason) = (if is_ingress { "ingress" } else { "egress" }, metrics::reason(end.reason));

@@ -4,13 +4,14 @@
 //!
 //! 1. [`run`] reads the configuration ([`config`]), prepares the network namespace ([`netns`]), makes the [`context::AgentContext`] and the
 //!    tunnel of `sos-tunnel`, and starts the [`tasks`].
-//! 2. nft hands a client's SYN to [`tasks::ingress`], by way of [`tasks::held_syns`] if its server must accept first. Ingress finds the flow's
-//!    order ([`orders`]) or service ([`policy::flow_policy`]) and opens a session of the tunnel towards the peer.
-//! 3. At the peer, [`tasks::egress`] checks the session against the peer's own configuration and connects to the server in the client's name
-//!    (`server_dial`), or takes the connection that `connect_ahead` has made. `sos-tunnel` relays between the two sockets.
-//! 4. Orders of controllers arrive in [`tasks`]; [`orders::OrderProtocol`] decides about them and answers. Its `poll` expires preparations and
-//!    retransmits reports.
-//! 5. Streams between agents are made in [`tasks::streams`]; `stream_monitor` polls each one for path control (`sos-pathctl`).
+//! 2. nft redirects a client's SYN to [`tasks::ingress`], through [`tasks::held_syns`] if the server must accept first. Ingress finds the
+//!    flow's order ([`orders`]) or service ([`policy::flow_policy`]) and opens a session of the tunnel towards the peer.
+//! 3. At the peer, [`tasks::egress`] checks the session against the peer's own configuration and connects to the server in the client's
+//!    name (`server_dial`), or uses the connection that `connect_ahead` has opened. `sos-tunnel` relays between the two sockets.
+//! 4. Orders of controllers arrive in [`tasks`]; [`orders::OrderProtocol`] accepts or refuses them and answers. Its `poll` expires
+//!    preparations and retransmits reports.
+//! 5. Streams between agents are opened and accepted in [`tasks::streams`]; `stream_monitor` polls each stream for path control
+//!    (`sos-pathctl`).
 //!
 //! | modules | part |
 //! |---|---|

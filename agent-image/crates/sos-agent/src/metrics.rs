@@ -31,7 +31,7 @@ pub struct End {
 /// One label named `decision`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct Decision {
-    /// Its value.
+    /// Label value.
     pub decision: String,
 }
 
@@ -56,7 +56,7 @@ fn word(cause: Cause) -> &'static str {
 pub struct Metrics {
     /// Clients accepted.
     pub accepted: Counter,
-    /// Clients accepted and reset at once.
+    /// Clients accepted and reset immediately.
     pub rejected: Family<Reason, Counter>,
     /// Sessions ended.
     pub ended: Family<End, Counter>,
@@ -72,7 +72,7 @@ pub struct Metrics {
     pub nft_failures: Counter,
     /// Documents rejected.
     pub config_refused: Counter,
-    /// Connections to stream ports from addresses that are not a peer's.
+    /// Connections to stream ports from addresses that belong to no peer.
     pub strangers: Counter,
     /// Generation in force.
     pub generation: Gauge,
@@ -80,15 +80,15 @@ pub struct Metrics {
     pub willing: Gauge,
     /// 1 while draining.
     pub draining: Gauge,
-    /// Boxes armed.
+    /// Elements of the nft sets of armed services.
     pub armed: Gauge,
-    /// Services or boxes that did not fit.
+    /// Services that do not fit the nft sets.
     pub left_out: Gauge,
-    /// Servers left to plain TCP for a while.
+    /// Servers temporarily left to plain TCP.
     pub unreachable: Gauge,
     /// Covered connections that went plain here.
     pub plain: Family<Reason, Counter>,
-    /// SYNs held, and connections made ahead for clients that have not completed their handshakes.
+    /// SYNs held, and server connections opened ahead for clients that have not completed their handshakes.
     pub held: Gauge,
     /// Preparations in force.
     pub preparations: Gauge,
@@ -116,7 +116,7 @@ impl Metrics {
     pub fn register(&self, registry: &mut Registry) {
         let r = registry.sub_registry_with_prefix("sos_agent");
         r.register("accepted", "Clients accepted by the transparent listener", self.accepted.clone());
-        r.register("rejected", "Clients accepted and reset at once", self.rejected.clone());
+        r.register("rejected", "Clients accepted and reset immediately", self.rejected.clone());
         r.register("sessions_ended", "Sessions ended, by side and reason", self.ended.clone());
         r.register("connect_failures", "Failed connections to servers", self.connect_failures.clone());
         r.register("orders", "Orders accepted", self.orders.clone());
@@ -150,7 +150,7 @@ impl Metrics {
             "SYNs held until the server has accepted, and server connections opened ahead that wait for their client",
             self.held.clone(),
         );
-        r.register("preparations", "Preparations standing", self.preparations.clone());
+        r.register("preparations", "Preparations in force", self.preparations.clone());
         r.register("controllers", "Controllers known", self.controllers.clone());
     }
 }
@@ -174,7 +174,7 @@ impl<F: Fn() -> Stats + Send + Sync + 'static> Snapshot<F> {
     }
 }
 
-/// Counters of the nft table, read at most once a second: reading starts a process.
+/// Counters of the nft table, read at most once a second because each read starts a process.
 #[derive(Default)]
 struct SynCounters(Mutex<Option<(Instant, Packets)>>);
 
@@ -220,7 +220,7 @@ impl<F: Fn() -> Stats + Send + Sync + 'static> Collector for Snapshot<F> {
             .encode_counter::<NoLabelSet, _, u64>(&stats.compress_time_total.as_secs_f64(), None)?;
         let syns: Vec<_> = self.syns.read();
         let mut family =
-            encoder.encode_descriptor("sos_agent_syns", "Bare SYNs by what nft decided", None, kind)?;
+            encoder.encode_descriptor("sos_agent_syns", "Bare SYNs by nft's decision", None, kind)?;
         for (decision, packets) in syns {
             let labels = Decision { decision: decision.trim_start_matches("syn_").to_owned() };
             family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&packets, None)?;
@@ -268,7 +268,7 @@ fn counters(stats: &Stats) -> [CounterLine; 13] {
         ("sos_agent_compressed", "Bytes of hosts sent compressed", bytes(), stats.compressed_bytes_total),
         (
             "sos_agent_compressed_wire",
-            "Compressed size of those bytes",
+            "Compressed size of the bytes in sos_agent_compressed_bytes_total",
             bytes(),
             stats.compressed_wire_bytes_total,
         ),
@@ -313,7 +313,7 @@ mod tests {
         assert!(page.ends_with("# EOF\n"));
     }
 
-    /// Dashboards, alerts and the page for users are checked against this table: a changed name shows here first.
+    /// Dashboards, alerts and the user documentation are checked against this table, so a changed name fails here first.
     #[test]
     fn the_metrics_match_the_table_in_spec() {
         let metrics = Metrics::default();

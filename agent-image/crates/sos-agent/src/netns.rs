@@ -1,4 +1,5 @@
-//! Network set-up: applies [`crate::netns::plan`] and [`crate::netns::nft`]; the only module that changes the system's network.
+//! Network set-up: applies [`crate::netns::plan`] and [`crate::netns::nft`]; the only module that changes the system's network
+//! configuration.
 
 pub mod nflog;
 pub mod nft;
@@ -78,8 +79,8 @@ pub enum NetError {
     },
 }
 
-/// Binds the metrics listener; called before [`attach_host`], so that the listener stays in the host's namespace. With attach `none` the
-/// namespace is also that of connections in hosts' names, so the listener shares the port with them.
+/// Binds the metrics listener; called before [`attach_host`], so that the listener stays in the host's namespace. With attach `none`,
+/// connections in hosts' names use the same namespace, so the listener shares its port with these connections.
 ///
 /// # Errors
 /// The address is in use, or is not an address of this machine.
@@ -94,8 +95,8 @@ pub fn bind_metrics(address: SocketAddr, attach: Attach) -> Result<std::net::Tcp
     Ok(listener)
 }
 
-/// Moves this thread, and every thread started from it later, into a new network namespace that a veth pair connects to the current one. The
-/// namespace and both ends of the pair disappear with the last of these threads.
+/// Moves this thread, and every thread started from it later, into a new network namespace that a veth pair connects to the current
+/// namespace. The new namespace and both ends of the pair disappear with the last of these threads.
 ///
 /// # Errors
 /// Missing capabilities (`NET_ADMIN`, `SYS_ADMIN`) or an outer name in use by a device that is not a veth.
@@ -121,7 +122,7 @@ pub fn attach_host(config: &AgentConfig) -> Result<(), NetError> {
     configure(config, Present::default())
 }
 
-/// Removes the outer end that a killed agent has left: its namespace may take a moment to disappear.
+/// Removes the outer end left behind by a killed agent, whose namespace may take a moment to disappear.
 fn free_outer_end(config: &AgentConfig) -> Result<(), NetError> {
     let name = &config.interface.host_name;
     let shown = Command::new("ip").args(["-json", "-details", "link", "show", "dev", name]).output();
@@ -139,7 +140,7 @@ fn link_kind(json: &[u8]) -> Option<String> {
     document[0]["linkinfo"]["info_kind"].as_str().map(str::to_owned)
 }
 
-/// Configures an existing interface where it is not yet configured.
+/// Applies the missing settings to an existing interface.
 ///
 /// # Errors
 /// The interface does not exist, or a setting fails.
@@ -166,9 +167,9 @@ fn configure(config: &AgentConfig, present: Present) -> Result<(), NetError> {
     if let Some(arguments) = plan::without_offload(config) {
         output(Command::new("ethtool").args(arguments), "ethtool")?;
     }
-    // Kernels that do not offload datagram segmentation to a card have nothing to switch off.
+    // Not an error: a kernel without segmentation offload for datagrams does not know the setting.
     if let Err(error) = output(Command::new("ethtool").args(plan::datagrams_cut(config)), "ethtool") {
-        debug!(%error, "segmentation of datagrams is as it was");
+        debug!(%error, "datagram segmentation left unchanged");
     }
     plan::sysctls(config).iter().try_for_each(set)
 }
@@ -208,8 +209,8 @@ fn output(command: &mut Command, program: &'static str) -> Result<Vec<u8>, NetEr
     Err(NetError::Failed { command: format!("{program} {}", arguments.join(" ")), message })
 }
 
-/// Applies a kernel setting. In a container `/proc/sys` is often mounted read-only although the namespace is the container's own; then
-/// `/proc/sys` is mounted writable for this process alone, which needs `SYS_ADMIN`.
+/// Applies a kernel setting. A container often has `/proc/sys` mounted read-only, although it has a network namespace of its own. In that
+/// case `/proc/sys` is remounted writable for this process only, which needs `SYS_ADMIN`.
 fn set(setting: &Sysctl) -> Result<(), NetError> {
     let path = format!("/proc/sys/{}", setting.path);
     let found = std::fs::read_to_string(&path).unwrap_or_default();
@@ -241,8 +242,8 @@ fn mount_writable() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Removes the redirection of packets to this process, on a clean exit from a namespace that outlives it. Address, forwarding and routes stay:
-/// packets that the switches still send here must be forwarded as plain traffic.
+/// Removes the redirection of packets to this process, on a clean exit from a namespace that outlives the process. Address, forwarding and
+/// routes stay: packets that the switches still send here must be forwarded as plain traffic.
 pub fn detach() {
     if let Err(error) = nft("table inet sos {\n}\ndelete table inet sos\n") {
         info!(%error, "the nft table stays");
@@ -268,7 +269,7 @@ pub fn nft(script: &str) -> Result<(), NetError> {
         .stderr(Stdio::piped())
         .spawn()
         .map_err(start)?;
-    // Judge a child that dies early by its exit status and output, not by the broken pipe.
+    // Ignore a broken pipe: the exit status and output of a child that dies early describe the error better.
     let _ = child.stdin.take().expect("stdin is piped").write_all(script.as_bytes());
     let output = child.wait_with_output().map_err(start)?;
     if output.status.success() {
@@ -281,7 +282,7 @@ pub fn nft(script: &str) -> Result<(), NetError> {
 /// Packet counters of the table, by name.
 ///
 /// # Errors
-/// nft is missing or the table is.
+/// nft or the table is missing.
 pub fn nft_counters() -> Result<Vec<(&'static str, u64)>, NetError> {
     let arguments = ["--json", "list", "counters", "table", "inet", "sos"];
     output(Command::new("nft").args(arguments), "nft").map(|json| crate::netns::nft::parse_counters(&json))
@@ -290,7 +291,7 @@ pub fn nft_counters() -> Result<Vec<(&'static str, u64)>, NetError> {
 /// Recent plain connections.
 ///
 /// # Errors
-/// nft is missing or the table is.
+/// nft or the table is missing.
 pub fn nft_plain_seen() -> Result<BTreeSet<Seen>, NetError> {
     let arguments = ["--json", "list", "set", "inet", "sos", "plain_seen"];
     output(Command::new("nft").args(arguments), "nft").map(|json| plain_traffic::parse_seen(&json))

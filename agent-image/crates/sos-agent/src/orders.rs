@@ -75,7 +75,7 @@ pub struct Env<'a> {
     pub health: Health,
     /// Agents with an established stream that are willing.
     pub live: &'a BTreeSet<AgentId>,
-    /// Servers that stay plain for now.
+    /// Servers temporarily left to plain TCP.
     pub unreachable: &'a Unreachable,
     /// True if a connection can be made in a client's name (from the agent's own address if the site rewrites).
     pub can_bind: fn(SocketAddrV4, Option<Ipv4Addr>) -> bool,
@@ -90,7 +90,8 @@ pub struct Env<'a> {
 pub struct Handled {
     /// Datagrams for the controller.
     pub answers: Vec<Vec<u8>>,
-    /// The preparation just accepted. If it asks for [`Accept::Confirmed`], the answer waits for the server: connect to it.
+    /// The preparation just accepted. If it requires [`Accept::Confirmed`], the caller connects to the server, and the answer is sent after
+    /// the server has accepted.
     pub prepared: Option<Prepare>,
     /// An ingress session to reset.
     pub aborted: Option<SessionUuid>,
@@ -138,7 +139,7 @@ pub struct OrderProtocol {
 }
 
 impl OrderProtocol {
-    /// Initial state of one boot of an agent.
+    /// Initial state of one run of an agent.
     #[must_use]
     pub fn new(agent: AgentId, boot: BootId) -> Self {
         Self {
@@ -192,7 +193,8 @@ impl OrderProtocol {
         Some(preparation)
     }
 
-    /// The same for a client that the switch has redirected to the agent's own address, so that only the client's end is known.
+    /// Does the same as [`Self::begin_arriving`] for a client that the switch has redirected to the agent's own address, so that only the
+    /// client's address and port are known.
     pub fn begin_rewritten(&mut self, client: SocketAddrV4, now: Instant) -> Option<Preparation> {
         let preparation = self.preparations.take_arriving_from(client, now)?;
         self.running.begin(&preparation.prepare, preparation.controller);
@@ -235,8 +237,8 @@ impl OrderProtocol {
         self.running.begin_unordered(flow);
     }
 
-    /// Ends a session with this party, and reports the end to its controller, if it has one. A session of the same UUID with another party
-    /// continues.
+    /// Ends a session with this party, and reports the end to the session's controller, if there is one. A session of the same UUID with
+    /// another party continues.
     pub fn finish(
         &mut self,
         (session, party): (SessionUuid, Party),
@@ -281,7 +283,7 @@ impl OrderProtocol {
         reports.chain(self.ends.next()).chain(self.preparations.next_expiry()).min()
     }
 
-    /// Numbers of preparations in force and of known controllers.
+    /// Number of preparations in force, and number of known controllers.
     #[must_use]
     pub fn counts(&self) -> (usize, usize) {
         (self.preparations.len(), self.controllers.len())
@@ -307,7 +309,7 @@ impl OrderProtocol {
         Ok(())
     }
 
-    /// Removes the least recently heard controller that has neither session nor preparation here.
+    /// Removes the least recently heard controller without a session or preparation here.
     fn forget_idle_controller(&mut self) -> bool {
         let idle = |id: &ControllerId| {
             self.running.of(*id).next().is_none() && self.preparations.of(*id).next().is_none()
@@ -342,12 +344,12 @@ impl OrderProtocol {
         if !flow_policy::can_have_port(config, prepare) || !can_bind {
             return Err(RefuseReason::PortTaken);
         }
-        // Not armed for this peer: the client would be reset, or bypass this agent and leave a session without a client. The egress agent learns
-        // of a stream a moment later than the ingress agent.
+        // This agent is not armed for this peer: the client would be reset, or its SYN would bypass this agent and leave a session without
+        // a client. An egress agent does not check this, since it learns of a stream a moment later than the ingress agent.
         if prepare.role == Role::Ingress && !env.live.contains(&prepare.peer) {
             return Err(RefuseReason::UnknownPeer);
         }
-        // Not armed for this server either: the SYN would bypass this agent and leave a session without a client.
+        // This agent is not armed for an unreachable server: the SYN would bypass this agent and leave a session without a client.
         if prepare.role == Role::Ingress && env.unreachable.contains(prepare.server) {
             return Err(RefuseReason::ServerUnreachable);
         }
@@ -357,7 +359,7 @@ impl OrderProtocol {
         if !arming::memory_left(config, env.health) {
             return Err(RefuseReason::MemoryLimit);
         }
-        // Each connection to a server that waits for its session will become a session.
+        // Each server connection that waits for its session will become a session.
         let sessions = env.health.sessions.saturating_add(self.preparations.server_legs());
         if !arming::sessions_left(config, Health { sessions, ..env.health }) || !self.preparations.has_room()
         {
@@ -428,7 +430,7 @@ impl OrderProtocol {
     }
 }
 
-/// A session was opened for another flow or by another agent than the one prepared under its UUID, or its UUID belongs to a running session.
+/// Flow or peer of a session differ from the preparation with its UUID, or the UUID belongs to a running session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("flow and peer are not those prepared for this session, or its UUID is taken")]
 pub struct FlowMismatch;

@@ -36,15 +36,15 @@ use crate::tasks::streams::{PairKeys, StreamSockets, accept_streams};
 
 /// Interval at which a draining agent checks whether its sessions are over.
 const DRAIN_POLL: Duration = Duration::from_millis(50);
-/// Time for which new sessions are still accepted after peers are notified of a drain: a long round trip and some margin.
+/// Time for which new sessions are still accepted after peers are notified of a drain: a long round trip plus a margin.
 const DRAIN_NOTICE: Duration = Duration::from_millis(500);
-/// Time for which a draining agent still accepts sessions for which it has answered Ready: a controller gives up after a second.
+/// Time for which a draining agent still accepts sessions for which it has answered Ready: a controller times out after a second.
 const DRAIN_GRACE: Duration = Duration::from_secs(1);
-/// Maximum number of streams of one peer over one path: the service maximum plus the reserved stream, doubled because all of them are replaced
-/// when their kind changes.
+/// Maximum number of streams of one peer over one path: the service maximum plus the reserved stream, doubled because all streams are
+/// replaced when their kind changes.
 const STREAMS_PER_PATH: usize = 2 * (128 + PeerConfig::RESERVED_STREAMS);
 
-/// Reason for the end of the agent.
+/// Reason for the agent's exit.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// No usable configuration.
@@ -64,7 +64,7 @@ pub enum RunError {
         /// Error.
         error: std::io::Error,
     },
-    /// A task that never ends has ended.
+    /// A task that must run until exit has ended.
     #[error("the task {0} has ended")]
     Task(&'static str),
 }
@@ -109,7 +109,7 @@ pub fn run(cli: &Cli) -> Result<(), RunError> {
     let runtime = runtime.map_err(socket_error("cannot start the runtime"))?;
     let agent = Agent { config, keys, boot, source, keys_folder, metrics };
     let ended = runtime.block_on(agent.run());
-    // Closing resets the sockets of sessions that are still open; blocking tasks are not waited for.
+    // Closing resets the sockets of sessions that are still open. Blocking tasks delay the exit by at most one second.
     runtime.shutdown_timeout(Duration::from_secs(1));
     if cli.attach == Attach::None {
         netns::detach();
@@ -129,7 +129,7 @@ struct Agent {
 /// Sockets that are bound before arming.
 struct Listeners {
     clients: TcpListener,
-    /// At a rewriting site.
+    /// Listener for redirected clients, at a rewriting site only.
     redirected: Option<TcpListener>,
     streams: Vec<TcpListener>,
     /// UDP sockets on the same ports.
@@ -248,11 +248,11 @@ async fn wait_while(busy: impl Fn() -> bool, deadline: Instant, term: &mut Signa
     false
 }
 
-/// Loads the filters that read host marks. Without the filters sessions keep their initial marks.
+/// Loads the filters that read hosts' marks. Without these filters, sessions keep their initial marks.
 fn segment_marks() -> Option<Arc<SegmentMarks>> {
     let filters = SegmentMarks::new();
     if let Err(error) = &filters {
-        warn!(%error, "DSCP and TTL of hosts are seen at the beginning of connections only (BPF or SYS_ADMIN needed, and Linux 5.5)");
+        warn!(%error, "DSCP and TTL of hosts are read only at the start of connections (BPF or SYS_ADMIN needed, and Linux 5.5)");
     }
     filters.ok().map(Arc::new)
 }

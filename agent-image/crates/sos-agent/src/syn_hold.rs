@@ -1,7 +1,8 @@
 //! SYNs held until the egress agent reports whether their server accepts (docs/adr/0053). Pure: returns the actions to take on packets.
 //!
-//! An *ask* is a request to the egress agent to connect to a server. With `accept: Learned` all clients of a server wait for one ask: once the
-//! server has accepted it is known, and its clients need no connection made ahead. With `Confirmed` each client has its own ask.
+//! An *ask* is a request to the egress agent to connect to a server. With `accept: Learned`, all clients of a server share one ask: after
+//! the server has accepted, it is a known server, and its clients need no connection opened ahead. With `Confirmed`, each client has an ask
+//! of its own.
 
 pub mod injector;
 pub mod known_servers;
@@ -18,24 +19,25 @@ use crate::policy::flow_key::FlowKey;
 use crate::syn_hold::known_servers::KnownServers;
 use crate::syn_hold::syn::Syn;
 
-/// Maximum number of SYNs held plus connections made ahead for clients that have not completed their handshakes. Further connections go plain.
+/// Maximum number of SYNs held plus server connections opened ahead for clients that have not completed their handshakes. Further
+/// connections go plain.
 pub const MAX_HELD: usize = 1_024;
-/// Maximum number of these for one server address and port, so that a flood of SYNs to one server leaves room for other servers.
+/// Maximum share of [`MAX_HELD`] for one server address and port, so that a flood of SYNs to one server leaves slots for other servers.
 pub const MAX_OF_SERVER: usize = MAX_HELD / 4;
-/// Time for which a SYN is held: an egress agent answers within 0.7 s and a round trip. Clients retransmit their SYN after 1 and 3 s (RFC 6298):
-/// the first retransmission repeats the request, at the second the connection is plain.
+/// Time for which a SYN is held: an egress agent answers within 0.7 s and a round trip. Clients retransmit their SYN after 1 and 3 s (RFC
+/// 6298): the first retransmission repeats the request, and before the second retransmission the connection is plain.
 pub const HELD_FOR: Duration = Duration::from_secs(2);
 /// Time within which a client must complete its handshake: SYN-ACKs are retransmitted after 1, 3 and 7 s.
 pub const CLAIM_WITHIN: Duration = Duration::from_secs(10);
 
-/// Facts about a client whose SYN arrives.
+/// Service setting, egress agent and session of a client whose SYN arrives.
 #[derive(Debug, Clone, Copy)]
 pub struct Covered {
-    /// Setting of its service.
+    /// The service's `accept` setting.
     pub accept: Accept,
     /// The egress agent.
     pub peer: AgentId,
-    /// UUID of its session.
+    /// UUID of the client's session.
     pub session: SessionUuid,
 }
 
@@ -74,7 +76,7 @@ struct Asked {
     waiting: BTreeMap<FlowKey, Vec<u8>>,
 }
 
-/// A connection that the egress agent has made, while the client completes its handshake with this agent.
+/// A server connection that the egress agent has opened, while the client completes its handshake with this agent.
 #[derive(Debug)]
 struct Claim {
     session: SessionUuid,
@@ -95,7 +97,7 @@ pub struct SynHold {
 }
 
 impl SynHold {
-    /// Number of SYNs held, and of connections made ahead that wait for their client.
+    /// Number of held SYNs and of server connections opened ahead that wait for their client.
     #[must_use]
     pub fn len(&self) -> usize {
         self.held.len() + self.claims.len()
@@ -111,7 +113,7 @@ impl SynHold {
     pub fn arrive(&mut self, syn: Syn, covered: Covered, now: Instant) -> Option<Step> {
         let server = syn.flow.server;
         let known = covered.accept == Accept::Learned && self.known.contains(server, now);
-        // A retransmission although the egress agent has the connection: this agent's SYN-ACK was lost.
+        // A SYN with a claim is a retransmission: the egress agent has the connection, but this agent's SYN-ACK was lost.
         if covered.accept == Accept::Early || self.claims.contains_key(&syn.flow) {
             return Some(Step::Take(syn.packet));
         }
@@ -156,7 +158,7 @@ impl SynHold {
         Some(ask)
     }
 
-    /// Handles the egress agent's answer; `None`: the server has accepted.
+    /// Handles the egress agent's answer; `refused` is `None` if the server has accepted.
     pub fn answer(
         &mut self,
         peer: AgentId,
@@ -169,7 +171,7 @@ impl SynHold {
             Some(reason) if of_peer => self.refuse(session, reason),
             Some(_) => Vec::new(),
             None if of_peer => self.accept(session, now),
-            // Too late: the client is plain. A repeated answer concerns a connection that still waits.
+            // The answer is late, and the client is already plain. A repeated answer has a claim and is ignored below.
             None if self.claims.values().all(|claim| claim.session != session) => {
                 vec![Step::Release(peer, session)]
             }
@@ -223,7 +225,7 @@ impl SynHold {
         self.asked.values().map(|a| a.until).chain(self.claims.values().map(|c| c.until)).min()
     }
 
-    /// Takes the connection made ahead for a client that has completed its handshake; returns its session and the egress agent.
+    /// Takes the server connection opened ahead for a client that has completed its handshake; returns its session and the egress agent.
     pub fn claim(&mut self, flow: FlowKey) -> Option<(SessionUuid, AgentId)> {
         let claim = self.claims.remove(&flow)?;
         self.leave(flow.server);
@@ -254,7 +256,7 @@ impl SynHold {
     }
 }
 
-/// True if the server, or a device in front of it, does not accept.
+/// True if the server, or a device in front of it, has not accepted.
 #[must_use]
 pub fn is_servers(reason: RefuseReason) -> bool {
     matches!(reason, RefuseReason::ServerRefused | RefuseReason::ServerRejected | RefuseReason::ServerSilent)

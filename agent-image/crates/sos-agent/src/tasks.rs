@@ -45,7 +45,8 @@ const TICKS_PER_SECOND: u32 = 100;
 /// Service type of this relay (beacon.md clause 2).
 const SERVICE_TYPE: &str = "tcp-parallel";
 
-/// Keeps nft's armed set and heartbeat, and the peers' knowledge of this agent, in line with health, limits and willing peers, forever.
+/// Keeps nft's armed sets and heartbeat, and the willingness reported to peers, in line with health, limits and willing peers. Never
+/// returns.
 pub async fn arm(context: Arc<AgentContext>, mut peers: watch::Receiver<BTreeSet<AgentId>>) {
     let mut ticks = interval(ARM_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -57,12 +58,12 @@ pub async fn arm(context: Arc<AgentContext>, mut peers: watch::Receiver<BTreeSet
             () = context.rearm.notified() => false,
             Ok(()) = peers.changed() => false,
         };
-        // Disarm at once but rearm only at a tick: otherwise every client near the limits would change the state.
+        // Disarm immediately, but rearm only at a tick: near the limits, every client would otherwise toggle the state.
         willing = arming::willing(&context.config(), context.health()) && (willing || ticked);
         context.tunnel().set_willing(willing);
         let agents = if willing { context.willing_agents() } else { BTreeSet::new() };
         let Some(wanted) = fence(|| willing.then(|| wanted(&context, &agents, &mut coverage))) else {
-            // As if nft had failed: without a heartbeat clients are plain until the next tick succeeds.
+            // Handle a panic like an nft failure: without a heartbeat, clients are plain until the next tick succeeds.
             (in_force, coverage) = (None, Coverage::new(context.hold().is_able()));
             continue;
         };
@@ -93,7 +94,7 @@ fn wanted(context: &AgentContext, agents: &BTreeSet<AgentId>, coverage: &mut Cov
     context.with_unreachable(|unreachable| coverage.armed(&context.config(), agents, unreachable))
 }
 
-/// Logs and counts the armed flows in force.
+/// Logs the armed flows in force and updates their metrics.
 fn show(context: &AgentContext, armed: Option<&Armed>) {
     let (regions, left_out) = armed.map_or((0, 0), |armed| (armed.covered.len(), armed.left_out.len()));
     info!(willing = armed.is_some(), regions, left_out, "armed");
@@ -119,7 +120,7 @@ pub async fn beacon(context: Arc<AgentContext>, socket: UdpSocket) {
     for sequence in 1.. {
         let later = sample(&context);
         let load = load::between(earlier, later);
-        // An extra beacon would measure over too short a time: keep the figures of a whole interval.
+        // The interval before an extra beacon is too short to measure over: continue from the sample of the last whole interval.
         if later.at - earlier.at > Duration::from_millis(500) {
             earlier = later;
         }
@@ -179,7 +180,7 @@ fn compose(context: &AgentContext, sequence: u64, load: Load) -> Option<Vec<u8>>
 
 /// Handles orders forever (spec/order.md).
 pub async fn orders(context: Arc<AgentContext>) {
-    // One byte more than the longest order, so that a longer order is recognised.
+    // One byte more than the longest order, so that a longer order is detected.
     let mut buffer = [0; MAX_LEN + 1];
     loop {
         let next = fence(|| context.with_order_protocol(|protocol, _| protocol.next_timeout())).flatten();
@@ -187,7 +188,7 @@ pub async fn orders(context: Arc<AgentContext>) {
         tokio::select! {
             received = context.orders().recv_from(&mut buffer) => match received {
                 Ok((length, _)) => _ = fence(|| take(&context, &buffer[..length])),
-                // An ICMP error about an earlier datagram; nothing was received.
+                // This is an ICMP error about an earlier datagram, not an order.
                 Err(error) => debug!(%error, "receiving orders"),
             },
             () = sleep_until(next.into()) => {
@@ -211,8 +212,8 @@ pub async fn measure(context: Arc<AgentContext>) {
         fence(|| context.report_paths());
         match tokio::task::spawn_blocking(netns::nft_plain_seen).await {
             Ok(Ok(listed)) => _ = fence(|| context.note_plain(listed)),
-            Ok(Err(error)) => debug!(%error, "what went plain was not read"),
-            Err(error) => debug!(%error, "what went plain was not read"),
+            Ok(Err(error)) => debug!(%error, "plain connections not read"),
+            Err(error) => debug!(%error, "plain connections not read"),
         }
         fence(|| context.report_plain());
     }
@@ -262,7 +263,7 @@ pub async fn reload(context: Arc<AgentContext>, mut source: Source, mut keys: Pa
         match loaded {
             Ok(loaded) if loaded != *context.keys() => context.set_keys(loaded),
             Ok(_) => {}
-            // A mounted folder may be in the middle of a swap; the keys in force stay.
+            // A mounted folder may be read during an update; the keys in force stay.
             Err(error) => warn!(%error, "keys not read"),
         }
     }

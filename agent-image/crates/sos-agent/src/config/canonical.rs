@@ -1,4 +1,4 @@
-//! Canonical JSON, whose hash a configuration document carries (spec/controller-config.md clause 2).
+//! Canonical JSON, the input of a configuration document's hash (spec/controller-config.md clause 2).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -25,8 +25,8 @@ pub fn document_hash(text: &[u8]) -> Result<String, serde_json::Error> {
     Ok(hash)
 }
 
-/// Writes a value with sorted keys. Keys are sorted here because `serde_json` keeps them sorted only without a feature that other crates may
-/// enable.
+/// Writes a value with sorted keys. Keys are sorted here because a feature of `serde_json` that another crate may enable leaves them
+/// unsorted.
 fn write_value(value: &Value, out: &mut String) {
     match value {
         Value::Object(fields) => {
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn order_space_generation_and_hash_do_not_count() {
+    fn the_hash_ignores_key_order_white_space_generation_and_hash() {
         let one = br#"{"b": [1, {"z": null, "a": "x"}], "generation": 3, "hash": "sha256:00", "a": true}"#;
         let two = br#"{"a":true,"b":[1,{"a":"x","z":null}]}"#;
         assert_eq!(document_hash(one).unwrap(), document_hash(two).unwrap());

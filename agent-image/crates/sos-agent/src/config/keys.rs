@@ -31,25 +31,25 @@ pub enum KeysError {
     /// A key file does not contain 64 hex digits.
     #[error("{path}: must hold 64 hex digits")]
     Content {
-        /// Which.
+        /// Path.
         path: String,
     },
     /// The file that names the sending key contains no key id.
     #[error("{path}: must hold a key id, 1 to 65535")]
     Sending {
-        /// Which.
+        /// Path.
         path: String,
     },
     /// More than [`MAX_FILES`] files.
     #[error("{path}: holds more than {MAX_FILES} files")]
     TooMany {
-        /// Which.
+        /// Path.
         path: String,
     },
-    /// The own site's key is missing.
+    /// The key of the agent's own site is missing.
     #[error("{path}: holds no key file named site-<keyid>")]
     NoSiteKey {
-        /// Which.
+        /// Path.
         path: String,
     },
 }
@@ -82,7 +82,7 @@ impl AgentKeys {
         if keys.site.is_empty() { Err(KeysError::NoSiteKey { path }) } else { Ok(keys) }
     }
 
-    /// Adds a key under the name of its file; site keys of other sites are for the controller only.
+    /// Adds a key under the name of its file. Site keys of other sites are ignored, since only the controller uses them.
     pub fn insert(&mut self, file: KeyFile, key: Key) {
         match file {
             KeyFile::OwnSite(id) => self.site.insert(id, key),

@@ -1,4 +1,4 @@
-//! Source of the configuration: a file that may change at any time, and the last good copy of it (spec/node-config.md, introduction).
+//! Source of the configuration: a file that may change at any time, and its last good copy (spec/node-config.md, introduction).
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -26,21 +26,21 @@ pub enum SourceError {
     Config {
         /// Path.
         path: PathBuf,
-        /// Its place and kind.
+        /// Error, with its JSON path.
         error: ConfigError,
     },
 }
 
-/// Verdict on a document read while another one is in force.
+/// Verdict on a new document while another document is in force.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is in force already.
+    /// The document is already in force.
     Same,
     /// The document is older, or is another document with the generation in force.
     Stale,
     /// The document changes a setting that is applied only at start; names the field.
     NeedsRestart(&'static str),
-    /// Put it in force.
+    /// Put the document in force.
     Take,
 }
 
@@ -75,7 +75,7 @@ fn read(path: &Path) -> Result<Vec<u8>, SourceError> {
     use std::io::Read as _;
     let failed = |error| SourceError::Read { path: path.to_owned(), error };
     let mut text = Vec::new();
-    // One byte more than allowed suffices for the parser to reject it, however large the file is.
+    // One byte more than allowed is enough for the parser to reject a file of any size.
     let limit = MAX_DOCUMENT_BYTES as u64 + 1;
     std::fs::File::open(path).map_err(failed)?.take(limit).read_to_end(&mut text).map_err(failed)?;
     Ok(text)
@@ -91,7 +91,7 @@ fn parse(path: &Path, text: &[u8], node: &str) -> Result<AgentConfig, SourceErro
     Ok(config)
 }
 
-/// A configuration file that is watched, with its last good copy.
+/// A watched configuration file, with its last good copy.
 #[derive(Debug)]
 pub struct Source {
     path: PathBuf,
@@ -101,7 +101,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// A source that keeps its copy in `state`.
+    /// A source that keeps its last good copy in `state`.
     #[must_use]
     pub fn new(path: &Path, node: &str, state: &Path) -> Self {
         Self {
@@ -112,7 +112,7 @@ impl Source {
         }
     }
 
-    /// The configuration at start: from the file, else the last good copy.
+    /// The configuration at start: from the file, or else from the last good copy.
     ///
     /// # Errors
     /// The error in the file, if there is no good copy either.
@@ -129,7 +129,7 @@ impl Source {
         let config = load(&self.last_good, &self.node).map_err(|_| &error);
         match config {
             Ok(config) => {
-                warn!(%error, generation = config.generation, "working on with the last good configuration");
+                warn!(%error, generation = config.generation, "continuing with the last good configuration");
                 Ok(config)
             }
             Err(_) => Err(error),
@@ -139,7 +139,7 @@ impl Source {
     /// Polls the file; `None` if its content has not changed. Each document is returned once, valid or not.
     ///
     /// # Errors
-    /// The new content is invalid. A briefly missing file is no error: mounted files are swapped.
+    /// The new content is invalid. A briefly missing file is no error, since an update replaces mounted files.
     pub fn poll(&mut self) -> Option<Result<AgentConfig, SourceError>> {
         let path = document_path(&self.path, &self.node);
         let text = match read(&path) {
@@ -150,7 +150,7 @@ impl Source {
         if text == self.seen {
             return None;
         }
-        // Set before parsing, so that a document that makes the parser panic does so only once.
+        // Set before parsing, so that a document that makes the parser panic is parsed only once.
         self.seen = text;
         Some(parse(&path, &self.seen, &self.node))
     }

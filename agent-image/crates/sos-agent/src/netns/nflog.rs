@@ -22,7 +22,7 @@ const MODE: u16 = 2;
 /// NFULNL_CFG_CMD_BIND; NFULNL_COPY_PACKET.
 const BIND: u8 = 1;
 const COPY_PACKET: u8 = 2;
-/// Maximum number of bytes copied of a packet: all.
+/// Maximum number of bytes copied of a packet: the whole packet.
 const COPY_RANGE: u32 = 65_535;
 /// Type bits of an attribute (NLA_TYPE_MASK).
 const TYPE_MASK: u16 = 0x3fff;
@@ -38,10 +38,10 @@ const BUFFER: usize = 4 << 20;
 pub struct Copies(UdpSocket);
 
 impl Copies {
-    /// Joins a group in this network namespace. Needs NET_ADMIN, and a Tokio runtime around it.
+    /// Joins a group in this network namespace. Needs NET_ADMIN, and must be called within a Tokio runtime.
     ///
     /// # Errors
-    /// Error of the kernel: without nfnetlink_log there are no copies.
+    /// Error of the kernel, for example without nfnetlink_log.
     pub fn open(group: u16) -> io::Result<Self> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let netfilter = Some(netlink::NETFILTER);
@@ -50,7 +50,7 @@ impl Copies {
         set_socket_recv_buffer_size_force(&socket, BUFFER)?;
         rustix::net::send(&socket, &join(group), SendFlags::empty())?;
         let mut answer = [0; 1024];
-        // The kernel answers while the request is being sent.
+        // The kernel has queued its answer when `send` returns.
         let (length, _) = rustix::net::recv(&socket, &mut answer[..], RecvFlags::empty())?;
         match acknowledged(&answer[..length]) {
             Some(0) => UdpSocket::from_std(socket.into()).map(Self),
@@ -73,7 +73,7 @@ impl Copies {
     }
 }
 
-/// Request to send a group's packets whole.
+/// Request to copy the whole packets of a group.
 fn join(group: u16) -> Vec<u8> {
     let mut body = vec![0, 0];
     body.extend(group.to_be_bytes());
@@ -104,7 +104,7 @@ fn acknowledged(bytes: &[u8]) -> Option<i32> {
     (kind == ERROR).then(|| error.saturating_neg())
 }
 
-/// Packets of a datagram of the group.
+/// Packets in a datagram that the group has received.
 pub fn packets(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     let of_group = messages(bytes).filter(|(kind, _)| *kind == PACKET);
     let attributes = of_group.filter_map(|(_, body)| body.get(FAMILY_HEADER..)).flat_map(attributes);
@@ -135,7 +135,7 @@ fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// Messages and attributes are aligned to four bytes.
+/// Rounds a length up: messages and attributes are aligned to four bytes.
 fn aligned(length: usize) -> usize {
     length.next_multiple_of(4)
 }
@@ -165,7 +165,7 @@ mod tests {
     fn finds_the_packets_of_several_messages() {
         let bytes = [copy(b"first"), message(3, b""), copy(b"second one")].concat();
         assert_eq!(packets(&bytes).collect::<Vec<_>>(), [&b"first"[..], &b"second one"[..]]);
-        assert_eq!(packets(&bytes[..bytes.len() - 4]).count(), 1, "the last is not whole");
+        assert_eq!(packets(&bytes[..bytes.len() - 4]).count(), 1, "the last message is truncated");
     }
 
     #[test]
@@ -177,7 +177,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_bytes_end(bytes in prop::collection::vec(any::<u8>(), 0..200), at in 0usize..60, value: u8) {
+        fn parsing_of_arbitrary_bytes_terminates(bytes in prop::collection::vec(any::<u8>(), 0..200), at in 0usize..60, value: u8) {
             let mut near = copy(b"a packet in the middle of a message");
             near[at] = value;
             prop_assert!(packets(&bytes).count() + packets(&near).count() <= 60);

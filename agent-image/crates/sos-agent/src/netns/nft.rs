@@ -8,19 +8,19 @@
 //! 4. A bare SYN that the switch has marked as belonging to a service that is not yet, or no longer, armed goes plain (spec/node-config.md
 //!    clause 22).
 //! 5. A bare SYN to a server that has not answered recently (`unreachable`) goes plain.
-//! 6. A bare SYN of a service whose server is asked first (`armed` says so) is copied to this agent and dropped, on the same conditions as in 7;
-//!    the agent writes the SYN back later, for the listener or for the server ([`crate::tasks::held_syns`]). A bare SYN of an established
-//!    connection is delivered.
-//! 7. A bare SYN inside `armed` (clients, servers and ports, see [`crate::policy::classifier`]), while `heartbeat` holds an element: to the
-//!    transparent listener. The element expires in [`HEARTBEAT_SECONDS`] unless the agent keeps renewing it; and without a listening socket
-//!    `tproxy` does not match. So a dead agent takes no connection over.
-//! 8. A packet of a known transparent socket: delivered. So is an ICMP error about a segment of such a socket: a router has sent it to the host
-//!    in whose name the agent sent the segment.
-//! 9. Any other bare SYN is remembered in `plain` and forwarded. A connection that goes plain for the first time is in `plain_seen` for a while,
-//!    with the reason as a mark; the agent reads it there ([`crate::policy::plain_traffic`]).
-//! 10. Any other packet is forwarded. If it has an acknowledgement and is inside `armed`, its connection is established without this agent, and
-//!     is remembered in `plain` for [`STANDING_SECONDS`]: a retransmitted SYN may still be on its way here, held by the controller while the
-//!     server's answer to the first SYN arrived.
+//! 6. A bare SYN of a service whose server must accept first (marked in `armed`) is copied to this agent and dropped, on the conditions of
+//!    rule 7. The agent writes the SYN back later, to the listener or to the server ([`crate::tasks::held_syns`]). A bare SYN of an
+//!    established connection is delivered.
+//! 7. A bare SYN inside `armed` (clients, servers and ports, see [`crate::policy::classifier`]), is delivered to the transparent listener
+//!    while `heartbeat` holds an element. The element expires in [`HEARTBEAT_SECONDS`] unless the agent renews it, and `tproxy` does not
+//!    match without a listening socket. So a dead agent takes over no connection.
+//! 8. A packet of a known transparent socket is delivered. An ICMP error about a segment of such a socket is delivered, too: a router has
+//!    addressed the error to the host in whose name the agent sent the segment.
+//! 9. Any other bare SYN is remembered in `plain` and forwarded. A connection that goes plain for the first time is listed in `plain_seen`
+//!    for [`SEEN_SECONDS`], with the reason as a mark. The agent polls this set ([`crate::policy::plain_traffic`]).
+//! 10. Any other packet is forwarded. If it has an acknowledgement and is inside `armed`, its connection is established without this agent,
+//!     and is remembered in `plain` for [`STANDING_SECONDS`]: a retransmitted SYN may arrive later, because the controller held it while
+//!     the server answered the first SYN.
 
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
@@ -36,19 +36,20 @@ pub const HEARTBEAT_SECONDS: u32 = 3;
 pub const PLAIN_SECONDS: u32 = 130;
 /// Time for which a connection established without this agent is remembered: longer than the controller holds a SYN.
 pub const STANDING_SECONDS: u32 = 5;
-/// Maximum number of 4-tuples remembered as plain; further SYNs still go plain, but are not remembered (counted).
+/// Maximum number of 4-tuples remembered as plain; further SYNs also go plain and are counted, but are not remembered.
 pub const PLAIN_LIMIT: u32 = 65_536;
 /// Lifetime of an entry for a connection that went plain: several polling intervals, so that the agent reads each entry.
 pub const SEEN_SECONDS: u32 = 10;
-/// Maximum number of connections kept for the agent to read; further ones within this time are counted as plain, but for no service.
+/// Maximum number of connections in the set that the agent polls. Further connections within [`SEEN_SECONDS`] are counted as plain, but for
+/// no service.
 pub const SEEN_LIMIT: u32 = 1_024;
 /// Mark, and its mask, of packets that are delivered to transparent sockets.
 pub const MARK: u32 = 0x0001_0000;
 
-/// Mark of packets inside `armed`, while the chains examine them. Classes are below it.
+/// Mark of packets inside `armed`, while the chains examine them. The bits below this mark hold the class.
 const ARMED: u32 = 0x0002_0000;
 
-/// The same for packets held until their server has accepted.
+/// Mark of packets that are held until their server has accepted, while the chains examine them.
 const HELD: u32 = 0x0004_0000;
 
 /// Mark of held SYNs that the agent writes back for its listener: they are delivered locally.
@@ -214,9 +215,9 @@ pub fn setup_afresh(interface: &str, listener_port: u16) -> String {
     format!("table inet sos {{\n}}\ndelete table inet sos\n{}", setup(interface, listener_port))
 }
 
-/// Changes that replace `before` with `armed`, in one transaction, with the heartbeat.
+/// One transaction that replaces `before` with `armed` and renews the heartbeat.
 ///
-/// The sets are recreated instead of flushed: removing one element from a set of ranges takes the kernel time in proportion to the set.
+/// The sets are recreated instead of flushed: the kernel's time to remove one element from a set of ranges grows with the size of the set.
 #[must_use]
 pub fn arm(armed: &Armed, before: Option<&Armed>) -> String {
     let mut text = String::new();
@@ -295,7 +296,7 @@ fn range<T: Copy + PartialEq + std::fmt::Display>(first: T, last: T) -> String {
     if first == last { first.to_string() } else { format!("{first}-{last}") }
 }
 
-/// Puts the heartbeat element back with its full lifetime; `add` alone would not prolong it.
+/// Renews the heartbeat element with its full lifetime; `add` alone would not extend the lifetime.
 #[must_use]
 pub fn heartbeat() -> String {
     "flush set inet sos heartbeat\nadd element inet sos heartbeat { tcp }\n".to_owned()
@@ -307,7 +308,7 @@ pub fn disarm() -> String {
     "flush set inet sos heartbeat\n".to_owned()
 }
 
-/// Parses the packet counts of `nft --json list counters`; unknown counters are left out.
+/// Parses the packet counts of `nft --json list counters`; unknown counters are ignored.
 #[must_use]
 pub fn parse_counters(json: &[u8]) -> Vec<(&'static str, u64)> {
     let document: serde_json::Value = serde_json::from_slice(json).unwrap_or_default();
@@ -328,7 +329,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn the_table_is_as_agreed() {
+    fn the_table_matches_the_golden_file() {
         assert_eq!(setup("net0", 39_999), include_str!("../../tests/golden/setup.nft"));
     }
 
@@ -348,7 +349,7 @@ mod tests {
         assert_eq!(
             arm(&answers, Some(&armed)),
             format!("flush set inet sos unreachable\n{}", heartbeat()),
-            "what is covered stays as it is"
+            "the covered flows do not change"
         );
     }
 

@@ -1,7 +1,7 @@
 //! Plan of a network namespace: the commands and settings that the data plane needs.
 //!
-//! Pure: [`crate::netns`] applies it. Everything here lives in the agent's own namespace and disappears with it, except the outer end of the
-//! veth pair (attach `host`).
+//! Pure: [`crate::netns`] applies the plan. All settings belong to the agent's own namespace and disappear with it, except the outer end of
+//! the veth pair (attach `host`).
 
 use std::collections::BTreeSet;
 
@@ -16,16 +16,18 @@ pub const LOCAL_TABLE: u32 = 5_345;
 const RULE_PRIORITY: u32 = 5_345;
 /// Maximum socket buffer in bytes: twice the bandwidth-delay product of 1 Gbit/s at 200 ms is 50 MB.
 const MAX_SOCKET_BUFFER: u32 = 64 * 1024 * 1024;
-/// Initial receive buffer in bytes: Linux's default, as hosts must not get further ahead than over plain TCP. Streams get a larger one
+/// Initial receive buffer in bytes: Linux's default, so that a host sends no more ahead than over plain TCP. Streams get a larger buffer
 /// ([`crate::netns::sockets::stream_listener`]).
 const FIRST_RECEIVE_BUFFER: u32 = 128 * 1024;
 /// Initial congestion and receive windows of streams, segments.
 const STREAM_START: u32 = 100;
-/// Maximum GSO burst of a stream in segments, if its rate and window allow. By default the kernel sends a millisecond's worth, which for one of
-/// many streams is two or three packets: then every switch, device and agent on the path has to work per packet.
+/// Maximum GSO burst of a stream in segments, if its rate and window allow. The kernel's default burst is one millisecond at the stream's
+/// rate. For one of many streams this is two or three packets, so that switches, devices and agents on the path would handle almost every
+/// packet separately.
 const SEGMENTS_AT_ONCE: u32 = 16;
 
-/// MAC address for a site's gateway, which does not exist (spec/node-config.md clause 26): controllers do not see an agent's ARP requests.
+/// MAC address for a site's gateway, which is not a real host (spec/node-config.md clause 26). It is set statically because controllers do
+/// not see an agent's ARP requests.
 const GATEWAY_MAC: &str = "02:53:4f:53:00:02";
 
 /// One command of iproute2, without the leading `ip`.
@@ -90,7 +92,7 @@ pub fn outer_end_up(config: &AgentConfig) -> Ip {
 }
 
 /// Commands that configure the inner interface, the route and the neighbour of the discovery address, and the delivery of marked packets.
-/// Running them twice changes nothing.
+/// Running these commands twice changes nothing.
 #[must_use]
 pub fn inner(config: &AgentConfig, present: Present) -> Vec<Ip> {
     let interface = &config.interface;
@@ -130,8 +132,8 @@ pub fn delivery_undone() -> Vec<Ip> {
     vec![tidy(&format!("-4 rule delete {}", rule())), tidy(&format!("-4 route flush table {LOCAL_TABLE}"))]
 }
 
-/// Routes to all configured addresses outside the subnet, and one to every other agent. Never a default route: with attach `none` the
-/// namespace may be a pod's, whose own default route leads into the cluster.
+/// Routes to all configured addresses outside the subnet, and one route to every other agent. There is never a default route: with attach
+/// `none`, the namespace may belong to a pod, whose own default route leads into the cluster.
 #[must_use]
 pub fn routes(config: &AgentConfig) -> Vec<Ip> {
     let name = &config.interface.name;
@@ -174,8 +176,8 @@ pub fn without_offload(config: &AgentConfig) -> Option<[&str; 4]> {
     (config.site.rewrite == Rewrite::OpenFlow).then_some(["-K", &config.interface.name, "tx", "off"])
 }
 
-/// Arguments of `ethtool` for streams over QUIC: the kernel segments datagrams sent in bulk, as a user-space switch handles such packets only
-/// for TCP and drops those of UDP.
+/// Arguments of `ethtool` for streams over QUIC: the kernel itself segments datagrams sent in bulk, because a user-space switch handles
+/// unsegmented packets of TCP but drops those of UDP.
 #[must_use]
 pub fn datagrams_cut(config: &AgentConfig) -> [&str; 4] {
     ["-K", &config.interface.name, "tx-udp-segmentation", "off"]
@@ -201,13 +203,13 @@ pub fn sysctls(config: &AgentConfig) -> Vec<Sysctl> {
         wished("tcp_slow_start_after_idle", "0".to_owned()),
         wished("tcp_min_tso_segs", SEGMENTS_AT_ONCE.to_string()),
         wished("tcp_mtu_probing", "1".to_owned()),
-        // A path may be a black hole for the seconds of a failover: try smaller packets only after that.
+        // A path may be a black hole for some seconds during a failover: try smaller packets only afterwards.
         wished("tcp_retries1", "6".to_owned()),
         wished("tcp_max_syn_backlog", "8192".to_owned()),
-        // A client that reuses its port must not fail at this agent's egress leg, which still uses the same port (RFC 6191).
+        // A client that reuses its port must not fail because an earlier egress leg of this agent still uses that port (RFC 6191).
         wished("tcp_tw_reuse", "1".to_owned()),
         wished("tcp_tw_reuse_delay", "100".to_owned()),
-        // A client's DSCP is not copied to its server's packets (earlier versions did).
+        // Do not copy a client's DSCP to the server's packets (earlier versions did).
         wished("tcp_reflect_tos", "0".to_owned()),
     ]
 }
@@ -238,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_namespace_is_set_up_as_agreed() {
+    fn set_up_of_a_new_namespace_matches_the_golden_file() {
         let mut config = config();
         config.interface.gateway = Some("10.0.0.1".parse().unwrap());
         config.services[0].to.push("192.0.2.0/24".parse().unwrap());
@@ -249,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn an_existing_configuration_is_left_alone() {
+    fn an_existing_address_is_not_set_again() {
         let commands = lines(&inner(&config(), Present { address: true, mac: true }));
         assert!(!commands.contains("address"), "{commands}");
         assert!(!commands.contains(" via "), "{commands}");

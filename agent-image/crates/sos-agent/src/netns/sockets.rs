@@ -11,18 +11,19 @@ use sos_tunnel::{KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES};
 use sos_wire::Marks;
 use tracing::debug;
 
-/// Backlog of listeners: must fit a burst of clients. The kernel caps it at net.core.somaxconn.
+/// Backlog of listeners: must hold a burst of clients. The kernel caps it at net.core.somaxconn.
 const BACKLOG: i32 = 4_096;
 /// Maximum time for which a peer may leave data unacknowledged before its stream is closed; pings detect silence earlier.
 const STREAM_USER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum RTO of a stream: after a failover the new path is found within this time, when the kernel's RTO would have doubled to several seconds
-/// (Linux 6.15 and later).
+/// Maximum RTO of a stream (Linux 6.15 and later). After a failover, a stream uses the new path within this time; the kernel's default RTO
+/// would by then have doubled to several seconds.
 const STREAM_RETRANSMIT_MAX: Duration = Duration::from_secs(1);
-/// Buffers of a stream port's datagrams in each direction: 33 ms at 1 Gbit/s, in which every task of the agent gets its turn.
+/// Socket buffer for a stream port's datagrams, per direction: 33 ms at 1 Gbit/s, enough time for the runtime to schedule every task of the
+/// agent.
 const DATAGRAM_BUFFER: usize = 4 << 20;
 /// Initial window of a stream: 34 ms at 1 Gbit/s; the kernel tunes it from there.
 const STREAM_FIRST_WINDOW: u32 = 4 << 20;
-/// Maximum number of unsent bytes of a stream, as these can no longer use a faster stream: two of the largest frames.
+/// Maximum number of unsent bytes in a stream's socket: two of the largest frames. Bytes in the socket can no longer use a faster stream.
 pub(crate) const STREAM_NOTSENT_LOWAT: u32 = 512 * 1024;
 
 /// Listener for SYNs that nft redirects; accepts connections to any address (IP_TRANSPARENT needs NET_ADMIN).
@@ -67,8 +68,8 @@ fn listen(socket: Socket, address: SocketAddrV4) -> io::Result<std::net::TcpList
     Ok(socket.into())
 }
 
-/// Listener that shares its port with connections in hosts' names ([`towards_server`]). A listener at every address would otherwise block the
-/// port for all of them (Linux lets sockets of one user share a port if all of them have `SO_REUSEPORT`).
+/// Listener that shares its port with connections in hosts' names ([`towards_server`]). Otherwise a listener at every address would block
+/// its port for all these connections (Linux lets sockets of one user share a port if all sockets have `SO_REUSEPORT`).
 ///
 /// # Errors
 /// Error of the kernel.
@@ -81,8 +82,8 @@ pub fn shared_listener(address: SocketAddr) -> io::Result<std::net::TcpListener>
     Ok(socket.into())
 }
 
-/// Listener of a stream port. Streams have this congestion control from their first segment, as dialed streams do: a socket that once had bbr,
-/// which may be the kernel's default, sets a timer for each segment for the rest of its life, even under cubic.
+/// Listener of a stream port. Accepted streams have this congestion control from their first segment, as dialed streams do. The kernel's
+/// default may be bbr, and a socket that once used bbr sets a timer for each segment permanently, even under cubic.
 ///
 /// # Errors
 /// Error of the kernel, except about congestion control.
@@ -122,8 +123,9 @@ pub fn stream_datagrams(address: SocketAddrV4) -> io::Result<std::net::UdpSocket
     Ok(socket)
 }
 
-/// Options of a host leg: if the process dies, the leg is reset (linger 0) until both directions have ended cleanly, and a dead host is detected
-/// as late as with plain TCP. TCP_USER_TIMEOUT is not set: it also counts the time in which a live host keeps its window closed.
+/// Sets the options of a host leg. Until both directions have ended cleanly, the leg is reset if the process dies (linger 0). A dead host
+/// is detected after the same time as with plain TCP. TCP_USER_TIMEOUT is not set, because it would also expire while a live host keeps its
+/// window closed.
 ///
 /// # Errors
 /// Error of the kernel.
@@ -184,15 +186,15 @@ pub fn prepare_stream(socket: &SockRef<'_>, congestion: CongestionControl) -> io
     Ok(())
 }
 
-/// Sets a stream's initial window, which must not have to grow from a LAN's default while its first session waits. Set before connecting;
-/// accepted sockets inherit it from their listener.
+/// Sets a stream's initial window: growing from the default, which fits a LAN, would delay the stream's first session. Set before
+/// connecting; accepted sockets inherit it from their listener.
 pub(crate) fn set_first_window(socket: &Socket) {
     if let Err(error) = sos_tunnel::set_first_window(socket, STREAM_FIRST_WINDOW) {
         debug!(%error, "the kernel does not give a stream a larger window");
     }
 }
 
-/// Sets the congestion control of a stream. If the kernel does not know it, the one in force stays.
+/// Sets the congestion control of a stream. If the kernel does not know the algorithm, the algorithm in force stays.
 fn set_congestion(socket: &SockRef<'_>, congestion: CongestionControl) {
     if let Err(error) = socket.set_tcp_congestion(kernel_name(congestion).as_bytes()) {
         debug!(?congestion, %error, "the kernel does not take this congestion control");
@@ -214,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_leg_that_is_dropped_resets_its_end() {
+    fn a_dropped_host_leg_resets_the_host() {
         use std::io::Read as _;
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let mut host = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();

@@ -5,7 +5,8 @@ use std::net::SocketAddrV4;
 
 use sos_wire::{AgentId, ControllerId, Prepare, ReportedFlow, Role, SessionUuid};
 
-/// This agent's role and the peer, as a UUID alone does not identify a session: agents choose UUIDs, and see those of other agents in transit.
+/// This agent's role and the peer. A UUID alone does not identify a session: agents choose UUIDs, and can read other agents' UUIDs in
+/// transit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Party {
     /// This agent's role in the session.

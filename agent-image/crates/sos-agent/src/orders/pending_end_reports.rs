@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use sos_wire::{ControllerId, Ended, SessionUuid};
 
-/// Maximum number of pending reports. Above that the one due next is dropped: the next session report omits its session.
+/// Maximum number of pending reports. Above this number, the report that is due next is dropped: its controller learns of the end because
+/// the next session report omits the session.
 pub const MAX_PENDING_ENDS: usize = 16_384;
 /// Retransmission timeouts of an end report.
 pub const RESENDS: [Duration; 5] = [
@@ -50,13 +51,13 @@ impl PendingEnds {
         }
     }
 
-    /// Removes all ends of a controller that is gone.
+    /// Removes all ends of a forgotten controller.
     pub fn forget_controller(&mut self, controller: ControllerId) {
         self.by_session.retain(|_, pending| pending.controller != controller);
         self.by_next.retain(|(_, session)| self.by_session.contains_key(session));
     }
 
-    /// Ends to retransmit now. After its last retransmission an end waits for as long again for the acknowledgement, then is dropped.
+    /// Ends to retransmit now. After the last retransmission, the last timeout runs once more before the end is dropped.
     pub fn due(&mut self, now: Instant) -> Vec<(ControllerId, Ended)> {
         let mut due = Vec::new();
         while let Some((_, session)) = self.by_next.first().copied().filter(|(next, _)| *next <= now) {
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn only_its_own_controllers_acknowledgement_removes_it() {
+    fn only_the_acknowledgement_of_its_own_controller_removes_an_end() {
         let now = Instant::now();
         let mut ends = PendingEnds::default();
         ends.insert(CONTROLLER, ended(1), now);

@@ -10,15 +10,15 @@ use crate::policy::flow_key::FlowKey;
 
 /// Maximum number of preparations at a time (order.md clause 10).
 pub const MAX_PREPARATIONS: usize = 65_536;
-/// Maximum lease, even if the order asks for more: a client retransmits its SYN within seconds.
+/// Maximum lease, even if the order requests more: a client retransmits its SYN within seconds.
 pub const MAX_LEASE: Duration = Duration::from_secs(60);
 
 /// State of the connection to the server of a preparation at the egress agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerLeg {
-    /// Made when the session begins.
+    /// Opened when the session begins.
     Later,
-    /// Being made, for the order with this sequence.
+    /// Being opened, for the order with this sequence.
     Connecting(u64),
     /// Accepted by the server.
     Connected,
@@ -47,7 +47,7 @@ impl Preparation {
     }
 }
 
-/// Table: by session, by flow (ingress only) and by expiry.
+/// Preparations, indexed by session, by flow (ingress only) and by expiry.
 #[derive(Debug, Default)]
 pub struct Preparations {
     by_session: BTreeMap<SessionUuid, Preparation>,
@@ -69,7 +69,7 @@ impl Preparations {
         self.by_session.is_empty()
     }
 
-    /// True if there is room for another preparation.
+    /// True if the table has capacity for another preparation.
     #[must_use]
     pub fn has_room(&self) -> bool {
         self.len() < MAX_PREPARATIONS
@@ -95,7 +95,7 @@ impl Preparations {
         Some((preparation.controller, sequence))
     }
 
-    /// Number of connections to servers made, or being made, for preparations.
+    /// Number of server connections that are open, or being opened, for preparations.
     #[must_use]
     pub fn server_legs(&self) -> u32 {
         u32::try_from(self.server_legs).unwrap_or(u32::MAX)
@@ -122,8 +122,8 @@ impl Preparations {
         (self.by_session.get(&session)?.expires > now).then(|| self.take(session)).flatten()
     }
 
-    /// Adds a preparation. If two are for the same arriving client the later one counts, since its SYN is the later; the earlier one is
-    /// returned.
+    /// Adds a preparation. A new preparation for the same arriving client replaces the earlier preparation, because its SYN is newer; the
+    /// earlier preparation is returned.
     pub fn insert(&mut self, preparation: Preparation) -> Option<Preparation> {
         let session = preparation.prepare.session;
         let ingress = preparation.prepare.role == Role::Ingress;
@@ -151,7 +151,7 @@ impl Preparations {
         self.take_standing(session, now)
     }
 
-    /// Takes the preparation of an arriving client of which only the client's end is known. `None` if there are several.
+    /// Takes the preparation of an arriving client whose server is not known. `None` if several preparations match.
     pub fn take_arriving_from(&mut self, client: SocketAddrV4, now: Instant) -> Option<Preparation> {
         let end = |ip, port| FlowKey { client, server: SocketAddrV4::new(ip, port) };
         let servers = end(Ipv4Addr::UNSPECIFIED, 0)..=end(Ipv4Addr::BROADCAST, u16::MAX);
@@ -185,11 +185,11 @@ impl Preparations {
         self.by_expiry.first().map(|(expires, _)| *expires)
     }
 
-    /// The three views agree.
+    /// Asserts that the three indexes agree.
     #[cfg(test)]
     pub(crate) fn assert_invariants(&self) {
         assert!(self.len() <= MAX_PREPARATIONS);
-        assert_eq!(self.by_expiry.len(), self.by_session.len(), "each has exactly one expiry");
+        assert_eq!(self.by_expiry.len(), self.by_session.len(), "each preparation has exactly one expiry");
         for (expires, session) in &self.by_expiry {
             assert_eq!(self.by_session[session].expires, *expires);
         }

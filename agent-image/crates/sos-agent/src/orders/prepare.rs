@@ -1,4 +1,4 @@
-//! Prepare orders and their answers, which wait for the server if the order says so (spec/order.md clauses 3 and 4).
+//! Prepare orders and their answers, which wait for the server if the order requires it (spec/order.md clauses 3 and 4).
 
 use std::net::SocketAddrV4;
 use std::time::{Duration, Instant};
@@ -39,13 +39,13 @@ impl OrderProtocol {
         handled
     }
 
-    /// Reports to its controller that the server of a preparation has accepted.
+    /// Reports to a preparation's controller that the server has accepted.
     pub fn server_accepted(&mut self, session: SessionUuid, env: &Env<'_>) -> Option<Vec<u8>> {
         let (controller, sequence) = self.preparations.server_accepted(session)?;
         self.sign(controller, sequence, OrderBody::Accepted(session), env)
     }
 
-    /// Reports to its controller that the server of a preparation has not accepted; drops the preparation.
+    /// Reports to a preparation's controller that the server has not accepted; drops the preparation.
     pub fn server_refused(
         &mut self,
         session: SessionUuid,
@@ -57,7 +57,8 @@ impl OrderProtocol {
         self.sign(controller, sequence, OrderBody::Refused(session, reason), env)
     }
 
-    /// Reports that the server of a running session leaves its SYN unanswered: the controller then no longer expects the server to accept.
+    /// Reports that the server of a running session leaves this agent's SYN unanswered: the controller then no longer expects the server to
+    /// accept.
     pub fn server_silent(
         &mut self,
         (session, party): (SessionUuid, Party),

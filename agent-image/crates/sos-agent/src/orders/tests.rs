@@ -80,7 +80,7 @@ impl World {
         Order { header, body }.encode(&site_key().order_to_agent(self.config.agent_id)).unwrap()
     }
 
-    /// Gives an order and returns the answer.
+    /// Sends an order and returns the answers.
     fn order(&mut self, controller: ControllerId, body: OrderBody) -> Vec<Order> {
         let datagram = self.datagram(controller, body);
         let handled = self.with(|protocol, env| protocol.handle(&datagram, env)).unwrap();
@@ -131,7 +131,7 @@ fn prepare(number: u8) -> Prepare {
     }
 }
 
-/// Of sessions that are prepared as above.
+/// Party of the sessions that [`prepare`] describes.
 fn near() -> Party {
     Party::of(&prepare(0))
 }
@@ -186,7 +186,11 @@ fn a_repeated_prepare_changes_nothing_and_is_answered_again() {
     let now = world.now();
     assert_eq!(world.prepare(&prepare(2)), OrderBody::Ready(uuid(2)));
     world.protocol.begin_arriving(flow(&prepare(2)), now).unwrap();
-    assert_eq!(world.prepare(&prepare(2)), OrderBody::Ready(uuid(2)), "also while it runs");
+    assert_eq!(
+        world.prepare(&prepare(2)),
+        OrderBody::Ready(uuid(2)),
+        "a Prepare is answered with Ready while its session runs"
+    );
 }
 
 #[test]
@@ -245,7 +249,7 @@ fn foreign_and_unsigned_orders_are_dropped() {
     let mut forged = good.clone();
     *forged.last_mut().unwrap() ^= 1;
     assert_eq!(world.with(|protocol, env| protocol.handle(&forged, env)), Err(WireError::Tag.into()));
-    assert_eq!(world.protocol.counts(), (0, 0), "a forged order is not even remembered");
+    assert_eq!(world.protocol.counts(), (0, 0), "a forged order leaves no state");
     world.with(|protocol, env| protocol.handle(&good, env)).unwrap();
     let again = world.with(|protocol, env| protocol.handle(&good, env));
     assert_eq!(again.unwrap_err().label(), "replay");
@@ -261,7 +265,7 @@ fn foreign_and_unsigned_orders_are_dropped() {
 #[test]
 fn an_egress_session_must_be_the_prepared_flow() {
     let mut world = World::new();
-    world.live.clear(); // the peer may see its stream before we do
+    world.live.clear(); // the peer may establish its stream before this agent does
     world.config.services[0].role = ServiceRole::Egress;
     world.config.services[0].to = vec!["10.0.0.0/25".parse().unwrap()];
     let egress = Prepare {
@@ -276,33 +280,37 @@ fn an_egress_session_must_be_the_prepared_flow() {
     assert_eq!(world.protocol.begin_opened(uuid(1), egress.peer, wrong, now), Err(FlowMismatch));
     let stranger = AgentId([0xEE; 16]);
     assert_eq!(world.protocol.begin_opened(uuid(1), stranger, flow(&egress), now), Err(FlowMismatch));
-    assert_eq!(world.protocol.begin_arriving(flow(&egress), now), None, "no client arrives at the far agent");
+    assert_eq!(
+        world.protocol.begin_arriving(flow(&egress), now),
+        None,
+        "no client arrives at the egress agent"
+    );
     assert_eq!(flow_policy::opened(&world.config, flow(&egress), egress.peer, None), Some(1));
     assert_eq!(world.protocol.prepared_peers().into_keys().collect::<Vec<_>>(), [egress.peer]);
     let lapsed = world.protocol.prepared_peers()[&egress.peer];
     assert_eq!(
         world.protocol.begin_opened(uuid(1), egress.peer, flow(&egress), lapsed),
         Ok(None),
-        "it has lapsed"
+        "the preparation has expired"
     );
     world.config.services.clear(); // the service has been deleted here, and its client has been accepted
     let taken = world.protocol.begin_opened(uuid(1), egress.peer, flow(&egress), now).unwrap();
     assert_eq!(
         flow_policy::opened(&world.config, flow(&egress), egress.peer, taken.as_ref()),
         Some(egress.labels),
-        "what was Ready is served as it was prepared"
+        "a session answered with Ready keeps its preparation"
     );
     let later = world.protocol.begin_opened(uuid(2), egress.peer, flow(&egress), now);
     assert_eq!(later, Ok(None), "sessions without an order are possible");
     assert_eq!(
         flow_policy::opened(&world.config, flow(&egress), egress.peer, None),
         None,
-        "where a service covers them"
+        "only if a service covers them"
     );
 }
 
 #[test]
-fn a_session_with_another_ones_uuid_does_not_end_it() {
+fn a_session_of_the_same_uuid_with_another_party_does_not_end_it() {
     let mut world = World::new();
     let (ordered, unordered) = (prepare(1), uuid(2));
     world.prepare(&ordered);
@@ -337,13 +345,13 @@ fn release_drops_sessions_that_have_not_begun() {
     let now = world.now();
     world.protocol.begin_arriving(flow(&prepare(2)), now).unwrap();
     world.order(ControllerId(8), OrderBody::Release(uuid(1)));
-    assert_eq!(world.protocol.counts().0, 1, "another controller's word does not count");
+    assert_eq!(world.protocol.counts().0, 1, "only the controller of a session may release it");
     for number in [1, 2] {
         assert!(world.order(CONTROLLER, OrderBody::Release(uuid(number))).is_empty());
     }
     assert_eq!(world.protocol.counts().0, 0);
     let told = world.with(|protocol, env| protocol.finish((uuid(2), near()), outcome(), env));
-    assert_eq!(told.len(), 1, "a session that has begun goes on");
+    assert_eq!(told.len(), 1, "a running session continues");
 }
 
 #[test]
@@ -357,8 +365,16 @@ fn abort_resets_an_ingress_session_for_its_own_controller() {
         let datagram = world.datagram(controller, OrderBody::Abort(uuid(number)));
         world.with(|protocol, env| protocol.handle(&datagram, env)).unwrap()
     };
-    assert_eq!(abort(ControllerId(8), 2), Handled::default(), "another controller's word does not count");
-    assert_eq!(abort(CONTROLLER, 1), Handled::default(), "one that has not begun is released instead");
+    assert_eq!(
+        abort(ControllerId(8), 2),
+        Handled::default(),
+        "only the controller of a session may abort it"
+    );
+    assert_eq!(
+        abort(CONTROLLER, 1),
+        Handled::default(),
+        "a session that has not begun is released, not aborted"
+    );
     assert_eq!(abort(CONTROLLER, 3), Handled::default());
     assert_eq!(abort(CONTROLLER, 2), Handled { aborted: Some(uuid(2)), ..Handled::default() });
 }
@@ -375,7 +391,7 @@ fn an_end_is_retransmitted_until_acknowledged() {
     world.order(CONTROLLER, OrderBody::EndedAck(uuid(1)));
     assert!(ended(&world.pass(Duration::from_secs(4))).is_empty());
     let again = world.with(|protocol, env| protocol.finish((uuid(1), near()), outcome(), env));
-    assert!(again.is_empty(), "it has only one end");
+    assert!(again.is_empty(), "a session has only one end");
 }
 
 #[test]

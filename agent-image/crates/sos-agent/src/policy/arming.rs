@@ -12,14 +12,14 @@ use crate::config::{AgentConfig, Role, Service};
 use crate::policy::classifier::{self, Classifier, Rule};
 use crate::policy::flow_policy;
 
-/// Maximum number of elements in nft's sets for all services: the kernel loads that many in some 20 ms, and only after a change. A service needs
-/// one element per prefix and port range, and more if it overlaps with other services.
+/// Maximum number of elements in nft's sets for all services: the kernel loads this many in about 20 ms, and only after a change. A service
+/// needs one element per prefix and port range, and more if it overlaps with other services.
 pub const MAX_ARMED: usize = 16_384;
 /// Time for which a server that did not answer a SYN is left to plain TCP.
 pub const UNREACHABLE_FOR: Duration = Duration::from_secs(30);
 /// Maximum number of servers remembered as unreachable; above that the server that expires first is removed.
 pub const MAX_UNREACHABLE: usize = 256;
-/// Margin below the limits at which arming stops, so that there is room for SYNs already in flight.
+/// Margin below the limits at which arming stops, which leaves capacity for SYNs already in flight.
 const LIMIT_MARGIN_DIVISOR: u32 = 16;
 
 /// Inputs of the agent's willingness to take new sessions.
@@ -33,20 +33,20 @@ pub struct Health {
     pub memory_bytes: u64,
 }
 
-/// True if healthy and below the limits: the beacon's flag `willing`.
+/// True if the agent is healthy and below its limits: the beacon's flag `willing`.
 #[must_use]
 pub fn willing(config: &AgentConfig, health: Health) -> bool {
     !health.draining && sessions_left(config, health) && memory_left(config, health)
 }
 
-/// True if the session limit leaves room for new sessions.
+/// True if the session limit allows new sessions.
 #[must_use]
 pub fn sessions_left(config: &AgentConfig, health: Health) -> bool {
     let limit = config.limits.sessions;
     health.sessions < limit - limit / LIMIT_MARGIN_DIVISOR
 }
 
-/// True if the memory limit leaves room for new sessions.
+/// True if the memory limit allows new sessions.
 #[must_use]
 pub fn memory_left(config: &AgentConfig, health: Health) -> bool {
     let limit = u64::from(config.limits.memory_mib) << 20;
@@ -70,7 +70,7 @@ impl Unreachable {
         }
     }
 
-    /// True if a server stays plain for now.
+    /// True if a server is temporarily left to plain TCP.
     #[must_use]
     pub fn contains(&self, server: SocketAddrV4) -> bool {
         self.until.contains_key(&server)
@@ -91,7 +91,7 @@ impl Unreachable {
 pub struct Armed {
     /// Flows that may be accelerated.
     pub covered: Arc<Classifier>,
-    /// Servers left to plain TCP for now, even if a service covers them.
+    /// Servers temporarily left to plain TCP, even if a service covers them.
     pub unreachable: Vec<SocketAddrV4>,
     /// Ids of services that did not fit and stay plain.
     pub left_out: Vec<String>,
@@ -108,7 +108,7 @@ pub struct Coverage {
 }
 
 impl Coverage {
-    /// Leaves out services whose SYNs are held, if this agent cannot hold any.
+    /// An empty coverage. If this agent cannot hold SYNs, services whose SYNs are held are left out.
     #[must_use]
     pub fn new(can_hold: bool) -> Self {
         Self { can_hold, ..Self::default() }

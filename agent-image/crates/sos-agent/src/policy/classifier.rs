@@ -55,7 +55,7 @@ pub const HELD: Class = 1;
 pub struct Entry {
     /// Class from the previous field; 0 for the first field.
     pub of: Class,
-    /// Inclusive.
+    /// Inclusive range.
     pub range: Range,
     /// Resulting class; for the last field [`HELD`] or 0, by the first rule that names the range.
     pub class: Class,
@@ -68,7 +68,7 @@ pub struct Classifier {
     pub clients: Vec<Entry>,
     /// Class and server address to class.
     pub servers: Vec<Entry>,
-    /// Class and server port: covered.
+    /// Class and server port to [`HELD`] or 0; any entry is covered.
     pub ports: Vec<Entry>,
 }
 
@@ -188,7 +188,7 @@ impl Build<'_> {
         Ok(class)
     }
 
-    /// Ports that any of these rules names, each with the value of the first rule that names it.
+    /// Ports of these rules, each with the value of the first rule that names the port.
     fn ports(&self, of: &[usize]) -> Result<Vec<(Range, Class)>, TooLarge> {
         let mut ports: Vec<(Range, Class)> = Vec::new();
         for ((first, last), rules) in intervals(of, |rule| &self.rules[rule].ports, self.limit)? {
@@ -208,7 +208,8 @@ impl Build<'_> {
     }
 }
 
-/// Splits one field wherever the set of rules that name it changes; returns each piece with its rules, without pieces that have none.
+/// Splits one field's values at each change in the set of rules that contain the value. Returns each range with its rules, and omits ranges
+/// without rules.
 fn intervals<'a>(
     rules: &[usize],
     ranges: impl Fn(usize) -> &'a [Range],
@@ -274,7 +275,7 @@ struct Fit<'a> {
 }
 
 impl Fit<'_> {
-    /// Takes these rules, or those halves of them that fit, in order.
+    /// Adds these rules. If they do not fit together, tries each half separately, in order.
     fn take(&mut self, more: &[usize]) {
         if more.is_empty() {
             return;
@@ -336,7 +337,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn covers_exactly_what_some_rule_names(rules in prop::collection::vec(rule(), 0..6)) {
+        fn covers_exactly_the_flows_of_the_rules(rules in prop::collection::vec(rule(), 0..6)) {
             let made = Classifier::build(&rules, 60_000).unwrap();
             for client in 0..18u32 { for server in 0..18u32 { for port in 0..18u16 {
                 prop_assert_eq!(
@@ -352,7 +353,7 @@ mod tests {
         }
 
         #[test]
-        fn keeps_the_limit_and_names_what_is_left_out(rules in prop::collection::vec(rule(), 0..8), limit in 0usize..60) {
+        fn keeps_the_limit_and_returns_the_rules_left_out(rules in prop::collection::vec(rule(), 0..8), limit in 0usize..60) {
             let (made, left_out) = fitting(&rules, limit);
             prop_assert!(made.len() <= limit);
             let kept: Vec<_> = rules.iter().enumerate().filter(|(i, _)| !left_out.contains(i)).map(|(_, r)| r.clone()).collect();
@@ -377,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_the_address_space_are_addresses_like_others() {
+    fn a_rule_may_cover_the_first_and_last_address() {
         let all = Rule {
             clients: vec![(0, u32::MAX)],
             servers: vec![(0, u32::MAX)],
@@ -390,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn many_services_are_cut_in_time() {
+    fn many_services_are_fitted_within_bounded_time() {
         let rules: Vec<Rule> = (0..1_000)
             .map(|i| Rule {
                 clients: apart(i, 4),

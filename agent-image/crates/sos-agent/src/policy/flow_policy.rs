@@ -1,7 +1,7 @@
 //! Flow policy: the flows that this agent's own configuration covers (spec/node-config.md clauses 11 and 12).
 //!
-//! Controllers and peers are not trusted to send a flow only to addresses that the agent's configuration covers: orders and streams are checked
-//! here.
+//! Orders and sessions of peers are checked here: controllers and peers are not trusted to use only addresses that the agent's
+//! configuration covers.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -17,7 +17,8 @@ pub fn ingress_service(config: &AgentConfig, flow: FlowKey) -> Option<&Service> 
     config.services.iter().find(|service| service.role == Role::Ingress && covers(service, flow))
 }
 
-/// Source address of connections to servers if a switch rewrites it to the client's; `None` if the agent uses the client's address itself.
+/// Source address of connections to servers if a switch rewrites it to the client's address; `None` if the agent itself uses the client's
+/// address.
 #[must_use]
 pub fn own_address(config: &AgentConfig) -> Option<Ipv4Addr> {
     (config.site.rewrite == Rewrite::OpenFlow).then(|| config.interface.address.addr())
@@ -31,8 +32,8 @@ pub fn routers(config: &AgentConfig, far_host: Ipv4Addr) -> u8 {
     u8::from(routed)
 }
 
-/// True if the agent can connect to the server from the port that the order wants: at a site that rewrites, the agent uses the client's port on
-/// its own address, and some of those ports are taken.
+/// True if the agent can connect to the server from the port in the order. At a site that rewrites, the agent uses the client's port on its
+/// own address, where some ports are taken.
 #[must_use]
 pub fn can_have_port(config: &AgentConfig, prepare: &Prepare) -> bool {
     let port = prepare.client.port();
@@ -42,8 +43,8 @@ pub fn can_have_port(config: &AgentConfig, prepare: &Prepare) -> bool {
     config.site.rewrite == Rewrite::Transparent || prepare.role == sos_wire::Role::Ingress || !taken
 }
 
-/// Agent that serves a flow of an Ingress service without an order: for a proactive service the first agent of the peer's site, to which the
-/// egress switch's entries lead (docs/adr/0012), otherwise any live agent.
+/// Egress agent for a flow of an Ingress service without an order. For a proactive service, only the first agent of the peer's site
+/// qualifies, because the egress switch's entries lead to this agent (docs/adr/0012). Otherwise any live agent does.
 #[must_use]
 pub fn far_agent(
     config: &AgentConfig,
@@ -79,9 +80,9 @@ pub fn egress_service<'a>(config: &'a AgentConfig, flow: FlowKey, site: &str) ->
     })
 }
 
-/// Path labels of a session that a peer opens, `None` if it is not permitted. A prepared session keeps the labels of its preparation, whatever
-/// has been configured meanwhile: it was permitted when this agent answered Ready, and its client may have been accepted since. Otherwise an
-/// Egress service decides.
+/// Path labels of a session that a peer opens, or `None` if the session is not permitted. A prepared session keeps the labels of its
+/// preparation, even if the configuration has changed since: it was permitted when this agent answered Ready, and its client may already be
+/// accepted. Without a preparation, an Egress service decides.
 #[must_use]
 pub fn opened(
     config: &AgentConfig,
@@ -96,7 +97,7 @@ pub fn opened(
     egress_service(config, flow, &site.site).map(Service::label_mask)
 }
 
-/// Transport of data that this agent sends in a session, from the first of its services that covers the flow.
+/// Transport of data that this agent sends in a session, from its first service that covers the flow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SessionTransport {
     /// Compress the data if that makes the session faster.
@@ -105,7 +106,7 @@ pub struct SessionTransport {
     pub streams: Option<usize>,
 }
 
-/// [`SessionTransport`] of a flow with a peer; the defaults if no service covers the flow any more.
+/// [`SessionTransport`] of a flow with a peer; the defaults if no service covers the flow any longer.
 #[must_use]
 pub fn session_transport(config: &AgentConfig, flow: FlowKey, peer: AgentId, role: Role) -> SessionTransport {
     let site = config.peers.iter().find(|site| site.agents.iter().any(|agent| agent.id == peer));
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn each_end_compresses_by_its_own_service() {
+    fn each_agent_compresses_by_its_own_service() {
         let mut config = config();
         let (peer, covered) = (config.peers[0].agents[0].id, flow("10.0.0.11:40000", "10.0.0.139:22"));
         let ingress =
@@ -184,7 +185,7 @@ mod tests {
         config.services[0].transport.compression = Compression::Adaptive;
         assert!(ingress(&config, covered, peer));
         assert!(!ingress(&config, flow("10.0.0.11:40000", "10.0.0.139:23"), peer), "no service covers it");
-        assert!(!ingress(&config, covered, AgentId([9; 16])), "nobody we know");
+        assert!(!ingress(&config, covered, AgentId([9; 16])), "an unknown peer");
         assert!(!session_transport(&config, covered, peer, Role::Egress).compress);
         config.services[0].role = Role::Egress;
         config.services[0].to = vec!["10.0.0.0/25".parse().unwrap()];

@@ -37,8 +37,8 @@ pub fn between(earlier: Sample, later: Sample) -> Load {
     }
 }
 
-/// User and system time from `/proc/self/stat` (proc(5)): fields 14 and 15, in ticks. Fields are counted from the last bracket, because the
-/// second field, the name, may itself contain spaces and brackets.
+/// User and system time from `/proc/self/stat` (proc(5)): fields 14 and 15, in ticks. Fields are counted from the last parenthesis, because
+/// the second field, the process name, may itself contain spaces and parentheses.
 #[must_use]
 pub fn parse_cpu(stat: &str, ticks_per_second: u32) -> Option<Duration> {
     let (_, fields) = stat.rsplit_once(')')?;

@@ -1,7 +1,7 @@
 //! Plain traffic: connections of services that this agent leaves to plain TCP, with reasons (spec/order.md clause 14).
 //!
-//! nft decides and remembers the latest of these connections, each with the reason if nft knows it ([`Seen`]). This module has the
-//! configuration, so it finds the service of a connection and the reason why nothing was armed for it.
+//! nft decides, and lists recent plain connections, each with the reason if nft knows it ([`Seen`]). This module knows the configuration,
+//! so it finds the service of a connection, and the reason if no armed service covered it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -14,12 +14,12 @@ use crate::policy::arming::{self, Health};
 use crate::policy::flow_key::FlowKey;
 use crate::policy::flow_policy;
 
-/// Maximum number of counters, one per service and reason: connections beyond these are not counted.
+/// Maximum number of counters, one per service and reason; further combinations are not counted.
 const MAX_COUNTERS: usize = 1_024;
 /// Maximum number of connections kept for the next report; the latest are kept.
 const MAX_KEPT: usize = 4 * MAX_PLAIN_SAMPLES;
 
-/// A connection that nft has let go plain, with the chain's reason: 0 if nothing armed covers the connection.
+/// A connection that nft has left plain, with the reason of nft's chain, or 0 if no armed service covers the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Seen {
     /// The connection.
@@ -107,7 +107,7 @@ impl PlainTraffic {
         new
     }
 
-    /// Counts one connection, or, with [`PlainReason::ACCELERATED`], one that began without an order.
+    /// Counts one plain connection, or, with [`PlainReason::ACCELERATED`], one session that began without an order.
     pub fn count(&mut self, service: ServiceMark, reason: PlainReason) {
         let room = self.counts.len() < MAX_COUNTERS;
         if room || self.counts.contains_key(&(service, reason)) {
@@ -124,7 +124,7 @@ impl PlainTraffic {
         self.kept.push(PlainSample { service, reason, client: flow.client, server: flow.server });
     }
 
-    /// All counters, and the connections kept since the last call.
+    /// Returns reports of all counters and of the connections kept since the last call.
     pub fn reports(&mut self) -> Vec<PlainReport> {
         let row = |(&(service, reason), &count)| PlainRow { service, reason, count };
         let rows: Vec<PlainRow> = self.counts.iter().map(row).collect();
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn parses_the_lists_of_nft() {
+    fn parses_set_listings_of_nft() {
         let json = br#"{"nftables": [{"metainfo": {"version": "1.0.6"}}, {"set": {"name": "plain_seen", "elem": [
             {"elem": {"val": {"concat": ["10.0.0.11", 40000, "10.0.0.139", 5000, 1]}, "timeout": 10, "expires": 9}},
             {"elem": {"val": {"concat": ["10.0.0.11", "ssh", "10.0.0.139", 5000, 1]}}}]}}]}"#;
@@ -203,6 +203,6 @@ mod tests {
         assert_eq!(reports.iter().map(|r| r.rows.len()).sum::<usize>(), MAX_COUNTERS);
         assert_eq!(reports.iter().map(|r| r.samples.len()).sum::<usize>(), MAX_KEPT);
         assert_eq!(reports[3].samples.last().map(|s| s.client.port()), Some(1_999));
-        assert!(traffic.reports().iter().all(|r| r.samples.is_empty()), "a connection is named once");
+        assert!(traffic.reports().iter().all(|r| r.samples.is_empty()), "each connection is reported once");
     }
 }

@@ -7,7 +7,7 @@ use sos_tunnel::{PathStats, Relayed};
 use sos_wire::order::{MAX_PATH_ROWS, MAX_SERVICE_ROWS};
 use sos_wire::{PathReport, PathRow, ServiceMark, ServiceRow, SessionUuid};
 
-/// Maximum number of services metered; sessions of further services are not.
+/// Maximum number of metered services; sessions of further services are not metered.
 const MAX_SERVICES: usize = 1_024;
 /// Maximum number of reports at one moment.
 const MAX_REPORTS: usize = 64;
@@ -28,7 +28,7 @@ impl ServiceMeters {
         }
     }
 
-    /// Removes an ended session: its bytes stay counted.
+    /// Removes an ended session; its bytes stay counted.
     pub fn finish(&mut self, session: SessionUuid) {
         if let Some((service, relayed)) = self.open.remove(&session) {
             add(self.ended.entry(service).or_default(), relayed.bytes());
@@ -53,7 +53,7 @@ fn add(sum: &mut (u64, u64), bytes: (u64, u64)) {
     *sum = (sum.0.saturating_add(bytes.0), sum.1.saturating_add(bytes.1));
 }
 
-/// Reports at one moment: as many as needed, up to the bound.
+/// Reports for one sampling time, as many as needed, up to [`MAX_REPORTS`].
 #[must_use]
 pub fn reports(since_boot: Duration, paths: &[PathStats], services: &[ServiceRow]) -> Vec<PathReport> {
     let sampled_ms = u64::try_from(since_boot.as_millis()).unwrap_or(u64::MAX);
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_a_session_stay_counted_once_when_it_ends() {
+    fn bytes_of_an_ended_session_are_counted_once() {
         let (mut meters, bulk) = (ServiceMeters::default(), ServiceMark::of("default/bulk"));
         let session = SessionUuid([1; 16]);
         meters.begin(session, bulk, Relayed::default());
@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(meters.rows(), [row(1)]);
         meters.finish(session);
         meters.finish(session);
-        assert_eq!(meters.rows(), [row(0)], "a service is named from its first session on");
+        assert_eq!(meters.rows(), [row(0)], "a service is listed from its first session on");
     }
 
     #[test]

@@ -9,13 +9,13 @@ use sos_wire::{AgentId, Prepare};
 
 use crate::config::{AgentConfig, CongestionControl, Encryption, MAX_STREAM_PORTS, Peer, Protocol};
 
-/// Path labels that controllers have named for a peer beyond the configured ones. They are kept while the agent runs: there are at most eight,
-/// and a warm stream costs next to nothing.
+/// Path labels that controllers have named for a peer in addition to the configured labels. They are kept until the agent exits: there are
+/// at most eight labels, and a warm stream costs almost nothing.
 #[derive(Debug, Default)]
 pub struct OrderedLabels(BTreeMap<AgentId, BTreeSet<u8>>);
 
 impl OrderedLabels {
-    /// Notes the labels of an accepted order; returns true if one is new, so that the peer list must be set again.
+    /// Records the labels of an accepted order. Returns true if a label is new; then the peer list must be set again.
     pub fn note(&mut self, prepare: &Prepare) -> bool {
         let labels = (0..8).filter(|label| prepare.labels >> label & 1 == 1);
         let known = self.0.entry(prepare.peer).or_default();
@@ -23,8 +23,8 @@ impl OrderedLabels {
     }
 }
 
-/// The tunnel's peers: every configured agent, with the largest number of streams that a service asks for, on each label that a service may use
-/// or an order has named; encrypted or over QUIC if any service asks for it.
+/// The tunnel's peers: every configured agent. Each label that a service may use or an order has named has the largest number of streams
+/// that a service requests. The streams are encrypted, or use QUIC, if any service requests it.
 #[must_use]
 pub fn peers(config: &AgentConfig, ordered: &OrderedLabels) -> Vec<PeerConfig> {
     let mut list = Vec::new();
@@ -50,7 +50,7 @@ pub fn peers(config: &AgentConfig, ordered: &OrderedLabels) -> Vec<PeerConfig> {
 pub struct DepartingPeers(BTreeMap<AgentId, (PeerConfig, Instant)>);
 
 impl DepartingPeers {
-    /// Notes peers that are no longer listed if they have preparations, with the last expiry.
+    /// Adds peers that are no longer listed but have preparations, with the last expiry of these.
     pub fn note(
         &mut self,
         before: Vec<PeerConfig>,
@@ -86,24 +86,25 @@ fn streams(config: &AgentConfig, peer: &Peer) -> usize {
     named_streams(config, peer).unwrap_or(PeerConfig::DEFAULT_STREAMS) + PeerConfig::RESERVED_STREAMS
 }
 
-/// Maximum number of streams named by a service towards a peer's site.
+/// Largest number of streams that a service towards a peer's site names.
 fn named_streams(config: &AgentConfig, peer: &Peer) -> Option<usize> {
     let services = config.services.iter().filter(|service| service.peer == peer.site);
     services.map(|service| usize::from(service.transport.streams)).filter(|streams| *streams > 0).max()
 }
 
-/// True if a service asks for encryption. Streams carry sessions of all services between the two sites, so one such service encrypts all.
+/// True if a service requests encryption. Streams carry sessions of all services between the two sites, so one such service encrypts all
+/// streams.
 fn encrypted(config: &AgentConfig, peer: &Peer) -> bool {
     let mut services = config.services.iter().filter(|service| service.peer == peer.site);
     services.any(|service| service.transport.encryption == Encryption::Tls)
 }
 
-/// True if one service between the two sites requires encrypted streams: sessions of all services share them.
+/// True if one service between the two sites requires encrypted streams, because sessions of all services share the streams.
 fn encrypted_only(config: &AgentConfig, peer: &Peer) -> bool {
     config.services.iter().any(|service| service.peer == peer.site && service.encrypted_only)
 }
 
-/// QUIC if one service between the two sites asks for it: likewise for all services.
+/// QUIC if one service between the two sites requests it, because sessions of all services share the streams.
 fn protocol(config: &AgentConfig, peer: &Peer) -> sos_tunnel::Protocol {
     let mut services = config.services.iter().filter(|service| service.peer == peer.site);
     match services.any(|service| service.transport.protocol == Protocol::Quic) {
@@ -113,13 +114,14 @@ fn protocol(config: &AgentConfig, peer: &Peer) -> sos_tunnel::Protocol {
 }
 
 /// Number of path labels, from 0, that a service towards a peer site may use. Their streams are kept warm even if paths share links: the
-/// controller assigns labels to a session, and a recovered path then has established streams.
+/// controller may assign a recovered path to a session, and this path then has established streams.
 fn labels(config: &AgentConfig, peer: &Peer) -> u16 {
     let services = config.services.iter().filter(|service| service.peer == peer.site);
     services.map(|service| service.labels).max().unwrap_or(1)
 }
 
-/// Configured congestion control of the streams with an agent, by its address: from the first service towards its site that names one.
+/// Configured congestion control of the streams with an agent, by its address: from the first service towards the agent's site that names
+/// an algorithm.
 #[must_use]
 pub fn congestion(config: &AgentConfig, address: Ipv4Addr) -> CongestionControl {
     let named = |peer: &Peer| {
@@ -167,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn label_0_is_always_there_and_others_come_by_order() {
+    fn label_0_is_always_listed_and_orders_add_labels() {
         let config = config();
         let mut ordered = OrderedLabels::default();
         let labels =
@@ -186,13 +188,13 @@ mod tests {
         let soon = begun + Duration::from_secs(8);
         let mut leaving = DepartingPeers::default();
         leaving.note(before.clone(), &[], &BTreeMap::new());
-        assert!(leaving.with(Vec::new()).is_empty(), "nothing is prepared with it");
+        assert!(leaving.with(Vec::new()).is_empty(), "no session is prepared with the peer");
         let prepared = BTreeMap::from([(before[0].agent, soon)]);
         leaving.note(before.clone(), &before, &prepared);
-        assert!(leaving.with(Vec::new()).is_empty(), "it does not go");
+        assert!(leaving.with(Vec::new()).is_empty(), "the peer is still configured");
         leaving.note(before.clone(), &[], &prepared);
         assert_eq!(leaving.with(Vec::new()), before);
-        assert_eq!(leaving.with(before.clone()), before, "it is back, as it is configured now");
+        assert_eq!(leaving.with(before.clone()), before, "a peer configured again is listed once");
         assert!(!leaving.expire(begun));
         assert!(leaving.expire(soon) && !leaving.expire(soon));
         assert!(leaving.with(Vec::new()).is_empty());
@@ -220,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn one_service_that_asks_for_quic_has_it_for_all_of_its_peer() {
+    fn one_service_with_quic_moves_all_streams_of_its_peer_to_quic() {
         let mut config = config();
         let protocol = |config: &AgentConfig| peers(config, &OrderedLabels::default())[0].protocol;
         assert_eq!(protocol(&config), sos_tunnel::Protocol::Tcp);
@@ -228,11 +230,14 @@ mod tests {
         another.transport.protocol = Protocol::Quic;
         config.services.push(another);
         assert_eq!(protocol(&config), sos_tunnel::Protocol::Quic);
-        assert!(!peers(&config, &OrderedLabels::default())[0].encrypted, "that is about what is over TCP");
+        assert!(
+            !peers(&config, &OrderedLabels::default())[0].encrypted,
+            "the flag concerns streams over TCP only"
+        );
     }
 
     #[test]
-    fn one_service_that_asks_for_encryption_has_it_for_all_of_its_peer() {
+    fn one_service_with_encryption_encrypts_all_streams_of_its_peer() {
         let mut config = config();
         let encrypted = |config: &AgentConfig| peers(config, &OrderedLabels::default())[0].encrypted;
         assert!(!encrypted(&config));

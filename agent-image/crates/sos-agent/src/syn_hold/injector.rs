@@ -1,5 +1,5 @@
-//! Raw sockets that write held SYNs back (docs/adr/0053): with a mark that leads to the transparent listener, or out of the agent's
-//! interface to the server.
+//! Raw sockets that write held SYNs back (docs/adr/0053): to the transparent listener by a mark, or to the server through the agent's
+//! interface.
 
 use std::io;
 use std::net::SocketAddrV4;
@@ -26,7 +26,7 @@ pub struct Hold {
 #[derive(Debug)]
 pub struct Writers {
     to_listener: Socket,
-    /// Bound to the agent's interface: clients are not reached through a pod's other interfaces.
+    /// Bound to the agent's interface, because a pod's other interfaces do not lead to the sites' hosts.
     to_server: Mutex<Socket>,
 }
 
@@ -71,7 +71,7 @@ impl Hold {
     }
 
     pub(crate) fn write(&self, write: impl FnOnce(&Writers) -> io::Result<usize>) {
-        // As if the SYN had been lost on the wire: the client retransmits it.
+        // A failure has the effect of a lost SYN: the client retransmits the SYN.
         if let Some(Err(error)) = self.writers.as_ref().map(write) {
             debug!(%error, "a held SYN was not written back");
         }

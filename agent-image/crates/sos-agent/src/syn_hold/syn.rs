@@ -86,7 +86,8 @@ impl Syn {
     }
 }
 
-/// Keeps a correct checksum, completes a checksum over the pseudo-header alone (the kernel's CHECKSUM_PARTIAL), and rejects any other.
+/// Keeps a correct checksum, completes a checksum over the pseudo-header alone (the kernel's CHECKSUM_PARTIAL), and rejects any other
+/// checksum.
 fn complete_checksum(flow: FlowKey, segment: &mut [u8]) -> Result<(), SynError> {
     let length = u16::try_from(segment.len()).map_err(|_| SynError::Truncated)?;
     let (client, server) = (flow.client.ip().octets(), flow.server.ip().octets());
@@ -103,7 +104,7 @@ fn complete_checksum(flow: FlowKey, segment: &mut [u8]) -> Result<(), SynError> 
     Ok(())
 }
 
-/// One's complement sum of 16-bit words (RFC 1071), not folded. A packet is too short for it to overflow.
+/// One's complement sum of 16-bit words (RFC 1071), not folded. The sum of one packet cannot overflow.
 fn sum(bytes: &[u8]) -> u32 {
     let word = |pair: &[u8]| u32::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| u32::from(*low));
     bytes.chunks(2).map(word).sum()
@@ -153,7 +154,7 @@ pub(crate) mod tests {
         let packet = packet(flow(40_000, 5_000));
         let syn = Syn::parse(&packet).unwrap();
         assert_eq!((syn.flow, syn.marks), (flow(40_000, 5_000), Marks { dscp: 10, ttl: 64 }));
-        assert_eq!(syn.packet, packet, "nothing was to be completed");
+        assert_eq!(syn.packet, packet, "a complete checksum is not changed");
     }
 
     #[test]
@@ -168,7 +169,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn refuses_anything_else() {
+    fn refuses_packets_that_are_not_bare_syns() {
         let whole = packet(flow(40_000, 5_000));
         let with = |at: usize, value: u8| {
             let mut packet = whole.clone();
@@ -181,8 +182,8 @@ pub(crate) mod tests {
         assert_eq!(with(6, 0x20), Err(SynError::Protocol), "more fragments");
         assert_eq!(with(33, 0x12), Err(SynError::Flags), "SYN and ACK");
         assert_eq!(with(32, 0x40), Err(SynError::Truncated), "a TCP header that is too short");
-        assert_eq!(with(32, 0xf0), Err(SynError::Truncated), "options behind the packet's end");
-        assert_eq!(with(3, 43), Err(SynError::Truncated), "the same");
+        assert_eq!(with(32, 0xf0), Err(SynError::Truncated), "options beyond the packet's end");
+        assert_eq!(with(3, 43), Err(SynError::Truncated), "an IP length that truncates the options");
         assert_eq!(with(40, 3), Err(SynError::Checksum));
         for length in 0..whole.len() {
             assert_eq!(Syn::parse(&whole[..length]), Err(SynError::Truncated), "{length} bytes");

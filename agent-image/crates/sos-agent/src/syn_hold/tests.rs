@@ -53,13 +53,17 @@ fn a_confirmed_client_is_taken_once_its_server_has_accepted() {
     );
     assert_eq!(hold.claim(flow(1, 80)), None);
     assert_eq!(hold.answer(FAR, uuid(1), None, now), [take(1, 80)]);
-    assert_eq!(arrive(&mut hold, Accept::Confirmed, 1, 80, now), Some(take(1, 80)), "its SYN-ACK was lost");
-    assert_eq!(hold.answer(FAR, uuid(1), None, now), [], "the answer comes again");
+    assert_eq!(
+        arrive(&mut hold, Accept::Confirmed, 1, 80, now),
+        Some(take(1, 80)),
+        "a retransmission is taken: the SYN-ACK was lost"
+    );
+    assert_eq!(hold.answer(FAR, uuid(1), None, now), [], "a repeated answer changes nothing");
     assert_eq!(hold.claim(flow(1, 80)), Some((uuid(1), FAR)));
     assert!(hold.is_empty() && hold.of_server.is_empty());
     assert!(
         is_ask(arrive(&mut hold, Accept::Confirmed, 2, 80, now).as_ref()),
-        "that it is known makes no difference"
+        "Confirmed asks for a known server, too"
     );
 }
 
@@ -74,43 +78,54 @@ fn a_refusal_makes_the_client_plain() {
     ] {
         let (mut hold, now) = (SynHold::default(), Instant::now());
         arrive(&mut hold, Accept::Learned, 1, 80, now);
-        assert_eq!(hold.answer(AgentId([9; 16]), uuid(1), Some(refusal), now), [], "of another agent");
+        assert_eq!(
+            hold.answer(AgentId([9; 16]), uuid(1), Some(refusal), now),
+            [],
+            "an answer of another agent is ignored"
+        );
         assert_eq!(hold.answer(FAR, uuid(1), Some(refusal), now), [leave(1, 80, reason)]);
         assert!(hold.is_empty());
-        assert!(is_ask(arrive(&mut hold, Accept::Learned, 2, 80, now).as_ref()), "it is not known");
+        assert!(is_ask(arrive(&mut hold, Accept::Learned, 2, 80, now).as_ref()), "the server is not known");
     }
 }
 
 #[test]
-fn clients_of_a_learned_server_wait_for_one_answer_and_later_ones_for_none() {
+fn clients_of_a_learned_server_share_one_ask_and_later_clients_need_none() {
     let (mut hold, now) = (SynHold::default(), Instant::now());
     assert!(is_ask(arrive(&mut hold, Accept::Learned, 1, 80, now).as_ref()));
     assert_eq!(arrive(&mut hold, Accept::Learned, 2, 80, now), None);
-    assert!(is_ask(arrive(&mut hold, Accept::Learned, 3, 81, now).as_ref()), "another server");
+    assert!(
+        is_ask(arrive(&mut hold, Accept::Learned, 3, 81, now).as_ref()),
+        "another server needs an ask of its own"
+    );
     assert_eq!(hold.answer(FAR, uuid(1), None, now), [take(1, 80), take(2, 80)]);
-    assert_eq!(hold.claim(flow(2, 80)), None, "its connection is made when its session begins");
+    assert_eq!(hold.claim(flow(2, 80)), None, "the second client has no connection opened ahead");
     assert_eq!(arrive(&mut hold, Accept::Learned, 4, 80, now), Some(take(4, 80)));
     hold.known.forget(flow(0, 80).server);
     assert!(is_ask(arrive(&mut hold, Accept::Learned, 5, 80, now).as_ref()));
 }
 
 #[test]
-fn a_far_agent_that_does_not_answer_makes_the_client_plain() {
+fn a_silent_egress_agent_makes_the_client_plain() {
     let (mut hold, now) = (SynHold::default(), Instant::now());
     arrive(&mut hold, Accept::Learned, 1, 80, now);
     arrive(&mut hold, Accept::Learned, 2, 80, now);
     let second = now + Duration::from_secs(1);
-    assert!(is_ask(arrive(&mut hold, Accept::Learned, 1, 80, second).as_ref()), "the question may be lost");
+    assert!(is_ask(arrive(&mut hold, Accept::Learned, 1, 80, second).as_ref()), "the request may be lost");
     assert_eq!(arrive(&mut hold, Accept::Learned, 2, 80, second), None);
     assert_eq!(hold.next_timeout(), Some(now + HELD_FOR));
     let plain = |client| leave(client, 80, PlainReason::NO_ANSWER);
     assert_eq!(hold.expire(now + HELD_FOR), [Step::Release(FAR, uuid(1)), plain(1), plain(2)]);
     assert!(hold.is_empty());
-    assert_eq!(hold.answer(FAR, uuid(1), None, second), [Step::Release(FAR, uuid(1))], "too late");
+    assert_eq!(
+        hold.answer(FAR, uuid(1), None, second),
+        [Step::Release(FAR, uuid(1))],
+        "a late answer releases the connection"
+    );
 }
 
 #[test]
-fn a_client_without_a_completed_handshake_loses_its_connection() {
+fn an_incomplete_client_handshake_releases_the_server_connection() {
     let (mut hold, now) = (SynHold::default(), Instant::now());
     arrive(&mut hold, Accept::Confirmed, 1, 80, now);
     hold.answer(FAR, uuid(1), None, now);
@@ -119,7 +134,7 @@ fn a_client_without_a_completed_handshake_loses_its_connection() {
 }
 
 #[test]
-fn a_flood_to_one_server_leaves_room_for_others_and_goes_plain_at_the_limit() {
+fn a_flood_to_one_server_goes_plain_at_the_limit_and_leaves_slots_for_others() {
     let (mut hold, now) = (SynHold::default(), Instant::now());
     for client in 1..=3_000 {
         let step = arrive(&mut hold, Accept::Confirmed, client, 80, now);
@@ -189,7 +204,7 @@ proptest! {
             };
             for step in steps {
                 if let Step::Take(packet) | Step::Leave(packet, _) = step {
-                    prop_assert!(waiting.remove(&Syn::parse(&packet).unwrap().flow), "held, and only once");
+                    prop_assert!(waiting.remove(&Syn::parse(&packet).unwrap().flow), "only a held SYN is written back, and only once");
                 }
             }
             prop_assert_eq!(waiting.iter().copied().collect::<Vec<_>>(), hold.held.keys().copied().collect::<Vec<_>>());

@@ -17,14 +17,14 @@ use crate::policy::flow_key::FlowKey;
 use crate::policy::flow_policy;
 use crate::tasks::server_dial::{SILENT_AFTER, dial, flow};
 
-/// Lease of a connection made for a peer, until the session's Open: the time that the ingress agent allows its client for the handshake
-/// ([`crate::syn_hold::CLAIM_WITHIN`]), plus a round trip and some margin.
+/// Lease of a connection opened for a peer, until the session's Open: the time that the ingress agent allows its client for the handshake
+/// ([`crate::syn_hold::CLAIM_WITHIN`]), plus a round trip and a margin.
 const LEASE: Duration = Duration::from_secs(12);
 /// Connects to a server at a controller's request, and reports the result to the controller.
 pub(crate) fn connect(context: &Arc<AgentContext>, prepare: &Prepare) {
     let (session, marks) = (prepare.session, prepare.marks);
     let flow = FlowKey { client: prepare.client, server: prepare.server };
-    // The task waits for this lock before it ends.
+    // The task needs this lock before it can end, so `begin` precedes its end.
     context.with_server_legs(|legs| {
         let context = Arc::clone(context);
         let task = tokio::spawn(async move {
@@ -44,7 +44,7 @@ pub(crate) fn connect_for_peer(context: &Arc<AgentContext>, info: OpenInfo) {
             context.tunnel().answer(info.peer, session, Some(RefuseReason::SessionLimit));
         }
         Ok(()) => match legs.legs.get(&session) {
-            // A repeated request: the answer is in flight, or was lost.
+            // This request is a repetition: the answer is in flight or was lost.
             Some(leg) if leg.stream.is_some() && leg.asker == Some((info.peer, flow)) => {
                 context.tunnel().answer(info.peer, session, None);
             }
@@ -58,7 +58,7 @@ pub(crate) fn connect_for_peer(context: &Arc<AgentContext>, info: OpenInfo) {
     });
 }
 
-/// Checks a request like a session that is opened without an order (node-config.md clause 12), and against this agent's limits.
+/// Checks a request by the rules for a session without an order (node-config.md clause 12), and against this agent's limits.
 fn judge(context: &AgentContext, info: &OpenInfo, flow: FlowKey) -> Result<(), RefuseReason> {
     let (config, health) = (context.config(), context.health());
     if flow_policy::opened(&config, flow, info.peer, None).is_none() {
@@ -93,13 +93,13 @@ async fn serve_peer(context: Arc<AgentContext>, info: OpenInfo, flow: FlowKey) {
         }
         Err(error) => {
             debug!(%session, %flow, %error, "the server has not accepted");
-            // Close the socket before the client's own SYN can pass.
+            // The socket is already closed: after this answer, the client's own SYN may pass.
             context.tunnel().answer(peer, session, Some(refusal(&error)));
         }
     }
 }
 
-/// Removes a connection when the task that keeps it ends, for whatever reason.
+/// Removes a connection when its task ends, for any reason.
 struct Lease {
     context: Arc<AgentContext>,
     peer: AgentId,

@@ -68,7 +68,7 @@ async fn connect(context: &AgentContext, info: &OpenInfo) -> Result<Egress, EndR
     let routers = flow_policy::routers(&config, *flow.client.ip());
     let host = match context.with_server_legs(|legs| legs.take(info.open.session, (info.peer, flow))) {
         Some(connected) => {
-            // The connection was made with the marks of the SYN.
+            // The connection still has the marks of the client's SYN; set the marks of the session's Open.
             let marked = sos_tunnel::set_marks(&SockRef::from(&connected), info.open.marks.behind(routers));
             marked.map(|()| connected).map_err(failed)?
         }
@@ -108,8 +108,9 @@ fn admit(context: &AgentContext, info: &OpenInfo, flow: FlowKey) -> Result<Admit
     Ok(Admitted { labels: Labels(labels), ordered: preparation.is_some() })
 }
 
-/// Connects to a server whose client has already been accepted: for as long as the client's kernel would have tried and the session lasts.
-/// Reports a silent server to the controller or to the ingress agent, as further clients must not be accepted early.
+/// Connects to a server whose client has already been accepted. Tries for as long as the client's kernel would have tried, but only while
+/// the session lasts. Reports a silent server to the controller or to the ingress agent, because further clients must not be accepted
+/// early.
 async fn patiently(
     context: &AgentContext,
     info: &OpenInfo,
@@ -138,7 +139,7 @@ fn end_reason(error: &io::Error) -> EndReason {
             EndReason::ServerUnreachable
         }
         ErrorKind::ConnectionReset => EndReason::ServerReset,
-        // The client's port is in use here, or was until just now: reset the client at once.
+        // The client's port is in use at this agent, or was until recently: reset the client immediately.
         _ => EndReason::InternalLimit,
     }
 }

@@ -20,9 +20,9 @@ use crate::syn_hold::syn::Syn;
 use crate::syn_hold::{Ask, Covered, Step, is_servers};
 use crate::tasks::ingress::far_agent;
 
-/// Maximum size of a datagram of copies: one packet and its attributes.
+/// Maximum size of a datagram of copies: one packet plus its attributes.
 const BUFFER: usize = 128 << 10;
-/// Sleep of the task while no SYN is held.
+/// Maximum sleep of the task while no SYN is held.
 const IDLE: Duration = Duration::from_secs(1);
 
 /// Handles copies of SYNs and deadlines, forever.
@@ -69,10 +69,10 @@ fn arrived(context: &AgentContext, packet: &[u8]) {
     carry_out(context, step.into_iter().collect());
 }
 
-/// The configuration's decision for a client. `Err` if the egress agent need not be asked: with a reason the connection is plain, with `None`
-/// the SYN is taken.
+/// Returns the parameters of a client's SYN from the configuration, or `Err` if the egress agent need not be asked. `Err` with a reason
+/// leaves the connection plain; `Err(None)` takes the SYN.
 fn covered(context: &AgentContext, flow: FlowKey) -> Result<Covered, Option<PlainReason>> {
-    // A controller has already asked (a proactive service that is set up reactively).
+    // A controller has already prepared this client (reactive set-up of a proactive service).
     if context.with_order_protocol(|protocol, env| protocol.expects(flow, env.now)) {
         return Err(None);
     }
@@ -91,9 +91,9 @@ pub(crate) fn answered(
     session: SessionUuid,
     refused: Option<RefuseReason>,
 ) {
-    debug!(%session, ?refused, "the far agent answers for a server");
+    debug!(%session, ?refused, "the egress agent has answered for a server");
     if refused.is_some_and(is_servers) {
-        // A running session: its server has left the egress agent's SYN unanswered.
+        // If the session is already running, its server has left the egress agent's SYN unanswered.
         let begun = context.with_order_protocol(|protocol, _| protocol.unordered_server(session, peer));
         context.hold().with(|syns| begun.into_iter().for_each(|server| syns.known.forget(server)));
     }

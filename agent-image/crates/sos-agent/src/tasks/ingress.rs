@@ -1,4 +1,5 @@
-//! Ingress: accepts clients that nft redirects, at the server's address, or that a switch has redirected to the agent's own address.
+//! Ingress: accepts clients that nft redirects without changing the server's address, and clients that a switch has redirected to the
+//! agent's own address.
 
 use std::net::{SocketAddr, SocketAddrV4};
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use crate::orders::preparations::Preparation;
 use crate::policy::flow_key::FlowKey;
 use crate::policy::flow_policy;
 
-/// Pause after a failed accept: without descriptors or memory, the next accept would fail at once.
+/// Pause after a failed accept: without descriptors or memory, the next accept would fail immediately.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 /// Destination address of a listener's clients.
@@ -29,7 +30,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 pub enum Arrival {
     /// The server's address, as the socket's local address.
     Transparent,
-    /// The agent's own address; an order names the server's.
+    /// The agent's own address; an order names the server's address.
     Rewritten,
 }
 
@@ -47,7 +48,7 @@ pub async fn accept_clients(context: Arc<AgentContext>, listener: TcpListener, a
     }
 }
 
-/// Admits a client. Dropping the client's socket resets it: its linger time is zero from the start.
+/// Admits a client. Dropping the client's socket resets the connection, because its linger time is zero from the start.
 fn admit(context: &Arc<AgentContext>, client: TcpStream, from: SocketAddr, arrival: Arrival) {
     context.metrics.accepted.inc();
     let reject = |reason| context.metrics.rejected.get_or_create(&Reason { reason }).inc();
@@ -122,7 +123,8 @@ struct Route {
     ordered: bool,
 }
 
-/// Route by a preparation, or else by the agent's own services: over the connection that the egress agent has made ahead, or a new one.
+/// Route by a preparation, or else by the agent's own services. The server connection is the one that the egress agent has opened ahead, or
+/// a new one.
 fn route(context: &AgentContext, flow: FlowKey) -> Option<Route> {
     if let Some(ordered) = ordered_route(context, |protocol| protocol.begin_arriving(flow, Instant::now())) {
         return Some(ordered);
@@ -145,14 +147,14 @@ fn route(context: &AgentContext, flow: FlowKey) -> Option<Route> {
     })
 }
 
-/// A willing agent, or else a live one, which has kept room for clients that arrived before nft was disarmed.
+/// A willing egress agent, or else a live egress agent, which has reserved capacity for clients that arrived before nft was disarmed.
 pub(crate) fn far_agent(context: &AgentContext, config: &AgentConfig, service: &Service) -> Option<AgentId> {
     let tunnel = context.tunnel();
     flow_policy::far_agent(config, service, |id| tunnel.peer_willing(id))
         .or_else(|| flow_policy::far_agent(config, service, |id| tunnel.peer_alive(id)))
 }
 
-/// Route by an order, after its preparation has been taken.
+/// Route by an order, whose preparation `take` removes.
 fn ordered_route(
     context: &AgentContext,
     take: impl FnOnce(&mut OrderProtocol) -> Option<Preparation>,

@@ -12,15 +12,16 @@ use crate::netns::sockets;
 use crate::policy::flow_key::FlowKey;
 use crate::policy::flow_policy;
 
-/// Maximum time for a server, which is at the agent's own site, to answer. Less than the second after which the client and this kernel would
-/// retransmit the SYN (RFC 6298) and the controller gives up, so that this connection is gone when the client's own SYN passes.
+/// Maximum time for a server, which is at the agent's own site, to answer. After one second, the client and this kernel retransmit the SYN
+/// (RFC 6298) and the controller times out. The shorter time here ensures that this connection is closed before the client's own SYN
+/// passes.
 pub(crate) const SILENT_AFTER: Duration = Duration::from_millis(700);
 
 pub(crate) fn flow(info: &OpenInfo) -> FlowKey {
     FlowKey { client: info.open.client, server: info.open.server }
 }
 
-/// Connects to a server in its client's name. The kernel gives up as for any program, after 127 s of silence.
+/// Connects to a server in its client's name. As for any program, the kernel times out after 127 s without an answer.
 pub(crate) async fn dial(context: &AgentContext, flow: FlowKey, marks: Marks) -> io::Result<TcpStream> {
     let config = context.config();
     let marks = marks.behind(flow_policy::routers(&config, *flow.client.ip()));

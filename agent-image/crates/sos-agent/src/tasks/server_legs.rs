@@ -1,8 +1,9 @@
-//! Connections to servers made ahead of their sessions, at the request of a controller (spec/order.md clause 3) or of the ingress agent
+//! Server connections opened ahead of their sessions, at the request of a controller (spec/order.md clause 3) or of the ingress agent
 //! (spec/frame.md section 9), to learn whether the server accepts.
 //!
-//! A controller's connection belongs to a preparation; a peer's has a lease. When either ends, the server is reset: sockets towards hosts have a
-//! linger time of zero. A socket that is still connecting sends nothing when closed.
+//! A connection requested by a controller belongs to a preparation; a connection requested by a peer has a lease. When the preparation or
+//! the lease ends, the connection to the server is reset, because sockets towards hosts have a linger time of zero. A socket that is still
+//! connecting sends no segment when it is closed.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,8 @@ use tokio::task::AbortHandle;
 
 use crate::policy::flow_key::FlowKey;
 
-/// Maximum number of connections made ahead for one peer: twice what an agent of this version requests ([`crate::syn_hold::MAX_HELD`]).
+/// Maximum number of connections opened ahead for one peer: twice the maximum that an agent of this version requests
+/// ([`crate::syn_hold::MAX_HELD`]).
 const MAX_OF_PEER: usize = 2_048;
 
 /// One connection.
@@ -22,11 +24,11 @@ pub(crate) struct Leg {
     pub(crate) stream: Option<TcpStream>,
     /// The peer that requested the connection, and the flow; `None` for an order.
     pub(crate) asker: Option<(AgentId, FlowKey)>,
-    /// Connects, and waits for the end of the lease. May be aborted at any await.
+    /// Task that connects, and then waits for the end of the lease. May be aborted at any await.
     task: AbortHandle,
 }
 
-/// All connections. Bounded by the preparations that request one (`OrderProtocol`), and per peer.
+/// All server connections opened ahead. Bounded by the number of preparations (`OrderProtocol`), and per peer.
 #[derive(Debug, Default)]
 pub struct ServerLegs {
     pub(crate) legs: BTreeMap<SessionUuid, Leg>,
@@ -35,7 +37,7 @@ pub struct ServerLegs {
 }
 
 impl ServerLegs {
-    /// Adds a connection. Its task must not be able to end before this returns.
+    /// Adds a connection. Its task must not be able to end before this function returns.
     pub(crate) fn begin(
         &mut self,
         session: SessionUuid,
@@ -57,7 +59,7 @@ impl ServerLegs {
 
     /// Takes the connection of a session that begins, if there is one for this peer and flow.
     pub fn take(&mut self, session: SessionUuid, opener: (AgentId, FlowKey)) -> Option<TcpStream> {
-        // An ordered connection has been compared with its preparation.
+        // For an ordered connection, the preparation has already been compared.
         if self.legs.get(&session)?.asker.is_some_and(|asker| asker != opener) {
             return None;
         }
@@ -126,11 +128,11 @@ mod tests {
         legs.begin(session(1), first.abort_handle(), None);
         legs.begin(session(2), second.abort_handle(), None);
         assert!(legs.connected(session(1), pair().await.0));
-        assert!(!legs.connected(session(3), pair().await.0), "nobody waits for it");
+        assert!(!legs.connected(session(3), pair().await.0), "the connection is no longer wanted");
         assert!(legs.take(session(1), opener).is_some() && legs.take(session(1), opener).is_none());
         legs.keep(|_| false);
         assert!(legs.legs.is_empty());
-        assert!(second.await.unwrap_err().is_cancelled(), "its socket is closed");
+        assert!(second.await.unwrap_err().is_cancelled(), "a connecting socket is closed with its task");
         first.abort();
     }
 
@@ -140,7 +142,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_made_for_a_peer_is_for_that_peer_and_flow_only() {
+    async fn a_connection_opened_for_a_peer_serves_only_that_peer_and_flow() {
         let (session, peer, other) = (SessionUuid([1; 16]), AgentId([2; 16]), AgentId([3; 16]));
         let mut legs = ServerLegs::default();
         let never = tokio::spawn(std::future::pending::<()>());
@@ -148,7 +150,11 @@ mod tests {
         assert!(legs.connected(session, pair().await.0));
         legs.keep(|_| false);
         legs.release(other, session);
-        assert_eq!(legs.asked(), 1, "no order to lapse, and of another peer");
+        assert_eq!(
+            legs.asked(),
+            1,
+            "the connection has no preparation, and only its own peer may release it"
+        );
         assert!(legs.take(session, (other, flow(1))).is_none());
         assert!(legs.take(session, (peer, flow(2))).is_none());
         assert!(legs.take(session, (peer, flow(1))).is_some());

@@ -64,7 +64,7 @@ impl StreamMonitor {
         Self { context, paths, path, stream }
     }
 
-    /// Polls and tunes the stream for as long as it lives.
+    /// Polls and tunes the stream until it closes.
     pub(crate) async fn run(self, handle: TransportHandle) {
         let mut ticks = tokio::time::interval(POLL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -135,7 +135,7 @@ fn apply(
     tuning: SocketTuning,
 ) -> io::Result<()> {
     if tuning.restart_model {
-        // The kernel ignores a setting that is already in force.
+        // Switch to cubic first, because the kernel ignores an algorithm that is already in force.
         set_congestion(handle, CongestionControl::Cubic);
         set_congestion(handle, tuning.congestion);
     }

@@ -16,7 +16,7 @@ use crate::context::AgentContext;
 use crate::netns::sockets;
 use crate::tasks::stream_monitor::{PathKey, Paths, StreamMonitor, congestion};
 
-/// Pause after a failed accept: without descriptors or memory, the next accept would fail at once.
+/// Pause after a failed accept: without descriptors or memory, the next accept would fail immediately.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 /// Accepts streams of one path label forever, from peers' addresses only; the handshake authenticates the peer.
@@ -38,7 +38,7 @@ pub async fn accept_streams(context: Arc<AgentContext>, listener: TcpListener, l
     }
 }
 
-/// Returns whether an address is a peer's; counts any other.
+/// Returns true if an address belongs to a peer; counts any other address.
 fn admits(context: &AgentContext, address: IpAddr) -> bool {
     let config = context.config();
     let address = address.to_canonical();
@@ -46,7 +46,7 @@ fn admits(context: &AgentContext, address: IpAddr) -> bool {
         config.peers.iter().flat_map(|peer| &peer.agents).any(|agent| IpAddr::V4(agent.address) == address);
     if !known {
         context.metrics.strangers.inc();
-        debug!(%address, "a stream from no peer's address");
+        debug!(%address, "a stream from an address that belongs to no peer");
     }
     known
 }
@@ -60,7 +60,7 @@ pub struct StreamSockets {
 }
 
 impl StreamSockets {
-    /// Sockets from `address`, the agent's own.
+    /// Creates sockets bound to `address`, the agent's own address.
     #[must_use]
     pub fn new(context: Arc<AgentContext>, address: Ipv4Addr) -> Self {
         Self { context, address, paths: Paths::default() }
@@ -74,7 +74,7 @@ impl StreamSockets {
         let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
         sockets::set_first_window(&socket);
         self.prepare(&SockRef::from(&socket), (*to.ip(), label))?;
-        // At a site that rewrites, sessions use their clients' ports, possibly including this one.
+        // At a site that rewrites, sessions use their clients' ports, possibly also this stream's port.
         socket.set_reuse_address(true)?;
         socket.bind(&SocketAddr::from((self.address, 0)).into())?;
         Ok(TcpSocket::from_std_stream(socket.into()))

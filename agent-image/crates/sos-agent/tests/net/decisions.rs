@@ -14,12 +14,12 @@ use crate::wire::{digest, fetch, fetch_from, serve};
 fn a_retransmitted_syn_stays_plain() {
     let lab = Lab::new();
     let near = lab.agent_until_ready(NEAR);
-    // Without its agent the far namespace forwards all the same, once one has run there.
+    // The far namespace also forwards without an agent, if an agent has run there before.
     near.wait_armed_and_not(lab.agent(FAR));
     let seen = serve(&lab, b"reply".to_vec());
-    // Were its address not known, the near namespace would answer the client that it cannot be reached.
+    // Without this neighbour entry, the near namespace would send the client an ICMP error: the server is unreachable.
     lab.ip("near", &format!("neigh replace {SERVER} lladdr 02:53:00:00:00:22 dev net0 nud permanent"));
-    // The server does not see the first SYN; the client will retransmit it after a second and more.
+    // The server does not receive the first SYN; the client retransmits it after at least one second.
     lab.ip("sw", "link set p-server down");
     let client = lab.start("client", || fetch(b"request"));
     near.wait_metric("sos_agent_syns_total{decision=\"plain\"}", |syns| syns >= 1);
@@ -38,7 +38,7 @@ const SYN: u8 = 0x02;
 const RST_ACK: u8 = 0x14;
 const ACK: u8 = 0x10;
 
-/// A bare SYN with options, sent as it is. nft decides before any check of the checksum.
+/// Sends a bare SYN with options and without a checksum: nft decides before any check of the checksum.
 fn send_syn(port: u16, options: &[u8]) {
     send_segment(port, SYN, options);
 }
@@ -75,13 +75,14 @@ fn syns_with_options_that_a_relay_would_break_go_plain() {
 }
 
 #[test]
-fn a_syn_marked_as_not_armed_goes_plain_and_stays_so() {
+fn a_syn_marked_as_not_armed_goes_plain_and_stays_plain() {
     let lab = Lab::new();
     let (near, _far) = lab.agents();
     let syns = |decision: &str, count: u64| {
         near.wait_metric(&format!("sos_agent_syns_total{{decision=\"{decision}\"}}"), |syns| syns == count);
     };
-    // The switch of this lab sets no source address, so the client wears the mark itself. The kernel forgets neighbours then.
+    // The switch of this lab does not set the marking source MAC address, so the client itself uses that address. Then the kernel drops its
+    // neighbour entries.
     let wear = |mac: &str| {
         lab.ip("client", &format!("link set dev eth0 address {mac}"));
         lab.ip("client", &format!("neigh replace {SERVER} lladdr 02:53:00:00:01:01 dev eth0 nud permanent"));
@@ -138,7 +139,7 @@ fn a_client_may_use_the_same_port_again() {
     let lab = Lab::new();
     let (near, _far) = lab.agents();
     let _seen = serve(&lab, b"reply".to_vec());
-    // The client ends first, so its own kernel keeps the port for a while; this lets it go as early as RFC 6191 allows.
+    // The client closes first, so its kernel keeps the port in TIME-WAIT; this setting allows reuse as early as RFC 6191 permits.
     sh(&format!("ip netns exec {} sysctl -qw net.ipv4.tcp_tw_reuse=1", lab.ns("client")));
     for round in 1..=3 {
         let mut got = None;

@@ -14,7 +14,7 @@ use crate::wire::{assert_works, connect, content, drain, serve};
 fn a_server_that_refuses_resets_the_client() {
     let lab = Lab::new();
     let (near, _far) = lab.agents();
-    // The near agent accepts before the server has answered; the refusal arrives as a reset right after.
+    // The ingress agent accepts before the server has answered; the refusal follows as a reset.
     let error = lab.at("client", || connect().and_then(|mut stream| stream.read(&mut [0])).unwrap_err());
     assert!(matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::ConnectionRefused), "{error}");
     near.wait_metric("sos_agent_sessions_ended_total{role=\"ingress\",reason=\"server_refused\"}", |n| {
@@ -31,7 +31,7 @@ fn a_server_that_refuses_resets_the_client() {
 fn an_unreachable_server_resets_the_client_and_is_plain_for_a_while() {
     let lab = Lab::new();
     let (near, _far) = lab.agents();
-    // The egress agent has its kernel's timeout: 127 s, which this makes three.
+    // The egress agent uses its kernel's timeout; this setting shortens it from 127 s to 3 s.
     sh(&format!("ip netns exec {} sysctl -qw net.ipv4.tcp_syn_retries=1", lab.ns("far")));
     lab.ip("server", "link set eth0 down");
     let error = lab.at("client", || connect().and_then(|mut stream| stream.read(&mut [0])).unwrap_err());
@@ -45,7 +45,7 @@ fn an_unreachable_server_resets_the_client_and_is_plain_for_a_while() {
     let reply = content(2, 1_000);
     let seen = serve(&lab, reply.clone());
     assert_works(&lab, &seen, &reply);
-    assert_eq!(near.metric("sos_agent_accepted_total"), Some(1), "the second went plain");
+    assert_eq!(near.metric("sos_agent_accepted_total"), Some(1), "the second connection went plain");
 }
 
 #[test]
@@ -58,17 +58,17 @@ fn a_syn_lost_on_its_way_to_the_server_costs_a_second_and_no_connection() {
     sh(&format!("{nft} 'add rule ip lossy in tcp flags & (syn | ack) == syn drop'"));
     let reply = content(2, 1_000);
     let seen = serve(&lab, reply.clone());
-    // Before the kernel retransmits it.
+    // Remove the loss before the kernel retransmits the SYN.
     let healed = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(700));
         sh(&format!("{nft} delete table ip lossy"));
     });
     assert_works(&lab, &seen, &reply);
     healed.join().unwrap();
-    assert_eq!(near.metric("sos_agent_accepted_total"), Some(1), "it was accelerated");
+    assert_eq!(near.metric("sos_agent_accepted_total"), Some(1), "the connection was accelerated");
 }
 
-/// A connection with bytes in flight in both directions; the two ends.
+/// Opens a connection that carries bytes in both directions; returns both ends.
 fn busy_connection(lab: &Lab) -> (TcpStream, TcpStream) {
     let (tell, accepted) = channel();
     lab.start("server", move || {
@@ -101,7 +101,7 @@ fn killing_the_ingress_agent_resets_both_ends_and_new_connections_are_plain() {
     let (client, server) = busy_connection(&lab);
     near.kill();
     assert_reset(client, "the client");
-    // The egress agent waits for a new stream before it gives the session up.
+    // The egress agent waits for a new stream before it aborts the session.
     assert_reset(server, "the server");
     far.wait_metric("sos_agent_sessions", |sessions| sessions == 0);
     let reply = content(2, 1_000);
@@ -118,7 +118,7 @@ fn killing_the_ingress_agent_makes_new_connections_plain_at_once() {
     assert_works(&lab, &seen, &reply);
     far.wait_metric("sos_agent_sessions_begun_total", |begun| begun == 1);
     near.kill();
-    // No waiting: the armed set is still in force, but nothing listens behind it.
+    // Connect without waiting: the armed set is still in force, but its listener is closed.
     assert_works(&lab, &seen, &reply);
     assert_eq!(far.metric("sos_agent_sessions_begun_total"), Some(1));
 }

@@ -1,4 +1,4 @@
-//! An agent that takes no more sessions, because it has no room or is about to leave.
+//! Agents that accept no further sessions, because they are full or draining.
 
 use std::io::{Read as _, Write as _, copy};
 use std::iter::repeat_with;
@@ -12,9 +12,9 @@ use nix::sys::signal::Signal;
 use crate::lab::{FAR, Lab, NEAR, SERVICE_PORT, Side};
 use crate::wire::connect;
 
-/// Arming stops at 240.
+/// Limit of sessions: the agent is unwilling, and disarmed, from 240 sessions.
 const LIMIT: u32 = 256;
-/// Fewer than find room after that.
+/// Number of concurrent clients: below the 16 sessions left between disarming and the limit.
 const AT_ONCE: usize = 4;
 const EACH: usize = 100;
 
@@ -32,7 +32,7 @@ fn echo(lab: &Lab) {
     listening.recv().unwrap();
 }
 
-/// Opens a connection, which has to be answered.
+/// Opens a connection and requires an answer.
 fn visit() -> TcpStream {
     let mut stream = connect().unwrap();
     stream.write_all(b"?").unwrap();
@@ -40,7 +40,7 @@ fn visit() -> TcpStream {
     stream
 }
 
-/// Opens connections from many threads, one after the other in each, and holds them.
+/// Opens connections from several threads, each thread one after the other, and keeps them open.
 fn crowd(lab: &Lab) -> Vec<TcpStream> {
     let clients: Vec<_> = (0..AT_ONCE)
         .map(|_| lab.start("client", || repeat_with(visit).take(EACH).collect::<Vec<_>>()))
@@ -57,7 +57,7 @@ fn who_finds_no_room_is_plain(small: Side) {
     echo(&lab);
     let held = crowd(&lab);
     let sessions = near.metric("sos_agent_sessions").unwrap();
-    assert!((240..=256).contains(&sessions), "{sessions} of them have room");
+    assert!((240..=256).contains(&sessions), "{sessions} sessions are accelerated");
     for agent in [&near, &far] {
         assert_eq!(agent.metric("sos_agent_sessions_refused_total"), Some(0));
     }

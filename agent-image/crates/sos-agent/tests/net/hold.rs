@@ -1,4 +1,4 @@
-//! SYNs held until the server has accepted (docs/adr/0053): clients see what plain TCP would show them.
+//! SYNs held until the server has accepted (docs/adr/0053): clients see the same results as over plain TCP.
 
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::lab::{Agent, Lab, PATIENCE, SERVER, SERVICE_PORT, eventually, sh};
 use crate::wire::{assert_works, connect, serve};
 
-/// Longest time of a connection that need not wait, less than the second after which a client retransmits its SYN.
+/// Maximum time of a connection that is not delayed: below the second after which a client retransmits its SYN.
 const AT_ONCE: Duration = Duration::from_millis(900);
 
 fn plain(agent: &Agent, reason: &str, count: u64) {
@@ -34,7 +34,7 @@ fn firewall(lab: &Lab, verdict: &str) {
 }
 
 #[test]
-fn a_closed_port_is_closed_and_an_open_one_accelerated() {
+fn clients_are_refused_by_a_closed_port_and_accelerated_to_an_open_port() {
     for accept in ["Learned", "Confirmed"] {
         let lab = Lab::new();
         let (near, far) = lab.agents_that_accept(accept);
@@ -47,7 +47,7 @@ fn a_closed_port_is_closed_and_an_open_one_accelerated() {
         }
         assert_eq!(near.metric("sos_agent_accepted_total"), Some(3));
         near.wait_metric("sos_agent_sessions_ended_total{role=\"ingress\",reason=\"finished\"}", |n| n == 3);
-        assert_eq!(seen.try_iter().count(), 0, "the server has seen no connection but the clients' own");
+        assert_eq!(seen.try_iter().count(), 0, "the server has seen only the clients' own connections");
         near.wait_metric("sos_agent_held_connections", |held| held == 0);
         drop(far);
     }
@@ -60,7 +60,7 @@ fn an_accepting_server_is_known_until_it_refuses() {
     let server = lab.at("server", || TcpListener::bind((Ipv4Addr::UNSPECIFIED, SERVICE_PORT)).unwrap());
     drop(lab.at("client", connect).unwrap());
     drop(server);
-    // Accepted early, as the server is known, and reset: perhaps before `connect` has returned.
+    // The server is known, so the client is accepted early and then reset, perhaps before `connect` has returned.
     let seen = match connect_at(&lab, SERVICE_PORT).0 {
         Ok(mut stream) => crate::wire::drain(&mut stream).1,
         Err(error) => Some(error.kind()),
@@ -68,12 +68,12 @@ fn an_accepting_server_is_known_until_it_refuses() {
     assert_eq!(seen, Some(ErrorKind::ConnectionReset));
     let refused =
         || connect_at(&lab, SERVICE_PORT).0.is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused);
-    eventually("it is not known any more", refused);
+    eventually("the server is no longer known", refused);
     plain(&near, "ServerRefused", 1);
 }
 
 #[test]
-fn icmp_errors_reach_the_client_as_they_are() {
+fn icmp_errors_reach_the_client_unchanged() {
     let (unreachable, refused) = (Errno::EHOSTUNREACH, Errno::ECONNREFUSED);
     for (kind, code) in [("admin-prohibited", unreachable), ("port-unreachable", refused)] {
         let lab = Lab::new();
@@ -94,7 +94,7 @@ fn a_silent_server_has_the_timeout_of_plain_tcp() {
     firewall(&lab, "drop");
     let client = lab.start("client", connect);
     plain(&near, "ServerSilent", 1);
-    assert!(!client.is_finished(), "it still waits");
+    assert!(!client.is_finished(), "the client still waits");
     firewall(&lab, "accept");
     drop(client.join().unwrap().unwrap());
     seen.recv_timeout(PATIENCE).unwrap();
@@ -102,7 +102,7 @@ fn a_silent_server_has_the_timeout_of_plain_tcp() {
 }
 
 #[test]
-fn a_far_agent_that_does_not_answer_makes_the_client_plain() {
+fn a_silent_egress_agent_makes_the_client_plain() {
     let lab = Lab::new();
     let (near, far) = lab.agents_that_accept("Confirmed");
     let seen = serve(&lab, b"reply".to_vec());
@@ -114,7 +114,7 @@ fn a_far_agent_that_does_not_answer_makes_the_client_plain() {
 }
 
 #[test]
-fn without_the_ingress_agent_clients_are_plain_at_once() {
+fn clients_of_a_killed_ingress_agent_are_plain_immediately() {
     let lab = Lab::new();
     let (mut near, _far) = lab.agents_that_accept("Confirmed");
     let seen = serve(&lab, b"reply".to_vec());
@@ -122,11 +122,11 @@ fn without_the_ingress_agent_clients_are_plain_at_once() {
     near.kill();
     let (got, took) = connect_at(&lab, SERVICE_PORT);
     got.unwrap();
-    assert!(took < AT_ONCE, "{took:?}: its table stands, its heartbeat as well");
+    assert!(took < AT_ONCE, "{took:?}: the nft table of the killed agent still has its heartbeat");
 }
 
 #[test]
-fn a_flood_of_syns_takes_no_connection_from_others() {
+fn a_flood_of_syns_does_not_affect_other_connections() {
     const FLOOD: u16 = 4_000;
     let lab = Lab::new();
     let (near, _far) = lab.agents_that_accept("Confirmed");

@@ -1,4 +1,4 @@
-//! A site-to-site network of one machine, for tests:
+//! A site-to-site network on one machine, for tests:
 //!
 //! ```text
 //!   client 10.0.0.11 --+            +-- server 10.0.0.139
@@ -8,8 +8,8 @@
 //!                   ctl 198.18.255.254 (the discovery address)
 //! ```
 //!
-//! What the switches would do, rewriting destination MACs towards the agents, permanent neighbour entries in the hosts do: the
-//! client sends what is for the server to the near agent's MAC, the server what is for the client to the far agent's.
+//! Permanent neighbour entries in the hosts replace the switches, which would rewrite destination MACs towards the agents. The client sends
+//! packets for the server to the near agent's MAC address, and the server sends packets for the client to the far agent's MAC address.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -25,7 +25,7 @@ use nix::unistd::Pid;
 use sos_agent::config::canonical;
 use sos_wire::{AgentId, Key};
 
-/// Nothing here takes seconds; a busy machine may.
+/// Timeout of every wait: normally no wait takes seconds, but a busy machine may be slow.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 11);
 pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 139);
@@ -44,7 +44,7 @@ fn mac(host: &str) -> &'static str {
     MACS.iter().find(|(name, _)| *name == host).unwrap().1
 }
 
-/// Runs a command and panics with its output when it fails.
+/// Runs a command; panics with its output if the command fails.
 pub(crate) fn sh(command: &str) -> String {
     let output = Command::new("sh").args(["-c", command]).output().unwrap();
     let words =
@@ -96,10 +96,10 @@ impl Side {
     }
 }
 
-/// The key the two sites share.
+/// The key that the two sites share.
 const PAIR_SECRET: [u8; 32] = [9; 32];
 
-/// The network; everything it made is gone when it is dropped.
+/// The network; dropping it removes its namespaces and files.
 pub(crate) struct Lab {
     id: String,
     /// Configurations, keys and state of the agents.
@@ -130,7 +130,7 @@ impl Lab {
         lab
     }
 
-    /// Sends what is between the hosts to the agents. Neighbour entries go away with a link that goes down.
+    /// Directs packets between the hosts to the agents. The kernel removes neighbour entries when their link goes down.
     pub(crate) fn redirect(&self) {
         self.ip("client", &format!("neigh replace {SERVER} lladdr {} dev eth0 nud permanent", mac("near")));
         self.ip("server", &format!("neigh replace {CLIENT} lladdr {} dev eth0 nud permanent", mac("far")));
@@ -164,7 +164,7 @@ impl Lab {
         self.start(host, act).join().unwrap()
     }
 
-    /// As [`Self::at`], without waiting.
+    /// Starts a function as [`Self::at`] does, but does not wait for it.
     pub(crate) fn start<T: Send + 'static>(
         &self,
         host: &str,
@@ -182,14 +182,14 @@ impl Lab {
         self.configure_as(side, document(side, generation))
     }
 
-    /// As [`Self::configure`], with a limit of sessions.
+    /// Configures a side as [`Self::configure`] does, with another session limit.
     pub(crate) fn configure_small(&self, side: Side, sessions: u32) {
         let mut small = document(side, 1);
         small["limits"]["sessions"] = sessions.into();
         self.configure_as(side, small);
     }
 
-    /// Both agents, with a service that has this `accept`.
+    /// Starts both agents with a service that has this `accept`, and waits until the near agent is armed.
     pub(crate) fn agents_that_accept(&self, accept: &str) -> (Agent, Agent) {
         for side in [NEAR, FAR] {
             let mut holding = document(side, 1);
@@ -239,14 +239,14 @@ impl Lab {
         Agent { child, log, metrics_ns: PathBuf::from(format!("/run/netns/{}", self.ns(host))) }
     }
 
-    /// As [`Self::agent`], once it answers.
+    /// Starts a side's agent, and waits until its metrics page answers.
     pub(crate) fn agent_until_ready(&self, side: Side) -> Agent {
         let agent = self.agent(side);
         agent.wait_metric("sos_agent_config_generation", |generation| generation == 1);
         agent
     }
 
-    /// Both agents, with streams between them and the near one armed.
+    /// Starts both agents, and waits until the near agent is armed.
     pub(crate) fn agents(&self) -> (Agent, Agent) {
         let agents = (self.agent(NEAR), self.agent(FAR));
         agents.0.wait_metric("sos_agent_armed_regions", |armed| armed >= 1);
@@ -294,7 +294,7 @@ fn sealed(mut document: serde_json::Value) -> Vec<u8> {
     document.to_string().into_bytes()
 }
 
-/// A running agent; killed when it is dropped.
+/// A running agent, which is killed on drop.
 pub(crate) struct Agent {
     child: Child,
     log: PathBuf,
@@ -307,7 +307,7 @@ impl Agent {
         kill(Pid::from_raw(pid), signal).unwrap();
     }
 
-    /// Stops it (SIGSTOP), and waits until each of its threads has stopped.
+    /// Stops the agent (SIGSTOP), and waits until each of its threads has stopped.
     pub(crate) fn stop(&self) {
         self.signal(Signal::SIGSTOP);
         let tasks = format!("/proc/{}/task", self.child.id());
@@ -315,16 +315,16 @@ impl Agent {
             let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
             stat.rsplit_once(") ").unwrap().1.starts_with('T')
         };
-        eventually("it has stopped", || std::fs::read_dir(&tasks).unwrap().all(has_stopped));
+        eventually("the agent has stopped", || std::fs::read_dir(&tasks).unwrap().all(has_stopped));
     }
 
-    /// Kills it as the kernel would for lack of memory.
+    /// Kills the agent, as the kernel would for lack of memory.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Waits until it has ended by itself; returns its exit code.
+    /// Waits until the agent has exited; returns its exit code.
     pub(crate) fn wait(&mut self) -> Option<i32> {
         let mut status = None;
         eventually("the agent ends", || {
@@ -334,14 +334,14 @@ impl Agent {
         status.unwrap().code()
     }
 
-    /// Value of a metric; labels belong to the name. `None` when the page or the line is missing.
+    /// Value of a metric, named with its labels. `None` if the page or the line is missing.
     pub(crate) fn metric(&self, name: &str) -> Option<u64> {
         let page = self.page()?;
         let line = page.lines().find(|line| line.split(' ').next() == Some(name))?;
         line.split(' ').nth(1)?.parse().ok()
     }
 
-    /// Waits until it has armed because of a peer, takes the peer away and waits until it has disarmed.
+    /// Waits until the agent is armed, kills its peer, and waits until the agent is disarmed.
     pub(crate) fn wait_armed_and_not(&self, peer: Self) {
         self.wait_metric("sos_agent_armed_regions", |armed| armed >= 1);
         drop(peer);
@@ -365,7 +365,7 @@ impl Agent {
 
     pub(crate) fn wait_metric(&self, name: &str, holds: impl Fn(u64) -> bool) -> u64 {
         let mut value = None;
-        eventually(&format!("{name} is as it should be"), || {
+        eventually(&format!("{name} has the expected value"), || {
             value = self.metric(name);
             value.is_some_and(&holds)
         });
@@ -384,11 +384,11 @@ impl Drop for Agent {
     }
 }
 
-/// Waits for a condition that holds soon.
+/// Waits until a condition holds, for [`PATIENCE`] at most.
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !holds() {
-        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        assert!(Instant::now() < deadline, "timed out: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -1,4 +1,4 @@
-//! DSCP and TTL: each host sees the marks of the other one's packets, also when they change.
+//! DSCP and TTL: each host sees the current marks of the other host's packets, even after a change.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -11,11 +11,11 @@ use sos_wire::Marks;
 
 use crate::lab::{Lab, PATIENCE, SERVER, SERVICE_PORT, sh};
 
-/// A task for a host, run in its own namespace.
+/// A step of a host, run in the host's own namespace.
 enum Step {
     Mark(u8, u8),
     Say(&'static [u8]),
-    /// Reads so many bytes.
+    /// Reads this number of bytes.
     Hear(usize),
 }
 
@@ -27,7 +27,7 @@ impl Host {
         self.1.recv_timeout(2 * PATIENCE).unwrap()
     }
 
-    /// Makes the other host receive something with these marks.
+    /// Sends bytes with these marks, and asserts the marks that the other host receives.
     fn says(&self, words: &'static [u8], other: &Self, dscp: u8, ttl: u8) {
         self.does(Step::Mark(dscp, ttl));
         self.does(Step::Say(words));
@@ -114,7 +114,8 @@ fn marks_change_even_on_bare_acknowledgements() {
     let now = Marks { dscp: 34, ttl: 99 };
     let mut seen = Marks::default();
     for _ in 0..20 {
-        // The server's acknowledgement carries them to its agent, and a later one of the client's agent to the client.
+        // The server's acknowledgement carries the new marks to its agent. A later acknowledgement of the client's agent carries them to
+        // the client.
         client.does(Step::Say(b"x"));
         server.does(Step::Hear(1));
         seen = client.does(Step::Hear(0));
@@ -126,7 +127,7 @@ fn marks_change_even_on_bare_acknowledgements() {
     assert_eq!(seen, now);
 }
 
-/// The SYN to the server has the client's marks, and the SYN-ACK to the client not the client's.
+/// The SYN to the server has the client's marks; the SYN-ACK to the client does not reflect the client's marks.
 #[test]
 fn a_handshake_carries_its_hosts_marks() {
     let lab = Lab::new();

@@ -1,4 +1,4 @@
-//! A controller, played over the network by signed orders.
+//! Signed orders of a simulated controller, sent over the network.
 
 use std::io::{ErrorKind, Read as _};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -42,7 +42,7 @@ impl Controller {
         self.socket.send_to(&datagram, (side.address, 9876)).unwrap();
     }
 
-    /// The next order from a side that `wanted` selects.
+    /// Receives orders from a side until `wanted` selects one.
     fn hear<T>(&self, side: Side, wanted: impl Fn(&Order) -> Option<T>) -> T {
         let key = side.site_key().order_to_controller(side.agent());
         let deadline = std::time::Instant::now() + PATIENCE;
@@ -57,7 +57,7 @@ impl Controller {
                 return found;
             }
         }
-        panic!("the agent did not say it");
+        panic!("the agent has not sent the wanted order");
     }
 }
 
@@ -116,7 +116,7 @@ fn a_prepared_session_is_reported_from_begin_to_end() {
     }
 }
 
-/// The egress agent's answer to an order to ask the server first.
+/// Orders the egress agent to connect to the server ahead of the session; returns the answer.
 fn ask(controller: &mut Controller, session: SessionUuid, port: u16) -> OrderBody {
     let order = Prepare {
         accept: Accept::Confirmed,
@@ -131,7 +131,7 @@ fn ask(controller: &mut Controller, session: SessionUuid, port: u16) -> OrderBod
 }
 
 #[test]
-fn the_connection_made_ahead_becomes_the_sessions() {
+fn a_session_uses_the_server_connection_opened_ahead() {
     const PORT: u16 = 41_923;
     let lab = Lab::new();
     let (_near, far) = lab.agents();
@@ -151,7 +151,7 @@ fn the_connection_made_ahead_becomes_the_sessions() {
 }
 
 #[test]
-fn an_unwanted_connection_made_ahead_is_reset() {
+fn a_released_server_connection_opened_ahead_is_reset() {
     let lab = Lab::new();
     let (_near, _far) = lab.agents();
     let mut controller = Controller::new(&lab);
@@ -195,7 +195,7 @@ fn an_order_is_refused_with_a_reason() {
         _ => None,
     };
     assert_eq!(controller.hear(NEAR, refused), RefuseReason::NotPermitted);
-    // Signed with the other site's key: dropped and counted, not answered.
+    // An order signed with the other site's key is dropped and counted, but not answered.
     let mut forged = FAR;
     forged.address = NEAR.address;
     controller.tell(forged, OrderBody::Release(session));

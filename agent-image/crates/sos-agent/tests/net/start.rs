@@ -1,4 +1,4 @@
-//! Starting, and errors that prevent it.
+//! Start-up, and errors that prevent it.
 
 use std::process::Command;
 
@@ -6,13 +6,13 @@ use crate::lab::{FAR, Lab, NEAR, sh};
 use crate::wire::{assert_works, content, serve};
 
 #[test]
-fn attach_host_makes_its_own_namespace_and_leaves_nothing_behind() {
+fn attach_host_creates_its_own_namespace_and_removes_it_on_exit() {
     let lab = Lab::new();
-    // The switch's namespace stands for a node's: the agent leaves the outer end of its veth pair there.
+    // The switch's namespace stands for the node's namespace, in which the agent places the outer end of its veth pair.
     lab.ip("sw", "link set lo up");
     lab.ip("sw", "link set p-near nomaster");
     lab.configure(NEAR, 1);
-    // A foreign device of that name is not touched; the left-over of a killed agent is.
+    // A foreign device with that name is not changed; the veth of a killed agent is removed.
     lab.ip("sw", "link add sosag0 type bridge");
     assert_eq!(lab.agent_in(NEAR, "sw", "host").wait(), Some(1));
     lab.ip("sw", "link delete sosag0 type bridge");

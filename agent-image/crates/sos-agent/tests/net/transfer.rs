@@ -17,7 +17,7 @@ fn both_directions_arrive_unchanged_and_each_end_sees_the_other() {
     let (sent, expected) = (digest(&request), digest(&reply));
     let seen = serve(&lab, reply);
     let got = lab.at("client", move || fetch(&request)).unwrap();
-    // The reply comes after the client's FIN: half-close is passed on, and kept apart from the end.
+    // The reply follows the client's FIN: the half-close is forwarded, and the other direction stays open.
     assert_eq!((got.error, got.digest), (None, expected));
     assert_eq!(got.peer, (SERVER, SERVICE_PORT).into());
     let seen = seen.recv().unwrap();
@@ -26,7 +26,7 @@ fn both_directions_arrive_unchanged_and_each_end_sees_the_other() {
     for agent in [&near, &far] {
         assert!(
             agent.metric("sos_agent_sent_bytes_total").unwrap() >= BULK as u64,
-            "it did go through the agents"
+            "the transfer went through the agents"
         );
         agent.wait_metric("sos_agent_sessions", |sessions| sessions == 0);
     }
@@ -35,7 +35,7 @@ fn both_directions_arrive_unchanged_and_each_end_sees_the_other() {
 }
 
 #[test]
-fn a_hundred_connections_at_one_instant() {
+fn a_hundred_simultaneous_connections_succeed() {
     const COUNT: usize = 100;
     let lab = Lab::new();
     let (near, _far) = lab.agents();
@@ -71,7 +71,7 @@ fn a_hundred_connections_at_one_instant() {
 }
 
 #[test]
-fn an_agent_without_a_peer_lets_connections_go_plain() {
+fn connections_go_plain_while_the_ingress_agent_has_no_peer() {
     let lab = Lab::new();
     let (near, mut far) = lab.agents();
     far.kill();
@@ -87,7 +87,7 @@ fn an_agent_without_a_peer_lets_connections_go_plain() {
 fn an_established_plain_connection_survives_arming() {
     let lab = Lab::new();
     let near = lab.agent(NEAR);
-    // Without its agent the egress namespace forwards all the same, as soon as one has run there.
+    // The egress namespace also forwards without an agent, if an agent has run there before.
     near.wait_armed_and_not(lab.agent(FAR));
     let (ready, listening) = std::sync::mpsc::channel();
     let server = lab.start("server", move || {

@@ -1,4 +1,4 @@
-//! Clients and servers as users have them: plain sockets with default options.
+//! Clients and servers like those of users: ordinary sockets with default options.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -14,7 +14,7 @@ use crate::lab::{CLIENT, Lab, PATIENCE, SERVER, SERVICE_PORT};
 pub(crate) struct Seen {
     pub(crate) client: SocketAddr,
     pub(crate) digest: [u8; 32],
-    /// End of the reading: `None` for a clean one.
+    /// Error at the end of the stream; `None` after a clean end.
     pub(crate) error: Option<ErrorKind>,
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn drain(stream: &mut TcpStream) -> ([u8; 32], Option<ErrorKind>) {
     }
 }
 
-/// A client's view.
+/// A client's view of one connection.
 #[derive(Debug)]
 pub(crate) struct Got {
     pub(crate) from: SocketAddr,
@@ -84,7 +84,7 @@ pub(crate) struct Got {
     pub(crate) error: Option<ErrorKind>,
 }
 
-/// Connects, sends, ends its direction, reads the reply. Call in the client's namespace.
+/// Connects, sends, closes its direction and reads the reply. Call in the client's namespace.
 pub(crate) fn fetch(request: &[u8]) -> std::io::Result<Got> {
     exchange(connect()?, request)
 }
@@ -97,7 +97,7 @@ fn exchange(mut stream: TcpStream, request: &[u8]) -> std::io::Result<Got> {
     Ok(Got { from, peer, digest, error })
 }
 
-/// As [`fetch`], from a given port.
+/// Does the same as [`fetch`], from a given port.
 pub(crate) fn fetch_from(port: u16, request: &[u8]) -> std::io::Result<Got> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     socket.set_reuse_address(true)?;
@@ -113,7 +113,7 @@ pub(crate) fn connect() -> std::io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// A small exchange over a new connection in both directions, with every check; returns the client's port.
+/// Transfers a few bytes in both directions over a new connection, and asserts all results; returns the client's address.
 pub(crate) fn assert_works(lab: &Lab, seen: &Receiver<Seen>, reply: &[u8]) -> SocketAddr {
     let request = content(3, 10_000);
     let sent = digest(&request);

@@ -34,10 +34,14 @@ fn the_answer_comes_when_the_server_has_accepted() {
     assert_eq!((handled.answers.len(), handled.prepared), (0, Some(egress(1))));
     let again = world.datagram(CONTROLLER, OrderBody::Prepare(egress(1)));
     let again = world.with(|protocol, env| protocol.handle(&again, env)).unwrap();
-    assert_eq!(again, Handled::default(), "it is neither answered nor connected to twice");
+    assert_eq!(again, Handled::default(), "a repeated order sends no answer and opens no second connection");
     let told = world.with(|protocol, env| protocol.server_accepted(uuid(1), env));
     assert_eq!(bodies(&world, &told), [(1, OrderBody::Accepted(uuid(1)))]);
-    assert_eq!(world.prepare(&egress(1)), OrderBody::Accepted(uuid(1)), "from now on it is");
+    assert_eq!(
+        world.prepare(&egress(1)),
+        OrderBody::Accepted(uuid(1)),
+        "a repeated order is answered after the server has accepted"
+    );
     assert_eq!(world.with(|protocol, env| protocol.server_accepted(uuid(1), env)), None);
     let now = world.now();
     assert!(world.protocol.begin_opened(uuid(1), egress(1).peer, flow(&egress(1)), now).unwrap().is_some());
@@ -50,7 +54,10 @@ fn a_refusal_of_the_server_ends_the_preparation() {
     let told = world.with(|protocol, env| protocol.server_refused(uuid(1), RefuseReason::ServerRefused, env));
     assert_eq!(bodies(&world, &told), [(1, OrderBody::Refused(uuid(1), RefuseReason::ServerRefused))]);
     assert_eq!(world.protocol.counts().0, 0);
-    assert!(ended(&world.pass(Duration::from_secs(10))).is_empty(), "nothing was promised");
+    assert!(
+        ended(&world.pass(Duration::from_secs(10))).is_empty(),
+        "no Ready was sent, so no end is reported"
+    );
 }
 
 #[test]
@@ -63,7 +70,7 @@ fn a_server_is_not_reported_once_its_preparation_is_gone() {
         } else {
             world.pass(Duration::from_secs(5));
         }
-        assert!(!world.protocol.stands(uuid(1)), "its connection is closed");
+        assert!(!world.protocol.stands(uuid(1)), "the server connection closes with its preparation");
         assert_eq!(world.with(|protocol, env| protocol.server_accepted(uuid(1), env)), None);
         let late =
             world.with(|protocol, env| protocol.server_refused(uuid(1), RefuseReason::ServerSilent, env));
@@ -81,7 +88,10 @@ fn connections_that_wait_for_their_sessions_count_as_sessions() {
     let refused = OrderBody::Refused(uuid(15), RefuseReason::SessionLimit);
     assert_eq!(world.prepare(&egress(15)), refused);
     world.order(CONTROLLER, OrderBody::Release(uuid(3)));
-    assert!(world.order(CONTROLLER, OrderBody::Prepare(egress(15))).is_empty(), "there is room again");
+    assert!(
+        world.order(CONTROLLER, OrderBody::Prepare(egress(15))).is_empty(),
+        "a released preparation frees a session"
+    );
 }
 
 #[test]

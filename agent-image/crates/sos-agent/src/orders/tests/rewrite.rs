@@ -12,13 +12,16 @@ fn a_rewritten_clients_source_identifies_its_preparation() {
     let now = world.now();
     let found = world.with(|protocol, _| protocol.begin_rewritten(one.client, now)).unwrap();
     assert_eq!((found.flow(), found.prepare.session), (flow(&one), one.session));
-    assert!(world.with(|protocol, _| protocol.begin_rewritten(one.client, now)).is_none(), "once");
+    assert!(
+        world.with(|protocol, _| protocol.begin_rewritten(one.client, now)).is_none(),
+        "a preparation is taken once"
+    );
     let stranger = "10.0.0.12:40002".parse().unwrap();
     assert!(world.with(|protocol, _| protocol.begin_rewritten(stranger, now)).is_none());
     let late = now + Duration::from_secs(6);
     assert!(
         world.with(|protocol, _| protocol.begin_rewritten(other.client, late)).is_none(),
-        "it has lapsed"
+        "the preparation has expired"
     );
 }
 
@@ -43,7 +46,7 @@ fn an_egress_agent_at_a_rewriting_site_refuses_its_own_ports() {
     let swapped = |port: u16| {
         let mut order = prepare(u8::try_from(port % 251).unwrap());
         order.role = Role::Egress;
-        // The config's service goes from 10.0.0.0/25; its peers are then the clients.
+        // The configured service has clients in 10.0.0.0/25; in the egress role these are clients of the peer site.
         order.client = format!("10.0.0.11:{port}").parse().unwrap();
         order
     };
@@ -51,7 +54,10 @@ fn an_egress_agent_at_a_rewriting_site_refuses_its_own_ports() {
         matches!(world.prepare(&swapped(port)), OrderBody::Refused(_, RefuseReason::PortTaken))
     };
     let own = [9_465, 9_877, 10_000, 10_007];
-    assert!(own.iter().all(|port| !refused(&mut world, *port)), "with foreign addresses they are free");
+    assert!(
+        own.iter().all(|port| !refused(&mut world, *port)),
+        "the ports are free for connections in clients' names"
+    );
     world.config.site.rewrite = crate::config::Rewrite::OpenFlow;
     world.protocol = OrderProtocol::new(world.config.agent_id, BootId(1));
     assert!(own.iter().all(|port| refused(&mut world, *port)));

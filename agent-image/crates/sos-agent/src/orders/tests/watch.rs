@@ -29,8 +29,8 @@ fn unordered_sessions_are_reported_to_watching_controllers() {
     }
     let all: Vec<_> = (0..20).map(uuid).collect();
     let first = world.order(CONTROLLER, OrderBody::Watch);
-    assert_eq!(first.len(), 2, "sixteen fit a datagram");
-    assert_eq!(reported_flows(&first), all, "who begins to watch is told at once");
+    assert_eq!(first.len(), 2, "sixteen flows fit a datagram");
+    assert_eq!(reported_flows(&first), all, "the first Watch is answered immediately");
     assert!(world.order(CONTROLLER, OrderBody::Watch).is_empty());
     world.with(|protocol, env| protocol.finish((uuid(0), near()), outcome(), env));
     let due = world.pass(REPORT_INTERVAL);
@@ -49,7 +49,7 @@ fn unordered_sessions_are_reported_to_watching_controllers() {
     let later = world.pass(WATCHED_FOR);
     assert!(
         !later.iter().any(|order| matches!(order.body, OrderBody::FlowReport(_))),
-        "nobody has watched since"
+        "the watch has expired"
     );
 }
 
