@@ -1,5 +1,5 @@
-//! Reads node-configs from standard input, one per line, and processes each as the node process does: the plan for an empty machine
-//! and its command lines. Open vSwitch's own parser reads every base entry that no earlier document had. Prints `LINE: error` for each
+//! Reads node-configs from standard input, one per line, and processes each as the node process does: the plan for an empty machine and its
+//! command lines. Open vSwitch's own parser reads each base entry that is not in an earlier document. Prints `LINE: error` for each
 //! document that is rejected or causes a panic (scripts/worlds.py).
 
 use std::collections::HashSet;
@@ -30,7 +30,8 @@ fn main() -> io::Result<()> {
 fn take(document: &[u8], read: &mut HashSet<String>) -> Result<(), String> {
     let config = NodeConfig::parse(document).map_err(|error| error.to_string())?;
     let entries = flow::encode_base_flows(&config);
-    // Entries that Open vSwitch has accepted once are not checked again: a process for each of ten thousand documents takes an hour.
+    // Entries that Open vSwitch has accepted once are not checked again: starting a process for each of ten thousand documents would take
+    // an hour.
     let flows = if entries.lines().all(|entry| read.contains(entry)) {
         vec![]
     } else {

@@ -1,4 +1,4 @@
-//! Panics: log and count each one, and abandon the document or observation that caused it, never the process (docs/adr/0048).
+//! Panics: each panic is logged and counted, and ends only the handling of its document or pass, never the process (docs/adr/0048).
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::LazyLock;
@@ -9,7 +9,7 @@ use tracing::error;
 /// Count of panics in the whole process.
 static BUGS: LazyLock<Counter> = LazyLock::new(Counter::default);
 
-/// Panics at a place that a test chooses, in the test's thread.
+/// Panics at a place that the test selects, in the test's thread.
 #[cfg(test)]
 pub(crate) mod provoked {
     use std::cell::Cell;
@@ -36,8 +36,8 @@ pub fn count_panics() {
     }));
 }
 
-/// Run `act` and return its value; `None` after a panic. State shared with `act` must be consistent after each of its steps, as under a poisoned
-/// lock.
+/// Run `act` and return its value; `None` after a panic. State shared with `act` must be consistent after each step of `act`, since any
+/// step may panic.
 pub fn fence<T>(act: impl FnOnce() -> T) -> Option<T> {
     panic::catch_unwind(AssertUnwindSafe(act)).ok()
 }

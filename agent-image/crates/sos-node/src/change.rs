@@ -8,33 +8,33 @@ use crate::observed::{Device, Offloads, Row};
 /// One change. [`crate::encode`] knows the commands, [`crate::plan`] the conditions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// Create a VXLAN device, mark it as ours and set it up.
+    /// Create a VXLAN device, mark it as created by this program and set it up.
     AddTunnel {
         /// The device.
         name: String,
         /// VXLAN network identifier.
         vni: u32,
-        /// The other end.
+        /// Address of the other node.
         remote: IpAddr,
-        /// Remote endpoint.
+        /// Destination UDP port.
         udp_port: u16,
         /// Its MTU.
         mtu: u32,
         /// Ownership mark.
         alias: String,
     },
-    /// Mark a device as ours.
+    /// Mark a device as created by this program.
     TagLink {
         /// The device.
         name: String,
         /// Ownership mark.
         alias: String,
     },
-    /// Give a device an MTU.
+    /// Set a device's MTU.
     SetLinkMtu {
         /// The device.
         name: String,
-        /// In bytes.
+        /// MTU in bytes.
         mtu: u32,
     },
     /// Set a device up.
@@ -42,7 +42,7 @@ pub enum Change {
         /// The device.
         name: String,
     },
-    /// Create the veth pair at which the kernel resets connections, mark its outer end as ours and set both ends up.
+    /// Create the veth pair at which the kernel resets connections, mark its outer end as created by this program and set both ends up.
     AddReject {
         /// The device on the bridge.
         name: String,
@@ -167,7 +167,7 @@ pub enum Change {
         /// The route as in [`crate::local::LocalPort::routes`].
         route: String,
     },
-    /// End flow-restore-wait: let Open vSwitch forward although its entries were never reported as restored.
+    /// End flow-restore-wait: Open vSwitch forwards, although the start script has not reported its entries as restored.
     EndRestoreWait,
 }
 

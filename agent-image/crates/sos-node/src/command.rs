@@ -11,9 +11,9 @@ use crate::encode::CommandLine;
 
 /// Maximum run time of one command. Open vSwitch's commands time out earlier by themselves.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// Output limit in bytes; more is a failure. A hundred thousand flow entries fit.
+/// Maximum output in bytes; a longer output is an error. A hundred thousand flow entries fit.
 const MAX_OUTPUT_BYTES: u64 = 32 * 1024 * 1024;
-/// Limit of a kept error message, in bytes.
+/// Maximum length of a stored error message, in bytes.
 const MAX_COMPLAINT_BYTES: usize = 512;
 
 /// A command failed.
@@ -52,7 +52,7 @@ pub enum CommandError {
 /// Run a command and return its standard output.
 ///
 /// # Errors
-/// The command cannot be started, fails, prints too much, or takes longer than ten seconds and is killed.
+/// The command cannot be started, fails, prints too much, or is killed after ten seconds.
 pub fn run(line: &CommandLine) -> Result<String, CommandError> {
     let program = line.program;
     let io = |source| CommandError::Io { program, source };
@@ -65,7 +65,7 @@ pub fn run(line: &CommandLine) -> Result<String, CommandError> {
         .map_err(io)?;
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let input = line.stdin.clone();
-    // A program that stops reading early is reported by its exit status.
+    // A failed write is not an error here: the exit status reports a program that stops reading early.
     let writer = thread::spawn(move || stdin.map_or(Ok(()), |mut pipe| pipe.write_all(input.as_bytes())));
     let output = thread::spawn(move || read_all(stdout));
     let complaint = thread::spawn(move || read_all(stderr));
@@ -116,13 +116,13 @@ mod tests {
     }
 
     #[test]
-    fn output_and_input() {
+    fn input_and_output_are_passed_unchanged() {
         let long = "x".repeat(300_000);
         assert_eq!(run(&line("cat", &[], &long)).unwrap(), long);
     }
 
     #[test]
-    fn failure_carries_the_complaint() {
+    fn an_error_contains_the_message_of_the_program() {
         let error = run(&line("sh", &["-c", "echo sh: no >&2; exit 3"], "")).unwrap_err();
         assert_eq!(error.to_string(), "sh: no");
         let error = run(&line("sh", &["-c", "exit 3"], "")).unwrap_err();

@@ -32,7 +32,7 @@ const MAX_OFPORT: u16 = 0xfeff;
 /// MTUs of Ethernet devices: from the IPv4 minimum of a link (RFC 791) to the usual jumbo frame.
 const MTU_RANGE: std::ops::RangeInclusive<u32> = 576..=9_216;
 
-/// An error in a document, with its place.
+/// An error in a document, with its JSON path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {message}")]
 pub struct ConfigError {
@@ -185,7 +185,7 @@ pub struct NodeConfig {
     pub controllers: Vec<ControllerTarget>,
     /// The base table.
     pub base_flows: Vec<BaseFlow>,
-    /// The port that resets connections not allowed to be plain; none if no service requires SOS.
+    /// The port at which connections that must not be plain are reset; none if no service has `require`.
     #[serde(default)]
     pub reject_port: Option<RejectPort>,
 }
@@ -289,7 +289,7 @@ impl NodeConfig {
         }
     }
 
-    /// Check VNIs: the kernel distinguishes tunnels that share a UDP port only by VNI.
+    /// Check VNIs: the kernel distinguishes tunnels that share a UDP port by VNI only.
     fn check_tunnels(&self) -> Result<(), ConfigError> {
         let mut taken = BTreeSet::new();
         for (i, tunnel) in self.tunnels.iter().enumerate() {
@@ -319,7 +319,7 @@ pub fn document_hash(document: &[u8]) -> Result<String, serde_json::Error> {
         fields.remove("generation");
         fields.remove("hash");
     }
-    // Features enabled by other crates in a build decide whether objects keep the order of the text.
+    // Sorted here, because a feature of serde_json that another crate may enable keeps objects in the order of the text.
     value.sort_all_objects();
     let mut hash = "sha256:".to_owned();
     for byte in Sha256::digest(value.to_string().as_bytes()) {
@@ -342,12 +342,12 @@ pub enum Refusal {
     /// The new config has the same generation but other content.
     #[error("generation: {generation} is in force with another content")]
     Changed {
-        /// The generation of both.
+        /// The generation of both configs.
         generation: u64,
     },
 }
 
-/// True if `offered` replaces `in_force`; `Ok(false)` if they are the same.
+/// True if `offered` replaces `in_force`; `Ok(false)` if both are the same.
 ///
 /// # Errors
 /// The offered config is older, or differs under the same generation.

@@ -19,11 +19,11 @@ use crate::watch::Watch;
 
 /// Interval between checks of Open vSwitch's sockets and the device list.
 pub const TICK: Duration = Duration::from_millis(250);
-/// Interval between checks of the config file, by content: a mounted `ConfigMap` swaps a symbolic link.
+/// Interval between checks of the config file. Its content is compared, since an update of a mounted `ConfigMap` replaces a symbolic link.
 const CONFIG_PERIOD: Duration = Duration::from_secs(1);
 
 /// Message of the status after a panic.
-const BUG: &str = "a bug of sos-node, which its log shows: report it with the node-config";
+const BUG: &str = "a bug of sos-node: report its log and the node-config";
 
 /// Options of the command line.
 #[derive(Debug, Clone)]
@@ -42,7 +42,7 @@ pub struct Options {
     pub anchors: Vec<SocketAddr>,
 }
 
-/// A config was not put in force.
+/// Reason why a config was not put in force.
 #[derive(Debug, thiserror::Error)]
 pub enum OfferError {
     /// The config is invalid.
@@ -51,7 +51,7 @@ pub enum OfferError {
     /// The config is older than the one in force, or differs under the same generation.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The config could not be checked, read or kept; the next check of the file retries.
+    /// The config could not be read, checked or stored; the next check of the file retries.
     #[error("{0}")]
     Later(String),
 }
@@ -65,14 +65,14 @@ pub struct Daemon {
     watch: Watch,
     schedule: Schedule<(Fingerprint, u64)>,
     config_due: Instant,
-    /// The document read last, so that an unchanged document is not checked twice.
+    /// The last document read, so that an unchanged document is not checked twice.
     seen: Option<Vec<u8>>,
     /// The error in that document.
     objection: Option<String>,
     in_force: Option<Target>,
-    /// A config of another site, and its document; it waits until everything of the former site is removed.
+    /// A config of another site, and its document. It is put in force after all objects of the former site are removed.
     successor: Option<(Target, Vec<u8>)>,
-    /// Everything has been removed, so no config counts as older.
+    /// True after the removal of all objects: then no config counts as older.
     removed: bool,
 }
 
@@ -130,7 +130,7 @@ impl Daemon {
     /// Check the config file now.
     ///
     /// # Errors
-    /// There is a new document that is not put in force.
+    /// A new document was not put in force.
     pub fn reload(&mut self, now: Instant) -> Result<(), OfferError> {
         self.config_due = now + CONFIG_PERIOD;
         let path = store::config_path(&self.options.config, &self.options.node);
@@ -229,7 +229,7 @@ impl Daemon {
 
     fn after(&mut self, config: &NodeConfig, pass: Pass) -> Ticked {
         let status = Status::describe(config, &pass.observed, &pass.plan, &pass.errors);
-        // A switch that waits for its entries will change soon.
+        // A switch that waits for its restored entries will change soon.
         let waits = pass.plan.problems.contains(&Problem::RestoreWait);
         let well = pass.errors.is_empty() && pass.plan.changes.is_empty() && !waits;
         let mut ticked = Ticked { status, made: pass.made, well };
@@ -246,7 +246,7 @@ impl Daemon {
                 ticked.status.applied = false;
                 ticked.status.state = State::Progressing;
                 ticked.status.message =
-                    format!("site {} is removed, another one follows", ticked.status.site);
+                    format!("site {} is removed, the config of the new site follows", ticked.status.site);
                 self.node.memory.forget(Instant::now());
                 self.enforce(target, &document).map_err(|error| error.to_string())
             }
@@ -296,29 +296,29 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_over_a_document_rejects_it_and_it_is_read_once() {
+    fn a_document_that_causes_a_panic_is_rejected_and_checked_once() {
         let folder = tempfile::tempdir().unwrap();
         let mut daemon = daemon(folder.path());
         std::fs::write(folder.path().join("config.json"), "{}").unwrap();
         provoked::AT.set(Some("offer"));
         let error = daemon.reload(Instant::now()).unwrap_err();
         assert!(error.to_string().contains(BUG), "{error}");
-        assert!(daemon.reload(Instant::now()).is_ok(), "the same document is not judged again");
+        assert!(daemon.reload(Instant::now()).is_ok(), "the same document is not checked again");
         provoked::AT.set(None);
         std::fs::write(folder.path().join("config.json"), "[]").unwrap();
         let error = daemon.reload(Instant::now()).unwrap_err();
-        assert!(!error.to_string().contains(BUG), "the next one is: {error}");
+        assert!(!error.to_string().contains(BUG), "the next document is checked: {error}");
     }
 
     #[test]
-    fn a_panic_in_a_look_is_a_look_that_failed_and_the_next_one_waits() {
+    fn a_panic_is_a_failed_pass_and_delays_the_next_pass() {
         let folder = tempfile::tempdir().unwrap();
         let mut daemon = daemon(folder.path());
         let now = Instant::now();
         provoked::AT.set(Some("act"));
         let ticked = daemon.tick(now).unwrap();
         assert!(!ticked.well && ticked.status.message.contains(BUG), "{}", ticked.status.message);
-        assert!(!daemon.schedule.is_due(now), "not four times a second");
+        assert!(!daemon.schedule.is_due(now), "the failed pass is not repeated at the next tick");
         provoked::AT.set(None);
         let ticked = daemon.tick(now + CONFIG_PERIOD).unwrap();
         assert!(!ticked.status.message.contains(BUG), "{}", ticked.status.message);

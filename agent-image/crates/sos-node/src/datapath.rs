@@ -1,8 +1,8 @@
 //! The bridge's datapath, and ownership of the kernel's datapath.
 //!
-//! A network namespace has one datapath of each kind, and each belongs to one ovs-vswitchd. An ovs-vswitchd that opens the kernel's datapath
-//! removes all ports that are not in its own database (`open_dpif_backer` in Open vSwitch), so it must be the only one. The user-space datapath
-//! is safe: a second ovs-vswitchd fails to open it and the first one is unaffected
+//! A network namespace has one datapath of each kind, and each belongs to one ovs-vswitchd. An ovs-vswitchd that opens the kernel's
+//! datapath removes all ports that are not in its own database (`open_dpif_backer` in Open vSwitch), so it must be the only one. The
+//! user-space datapath is safe: a second ovs-vswitchd fails to open it, and the first ovs-vswitchd is not affected
 //! (docs/adr/0025-run-a-dedicated-open-vswitch-never-the-nodes-own.md).
 
 use std::collections::BTreeSet;
@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 use crate::config::{DatapathType, NodeConfig};
 use crate::observed::{Observed, Row, text};
 
-/// `system` or `netdev`. A bridge created while the kernel had no datapath keeps its type, as a change would interrupt every flow. So does a
-/// bridge meant for the kernel's datapath while another Open vSwitch owns that datapath.
+/// `system` or `netdev`. A bridge that was created while the kernel had no datapath keeps its type, because a change would interrupt every
+/// flow. A bridge meant for the kernel's datapath also keeps its type while another Open vSwitch owns that datapath.
 #[must_use]
 pub fn datapath_type(config: &NodeConfig, observed: &Observed) -> &'static str {
     match (config.bridge.datapath_type, existing(config, observed)) {
@@ -30,7 +30,7 @@ pub fn is_refused(config: &NodeConfig, observed: &Observed) -> bool {
     config.bridge.datapath_type == DatapathType::System && is_anothers(config, observed)
 }
 
-/// True if our bridge may be put on the kernel's datapath, so that its ports matter.
+/// True if our bridge may be put on the kernel's datapath, so that the ports of this datapath must be observed.
 #[must_use]
 pub fn asks_for_kernel(config: &NodeConfig, observed: &Observed) -> bool {
     match config.bridge.datapath_type {
@@ -56,8 +56,8 @@ fn is_ours(observed: &Observed) -> bool {
     observed.bridges.values().any(|bridge| datapath_of(&bridge.row) == "system")
 }
 
-/// True if another Open vSwitch owns the kernel's datapath. The kernel keeps the datapath of a killed process: a datapath that contains our
-/// bridge's port was ours.
+/// True if another Open vSwitch owns the kernel's datapath. A datapath that contains our bridge's port was ours, since the kernel keeps the
+/// datapath of a killed process.
 fn is_anothers(config: &NodeConfig, observed: &Observed) -> bool {
     let ports = &observed.kernel_ports;
     !is_ours(observed) && !ports.is_empty() && !ports.contains(config.bridge.name.as_str())
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_of_the_kernels_datapaths() {
+    fn lists_the_ports_of_the_kernels_datapaths() {
         let printed = "system@ovs-system:\n  lookups: hit:12 missed:3 lost:0\n  flows: 2\n  masks: hit:9 total:1 hit/pkt:0.60\n  caches:\n    \
                        masks-cache: size:256\n  port 0: ovs-system (internal)\n  port 1: br-int (internal)\n  port 2: eth1\n  \
                        port 3: genev_sys_6081 (geneve: packet_type=ptap)\n";

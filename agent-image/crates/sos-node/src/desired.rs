@@ -7,12 +7,12 @@ use crate::observed::{
 };
 
 /// Maximum wait between connection attempts to a controller, in milliseconds: reconnecting must not take longer than the start of the
-/// controller's pod. Open vSwitch 3.1 keeps the value but still waits 1, 2, 4, 8, 8 ... s (measured on the wire); versions that honour the value
-/// reconnect within this time.
+/// controller's pod. Open vSwitch 3.1 stores the value but still waits 1, 2, 4, 8, 8 ... s (measured by packet capture). Versions that
+/// honour the value reconnect within this time.
 const MAX_BACKOFF_MS: u32 = 2_000;
-/// Silence in milliseconds after which Open vSwitch sends an echo request; after the same time again it disconnects.
+/// Idle time in milliseconds after which Open vSwitch sends an echo request. If there is no reply within the same time, it disconnects.
 const INACTIVITY_PROBE_MS: u32 = 5_000;
-/// Controllers use OpenFlow 1.3. ovs-ofctl(8) uses 1.0, as later versions have no "no flood" flag on ports.
+/// Controllers use OpenFlow 1.3. This program also uses 1.0 with ovs-ofctl(8), because later versions have no "no flood" flag on ports.
 const PROTOCOLS: &str = "OpenFlow10,OpenFlow13";
 
 /// Origin of a port.
@@ -31,7 +31,7 @@ pub enum PortKind {
 /// Port numbers of agents (spec/node-config.md clause 6): 34001 + slot, below the tunnels' numbers.
 const AGENT_OFPORTS: std::ops::Range<u32> = 34_001..35_000;
 
-/// True for our port of an agent, recognised by the port number that its row requests.
+/// True for an agent's port, identified by the port number that its row requests.
 #[must_use]
 pub fn is_agent_port(interface: &Row) -> bool {
     text(interface, "ofport_request").parse().is_ok_and(|number: u32| AGENT_OFPORTS.contains(&number))
@@ -112,8 +112,8 @@ pub fn bridge_row(config: &NodeConfig, observed: &Observed) -> Row {
     .into()
 }
 
-/// MAC address of the bridge's local port: the low 40 bits of the datapath id after `06`, which is locally administered and not the start of a
-/// path MAC (02:53). By default Open vSwitch would use a port's MAC, and change it with the ports.
+/// MAC address of the bridge's local port: the low 40 bits of the datapath id after `06`, which is locally administered and not the start
+/// of a path MAC (02:53). By default Open vSwitch would use the MAC address of a port, and change it whenever the ports change.
 fn local_mac(datapath_id: u64) -> String {
     let [_, _, _, a, b, c, d, e] = datapath_id.to_be_bytes();
     format!("06:{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}")
@@ -132,7 +132,8 @@ pub fn controllers(config: &NodeConfig) -> Vec<Controller> {
     controllers
 }
 
-/// A controller's row. Out-of-band: the controller is reached over the node's own network, never through the controlled bridge.
+/// A controller's row. The connection mode is out-of-band: the controller is reached over the node's own network, never through the
+/// controlled bridge.
 #[must_use]
 pub fn controller(target: &str) -> Controller {
     Controller {
@@ -152,8 +153,8 @@ pub fn offloads_must_be_off(config: &NodeConfig, observed: &Observed) -> bool {
     config.state == Presence::Present && datapath_type(config, observed) == "netdev" && !tso
 }
 
-/// Devices whose offloads matter, none unless [`offloads_must_be_off`]: the devices of our ports, and the pod ends of ports that ovs-cni put on
-/// the bridge.
+/// Devices whose offloads must be off: the devices of our ports, and the pod ends of ports that ovs-cni put on the bridge. None unless
+/// [`offloads_must_be_off`].
 #[must_use]
 pub fn offload_devices(config: &NodeConfig, observed: &Observed) -> Vec<Device> {
     if !offloads_must_be_off(config, observed) {

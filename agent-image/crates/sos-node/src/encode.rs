@@ -119,7 +119,7 @@ impl Ovs {
         CommandLine::new("ovs-dpctl", ["show"])
     }
 
-    /// The commands that make the changes, in order: adjacent database changes share a transaction.
+    /// Encode the changes as commands, in order: adjacent database changes share a transaction.
     #[must_use]
     pub fn encode(&self, changes: &[Change]) -> Vec<CommandLine> {
         let groups = changes.chunk_by(|a, b| a.is_database() && b.is_database());
@@ -154,7 +154,7 @@ impl Ovs {
                     ip(["link", "add", "name", name, "type", "veth", "peer", "name", peer]),
                     ip(["link", "set", "dev", name, "alias", alias, "addrgenmode", "none", "up"]),
                     ip(["link", "set", "dev", peer, "addrgenmode", "none", "up"]),
-                    // The user-space datapath may take packets without checksums for complete packets.
+                    // The user-space datapath may handle packets without checksums as complete packets.
                     CommandLine::new("ethtool", ["-K", peer.as_str(), "tx", "off"]),
                 ];
                 lines.push(nft(reject::rules(peer)));
@@ -228,7 +228,8 @@ pub fn show_routes_of(family: &str, device: &str) -> CommandLine {
     ip(["-j", family, "route", "show", "table", "main", "dev", device])
 }
 
-/// Match of the session entries that output to a port. Base entries do not match: their cookie contains a hash instead of the kind.
+/// Match for the session entries that output to a port. Base entries do not match, because their cookie contains a hash instead of the
+/// kind.
 fn redirects_to(ofport: u16) -> String {
     format!("cookie={REDIRECT_COOKIE:#x}/{REDIRECT_COOKIE_MASK:#x},out_port={ofport}")
 }
@@ -297,7 +298,8 @@ fn clause<const N: usize>(words: [&str; N]) -> Vec<String> {
 
 fn set(table: &str, record: &str, row: &Row) -> Vec<String> {
     let mut words = clause(["set", table, record]);
-    // Map values are always strings; quoted, they may contain colons or only digits. Plain columns need no quotes: their values are ours.
+    // Map values are strings, and are quoted because they may contain colons or only digits. Other columns need no quotes: this program
+    // sets their values.
     words.extend(row.iter().map(|(column, value)| match column.contains(':') {
         true => format!("{column}={}", serde_json::Value::from(value.as_str())),
         false => format!("{column}={value}"),
@@ -345,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbouring_changes_of_the_database_are_one_transaction() {
+    fn adjacent_database_changes_share_a_transaction() {
         let row = Row::from([
             ("fail_mode".to_owned(), "secure".to_owned()),
             ("other_config:hwaddr".to_owned(), "06:00".to_owned()),
@@ -369,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_added_before_older_ones_go() {
+    fn entries_are_added_before_old_entries_are_removed() {
         let key = |priority| crate::flow::FlowKey { table: 1, priority, matches: "ip".into() };
         let new = Flow { key: key(1), cookie: 0x10, actions: "drop".into() };
         let old = Flow { key: key(2), cookie: 0x9, actions: "drop".into() };
@@ -378,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_and_their_flood_bits() {
+    fn reads_the_no_flood_flags_of_ports() {
         let printed = "OFPT_FEATURES_REPLY (xid=0x2): dpid:0001\nn_tables:254, n_buffers:0\n 1(wan0): addr:2e:f2:32:47:37:fa\n     \
                        config:     0\n     state:      0\n 2(wan1): addr:e2:a7:a2:36:58:b7\n     config:     PORT_DOWN NO_FLOOD\n \
                        LOCAL(br-sos): addr:06:2a:51:b7:d0:e4\n     config:     PORT_DOWN\n";
@@ -388,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn offloads_in_a_pod() {
+    fn offloads_of_a_pod_are_set_in_its_namespace() {
         let device = Device { netns: Some("/run/netns/a".into()), name: "net1".into() };
         let line = set_offloads(&device, Offloads { tx: true, gro: false }, false);
         assert_eq!(

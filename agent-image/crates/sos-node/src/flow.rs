@@ -12,9 +12,9 @@ use crate::config::{ConfigError, NodeConfig};
 pub const BASE_COOKIE: u64 = 0x534f_0001_0000_0000;
 /// Cookie mask that selects base entries.
 pub const BASE_COOKIE_MASK: u64 = 0xffff_ffff_0000_0000;
-/// Cookie of session entries of all controllers (spec/node-config.md clause 8): kind 3 ...
+/// Kind 3 in a cookie: session entries of controllers (spec/node-config.md clause 8).
 pub const REDIRECT_COOKIE: u64 = 0x534f_0000_0300_0000;
-/// ... for any controller, epoch and number.
+/// Cookie mask that selects session entries of any controller, epoch and number.
 pub const REDIRECT_COOKIE_MASK: u64 = 0xffff_0000_ff00_0000;
 /// Priority of an entry whose text has none (OpenFlow's default).
 const DEFAULT_PRIORITY: u16 = 32_768;
@@ -45,7 +45,7 @@ impl fmt::Display for FlowKey {
 pub struct Flow {
     /// Its identity.
     pub key: FlowKey,
-    /// Its owner.
+    /// Its cookie, which names the owner.
     pub cookie: u64,
     /// Its actions, as Open vSwitch prints them.
     pub actions: String,
@@ -84,8 +84,8 @@ pub fn encode_base_flows(config: &NodeConfig) -> String {
     config.base_flows.iter().map(line).collect()
 }
 
-/// Parse the output of `ovs-ofctl parse-flows` for [`encode_base_flows`], and check that each entry still has the table and cookie of the config
-/// (a match text could have named others).
+/// Parse the output of `ovs-ofctl parse-flows` for [`encode_base_flows`], and check that each entry still has the table and cookie of the
+/// config (a match text could contain another table or cookie).
 ///
 /// # Errors
 /// An entry's table or cookie has changed, or two entries have the same key.
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn dump_of_a_switch() {
+    fn parses_the_entries_of_a_switch() {
         let text = " cookie=0x534f00010a0b0c0d, table=1, priority=1000,in_port=2 actions=drop\n \
                     cookie=0x0, hard_timeout=5, send_flow_rem priority=30000,tcp,tcp_flags=+syn-ack actions=CONTROLLER:65535\n \
                     cookie=0x7, actions=NORMAL\n \
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn parsed_flow_mods() {
+    fn parses_flow_mods() {
         let line = "OFPT_FLOW_MOD (OF1.3) (xid=0x8): ADD table:1 priority=0 cookie:0x5 actions=NORMAL";
         assert_eq!(parse_flow_mod(line), Ok(flow(1, 0, "", 5, "NORMAL")));
         let line = "OFPT_FLOW_MOD (OF1.3) (xid=0x1): ADD priority=9,dl_dst=02:53:00:00:00:01 cookie:0x5 idle:3 actions=drop";
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn rubbish_is_an_error() {
+    fn malformed_entries_are_an_error() {
         assert!(parse_dump(" cookie=0x1, table=1000, priority=1 actions=drop").is_err());
         assert!(parse_dump(" cookie=zz, priority=1 actions=drop").is_err());
         assert!(parse_dump(" cookie=0x1, priority=70000 actions=drop").is_err());

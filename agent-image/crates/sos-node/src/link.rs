@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::observed::{Link, Offloads, Vxlan};
 
-/// Maximum number of routes kept per device: one is enough to refuse the device, a few show its use.
+/// Maximum number of routes stored per device: one route is enough to refuse the device, and a few show its use.
 const MAX_ROUTES: usize = 4;
 
 #[derive(Deserialize)]
@@ -74,8 +74,8 @@ impl PrintedRoute {
     }
 }
 
-/// Parse `ip -d -j addr show` and the routes of both families. Link-scope addresses and routes are left out: the kernel
-/// adds them to every device by itself.
+/// Parse `ip -d -j addr show` and the routes of both families. Link-scope addresses and routes are omitted: the kernel itself adds them to
+/// every device.
 ///
 /// # Errors
 /// A text is not JSON of that form.
@@ -123,7 +123,7 @@ fn link(printed: &PrintedLink) -> Link {
     let global = || printed.addr_info.iter().filter(|a| a.scope != "link");
     let addresses = global().filter_map(address).collect();
     let lent = global().filter(|a| a.dynamic).filter_map(address).collect();
-    // A veth names its peer in the same field, but is not stacked on it. Tunnels use another field.
+    // A veth has its peer in this field, but is not stacked on it. Tunnels have their lower device in another field.
     let stands = printed.link.clone().filter(|_| kind.as_deref() != Some("veth"));
     let data = printed.linkinfo.as_ref().and_then(|info| info.info_data.as_ref());
     let lower = stands.or_else(|| Some(data?.get("link")?.as_str()?.to_owned()));
@@ -154,8 +154,8 @@ fn vxlan(data: &Value) -> Option<Vxlan> {
     })
 }
 
-/// Parse `ethtool --json -k DEVICE`: offloads that are on and can be switched off. For groups such as `tx-checksumming` ethtool does not report
-/// whether they can (`"fixed": null`), so the members of a group are examined.
+/// Parse `ethtool --json -k DEVICE`: offloads that are on and can be switched off. For groups such as `tx-checksumming`, ethtool does not
+/// report if they are fixed (`"fixed": null`), so the members of a group are examined.
 ///
 /// # Errors
 /// The text is not JSON of that form.
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_with_addresses_tunnels_and_routes() {
+    fn parses_addresses_tunnels_and_routes_of_links() {
         let links = r#"[{},{"ifindex":2,"ifname":"eth0","flags":["BROADCAST","UP","LOWER_UP"],"mtu":1500,"master":"docker0",
             "addr_info":[{"family":"inet","local":"192.0.2.1","prefixlen":24,"scope":"global"},{"family":"inet6","local":"fe80::1","scope":"link"}]},
             {"ifname":"sosvx3","flags":[],"mtu":1450,"ifalias":"sos-node:1","linkinfo":{"info_kind":"vxlan",
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn offloads_that_can_be_switched() {
+    fn only_offloads_that_can_be_switched_off_are_reported() {
         let text = r#"[{"ifname":"vea","tx-checksumming":{"active":true,"fixed":null,"requested":null},
             "tx-checksum-ipv4":{"active":true,"fixed":true,"requested":false},
             "tx-checksum-ip-generic":{"active":true,"fixed":false,"requested":true},

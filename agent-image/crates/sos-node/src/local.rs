@@ -1,7 +1,7 @@
 //! Addresses configured on the bridge's local port by other programs.
 //!
-//! The port is a device of Open vSwitch. It survives a restart of ovs-vswitchd, unless the restart reloads the kernel's datapath or uses another
-//! database; then the kernel drops the port's addresses and routes with the device. This module only restores them. Pure.
+//! The port is a device of Open vSwitch. It survives a restart of ovs-vswitchd, unless the restart reloads the kernel's datapath or uses
+//! another database. In that case the kernel drops the port's addresses and routes with the device, and this module restores them. Pure.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -27,7 +27,7 @@ pub struct LocalPort {
     pub boot: String,
     /// The device's index.
     pub index: u32,
-    /// The device's addresses with prefix lengths, except those with a lifetime, which their source renews.
+    /// The device's addresses with prefix lengths. Addresses with a lifetime are omitted, because their source renews them.
     pub addresses: Vec<String>,
     /// Routes through the device that are not implied by an address, as arguments of ip(8) without the device, the family first.
     pub routes: Vec<String>,
@@ -44,8 +44,8 @@ impl LocalPort {
         Self { boot: boot.to_owned(), index: link.index, addresses, routes }
     }
 
-    /// Addresses and routes lost since the remembered state. None if the device is the same: an administrator removed them. None after a reboot:
-    /// the node's own configuration adds them again.
+    /// Addresses and routes lost since the remembered state. Empty if the device is the same: then an administrator removed them. Empty
+    /// after a reboot: then the node's own configuration adds them again.
     #[must_use]
     pub fn lost(&self, remembered: Option<&Self>) -> Lost {
         let Some(old) = remembered.filter(|old| old.boot == self.boot && old.index != self.index) else {
@@ -60,9 +60,9 @@ impl LocalPort {
 /// Configured routes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Routes {
-    /// As ip(8) arguments that add them again.
+    /// The routes as ip(8) arguments that add them again.
     pub made: Vec<String>,
-    /// As printed, if ip(8) arguments cannot reproduce them.
+    /// Routes that ip(8) arguments cannot reproduce, as printed.
     pub unknown: Vec<String>,
 }
 
@@ -73,7 +73,8 @@ pub struct Routes {
 pub fn parse_routes(routes: &mut Routes, family: &str, printed: &str) -> Result<(), serde_json::Error> {
     let list: Vec<Value> = if printed.trim().is_empty() { vec![] } else { serde_json::from_str(printed)? };
     for route in list {
-        // Kernel routes are implied by addresses, router routes by advertisements; routes with a lifetime are renewed.
+        // Skip routes that are not configured: the kernel adds routes for addresses, routers advertise routes, and routes with a lifetime
+        // are renewed.
         if matches!(route["protocol"].as_str(), Some("kernel" | "ra" | "redirect"))
             || route.get("expires").is_some()
         {
@@ -87,7 +88,7 @@ pub fn parse_routes(routes: &mut Routes, family: &str, printed: &str) -> Result<
     Ok(())
 }
 
-/// The ip(8) arguments that add a route again; none if the route has an unknown attribute, which the restored route would lack.
+/// The ip(8) arguments that add a route again. None if the route has an unknown attribute, which the restored route would lack.
 fn words(family: &str, route: &Value) -> Option<String> {
     let mut text = format!("{family} {}", route["dst"].as_str()?);
     let mut add = |word: &str, value: &Value| match value {
@@ -151,13 +152,17 @@ mod tests {
     #[test]
     fn removed_addresses_stay_removed() {
         let old = port("b", 7, &["10.0.0.1/24"], &[]);
-        assert_eq!(port("b", 7, &[], &[]).lost(Some(&old)), Lost::default(), "the same device");
-        assert_eq!(port("c", 9, &[], &[]).lost(Some(&old)), Lost::default(), "another boot");
+        assert_eq!(
+            port("b", 7, &[], &[]).lost(Some(&old)),
+            Lost::default(),
+            "an administrator removed the address from the same device"
+        );
+        assert_eq!(port("c", 9, &[], &[]).lost(Some(&old)), Lost::default(), "the node has rebooted");
         assert_eq!(port("b", 9, &[], &[]).lost(None), Lost::default());
     }
 
     #[test]
-    fn an_address_that_runs_out_is_not_remembered() {
+    fn an_address_with_a_lifetime_is_not_remembered() {
         let link = Link {
             addresses: vec!["10.0.0.1/24".into(), "10.0.0.7/24".into()],
             lent: vec!["10.0.0.7/24".into()],
@@ -173,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn routes_as_they_were_made() {
+    fn configured_routes_are_reproduced() {
         let printed = r#"[{"dst":"10.0.0.0/24","protocol":"kernel","scope":"link","prefsrc":"10.0.0.1","flags":[]},
             {"dst":"10.9.0.0/16","gateway":"10.0.0.2","protocol":"static","metric":5,"flags":["linkdown"]},
             {"dst":"default","protocol":"boot","scope":"link"},
@@ -194,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_that_cannot_be_made_again_as_it_was_is_none() {
+    fn a_route_that_cannot_be_reproduced_is_unknown() {
         for part in [
             r#""encap":"mpls""#,
             r#""flags":["pervasive"]"#,

@@ -117,7 +117,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, String> {
     if arguments.once { Ok(once(&mut daemon, &stop)) } else { serve_and_loop(&mut daemon, arguments, &stop) }
 }
 
-/// Run passes until everything is in place, a fault needs action, or time is up.
+/// Run passes until the config is applied, a fault needs action, or the time limit is reached.
 fn once(daemon: &mut Daemon, stop: &AtomicBool) -> ExitCode {
     let end = Instant::now() + ONCE_DEADLINE;
     let mut last = None;
@@ -160,7 +160,7 @@ fn serve_and_loop(daemon: &mut Daemon, arguments: &Arguments, stop: &AtomicBool)
     Ok(ExitCode::SUCCESS)
 }
 
-/// Log only what changed.
+/// Log only changes.
 fn log(ticked: &Ticked, last: Option<&Status>) {
     let Ticked { status, made, .. } = ticked;
     if !made.is_empty() {

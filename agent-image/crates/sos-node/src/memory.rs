@@ -10,14 +10,15 @@ use crate::observed::{Link, Lost};
 use crate::store::{LOCAL_PORT, Store, UPLINKS};
 use crate::trial::{self, Reached, Trials, Watched};
 
-/// Maximum duration of flow-restore-wait before Open vSwitch is made to forward: a restore takes much less.
+/// Maximum duration of flow-restore-wait, after which this program makes Open vSwitch forward: a restore takes much less.
 const RESTORE_PATIENCE: Duration = Duration::from_secs(30);
-/// Number of attempts to restore the local port's addresses and routes, over half a minute. Then the port's current state is accepted.
+/// Number of attempts to restore the local port's addresses and routes, over half a minute. Afterwards the port's current state is
+/// accepted.
 const GIVE_BACK_TRIES: u32 = 10;
 /// Interval between probes of the anchors of a trial.
 const TRY_EVERY: Duration = Duration::from_millis(250);
 
-/// See the top of this file.
+/// State that outlives a pass.
 #[derive(Debug)]
 pub struct Memory {
     store: Store,
@@ -30,12 +31,12 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Load the state that an earlier process left.
+    /// Load the state of an earlier process.
     #[must_use]
     pub fn load(store: &Store, now: Instant) -> Self {
         Self {
             store: store.clone(),
-            // Without a boot id every start counts as the first after a boot: nothing is restored.
+            // Without a boot id, every start counts as the first start after a boot, and nothing is restored.
             boot: std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
                 .unwrap_or_default()
                 .trim()
@@ -82,14 +83,14 @@ impl Memory {
         self.tries += 1;
     }
 
-    /// Delete all state after everything of ours was removed: a bridge created later is new.
+    /// Delete all state after the removal of this program's objects, so that a bridge created later is new.
     pub fn forget(&mut self, now: Instant) {
         self.local = None;
         self.tries = 0;
         self.trials = Trials::new(trial::Record::default(), now);
     }
 
-    /// True if Open vSwitch has waited for its entries too long.
+    /// True if Open vSwitch has waited for its entries for too long.
     pub fn restore_overdue(&mut self, waits: bool, now: Instant) -> bool {
         if !waits {
             self.waiting_since = None;
@@ -98,7 +99,7 @@ impl Memory {
         now.duration_since(*self.waiting_since.get_or_insert(now)) >= RESTORE_PATIENCE
     }
 
-    /// Uplinks that must stay off the bridge.
+    /// Uplinks that must stay off the bridge, with the lost connections.
     pub fn cut_off(
         &mut self,
         config: &NodeConfig,
@@ -118,7 +119,7 @@ impl Memory {
     /// Make a change, as a trial if it puts an uplink on the bridge and an anchor is reachable now.
     ///
     /// # Errors
-    /// The change is not made: the uplink has cut the node off before, and without a reachable anchor a second time would go unnoticed.
+    /// The change is not made: the uplink has cut the node off before, and without a reachable anchor a second cut would go unnoticed.
     pub fn on_trial<T>(
         &mut self,
         uplink: Option<String>,
@@ -170,7 +171,8 @@ impl Memory {
     }
 }
 
-/// The anchors reachable before a change. Each is probed several times: one packet may be lost, or one of several paths dead.
+/// The anchors reachable before a change. Each anchor is probed several times, because one packet may be lost or one of several paths may
+/// be dead.
 fn reach(anchors: &[SocketAddr]) -> Vec<Reached> {
     let mut counts = vec![0; anchors.len()];
     for round in 0..trial::ASKED {
@@ -202,7 +204,7 @@ fn watch(reached: &[Reached]) -> Option<String> {
     }
 }
 
-/// True if packets travel in both directions: a refusal is also an answer.
+/// True if packets reach the anchor and return: a refusal is also an answer.
 fn answers(anchor: &SocketAddr) -> bool {
     match TcpStream::connect_timeout(anchor, trial::ANSWER) {
         Ok(_) => true,
@@ -230,15 +232,18 @@ mod tests {
             assert_eq!(see(&mut memory, link(9, &[])).addresses, ["10.0.0.1/24"]);
             memory.gave_back();
         }
-        assert!(see(&mut memory, link(9, &[])).is_empty(), "it is accepted");
+        assert!(see(&mut memory, link(9, &[])).is_empty(), "the current state is accepted");
         assert!(see(&mut memory, link(9, &["10.0.0.2/24"])).is_empty());
         assert!(!see(&mut memory, link(11, &[])).is_empty());
         memory.forget(Instant::now());
-        assert!(see(&mut memory, link(12, &[])).is_empty(), "a bridge that is made later is another one");
+        assert!(
+            see(&mut memory, link(12, &[])).is_empty(),
+            "a bridge created later has no remembered addresses"
+        );
     }
 
     #[test]
-    fn an_uplink_that_cut_the_node_off_is_not_put_back_while_no_anchor_answers() {
+    fn an_uplink_that_cut_the_node_off_stays_off_while_no_anchor_answers() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path()).unwrap();
         let document = include_bytes!("../../../../spec/vectors/config/node/01-two-sites-edge1.json");
@@ -262,17 +267,21 @@ mod tests {
             assert!(memory.cut_off(&config, &silent, now).contains_key(&uplink));
         }
         now += ASK_AGAIN;
-        assert!(memory.cut_off(&config, &anchor, now).is_empty(), "one answers");
-        let refused = memory.on_trial(Some(uplink.clone()), &silent, || panic!("it must not be put on"));
+        assert!(memory.cut_off(&config, &anchor, now).is_empty(), "an anchor answers");
+        let refused = memory.on_trial(Some(uplink.clone()), &silent, || panic!("the uplink must stay off"));
         assert!(refused.unwrap_err().contains("has cut the node off before"));
         assert!(memory.cut_off(&config, &anchor, Instant::now()).contains_key(&uplink));
-        assert_eq!(memory.on_trial(Some("new".to_owned()), &silent, || 7), Ok(7), "one without a history");
+        assert_eq!(
+            memory.on_trial(Some("new".to_owned()), &silent, || 7),
+            Ok(7),
+            "an uplink that has not cut the node off is added"
+        );
         assert!(memory.cut_off(&config, &anchor, now + RETRY_AFTER).is_empty());
         assert_eq!(memory.on_trial(Some(uplink), &anchor, || 7), Ok(7));
         assert_eq!(
             store.load::<trial::Record>(UPLINKS).unwrap().cut_off,
             BTreeMap::new(),
-            "it is known to be harmless"
+            "the uplink has passed its trial"
         );
     }
 }

@@ -108,7 +108,7 @@ impl TryFrom<String> for FlowText {
         if text.len() > MAX_FLOW_TEXT {
             return Err(format!("longer than {MAX_FLOW_TEXT} bytes"));
         }
-        // A line feed would start a second entry, and a hash sign would hide the rest of the entry.
+        // A line feed would start a second entry, and a hash sign would comment out the rest of the entry.
         if text.chars().any(|c| c.is_control() || c == '#') {
             return Err("holds a control character or a hash sign".into());
         }

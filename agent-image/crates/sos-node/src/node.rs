@@ -1,4 +1,4 @@
-//! One pass over the node: observe, plan, apply, observe again. An edge module; [`crate::plan`] makes every decision.
+//! One pass over the node: observe, plan, apply, observe again. This is an edge module; [`crate::plan`] makes every decision.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -23,11 +23,11 @@ use crate::trial;
 
 /// Maximum number of failures kept for the status of a pass.
 const MAX_ERRORS: usize = 4;
-/// Maximum number of rounds (observe, plan, apply) in one pass. Two are enough unless the node changes meanwhile: the second round adds ports
-/// whose devices the first round created, and ports that the first round removed because their device was replaced.
+/// Maximum number of rounds (observe, plan, apply) in one pass. Two rounds are enough unless the node changes meanwhile. The second round
+/// adds ports whose devices the first round created, and ports that the first round removed because their device was replaced.
 pub const MAX_ROUNDS: usize = 2;
 
-/// The node could not be observed.
+/// Reason why the node could not be observed.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
     /// A command failed, most often because Open vSwitch is not running.
@@ -44,7 +44,7 @@ pub enum NodeError {
     Link(#[from] serde_json::Error),
 }
 
-/// A config did not become a [`Target`].
+/// Reason why a config did not become a [`Target`].
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
     /// The config's base entries are invalid.
@@ -95,13 +95,13 @@ fn unreadable_flow(complaint: &str) -> ConfigError {
 /// Findings and changes of a pass.
 #[derive(Debug)]
 pub struct Pass {
-    /// The node afterwards.
+    /// The observed node after the pass.
     pub observed: Observed,
-    /// Outstanding changes afterwards.
+    /// Outstanding changes after the pass.
     pub plan: Plan,
     /// Changes made, as [`Change::kind`].
     pub made: Vec<&'static str>,
-    /// Failures; at most a few.
+    /// Failures, at most `MAX_ERRORS`.
     pub errors: Vec<String>,
 }
 
@@ -125,7 +125,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// See [`Fingerprint`].
+    /// Take a fingerprint.
     #[must_use]
     pub fn fingerprint(&self, bridge: Option<&str>) -> Fingerprint {
         let paths = [Some(self.ovs.database_socket()), bridge.map(|bridge| self.ovs.bridge_socket(bridge))];
@@ -176,8 +176,8 @@ impl Node {
         errors
     }
 
-    /// Observe and plan. Foreign entries, of which there may be many, are read only if there is something to install: they only matter if they
-    /// have the key of one of our entries.
+    /// Observe and plan. Foreign entries, of which there may be many, are read only if there are entries to install: they matter only if
+    /// they have the key of one of our entries.
     fn compare(&mut self, target: &Target) -> Result<(Observed, Plan), NodeError> {
         let mut observed = self.observe(&target.config)?;
         let first = plan(&target.config, &target.flows, &observed);
@@ -259,7 +259,8 @@ impl Node {
     }
 }
 
-/// Output of a command for each address family. ip reports an error for a kernel without IPv6, which has no such routes.
+/// Output of a command for each address family. On a kernel without IPv6, ip reports an error for this family, which counts as an empty
+/// output.
 fn per_family(command: impl Fn(&str) -> encode::CommandLine) -> Result<[String; 2], CommandError> {
     let [ipv4, ipv6] = encode::FAMILIES;
     Ok([run(&command(ipv4))?, run(&command(ipv6)).unwrap_or_default()])
@@ -279,7 +280,7 @@ fn run_all(lines: &[encode::CommandLine]) -> Vec<String> {
     errors
 }
 
-/// Offloads of a device; none if the device has disappeared (a pod's namespace disappears before its port).
+/// Offloads of a device; none if the device has disappeared, since a pod's namespace disappears before its port.
 fn offloads(device: &Device) -> Option<Offloads> {
     let printed =
         run(&encode::show_offloads(device)).inspect_err(|error| tracing::debug!(%error, "offloads")).ok()?;

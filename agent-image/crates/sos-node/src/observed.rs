@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use crate::flow::Flow;
 use crate::reject::Rejected;
 
-/// Key of the site's id on everything this program creates in Open vSwitch's database.
+/// Key for the site's id, on every object that this program creates in Open vSwitch's database.
 pub const OWNER_KEY: &str = "external_ids:sos-owner";
 /// Key on an uplink's port for the offloads that were on before this program switched them off.
 pub const OFFLOADS_KEY: &str = "external_ids:sos-offloads";
@@ -16,7 +16,7 @@ pub const DEVICE_KEY: &str = "external_ids:sos-device";
 /// Prefix of the site's id in the alias of a device of this program.
 const ALIAS_PREFIX: &str = "sos-node:";
 
-/// The alias of devices made for a site.
+/// The alias of devices created for a site.
 #[must_use]
 pub fn link_alias(site_id: u16) -> String {
     format!("{ALIAS_PREFIX}{site_id}")
@@ -39,7 +39,7 @@ pub struct OvsInfo {
     pub version: String,
     /// True if user-space segmentation offload is on.
     pub tso: bool,
-    /// True while Open vSwitch forwards nothing because its entries have not been reported as restored.
+    /// True while Open vSwitch does not forward, because its entries have not been reported as restored.
     pub restore_wait: bool,
 }
 
@@ -110,13 +110,13 @@ pub struct Link {
     pub alias: Option<String>,
     /// The device to which it belongs (a Linux bridge, a bond, Open vSwitch's kernel datapath).
     pub master: Option<String>,
-    /// Its kind: `veth`, `vxlan`, none for hardware.
+    /// Its kind, for example `veth` or `vxlan`; none for hardware.
     pub kind: Option<String>,
     /// Parameters of a VXLAN device with one remote.
     pub vxlan: Option<Vxlan>,
-    /// The device below (of a VLAN, a macvlan).
+    /// The lower device, for example of a VLAN or macvlan device.
     pub lower: Option<String>,
-    /// Its addresses with prefix lengths, link scope left out.
+    /// Its addresses with prefix lengths, except link-scope addresses.
     pub addresses: Vec<String>,
     /// Addresses with a lifetime.
     pub lent: Vec<String>,
@@ -138,7 +138,7 @@ pub struct Offloads {
 /// A device whose offloads matter.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Device {
-    /// Path of the device's network namespace; this process's if none.
+    /// Path of the device's network namespace; none for the namespace of this process.
     pub netns: Option<String>,
     /// The device's name in that namespace.
     pub name: String,
@@ -164,7 +164,8 @@ impl Lost {
 /// Complete input of [`crate::plan::plan`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Observed {
-    /// True if the kernel has Open vSwitch's datapath. This field and the next are observed only for a bridge that may be put there.
+    /// True if the kernel has Open vSwitch's datapath. This field and the next are observed only for a bridge that may be put on this
+    /// datapath.
     pub kernel_datapath: bool,
     /// Ports of the kernel's datapaths, of any owner.
     pub kernel_ports: BTreeSet<String>,

@@ -19,7 +19,7 @@ pub const TABLES: [(&str, &str); 5] = [
     ("Controller", "_uuid,target,is_connected,connection_mode,max_backoff,inactivity_probe"),
 ];
 
-/// Keys of a switch that waits for its entries: Open vSwitch's own key, and the mark of the start script, which needs longer.
+/// Keys of a switch that waits for its entries: Open vSwitch's own key, and the mark of the start script, which stays longer.
 const RESTORE_WAIT: [&str; 2] = ["other_config:flow-restore-wait", "external_ids:sos-restoring"];
 
 /// Unexpected output of ovs-vsctl.
@@ -166,7 +166,7 @@ mod tests {
 {"data":[[["uuid","c1"],"tcp:127.0.0.1:6653",true,"out-of-band",2000,5000]],"headings":["_uuid","target","is_connected","connection_mode","max_backoff","inactivity_probe"]}"#;
 
     #[test]
-    fn an_answer_becomes_bridges_and_ports() {
+    fn parses_bridges_ports_and_controllers() {
         let database = parse(ANSWER).unwrap();
         assert_eq!(database.ovs, OvsInfo { version: "3.1.0".into(), tso: true, restore_wait: false });
         let bridge = &database.bridges["br-sos"];
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_less_is_an_error() {
+    fn a_missing_table_is_an_error() {
         let short = ANSWER.lines().take(4).collect::<Vec<_>>().join("\n");
         assert!(matches!(parse(&short), Err(DatabaseError::Tables(4))));
         assert!(matches!(parse("ovs-vsctl: oops"), Err(DatabaseError::Json(_))));

@@ -6,15 +6,15 @@
 //! 1. devices; 2. the bridge, its settings, ports removed; 3. no flood; 4. base entries; 5. ports added;
 //! 6. no flood of the added ports; 7. offloads; 8. addresses of the local port; 9. unused devices removed.
 //!
-//! Open vSwitch drops all entries of a bridge when it gets its first controller or loses its last one
+//! Open vSwitch drops all entries of a bridge when the bridge gets its first controller or loses its last controller
 //! (`connmgr_set_controllers`), so the base entries are installed again after such a change.
 //!
-//! If the device of a port is gone, or is not the device for which the port was added, the port is removed. The next plan adds the port again:
-//! within one transaction Open vSwitch would see no difference. The next plan also sets the offloads of the new device, and adds the port of a
-//! tunnel whose device this plan creates: the device and its index are not known earlier.
+//! If the device of a port is gone, or is not the device for which the port was added, the port is removed. The next plan adds the port
+//! again, because within one transaction Open vSwitch would see no difference. The next plan also sets the offloads of the new device, and
+//! adds the port of a tunnel whose device this plan creates: the device and its index are unknown until then.
 //!
-//! A new port floods for the moment between 5 and 6; the entries of the same config at its other end drop that traffic.
-//! While Open vSwitch has no entries at all, as after its start, `fail_mode=secure` drops everything.
+//! A new port floods for the moment between 5 and 6; the entries of the same config at the other end of the link drop that traffic. While
+//! Open vSwitch has no entries, as after its start, `fail_mode=secure` drops all packets.
 
 mod refusal;
 mod reject;
@@ -119,7 +119,7 @@ impl<'a> Planner<'a> {
         self.observed.owns_port(name, self.config.site_id)
     }
 
-    /// Remove our ports that the config does not have, or has on another bridge.
+    /// Remove our ports that are not in the config, or are on another bridge.
     fn leftover_ports(&mut self) {
         let wanted: Vec<DesiredPort> = desired::ports(self.config);
         for (name, port) in &self.observed.ports {
@@ -134,8 +134,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// True for the port of an agent that the config no longer has but that still runs. The agent finishes its sessions through the port. Its
-    /// device disappears with the agent; then the port is removed.
+    /// True for the port of an agent that is no longer in the config but still runs. The agent finishes its sessions through the port. The
+    /// port is removed after its device has disappeared with the agent.
     fn is_leaving(&self, name: &str, port: &Port) -> bool {
         self.config.state == Presence::Present
             && desired::is_agent_port(&port.interface)
@@ -153,7 +153,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Remove our bridges that the config does not have, unless others use them.
+    /// Remove our bridges that are not in the config, unless they have foreign ports.
     fn leftover_bridges(&mut self) {
         for (name, bridge) in &self.observed.bridges {
             let kept = self.config.state == Presence::Present && name == self.bridge_name();
@@ -176,7 +176,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Remove our devices that the config does not have, after their ports.
+    /// Remove our devices that are not in the config, after their ports.
     fn leftover_links(&mut self) {
         let wanted = desired::ports(self.config);
         for (name, link) in &self.observed.links {
@@ -257,13 +257,14 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// True if our port was added for a device that no longer exists. `link` is the device of that name after this plan.
+    /// True if our port was added for a device that no longer exists. `link` is the device with this name after this plan.
     fn outlived_its_device(&self, port: &DesiredPort, link: Option<&Link>) -> bool {
         let Some(there) = self.observed.ports.get(&port.name).filter(|_| self.owns_port(&port.name)) else {
             return false;
         };
-        // A port without a stored ifindex may still be on the old device. Agents' ports are added again within a moment. For other ports the
-        // interruption would last longer than that of the fault, and would be more likely (spec/node-config.md clause 30).
+        // A port without a stored ifindex may still be on the old device. An agent's port is therefore removed, and the next plan adds it
+        // again within a moment. For other ports, the interruption would be longer and more likely than the fault (spec/node-config.md
+        // clause 30).
         let doubtful = port.kind == PortKind::Agent && text(&there.row, DEVICE_KEY).is_empty();
         doubtful || !link.is_some_and(|link| may_be_of(there, link))
     }
@@ -294,7 +295,7 @@ impl<'a> Planner<'a> {
             .any(|change| matches!(change, Change::DeletePort { name, .. } if name == port))
     }
 
-    /// Offloads to store in a port's row: those already stored, else those that are on now.
+    /// Offloads to store in a port's row: the stored offloads, or else the offloads that are on now.
     fn remembered(&self, port: &DesiredPort) -> Option<String> {
         if port.kind != PortKind::Uplink || !desired::offloads_must_be_off(self.config, self.observed) {
             return None;
@@ -319,7 +320,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Correct a port that is on the bridge. Foreign ports stay unchanged, even those with a name of the config.
+    /// Correct a port that is on the bridge. Foreign ports stay unchanged, even if their name is in the config.
     fn mend_port(&mut self, wanted: &DesiredPort, link: Option<&Link>) {
         let name = wanted.name.clone();
         let observed = &self.observed.ports[&name];
@@ -380,8 +381,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Delete session entries of departed agents. The agent's end of each connection is gone, too, and if the host opens the same connection
-    /// again it must be forwarded as plain traffic, with or without a controller.
+    /// Delete session entries of departed agents. The agent's end of each connection is gone, too. If the host opens the same connection
+    /// again, it must be forwarded as plain traffic, with or without a controller.
     fn stranded(&mut self) {
         let bridge = self.bridge_name();
         let changes = self.observed.stranded.iter();

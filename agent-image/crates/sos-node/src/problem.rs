@@ -6,7 +6,7 @@ use crate::flow::FlowKey;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     /// The bridge's name is in use by a bridge of another owner.
-    #[error("bridge {bridge} was not made for this site and is left alone")]
+    #[error("bridge {bridge} was not created for this site: left unchanged")]
     ForeignBridge {
         /// The bridge.
         bridge: String,
@@ -21,7 +21,7 @@ pub enum Problem {
         bridge: String,
     },
     /// A bridge to be removed carries foreign ports.
-    #[error("bridge {bridge} is kept as long as others' ports are on it: {}", ports.join(", "))]
+    #[error("bridge {bridge} is kept while it has foreign ports: {}", ports.join(", "))]
     BridgeInUse {
         /// The bridge.
         bridge: String,
@@ -37,7 +37,7 @@ pub enum Problem {
         reason: String,
     },
     /// A device does not exist yet.
-    #[error("port {port} is waited for: there is no such device")]
+    #[error("port {port} waits for its device, which does not exist")]
     Waiting {
         /// The port.
         port: String,
@@ -67,7 +67,7 @@ pub enum Problem {
         port: String,
         /// Its MTU.
         mtu: u32,
-        /// The bridge's.
+        /// The bridge's MTU.
         wanted: u32,
     },
     /// A foreign entry has the key of a base entry.
@@ -89,7 +89,7 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// True if the problem needs action; other problems pass by themselves or only cost speed.
+    /// True if the problem needs action; other problems disappear by themselves or only reduce throughput.
     #[must_use]
     pub fn is_fault(&self) -> bool {
         !matches!(

@@ -1,7 +1,8 @@
 //! Rules by which the kernel resets connections that must not be plain (spec/node-config.md clause 35). Pure.
 //!
-//! The rules are an ingress chain of a dedicated device, ahead of all other packet processing of the node. They need no process: resets are sent
-//! even if no process of SOS runs. A reset leaves through the device on which the segment arrived, with the MAC addresses exchanged.
+//! The rules are an ingress chain of a dedicated device, ahead of all other packet processing of the node. The kernel sends the resets even
+//! if no process of SOS runs. A reset leaves through the device on which the segment arrived, with source and destination MAC address
+//! exchanged.
 
 use serde_json::Value;
 
@@ -17,7 +18,7 @@ pub struct Rejected {
     pub segments: u64,
 }
 
-/// The rules, as text for `nft -f`; replaces the rules of an earlier version.
+/// The rules, as text for `nft -f`, which replaces the rules of an earlier version.
 #[must_use]
 pub fn rules(peer: &str) -> String {
     format!(
@@ -75,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_are_gone_or_others_are_none() {
+    fn missing_or_different_rules_are_none() {
         assert_eq!(parse(""), None);
         assert_eq!(parse(r#"{"nftables": [{"table": {"family": "netdev", "name": "sos_reject"}}]}"#), None);
         assert_eq!(parse(&PRINTED.replacen("tcp reset", "icmp", 1)), None);

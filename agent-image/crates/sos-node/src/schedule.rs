@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 pub const PERIOD: Duration = Duration::from_secs(5);
 /// First wait after a failure.
 pub const BACKOFF_MIN: Duration = Duration::from_millis(200);
-/// Maximum wait after a failure. A restart of Open vSwitch shows earlier, at its sockets.
+/// Maximum wait after a failure. A restart of Open vSwitch is detected earlier, by its sockets.
 pub const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
-/// Decides whether a pass is due.
+/// Decides when a pass is due.
 #[derive(Debug)]
 pub struct Schedule<F> {
     due: Instant,
@@ -18,13 +18,13 @@ pub struct Schedule<F> {
 }
 
 impl<F: PartialEq> Schedule<F> {
-    /// The first pass is due at once.
+    /// Create a schedule whose first pass is due immediately.
     #[must_use]
     pub fn new(now: Instant) -> Self {
         Self { due: now, backoff: BACKOFF_MIN, seen: None }
     }
 
-    /// Record the surroundings, and make a pass due if they changed.
+    /// Record an observation, and make a pass due if it differs from the last observation.
     pub fn observe(&mut self, seen: F, now: Instant) {
         if self.seen.as_ref() != Some(&seen) {
             self.seen = Some(seen);
@@ -32,7 +32,7 @@ impl<F: PartialEq> Schedule<F> {
         }
     }
 
-    /// Make a pass due at once.
+    /// Make a pass due immediately.
     pub fn wake(&mut self, now: Instant) {
         self.due = now;
         self.backoff = BACKOFF_MIN;
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_wait_longer_and_longer_and_a_change_ends_the_wait() {
+    fn each_failure_doubles_the_wait_and_a_change_ends_it() {
         let mut now = Instant::now();
         let mut schedule = Schedule::new(now);
         schedule.observe(1, now);

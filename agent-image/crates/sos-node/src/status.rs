@@ -9,7 +9,7 @@ use crate::plan::Plan;
 use crate::problem::Problem;
 use crate::reject::Rejected;
 
-/// Limit of problems named in a message; the rest is a number.
+/// Maximum number of problems named in a message; further problems are only counted.
 const MAX_NAMED_PROBLEMS: usize = 8;
 
 /// Progress of the node towards its config.
@@ -19,9 +19,9 @@ pub enum State {
     Pending,
     /// Changes are outstanding, or Open vSwitch does not answer; the daemon retries.
     Progressing,
-    /// Everything is as configured. Missing devices do not count.
+    /// Everything is as configured, except missing devices.
     Ready,
-    /// Something differs from the config until an administrator acts.
+    /// The node differs from the config until an administrator acts.
     Failed,
 }
 
@@ -34,7 +34,7 @@ pub enum PortState {
     Down,
     /// The device does not exist yet.
     Waiting,
-    /// It must not be on the bridge.
+    /// The port must not be on the bridge.
     Refused,
     /// Open vSwitch reports an error, or the port number is wrong.
     Error,
@@ -81,7 +81,7 @@ pub struct Status {
     pub hash: String,
     /// State of the node.
     pub state: State,
-    /// The reason, for people.
+    /// The reason, for administrators.
     pub message: String,
     /// Datapath id, 16 hexadecimal digits.
     pub datapath_id: String,
@@ -121,7 +121,7 @@ impl Status {
         }
     }
 
-    /// Status without an answer of Open vSwitch.
+    /// Status if Open vSwitch does not answer.
     #[must_use]
     pub fn unreachable(config: &NodeConfig, error: &str) -> Self {
         let empty = Observed::default();
@@ -130,7 +130,7 @@ impl Status {
         Self { applied: false, ..status }
     }
 
-    /// Status after a pass. `errors` are of commands that failed in it.
+    /// Status after a pass. `errors` are the errors of commands that failed in the pass.
     #[must_use]
     pub fn describe(config: &NodeConfig, observed: &Observed, plan: &Plan, errors: &[String]) -> Self {
         let name = config.bridge.name.as_str();

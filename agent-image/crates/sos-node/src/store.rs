@@ -34,10 +34,10 @@ pub fn read_document(path: &Path) -> std::io::Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
-/// Parse a document that must be this node's.
+/// Parse a document, which must be for this node.
 ///
 /// # Errors
-/// It is invalid, or another node's.
+/// The document is invalid, or for another node.
 pub fn parse_for(node: &str, document: &[u8]) -> Result<NodeConfig, ConfigError> {
     let config = NodeConfig::parse(document)?;
     if config.node != node {
@@ -71,7 +71,7 @@ impl Store {
             .ok()
     }
 
-    /// Keep a config.
+    /// Store a config as the last good config.
     ///
     /// # Errors
     /// It cannot be written.
@@ -85,7 +85,7 @@ impl Store {
         serde_json::from_slice(&read_document(&self.folder.join(name)).ok()??).ok()
     }
 
-    /// Keep a value.
+    /// Store a value.
     ///
     /// # Errors
     /// It cannot be written.
@@ -93,7 +93,7 @@ impl Store {
         write_atomically(&self.folder.join(name), &serde_json::to_vec(value)?)
     }
 
-    /// Delete the kept config and state: nothing is left on the node, so no later config can be older.
+    /// Delete the stored config and state after everything on the node was removed, so that no later config counts as older.
     ///
     /// # Errors
     /// It cannot be removed.

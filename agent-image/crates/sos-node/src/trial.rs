@@ -1,9 +1,9 @@
 //! Uplinks on trial: putting a device on the bridge must not cut off the node's connections.
 //!
-//! The plan refuses devices with a foreseeable conflict. For the rest, the addresses that the node must reach (`--anchor`) are probed before and
-//! after the change, with one uplink at a time: an uplink that makes an anchor unreachable is removed again. The uplink stays off for
-//! [`RETRY_AFTER`] or until the next config, and after that until an anchor answers, because a second cut would otherwise go unnoticed. The
-//! trial is recorded before the change, so that a restarted process finishes the trial of a killed one.
+//! The plan refuses devices with a foreseeable conflict. For other devices, the addresses that the node must reach (`--anchor`) are probed
+//! before and after the change. One uplink is added at a time, and an uplink that makes an anchor unreachable is removed again. The uplink
+//! stays off for [`RETRY_AFTER`] or until the next config, and afterwards until an anchor answers, because a second cut would otherwise go
+//! unnoticed. The trial is recorded before the change, so that a restarted process finishes the trial of a killed one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 use crate::change::Change;
 use crate::config::NodeConfig;
 
-/// Time for which the anchors must answer after a change: most losses show immediately; losses hidden for some seconds by a cached address
-/// resolution show at the next probe.
+/// Time for which the anchors must answer after a change. Most losses show immediately; a cached address resolution may hide a loss for
+/// some seconds, until a later probe.
 pub const WATCH: Duration = Duration::from_secs(3);
 /// Maximum absence of an anchor before the change is undone. A port may need a moment to come up.
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -23,9 +23,9 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 pub const ASKED: usize = 4;
 /// Timeout of one probe.
 pub const ANSWER: Duration = Duration::from_secs(1);
-/// Time until an uplink is tried again: the anchor may have failed for another reason.
+/// Time until an uplink is tried again, since the anchor may have failed for another reason.
 pub const RETRY_AFTER: Duration = Duration::from_secs(600);
-/// Interval of further probes if no anchor answers at that time.
+/// Interval of further probes if no anchor answers after [`RETRY_AFTER`].
 pub const ASK_AGAIN: Duration = Duration::from_secs(10);
 /// Maximum number of anchors.
 pub const MAX_ANCHORS: usize = 4;
@@ -47,7 +47,7 @@ pub fn parse_anchor(text: &str) -> Result<SocketAddr, String> {
 pub struct Reached {
     /// The anchor.
     pub anchor: SocketAddr,
-    /// True if the anchor answered every probe. Otherwise (such as a service with a dead endpoint) it is not expected to answer every probe
+    /// True if the anchor answered every probe. Otherwise (such as a service with a dead endpoint) it need not answer every probe
     /// afterwards.
     pub steady: bool,
 }
@@ -66,7 +66,7 @@ pub struct Record {
     pub cut_off: BTreeMap<String, String>,
 }
 
-/// The record and its times.
+/// The record, and the time of the next try.
 #[derive(Debug)]
 pub struct Trials {
     record: Record,
@@ -96,7 +96,7 @@ impl Trials {
         off.map(|(name, lost)| (name.clone(), lost.clone())).collect()
     }
 
-    /// Apply a config. True if that changed the record.
+    /// Apply a config. True if the record has changed.
     pub fn configured(&mut self, config: &NodeConfig, now: Instant) -> bool {
         if self.record.hash == config.hash {
             return false;
@@ -122,7 +122,7 @@ impl Trials {
         }
     }
 
-    /// Record that no anchor answers just before a trial. True if the uplink therefore has to stay off.
+    /// Record that no anchor answers just before a trial. True if the uplink therefore must stay off.
     pub fn hold_back(&mut self, uplink: &str, now: Instant) -> bool {
         self.released.remove(uplink);
         self.due = now + ASK_AGAIN;
@@ -155,8 +155,8 @@ fn is_uplink(config: &NodeConfig, name: &str) -> bool {
     config.uplinks.iter().any(|uplink| uplink.name.as_str() == name)
 }
 
-/// The changes to make now if at most one uplink may be added to the bridge, and that uplink. Other uplinks wait for the next round. All wait
-/// while an uplink is being removed: as long as that uplink cuts the node off, no anchor answers.
+/// The changes to make now if at most one uplink may be added to the bridge, and that uplink. Other uplinks wait for the next round. All
+/// uplinks wait while an uplink is being removed: no anchor answers as long as that uplink cuts the node off.
 #[must_use]
 pub fn one_at_a_time(config: &NodeConfig, changes: &[Change]) -> (Option<String>, Vec<Change>) {
     let uplink = |change: &Change| match change {
@@ -201,7 +201,7 @@ impl Watched {
         *(if answers { &mut self.answered } else { &mut self.silent }) = Some(waited);
     }
 
-    /// True if the anchor is as reachable as before: a steady anchor throughout [`WATCH`], any other at least once in that time.
+    /// True if the anchor is as reachable as before: a steady anchor throughout [`WATCH`], any other anchor at least once in that time.
     fn well(&self, waited: Duration) -> bool {
         waited >= WATCH
             && if self.reached.steady {
@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn anchors_of_both_families() {
+    fn parses_anchors_of_both_families() {
         assert_eq!(parse_anchor("10.96.0.1:443").unwrap(), "10.96.0.1:443".parse().unwrap());
         for text in ["[fd00::1]:443", "fd00::1:443"] {
             assert_eq!(parse_anchor(text).unwrap(), "[fd00::1]:443".parse().unwrap());
@@ -259,13 +259,17 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_ends_early_when_all_is_well_and_in_time_when_not() {
+    fn a_trial_ends_early_on_success_and_within_a_bound_on_failure() {
         assert_eq!(trial(true, |_| true), (3, true));
         assert_eq!(trial(true, |_| false), (10, false));
-        assert_eq!(trial(true, |second| second >= 4), (6, true), "well for as long as it is watched");
+        assert_eq!(
+            trial(true, |second| second >= 4),
+            (6, true),
+            "the anchor answers throughout the watch time"
+        );
         assert_eq!(trial(true, |second| second >= 9), (11, true));
-        assert_eq!(trial(true, |second| second % 3 == 0), (10, false), "two of three ways are cut off");
-        assert_eq!(trial(false, |second| second % 3 == 0), (3, true), "as they were before");
+        assert_eq!(trial(true, |second| second % 3 == 0), (10, false), "two of three paths are cut off");
+        assert_eq!(trial(false, |second| second % 3 == 0), (3, true), "the anchor answered as rarely before");
         assert_eq!(trial(false, |_| false), (10, false));
     }
 
@@ -305,17 +309,17 @@ mod tests {
         }
         trials.retry(true, now);
         assert!(trials.cut_off().is_empty() && !trials.retry_due(now));
-        assert!(trials.hold_back("wan0", now), "the anchor went away again");
+        assert!(trials.hold_back("wan0", now), "the anchor no longer answers");
         assert!(trials.cut_off().contains_key("wan0"));
         trials.retry(true, now + ASK_AGAIN);
         trials.begin("wan0".to_owned(), vec![reached(true)]);
         trials.end(None, now);
         assert!(trials.cut_off().is_empty() && trials.record().cut_off.is_empty());
-        assert!(!trials.hold_back("wan0", now), "one without a history goes on");
+        assert!(!trials.hold_back("wan0", now), "an uplink that has not cut the node off is added");
     }
 
     #[test]
-    fn another_config_is_another_trial_if_an_anchor_answers() {
+    fn a_new_config_starts_a_new_trial_if_an_anchor_answers() {
         let start = Instant::now();
         let mut trials = cut_off(&config(&["wan0"]), start);
         assert!(!trials.configured(&config(&["wan0"]), start));
@@ -324,11 +328,11 @@ mod tests {
         trials.retry(true, start);
         assert!(trials.cut_off().is_empty());
         assert!(trials.configured(&config(&["wan1"]), start));
-        assert!(trials.record().cut_off.is_empty(), "what is no uplink any more is forgotten");
+        assert!(trials.record().cut_off.is_empty(), "a device that is no longer an uplink is forgotten");
     }
 
     #[test]
-    fn one_uplink_at_a_time_and_none_while_one_is_taken_off() {
+    fn one_uplink_is_added_at_a_time_and_none_during_a_removal() {
         let config = config(&["wan0", "wan1"]);
         let add = |name: &str| {
             let row = crate::observed::Row::default;

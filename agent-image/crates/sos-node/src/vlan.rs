@@ -1,9 +1,9 @@
 //! Foreign ports in a VLAN other than that of the agents' ports: traffic from them is forwarded as plain traffic.
 //!
-//! Agents are in VLAN 0, the VLAN of frames without an 802.1Q tag. Open vSwitch applies the VLAN of a port only in its own forwarding (NORMAL).
-//! In every other entry a frame from an access port of VLAN 100 is untagged, so entries about hosts would send its connections to an agent whose
-//! answers, in VLAN 0, never arrive. Each such port has an entry that outputs to NORMAL, with a higher priority than all entries of controllers
-//! (spec/node-config.md clause 34).
+//! Agents are in VLAN 0, the VLAN of frames without an 802.1Q tag. Open vSwitch applies the VLAN of a port only in its own forwarding
+//! (NORMAL). For every other entry, a frame from an access port of VLAN 100 is untagged. Entries for hosts would redirect its connections
+//! to an agent, whose answers in VLAN 0 would never arrive. Each such port has an entry that outputs to NORMAL, with a higher priority than
+//! all entries of controllers (spec/node-config.md clause 34).
 
 use std::collections::BTreeSet;
 
@@ -16,8 +16,8 @@ const PRIORITY: u16 = 65_100;
 /// The bridge's own port as ovs-ofctl(8) shows it, and its number in OpenFlow 1.0, which the database uses.
 const LOCAL: (u16, &str) = (0xfffe, "LOCAL");
 
-/// VLAN of untagged frames that a port receives (ovs-vswitchd.conf.db(5), Port, "VLAN Configuration"). None: no VLAN of the bridge, since the
-/// port drops these frames or puts them, like all other frames, into a customer's tunnel.
+/// VLAN of untagged frames that a port receives (ovs-vswitchd.conf.db(5), Port, "VLAN Configuration"). None if they are in no VLAN of the
+/// bridge: the port drops these frames or puts all frames into a customer's tunnel.
 #[must_use]
 pub fn of_untagged(port: &Row) -> Option<u16> {
     let tag = text(port, "tag").parse().ok();
@@ -33,7 +33,7 @@ pub fn of_untagged(port: &Row) -> Option<u16> {
             0 => carries(0).then_some(0),
             native => Some(native),
         },
-        // dot1q-tunnel, and modes of later versions: plain forwarding is always safe.
+        // This covers dot1q-tunnel and the modes of later versions, because plain forwarding is always safe.
         _ => None,
     }
 }
@@ -71,15 +71,15 @@ mod tests {
     }
 
     #[test]
-    fn untagged_frames_are_in_the_vlan_that_the_port_gives_them() {
+    fn the_port_determines_the_vlan_of_untagged_frames() {
         assert_eq!(vlan("", "", ""), Some(0), "a trunk of all VLANs, the default of a port");
         assert_eq!(vlan("", "", "0,7"), Some(0));
-        assert_eq!(vlan("", "", "7,8"), None, "it drops what is untagged");
+        assert_eq!(vlan("", "", "7,8"), None, "the port drops untagged frames");
         assert_eq!(vlan("trunk", "100", ""), Some(0), "a trunk has no tag");
         assert_eq!(vlan("trunk", "", "7"), None);
         for (mode, trunks) in [("", ""), ("", "7,8"), ("access", ""), ("access", "7")] {
             assert_eq!(vlan(mode, "100", trunks), Some(100));
-            assert_eq!(vlan(mode, "0", trunks), Some(0), "VLAN 0 is the one of frames without a tag");
+            assert_eq!(vlan(mode, "0", trunks), Some(0), "VLAN 0 is the VLAN of untagged frames");
         }
         assert_eq!(vlan("access", "", ""), Some(0));
         for mode in ["native-tagged", "native-untagged"] {

@@ -22,7 +22,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Watch a database for the life of the process; reconnects whenever the connection fails.
+    /// Watch a database until the process ends; reconnects whenever the connection fails.
     #[must_use]
     pub fn start(socket: PathBuf) -> Self {
         let changes = Arc::new(AtomicU64::new(0));
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changes_are_counted_and_echoes_answered() {
+    fn changes_are_counted_and_echo_requests_answered() {
         let folder = tempfile::tempdir().expect("a folder");
         let socket = folder.path().join("db.sock");
         let listener = UnixListener::bind(&socket).expect("a socket");

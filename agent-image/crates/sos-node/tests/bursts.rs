@@ -10,14 +10,14 @@ use serde_json::json;
 use support::document;
 use support::lab::{Lab, Namespace, preloaded, wait_until};
 
-/// Ten times the full-size packets that the kernel's default buffer holds, and a quarter of a port's buffer.
+/// Packets of a burst: ten times the full-size packets that the kernel's default buffer holds, and a quarter of a port's buffer.
 const BURST: u64 = 1000;
 
 fn reaches(from: &Namespace) -> bool {
     from.command("ping", &["-c", "1", "-W", "1", "10.0.0.12"]).output().unwrap().status.success()
 }
 
-/// Packets of a burst that reach the other host if the switch is stopped meanwhile.
+/// Sends a burst while the switch is stopped; returns the number of packets that reach the other host.
 fn burst(library: &str) -> u64 {
     let mut lab = Lab::new(true);
     lab.start_script_with(&[("OVS_BUFFERS", library)]);
@@ -38,18 +38,18 @@ fn burst(library: &str) -> u64 {
     );
     from.run("python3", &["-c", &program]);
     lab.signal_switch_of_script("-CONT");
-    // A later packet arrives only after the whole queue.
-    wait_until("the burst to be through", || reaches(&from));
+    // A later packet arrives only after the whole queue has been forwarded.
+    wait_until("the end of the burst", || reaches(&from));
     to.received("e0") - before
 }
 
 #[test]
-fn a_burst_waits_for_the_switch() {
-    // The whole burst, and the ping after it.
+fn a_stopped_switch_loses_no_packet_of_a_burst() {
+    // The other host receives the whole burst and the ping after it.
     assert!(burst(&preloaded()) > BURST);
 }
 
 #[test]
-fn without_the_library_the_burst_is_lost_and_the_switch_runs() {
+fn without_the_library_the_switch_runs_but_loses_the_burst() {
     assert!(burst("/nowhere/libsos_ovs_buffers.so") < BURST / 2);
 }

@@ -20,7 +20,7 @@ fn vectors(folder: &str) -> Vec<(PathBuf, Vec<u8>)> {
 }
 
 #[test]
-fn good_documents() {
+fn good_documents_are_accepted() {
     for (path, bytes) in vectors("node") {
         let config = NodeConfig::parse(&bytes).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let entries = config.base_flows.len();

@@ -1,4 +1,4 @@
-//! Dashboards, alerts and the page for users are checked against spec/metrics: a change of a name shows here first.
+//! Dashboards, alerts and the user documentation are checked against spec/metrics, so a changed name fails here first.
 
 use sos_node::metrics::Metrics;
 use sos_node::status::Status;

@@ -1,4 +1,4 @@
-//! The program against a real Open vSwitch with the datapath in user space. Needs root.
+//! The program with a real Open vSwitch and the user-space datapath. Needs root.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails, in its helpers too")]
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use support::document;
 use support::lab::{Lab, Namespace, holds_only, wait_until};
 
-/// A node as in the spec's example: one base uplink, one for labelled traffic, the shape of the real base table.
+/// A node-config like the example in the spec, with one base uplink, one uplink for labelled traffic, and a base table like the real one.
 fn edge(generation: u64, change: impl FnOnce(&mut Value)) -> Value {
     document(|d| {
         d["generation"] = json!(generation);
@@ -42,7 +42,7 @@ fn base_table(links: &[u16], labelled: &[u16]) -> Value {
     table.into()
 }
 
-/// A switch with both uplinks' devices, and the far ends of their cables.
+/// A switch with the devices of both uplinks, and a namespace with the other ends of their cables.
 fn lab() -> (Lab, Namespace) {
     let lab = Lab::new(true);
     let far = Namespace::new("far");
@@ -68,7 +68,7 @@ fn port(name: &str, number: u64, state: &str) -> (String, u64, String) {
 }
 
 #[test]
-fn applied_once_and_then_nothing_more_to_do() {
+fn a_second_run_changes_nothing() {
     let (lab, _far) = lab();
     lab.must_apply(edge(1, |_| {}));
     assert!(!lab.changes().is_empty());
@@ -116,9 +116,9 @@ fn a_new_config_replaces_the_base_entries_and_nothing_else() {
     assert!(lab.vsctl(&["list-ports", "br-sos"]).contains("pod7"));
 }
 
-/// Traffic from a port in another VLAN bypasses all entries of controllers, a moment after the port was moved there.
+/// Traffic from a port in another VLAN bypasses all entries of controllers, soon after the port has moved to that VLAN.
 #[test]
-fn ports_of_other_vlans_are_forwarded_plainly() {
+fn traffic_of_ports_in_other_vlans_is_forwarded_as_plain() {
     let (lab, _far) = lab();
     lab.configure(edge(1, |_| {}));
     let _node = lab.start_node();
@@ -145,7 +145,7 @@ fn ports_of_other_vlans_are_forwarded_plainly() {
 }
 
 #[test]
-fn hands_on_the_switch_are_undone_within_seconds() {
+fn manual_changes_of_the_switch_are_undone_within_seconds() {
     let (lab, _far) = lab();
     lab.configure(edge(1, |_| {}));
     let node = lab.start_node();
@@ -183,7 +183,7 @@ fn hands_on_the_switch_are_undone_within_seconds() {
 }
 
 #[test]
-fn an_uplink_in_use_is_refused_and_a_missing_port_waited_for() {
+fn an_uplink_in_use_is_refused_and_a_missing_device_added_later() {
     let (lab, _far) = lab();
     lab.ns.run("ip", &["addr", "add", "192.0.2.9/24", "dev", "wan0"]);
     lab.configure(edge(1, |d| d["agentPorts"] = json!([{"name": "sosag0", "ofport": 34001}])));
@@ -202,12 +202,15 @@ fn an_uplink_in_use_is_refused_and_a_missing_port_waited_for() {
 }
 
 #[test]
-fn the_port_of_an_agent_that_is_declared_no_more_goes_with_its_device() {
+fn an_undeclared_agents_port_is_removed_with_its_device() {
     let (lab, _far) = lab();
     lab.ns.run("ip", &["link", "add", "sosag0", "type", "veth", "peer", "name", "inner"]);
     lab.must_apply(edge(1, |d| d["agentPorts"] = json!([{"name": "sosag0", "ofport": 34001}])));
     lab.must_apply(edge(2, |_| {}));
-    assert!(lab.vsctl(&["list-ports", "br-sos"]).contains("sosag0"), "its agent finishes what it has");
+    assert!(
+        lab.vsctl(&["list-ports", "br-sos"]).contains("sosag0"),
+        "the agent finishes its sessions through its port"
+    );
     lab.ns.run("ip", &["link", "del", "sosag0"]);
     lab.must_apply(edge(2, |_| {}));
     assert!(!lab.vsctl(&["list-ports", "br-sos"]).contains("sosag0"));
@@ -236,14 +239,18 @@ fn a_restarted_open_vswitch_gets_everything_back() {
 }
 
 #[test]
-fn absent_leaves_nothing() {
+fn state_absent_removes_everything() {
     let (lab, _far) = lab();
     lab.vsctl(&["add-br", "br-other", "--", "set", "Bridge", "br-other", "datapath_type=netdev"]);
     let tunnel = json!([{"name": "sosvx3", "ofport": 35003, "remote": "192.0.2.4", "vni": 5459, "udpPort": 14789, "base": true}]);
     let output = lab.apply(edge(1, |d| d["tunnels"] = tunnel));
     let log = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{log}");
-    assert_eq!(log.matches("changed the node").count(), 1, "one pass makes a device and puts it on: {log}");
+    assert_eq!(
+        log.matches("changed the node").count(),
+        1,
+        "one pass creates a device and adds its port: {log}"
+    );
     assert!(lab.has_device("sosvx3"));
     assert_eq!(lab.vsctl(&["get", "Port", "sosvx3", "protected"]), "true");
     assert!(!holds_only(&lab.path("state"), &[]));
@@ -251,7 +258,7 @@ fn absent_leaves_nothing() {
     assert_eq!(lab.vsctl(&["list-br"]), "br-other");
     assert!(!lab.has_device("sosvx3") && !lab.has_device("br-sos"));
     assert!(lab.has_device("wan0"));
-    assert!(holds_only(&lab.path("state"), &[]), "a later config of a lower generation is welcome");
+    assert!(holds_only(&lab.path("state"), &[]), "a later config of a lower generation is accepted");
     lab.must_apply(edge(1, |_| {}));
 }
 
@@ -305,26 +312,26 @@ fn a_replaced_uplink_gets_its_own_offloads_back() {
 }
 
 #[test]
-fn a_bridge_in_use_by_others_goes_when_they_have_gone() {
+fn a_bridge_with_foreign_ports_is_removed_after_these_ports() {
     let (lab, _far) = lab();
     lab.must_apply(edge(1, |_| {}));
     let pod = lab.host("pod7", "10.0.0.7/24");
     lab.configure(edge(2, |d| d["state"] = json!("Absent")));
     let _node = lab.start_node();
-    wait_until("the wait for others", || {
+    wait_until("the status to name the foreign port", || {
         lab.status()["message"].as_str().is_some_and(|m| m.contains("pod7"))
     });
-    wait_until("our parts to go", || {
+    wait_until("the removal of our entries and ports", || {
         lab.flows().is_empty() && lab.vsctl(&["list-ports", "br-sos"]) == "pod7"
     });
     drop(pod);
     lab.vsctl(&["del-port", "br-sos", "pod7"]);
-    wait_until("the bridge to go", || lab.vsctl(&["list-br"]).is_empty());
+    wait_until("the removal of the bridge", || lab.vsctl(&["list-br"]).is_empty());
     lab.wait_for_state("Ready");
 }
 
 #[test]
-fn a_node_that_moves_to_another_site_leaves_nothing_of_the_former() {
+fn a_node_that_moves_to_another_site_removes_the_former_bridge() {
     let (lab, _far) = lab();
     lab.must_apply(edge(1, |d| d["bridge"]["name"] = json!("br-west")));
     lab.must_apply(edge(2, |d| {
@@ -337,7 +344,7 @@ fn a_node_that_moves_to_another_site_leaves_nothing_of_the_former() {
 }
 
 #[test]
-fn a_foreign_bridge_of_the_name_is_left_alone() {
+fn a_foreign_bridge_with_the_same_name_is_not_changed() {
     let (lab, _far) = lab();
     lab.vsctl(&["add-br", "br-sos", "--", "set", "Bridge", "br-sos", "datapath_type=netdev"]);
     let output = lab.apply(edge(1, |_| {}));
@@ -347,7 +354,7 @@ fn a_foreign_bridge_of_the_name_is_left_alone() {
 }
 
 #[test]
-fn bad_documents_are_one_line_and_do_not_unseat_good_ones() {
+fn a_bad_document_is_one_line_of_log_and_does_not_replace_a_good_one() {
     let (lab, _far) = lab();
     let complaint = |output: std::process::Output| {
         assert_eq!(output.status.code(), Some(1));
@@ -374,7 +381,7 @@ fn bad_documents_are_one_line_and_do_not_unseat_good_ones() {
 }
 
 #[test]
-fn pods_send_whole_checksums_where_the_switch_needs_them() {
+fn pods_send_complete_checksums_if_the_switch_needs_them() {
     let lab = Lab::new(false);
     lab.must_apply(edge(1, |d| {
         d["uplinks"] = json!([]);
@@ -400,7 +407,7 @@ fn pods_send_whole_checksums_where_the_switch_needs_them() {
 }
 
 #[test]
-fn status_over_http() {
+fn status_and_readiness_are_served_over_http() {
     let (lab, _far) = lab();
     let _node = lab.serve_node();
     let get = |path: &str| lab.http(path);
@@ -417,12 +424,12 @@ fn status_over_http() {
 }
 
 #[test]
-fn a_node_at_rest_is_left_in_peace() {
+fn an_unchanged_node_is_not_changed() {
     let (lab, _far) = lab();
     lab.configure(edge(1, |_| {}));
     let _node = lab.start_node();
     lab.wait_for_state("Ready");
     lab.changes();
     std::thread::sleep(Duration::from_secs(12));
-    assert_eq!(lab.changes(), Vec::<String>::new(), "nothing is changed while nothing changes");
+    assert_eq!(lab.changes(), Vec::<String>::new(), "passes without a difference change nothing");
 }

@@ -1,4 +1,4 @@
-//! Parsers turn any output of the programs they read into a value or an error.
+//! Parsers return a value or an error for any output of the programs, without a panic.
 
 use proptest::prelude::*;
 use sos_node::{encode, flow, link, ovsdb};
@@ -44,7 +44,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn nothing_printed_makes_a_reader_panic(text in prop_oneof![arb_answer(), any::<String>()]) {
+    fn no_output_makes_a_parser_panic(text in prop_oneof![arb_answer(), any::<String>()]) {
         let _ = flow::parse_dump(&text);
         let _ = ovsdb::parse(&text);
         let _ = link::parse_links(&text, &[&text]);
@@ -52,7 +52,7 @@ proptest! {
         let _ = encode::parse_ports(&text);
     }
 
-    /// A printed entry is parsed back, whatever flags and timeouts surround it.
+    /// A printed entry is parsed back, with any flags and timeouts around it.
     #[test]
     fn entries_survive_printing(
         cookie in any::<u64>(), table in any::<u8>(), priority in any::<u16>(), port in 1_u16..1000,

@@ -84,7 +84,7 @@ fn arb_config() -> impl Strategy<Value = NodeConfig> {
     })
 }
 
-/// The shape of the real base table: NORMAL, ports that are not base dropped, and one entry that differs between configs.
+/// A base table like the real one: NORMAL, drops for ports that are not base, and one entry that differs between configs.
 fn flows_of(document: &Value, salt: u8) -> Value {
     let ports = ["uplinks", "tunnels"].iter().flat_map(|list| document[list].as_array().unwrap());
     let labelled = ports.filter(|port| port["base"] == json!(false));
@@ -100,7 +100,7 @@ fn link() -> Link {
     Link { up: true, carrier: true, mtu: 1500, ..Link::default() }
 }
 
-/// A node before the first pass: devices, some of them in use, and a foreign bridge with ports, perhaps under our names.
+/// A node before the first pass: devices, of which some are in use, and a foreign bridge whose ports may have our names.
 fn arb_node() -> impl Strategy<Value = FakeNode> {
     let devices =
         prop::collection::btree_map(0_usize..4, (any::<bool>(), 0_u8..6, any::<(bool, bool)>()), 0..5);
@@ -150,7 +150,7 @@ fn foreign_bridge(node: &mut FakeNode, taken: bool) {
         .insert("br-int".into(), Bridge { row, ports: ports.into_iter().collect(), controllers: vec![] });
 }
 
-/// Foreign objects on our bridge: a pod's port and entries, one in the place of a base entry.
+/// Adds foreign objects to our bridge: a pod's port, an entry, and an entry with the key of a base entry.
 fn intrude(node: &mut FakeNode, same_actions: bool) {
     let Some(bridge) = node.world.bridges.get_mut("br-sos") else { return };
     bridge.ports.insert("veth7".into());
@@ -200,8 +200,8 @@ fn foreign(node: &FakeNode) -> [Vec<String>; 4] {
     [bridges, ports, links, flows]
 }
 
-/// A port of ours that carries labelled traffic only is safe on a forwarding switch: flooding excludes it, or
-/// traffic from it is dropped.
+/// True if each of our ports for labelled traffic is safe on a forwarding switch: flooding excludes the port, or traffic from it is
+/// dropped.
 fn loop_free(node: &FakeNode, labelled: &[(String, u16)]) -> bool {
     let forwards = node.world.flows.iter().any(|flow| flow.actions == "NORMAL");
     let dropped = |number: u16| {
@@ -242,7 +242,7 @@ proptest! {
         let first = planned(&wanted, &node);
         let taken = |c: &Change| matches!(c, Change::DeletePort { .. });
         prop_assert_eq!(first.changes.len(), devices.len());
-        prop_assert!(first.changes.iter().all(taken), "in one transaction with its return it would be no change: {:?}", first.changes);
+        prop_assert!(first.changes.iter().all(taken), "removal and addition in one transaction would be no change: {:?}", first.changes);
         make(&first, &mut node);
         make(&planned(&wanted, &node), &mut node);
         prop_assert!(planned(&wanted, &node).changes.is_empty());
@@ -252,17 +252,17 @@ proptest! {
         reconcile(&wanted.absent(), &mut left);
         for name in wanted.uplinks.iter().map(|uplink| uplink.name.to_string()).filter(|name| devices.contains(name)) {
             let offloads = left.offloads[&Device { netns: None, name }];
-            prop_assert_eq!(offloads, Offloads { tx: true, gro: true }, "what a new device came with is given back");
+            prop_assert_eq!(offloads, Offloads { tx: true, gro: true }, "a new device gets its own offloads back");
         }
         for name in &devices {
             node.world.links.remove(name);
         }
         make(&planned(&wanted, &node), &mut node);
-        prop_assert!(devices.iter().all(|name| node.world.bridge_of(name).is_none()), "a port without a device");
+        prop_assert!(devices.iter().all(|name| node.world.bridge_of(name).is_none()), "a port without a device is removed");
     }
 
     #[test]
-    fn a_new_device_of_a_site_that_leaves_keeps_its_offloads(mut node in arb_node(), wanted in arb_config(), tx in any::<bool>(), gro in any::<bool>()) {
+    fn state_absent_keeps_the_offloads_of_a_new_device(mut node in arb_node(), wanted in arb_config(), tx in any::<bool>(), gro in any::<bool>()) {
         reconcile(&wanted, &mut node);
         let uplinks: Vec<String> = ports_on(&wanted, &node).into_iter().filter(|name| name.starts_with("wan")).collect();
         for name in &uplinks {
@@ -275,7 +275,7 @@ proptest! {
     }
 
     #[test]
-    fn of_ports_that_remember_no_device_only_agents_are_taken_off(mut node in arb_node(), wanted in arb_config()) {
+    fn only_agents_ports_are_removed_if_no_device_is_stored(mut node in arb_node(), wanted in arb_config()) {
         reconcile(&wanted, &mut node);
         let kept = node.clone();
         node.world.ports.values_mut().for_each(|port| drop(port.row.remove(DEVICE_KEY)));
@@ -302,7 +302,7 @@ proptest! {
             plan.changes.retain(|change| !of_tunnel(change));
             make(&plan, &mut node);
         }
-        prop_assert!(planned(&wanted, &node).changes.iter().all(of_tunnel), "nothing but the device is tried again");
+        prop_assert!(planned(&wanted, &node).changes.iter().all(of_tunnel), "only the creation of the device is repeated");
         let own = |name: &String| node.world.owns_link(name, 1);
         prop_assert!(ports_on(&wanted, &node).iter().filter(|name| name.starts_with("sosvx")).all(own));
     }
@@ -327,7 +327,7 @@ proptest! {
         reconcile(&one, &mut node);
         reconcile(&two, &mut node);
         reconcile(&two.absent(), &mut node);
-        // Devices were set up, which leaves no trace of their former state.
+        // The former state of devices is unknown, because the program has set them up.
         for (name, link) in &mut node.world.links {
             link.up = before.world.links.get(name).is_some_and(|link| link.up);
         }
@@ -336,9 +336,9 @@ proptest! {
     }
 
     #[test]
-    fn no_moment_of_a_change_makes_a_loop(mut node in arb_node(), former in arb_config(), wanted in arb_config()) {
+    fn no_step_of_a_change_causes_a_loop(mut node in arb_node(), former in arb_config(), wanted in arb_config()) {
         reconcile(&former, &mut node);
-        // A port that floods already may do so until the change has reached it.
+        // A port that already floods may continue until its own change is applied.
         let flooded: Vec<String> = sos_node::desired::ports(&former).into_iter().filter(|p| p.base).map(|p| p.name).collect();
         let names: Vec<String> = sos_node::desired::ports(&wanted).into_iter().map(|port| port.name).collect();
         let mut watched = labelled(&wanted);
@@ -401,7 +401,7 @@ proptest! {
     }
 
     #[test]
-    fn hands_on_the_switch_are_undone(mut node in arb_node(), wanted in arb_config(), pick in any::<prop::sample::Index>()) {
+    fn manual_changes_of_the_switch_are_undone(mut node in arb_node(), wanted in arb_config(), pick in any::<prop::sample::Index>()) {
         reconcile(&wanted, &mut node);
         let before = node.clone();
         if let Some(bridge) = node.world.bridges.get_mut("br-sos") {
@@ -421,7 +421,7 @@ proptest! {
 }
 
 #[test]
-fn faults_are_named_and_do_not_hold_up_the_rest() {
+fn faults_are_reported_and_do_not_delay_other_changes() {
     let mut node = FakeNode::default();
     node.world.links.insert("wan0".into(), Link { addresses: vec!["192.0.2.9".into()], ..link() });
     node.world.links.insert("wan1".into(), link());
@@ -433,30 +433,32 @@ fn faults_are_named_and_do_not_hold_up_the_rest() {
     let told: Vec<String> =
         plan.problems.iter().filter(|p| p.port().is_some()).map(ToString::to_string).collect();
     let refused = "port wan0 is refused: it carries the address 192.0.2.9";
-    assert_eq!(told, [refused, "port wan2 is waited for: there is no such device"]);
+    assert_eq!(told, [refused, "port wan2 waits for its device, which does not exist"]);
     assert_eq!(node.world.bridge_of("wan1"), Some("br-sos"));
     assert_eq!(node.world.bridge_of("wan0"), None);
 }
 
 #[test]
-fn an_uplink_that_cut_the_node_off_says_when_it_is_tried_again() {
+fn the_status_tells_when_a_cut_off_uplink_is_tried_again() {
     let mut node = FakeNode::default();
     node.world.links.insert("wan0".into(), link());
     node.world.cut_off = [("wan0".to_owned(), "10.96.0.1:443".to_owned())].into();
     let wanted = config(document(|d| d["uplinks"] = json!([{"name": "wan0", "ofport": 1, "base": true}])));
     let told: Vec<String> = reconcile(&wanted, &mut node).problems.iter().map(ToString::to_string).collect();
     assert!(
-        told[0].starts_with("port wan0 is refused: without it the node reached 10.96.0.1:443"),
+        told[0].starts_with(
+            "port wan0 is refused: with it on the bridge, the node no longer reached 10.96.0.1:443"
+        ),
         "{told:?}"
     );
     assert!(
-        told[0].ends_with("it is tried again every 10 minutes until the site does without it"),
+        told[0].ends_with("it is tried again every 10 minutes while the site has this uplink"),
         "{told:?}"
     );
 }
 
 #[test]
-fn the_port_of_an_agent_that_is_declared_no_more_goes_with_its_device() {
+fn an_undeclared_agents_port_is_removed_with_its_device() {
     let mut node = FakeNode::default();
     let with = |names: &[&str]| {
         let ports = names.iter().zip(34_001..).map(|(name, number)| json!({"name": name, "ofport": number}));
@@ -468,7 +470,11 @@ fn the_port_of_an_agent_that_is_declared_no_more_goes_with_its_device() {
     }
     reconcile(&with(&["sosag0", "sosag1"]), &mut node);
     reconcile(&with(&["sosag0"]), &mut node);
-    assert_eq!(node.world.bridge_of("sosag1"), Some("br-sos"), "its agent finishes what it has");
+    assert_eq!(
+        node.world.bridge_of("sosag1"),
+        Some("br-sos"),
+        "the agent finishes its sessions through its port"
+    );
     node.world.links.remove("sosag1");
     reconcile(&with(&["sosag0"]), &mut node);
     assert_eq!(node.world.bridge_of("sosag1"), None);
@@ -476,7 +482,7 @@ fn the_port_of_an_agent_that_is_declared_no_more_goes_with_its_device() {
 }
 
 #[test]
-fn an_uplink_that_gets_an_address_leaves_the_bridge() {
+fn an_uplink_that_gets_an_address_is_removed_from_the_bridge() {
     let mut node = FakeNode::default();
     node.world.links.insert("wan0".into(), link());
     let wanted = config(document(|d| d["uplinks"] = json!([{"name": "wan0", "ofport": 1, "base": true}])));
@@ -488,7 +494,7 @@ fn an_uplink_that_gets_an_address_leaves_the_bridge() {
 }
 
 #[test]
-fn rules_that_reset_connections_are_made_again() {
+fn missing_reset_rules_are_created_again() {
     let wanted = config(document(|d| {
         d["rejectPort"] = json!({"name": "sosrej0", "peer": "sosrej1", "ofport": 33_900});
     }));

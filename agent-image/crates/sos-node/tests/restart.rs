@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use support::document;
 use support::lab::{Lab, Process, wait_until};
 
-/// One entry of a session, with a group, as a controller installs them.
+/// A session entry, a standing entry and a group, as a controller installs them.
 const GROUP: &str = "group_id=7,type=indirect,bucket=actions=drop";
 const SESSION: &str = "cookie=0x534f010103000007,table=0,priority=40000,tcp,nw_src=10.0.0.1,nw_dst=10.0.0.2,tp_src=1024,tp_dst=80,\
                        actions=set_field:02:53:00:00:00:01->eth_dst,output:34001";
@@ -31,7 +31,7 @@ fn site(change: impl FnOnce(&mut Value)) -> Value {
     })
 }
 
-/// A controller that logs how many entries the switch has when it connects, and sends nothing.
+/// Starts a controller that sends no messages, but logs the number of entries on the switch at each connection.
 fn controller(lab: &Lab, notes: &str) -> Process {
     let program = format!(
         "import socket, subprocess\n\
@@ -46,7 +46,7 @@ fn controller(lab: &Lab, notes: &str) -> Process {
     Process::from(lab.ns.command("python3", &["-c", &program]).stderr(Stdio::null()).spawn().unwrap())
 }
 
-/// A configured switch run by the start script, with a controller's entries and group, and the list of all its entries.
+/// Starts a configured switch by the start script, with a controller's entries and group; returns all entries of the switch, too.
 fn ready() -> (Lab, Vec<String>) {
     let mut lab = Lab::new(true);
     lab.start_script();
@@ -69,7 +69,7 @@ fn group(lab: &Lab) -> String {
 }
 
 #[test]
-fn a_planned_restart_keeps_entries_and_groups_and_controllers_find_them() {
+fn a_planned_restart_restores_entries_and_groups_before_controllers_connect() {
     let (mut lab, flows) = ready();
     let groups = group(&lab);
     assert!(groups.contains("group_id=7"), "{groups}");
@@ -77,11 +77,11 @@ fn a_planned_restart_keeps_entries_and_groups_and_controllers_find_them() {
     let notes = lab.path("notes").display().to_string();
     let _controller = controller(&lab, &notes);
     lab.start_script();
-    wait_until("a controller to be called", || {
+    wait_until("a connection to the controller", || {
         fs::read_to_string(&notes).is_ok_and(|text| text.contains('\n'))
     });
     let seen = fs::read_to_string(&notes).unwrap();
-    assert_eq!(seen.lines().next(), Some("4"), "the first call came before the entries were back");
+    assert_eq!(seen.lines().next(), Some("4"), "the switch connects only after its entries are restored");
     assert!(forwards(&lab));
     assert_eq!((lab.flows(), group(&lab)), (flows, groups));
 }
@@ -90,7 +90,7 @@ fn a_planned_restart_keeps_entries_and_groups_and_controllers_find_them() {
 fn a_killed_switch_gets_its_saved_entries_back() {
     let (mut lab, flows) = ready();
     let written = lab.path("run/flows/br-sos.flows");
-    wait_until("the entries to be written down", || {
+    wait_until("the entries to be saved", || {
         fs::read_to_string(&written).is_ok_and(|text| text.contains("0x534f010106000001"))
     });
     lab.kill_switch_of_script();
@@ -101,7 +101,7 @@ fn a_killed_switch_gets_its_saved_entries_back() {
 }
 
 #[test]
-fn entries_of_long_ago_are_left_aside_and_sos_node_installs_its_own() {
+fn old_saved_entries_are_ignored_and_sos_node_installs_base_entries() {
     let (mut lab, _) = ready();
     lab.stop_script();
     let folder = lab.path("run/flows");
@@ -114,7 +114,7 @@ fn entries_of_long_ago_are_left_aside_and_sos_node_installs_its_own() {
 }
 
 #[test]
-fn a_switch_that_waits_for_ever_is_told_to_forward() {
+fn a_switch_that_waits_too_long_is_made_to_forward() {
     let lab = Lab::new(true);
     lab.configure(site(|_| {}));
     let _node = lab.start_node();
@@ -122,7 +122,7 @@ fn a_switch_that_waits_for_ever_is_told_to_forward() {
     lab.vsctl(&["--no-wait", "set", "Open_vSwitch", ".", "other_config:flow-restore-wait=true"]);
     lab.wait_for_state("Progressing");
     assert!(lab.status()["message"].as_str().unwrap().contains("flow-restore-wait"));
-    // As long as the limit of sos-node, which equals the wait of these tests, hence twice.
+    // Wait twice, because the limit of sos-node is as long as the timeout of one wait.
     for _ in 0..2 {
         let end = std::time::Instant::now() + std::time::Duration::from_secs(25);
         while !forwards(&lab) && std::time::Instant::now() < end {
@@ -134,7 +134,7 @@ fn a_switch_that_waits_for_ever_is_told_to_forward() {
 }
 
 #[test]
-fn addresses_and_routes_of_the_local_port_outlive_the_switch() {
+fn addresses_and_routes_of_the_local_port_survive_a_restart() {
     let mut lab = Lab::new(true);
     lab.configure(site(|_| {}));
     let _node = lab.start_node();
@@ -163,11 +163,11 @@ fn addresses_and_routes_of_the_local_port_outlive_the_switch() {
         fs::read_to_string(&remembered).is_ok_and(|text| text.contains("10.9.0.0"))
     });
     lab.kill_vswitchd();
-    // As when the kernel's datapath is reloaded.
+    // The device disappears, as it does when the kernel's datapath is reloaded.
     lab.ns.run("ip", &["link", "del", "br-sos"]);
     lab.start_vswitchd();
     wait_until("addresses and route", || state(&lab) == [true; 3]);
-    // An address removed while the restoration is still in progress is restored again.
+    // Wait for the restoration to end: an address removed earlier would be restored again.
     wait_until("the new device to be remembered", || {
         let text = fs::read_to_string(&remembered).unwrap_or_default();
         let known: Value = serde_json::from_str(&text).unwrap_or_default();
@@ -183,7 +183,7 @@ fn addresses_and_routes_of_the_local_port_outlive_the_switch() {
 }
 
 #[test]
-fn entries_to_an_agent_that_is_gone_go_without_a_controller() {
+fn entries_to_a_departed_agent_are_removed_without_a_controller() {
     let lab = Lab::new(true);
     lab.ns.run("ip", &["link", "add", "sosag0", "type", "veth", "peer", "name", "inner"]);
     lab.configure(site(|d| d["agentPorts"] = json!([{"name": "sosag0", "ofport": 34001}])));
@@ -195,15 +195,15 @@ fn entries_to_an_agent_that_is_gone_go_without_a_controller() {
     let before = lab.flows();
     lab.ns.run("ip", &["link", "del", "sosag0"]);
     let gone = std::time::Instant::now();
-    wait_until("the session's entry to go", || lab.flows().len() == before.len() - 1);
-    println!("the entry went {} ms after the agent's port", gone.elapsed().as_millis());
+    wait_until("the removal of the session's entry", || lab.flows().len() == before.len() - 1);
+    println!("the entry was removed {} ms after the agent's port", gone.elapsed().as_millis());
     let left = lab.flows();
     assert!(left.iter().any(|flow| flow.contains("34002")), "another agent's entries stay: {left:?}");
-    assert!(left.iter().any(|flow| flow.contains("cookie=0x7,")), "others' entries stay: {left:?}");
+    assert!(left.iter().any(|flow| flow.contains("cookie=0x7,")), "foreign entries stay: {left:?}");
     lab.wait_for_state("Ready");
 }
 
-/// Run one step of the image's script for the lab's switch; true if it succeeded.
+/// Run one step of the image's script on the lab's switch; true if the step succeeded.
 fn step(lab: &Lab, words: &[&str]) -> bool {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../ovs/flows.sh");
     lab.ns.command(script, words).env("OVS_RUNDIR", lab.path("run")).status().unwrap().success()
@@ -214,7 +214,7 @@ fn restoring(lab: &Lab) -> bool {
 }
 
 #[test]
-fn a_database_that_does_not_answer_costs_nothing_that_was_written_down() {
+fn a_silent_database_does_not_damage_saved_entries() {
     let lab = Lab::new(true);
     lab.must_apply(site(|_| {}));
     let folder = lab.path("run/flows");
@@ -222,7 +222,7 @@ fn a_database_that_does_not_answer_costs_nothing_that_was_written_down() {
     let written = fs::read_to_string(folder.join("br-sos.flows")).unwrap();
     assert!(written.contains("cookie="), "{written}");
     fs::rename(lab.path("run/db.sock"), lab.path("run/away.sock")).unwrap();
-    assert!(!step(&lab, &["save", folder.to_str().unwrap()]), "it says so");
+    assert!(!step(&lab, &["save", folder.to_str().unwrap()]), "the script reports the error");
     fs::rename(lab.path("run/away.sock"), lab.path("run/db.sock")).unwrap();
     assert_eq!(fs::read_to_string(folder.join("br-sos.flows")).unwrap(), written);
 }
@@ -238,21 +238,21 @@ fn old_entries_are_not_restored_despite_an_earlier_mark() {
     };
     mark();
     assert!(step(&lab, &["hold", folder.to_str().unwrap()]));
-    assert!(!restoring(&lab) && forwards(&lab), "there is no folder");
+    assert!(!restoring(&lab) && forwards(&lab), "without a folder, the mark is removed");
     fs::create_dir(&folder).unwrap();
     for time in ["10 minutes ago", "1 hour"] {
         support::lab::sh("touch", &["-d", time, folder.to_str().unwrap()]);
         mark();
         assert!(step(&lab, &["hold", folder.to_str().unwrap()]));
-        assert!(!restoring(&lab) && forwards(&lab), "a folder of {time}");
+        assert!(!restoring(&lab) && forwards(&lab), "a folder with time {time} is not restored");
     }
     support::lab::sh("touch", &[folder.to_str().unwrap()]);
     assert!(step(&lab, &["hold", folder.to_str().unwrap()]));
-    assert!(restoring(&lab) && !forwards(&lab), "a folder of now");
+    assert!(restoring(&lab) && !forwards(&lab), "a current folder is restored");
 }
 
 #[test]
-fn a_group_that_is_refused_does_not_cost_the_entries() {
+fn a_refused_group_does_not_prevent_the_restoration_of_entries() {
     let lab = Lab::new(true);
     lab.must_apply(site(|_| {}));
     let folder = lab.path("run/flows");
@@ -260,7 +260,7 @@ fn a_group_that_is_refused_does_not_cost_the_entries() {
     fs::write(folder.join("br-sos.groups"), "group_id=7,type=nonsense\n").unwrap();
     fs::write(folder.join("br-sos.flows"), format!("{SESSION}\n")).unwrap();
     assert!(step(&lab, &["hold", folder.to_str().unwrap()]));
-    assert!(!step(&lab, &["restore", folder.to_str().unwrap()]), "it says so");
+    assert!(!step(&lab, &["restore", folder.to_str().unwrap()]), "the script reports the error");
     assert!(lab.flows().iter().any(|flow| flow.contains("tp_src=1024")), "{:?}", lab.flows());
     assert!(step(&lab, &["release"]));
     assert!(forwards(&lab));

@@ -1,4 +1,4 @@
-//! Segments cross a bridge in user space with their senders' sizes, with the image's own start script. Needs root.
+//! Segments keep their sender's size across a bridge in user space, with the image's own start script. Needs root.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails, in its helpers too")]
 
@@ -12,7 +12,7 @@ use serde_json::json;
 use support::document;
 use support::lab::{Lab, Namespace, preloaded, wait_until};
 
-/// Print the sizes of segments, of TCP or UDP, that a packet socket receives in large frames, until there are enough of them.
+/// Print the sizes of TCP or UDP segments in large frames, after a packet socket has received a number of these frames.
 const WATCH: &str = "
 import socket, struct, sys, time
 tap = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003))
@@ -110,7 +110,7 @@ impl Drop for Running {
     }
 }
 
-/// The sizes, each with its type, that arrive in large frames while a program sends.
+/// Runs a sending program; returns type and size of the segments that arrive in large frames.
 fn sizes(from: &Namespace, to: &Namespace, program: &str, address: &str, frames: &str) -> String {
     let _server = (program == TCP).then(|| Running::start(to, program, &["serve", address]));
     let mut watch = Running::start(to, WATCH, &[frames]);
@@ -119,7 +119,7 @@ fn sizes(from: &Namespace, to: &Namespace, program: &str, address: &str, frames:
 }
 
 #[test]
-fn segments_arrive_in_the_size_of_the_connection() {
+fn segments_arrive_in_the_size_that_the_sender_chose() {
     let (_lab, from, to) = world();
     // Types of virtio_net_hdr: 1 and 4 are TCP by IPv4 and IPv6, 5 is UDP.
     assert_eq!(sizes(&from, &to, TCP, "10.0.0.12", "20"), "[(1, 988)]");

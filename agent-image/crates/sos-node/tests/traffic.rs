@@ -1,4 +1,4 @@
-//! Two switches joined by two cables, which form a loop, and by a tunnel: traffic of the hosts on them. Needs root.
+//! Traffic of hosts on two switches that are joined by two cables, which form a loop, or by a tunnel. Needs root.
 //!
 //! ```text
 //!   host a --- [ west ] === wan0 (base) ====== wan0 (base) === [ east ] --- host b
@@ -82,9 +82,9 @@ fn hosts_reach_each_other_and_a_loop_stays_open() {
     shout(&a);
     let heard = [&b, &c].map(|host| host.received("e0"));
     for (before, heard) in before.into_iter().zip(heard) {
-        assert_eq!(heard - before, 10, "each broadcast is heard once");
+        assert_eq!(heard - before, 10, "each broadcast is received once");
     }
-    assert_eq!(east.ns.received("wan1"), idle, "an uplink for labelled traffic carries nothing else");
+    assert_eq!(east.ns.received("wan1"), idle, "an uplink for labelled traffic carries no other packets");
     storm_without_the_base_table(&west, &east, &a, &b);
 }
 
@@ -121,7 +121,7 @@ fn probes_and_beacons_reach_no_host() {
     let number = west.vsctl(&["get", "Interface", "host1", "ofport"]);
     west.ofctl("packet-out", &[&format!("in_port={number} packet={lldp} actions=TABLE")]);
     wait_until("the beacons to arrive at the switch", || west.ns.received("host1") >= sent + 2);
-    // A datagram to another port is flooded, after the others: whatever was to arrive has arrived by then.
+    // A later datagram to another port is flooded. When it arrives, all earlier packets would have arrived, too.
     say(9999);
     for host in [&b, &c] {
         wait_until("an ordinary datagram", || host.received("e0") > before[0].min(before[1]));
@@ -148,13 +148,13 @@ fn hosts_reach_each_other_through_a_tunnel() {
     let a = west.host("host1", "10.0.0.11/24");
     let b = east.host("host2", "10.0.0.139/24");
     assert!(ping(&a, "10.0.0.139"));
-    // As after a pass that was interrupted right after creating the device again.
+    // Recreate the device only, as a pass does that is interrupted immediately afterwards.
     let vxlan = "link add sosvx1 mtu 1450 type vxlan id 5459 remote 192.0.2.2 dstport 14789 nolearning";
     for words in ["link delete sosvx1", vxlan, "link set dev sosvx1 alias sos-node:1 up"] {
         west.ns.run("ip", &words.split(' ').collect::<Vec<_>>());
     }
     assert!(west.once().status.success());
-    assert!(ping(&a, "10.0.0.139"), "the port reads from the device that was");
+    assert!(ping(&a, "10.0.0.139"), "the port uses the new device");
     for host in [&a, &b] {
         host.run("ip", &["link", "set", "e0", "mtu", "1450"]);
     }
@@ -168,7 +168,7 @@ fn hosts_reach_each_other_through_a_tunnel() {
     println!("through the tunnel: {}", result["end"]["sum_received"]["bits_per_second"]);
 }
 
-/// A new agent on its node, with an address.
+/// Adds a new agent with an address to its node.
 fn agent(lab: &Lab) -> Namespace {
     let agent = Namespace::new("ag");
     lab.ns.wire("sosag0", &agent, "net0");
@@ -179,7 +179,7 @@ fn agent(lab: &Lab) -> Namespace {
 
 /// Open vSwitch's datapath in user space silently keeps reading from the old device.
 #[test]
-fn an_agent_that_is_replaced_is_reached_again() {
+fn a_replaced_agent_is_reachable_again() {
     let lab = Lab::new(true);
     let mut agents = vec![agent(&lab)];
     lab.must_apply(switch("0001000000000001", &[(34001, true)], |d| {
@@ -190,7 +190,7 @@ fn an_agent_that_is_replaced_is_reached_again() {
     let running = lab.start_node();
     lab.wait_for_state("Ready");
     for pause in [Duration::from_millis(2500), Duration::ZERO] {
-        // As when the agent's end goes with its namespace.
+        // The device disappears, as it does with the agent's namespace.
         lab.ns.run("ip", &["link", "delete", "sosag0"]);
         std::thread::sleep(pause);
         agents.push(agent(&lab));
@@ -199,16 +199,16 @@ fn an_agent_that_is_replaced_is_reached_again() {
         assert_eq!(lab.vsctl(&["get", "Interface", "sosag0", "ofport"]), "34001");
     }
     assert!(running.terminate());
-    // As after an upgrade from a version that did not record the device.
+    // Remove the stored device, as after an upgrade from a version that did not store it.
     lab.ns.run("ip", &["link", "delete", "sosag0"]);
     agents.push(agent(&lab));
     lab.vsctl(&["remove", "Port", "sosag0", "external_ids", "sos-device"]);
     assert!(lab.once().status.success());
     a.run("ip", &["neigh", "flush", "all"]);
-    assert!(ping(&a, "10.0.0.126"), "the port of an agent that remembers no device");
+    assert!(ping(&a, "10.0.0.126"), "an agent's port without a stored device is added again");
     lab.changes();
     assert!(lab.once().status.success());
-    assert_eq!(lab.changes(), Vec::<String>::new(), "once");
+    assert_eq!(lab.changes(), Vec::<String>::new(), "the port is added again only once");
 }
 
 /// Open a connection and return the outcome.
@@ -244,7 +244,7 @@ fn connections_that_must_not_be_plain_are_reset() {
         assert_eq!(connect(&client, "10.0.0.139", 5000), "ConnectionRefusedError");
         assert_eq!(connect(&client, "10.0.0.139", 6000), "connected");
     }
-    assert!(ping(&client, "10.0.0.139"), "the server is where it was");
+    assert!(ping(&client, "10.0.0.139"), "the switch has not learned the server at the reject port");
     serving.kill().unwrap();
     serving.wait().unwrap();
 }

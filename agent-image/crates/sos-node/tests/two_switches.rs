@@ -1,4 +1,4 @@
-//! A node that runs another Open vSwitch: that one keeps its datapath, whatever a site requests. Needs root.
+//! A node that runs another Open vSwitch: the other Open vSwitch keeps its datapath, independent of the site's setting. Needs root.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails, in its helpers too")]
 
@@ -30,7 +30,7 @@ fn planned(datapath: &str, observed: &Observed) -> Plan {
     plan(&config, &base_flows(&config), observed)
 }
 
-/// The datapath on which a plan creates a bridge; none if it does not create any.
+/// The datapath on which a plan creates a bridge; none if it does not create a bridge.
 fn put_on(plan: &Plan) -> Option<&str> {
     let row = plan.changes.iter().find_map(|change| match change {
         Change::AddBridge { row, .. } => Some(row),
@@ -58,14 +58,14 @@ fn with_bridge(mut observed: Observed, name: &str, kind: &str, owner: Option<&st
 }
 
 #[test]
-fn a_site_that_leaves_it_open_takes_the_datapath_that_is_free() {
+fn datapath_type_auto_uses_a_free_datapath() {
     assert_eq!(put_on(&planned("Auto", &kernel(&[]))), Some("system"));
     assert_eq!(put_on(&planned("Auto", &kernel(&["br-int", "eth1"]))), Some("netdev"));
     assert_eq!(put_on(&planned("Auto", &Observed::default())), Some("netdev"));
 }
 
 #[test]
-fn a_kernels_datapath_that_is_taken_is_refused_and_nothing_is_done() {
+fn a_kernel_datapath_of_another_open_vswitch_is_refused_without_changes() {
     let plan = planned("system", &kernel(&["br-int", "eth1"]));
     assert!(refused(&plan));
     assert_eq!(plan.changes, []);
@@ -76,16 +76,16 @@ fn a_kernels_datapath_that_is_taken_is_refused_and_nothing_is_done() {
 #[test]
 fn the_datapath_of_our_own_switch_is_ours() {
     assert_eq!(put_on(&planned("system", &kernel(&[]))), Some("system"));
-    // Our bridge's port is still in it: the process was killed and its database is gone.
+    // The port of our bridge is still in the datapath: the process was killed and its database is lost.
     assert_eq!(put_on(&planned("system", &kernel(&["br-sos", "wan0"]))), Some("system"));
-    // A foreign bridge in our own Open vSwitch.
+    // A foreign bridge in our own Open vSwitch does not make the datapath foreign.
     let shared = with_bridge(kernel(&["br-other"]), "br-other", "system", None);
     assert_eq!(put_on(&planned("Auto", &shared)), Some("system"));
     assert_eq!(put_on(&planned("system", &shared)), Some("system"));
 }
 
 #[test]
-fn a_bridge_that_is_there_stays_where_it_is() {
+fn an_existing_bridge_keeps_its_datapath() {
     let site = config(bare("system")).site_id.to_string();
     let observed = with_bridge(kernel(&["br-int"]), "br-sos", "netdev", Some(&site));
     let plan = planned("system", &observed);
@@ -101,12 +101,12 @@ fn a_bridge_that_is_there_stays_where_it_is() {
     );
 }
 
-/// The claims of docs/adr/0025 about two switches in user space.
+/// Checks the claims of docs/adr/0025 about two switches in user space.
 #[test]
-fn the_second_switch_in_user_space_fails_and_the_first_goes_on() {
+fn the_second_switch_in_user_space_fails_and_the_first_continues() {
     let lab = Lab::new(true);
     let other = OtherSwitch::start(&lab.ns, "br-int");
     lab.vsctl(&["add-br", "br-sos", "--", "set", "Bridge", "br-sos", "datapath_type=netdev"]);
-    assert!(!lab.path("run/br-sos.mgmt").exists(), "Open vSwitch made the bridge");
-    assert!(other.forwards(), "the other one has its bridge still");
+    assert!(!lab.path("run/br-sos.mgmt").exists(), "Open vSwitch created a second bridge in user space");
+    assert!(other.forwards(), "the other Open vSwitch still has its bridge");
 }

@@ -1,4 +1,4 @@
-//! Uplinks that would cut the node off are refused; those that do so nevertheless are removed again. Needs root.
+//! Uplinks that would cut the node off are refused, and an uplink that does cut the node off is removed again. Needs root.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails, in its helpers too")]
 
@@ -54,7 +54,7 @@ fn devices_that_the_node_needs_are_refused() {
     for part in [
         "wan0 is refused: it carries the node's default route",
         "wan1 is refused: it carries the node's default route",
-        "wan2 is refused: vx7, which stands on it, carries the address 192.0.2.9/24",
+        "wan2 is refused: vx7, which is stacked on it, carries the address 192.0.2.9/24",
         "wan3 is refused: it carries the node's route to 203.0.113.0/24",
         "wan4 is refused: it carries the address 192.0.2.17/28",
     ] {
@@ -63,7 +63,7 @@ fn devices_that_the_node_needs_are_refused() {
     wait_until("the unused uplink", || lab.vsctl(&["list-ports", "br-sos"]) == "wan5");
 }
 
-/// The node's own network, `eth0`, and the anchor at its other end.
+/// Creates the node's own network, `eth0`, with the anchor at its other end.
 fn network(lab: &Lab) -> (Namespace, Process) {
     let router = Namespace::new("rt");
     lab.ns.wire("eth0", &router, "eth0");
@@ -76,7 +76,7 @@ fn network(lab: &Lab) -> (Namespace, Process) {
     (router, Process::from(server))
 }
 
-/// Imitates a switch with port security: shuts the node's own port while the other one is bridged.
+/// Imitates a switch with port security: shuts the node's own port while the uplink is on the bridge.
 struct PortSecurity(Arc<AtomicBool>, Option<std::thread::JoinHandle<()>>);
 
 impl PortSecurity {
@@ -124,7 +124,7 @@ fn refused(lab: &Lab, name: &str) -> bool {
 }
 
 #[test]
-fn an_uplink_that_cuts_the_node_off_is_taken_off_again() {
+fn an_uplink_that_cuts_the_node_off_is_removed_again() {
     let (lab, far) = (Lab::new(true), Namespace::new("far"));
     lab.ns.wire("wan0", &far, "far0");
     let (router, _server) = network(&lab);
@@ -136,7 +136,7 @@ fn an_uplink_that_cuts_the_node_off_is_taken_off_again() {
     wait_until("the roll-back", || refused(&lab, "wan0"));
     assert_eq!(lab.vsctl(&["list-ports", "br-sos"]), "");
     let message = lab.status()["message"].as_str().unwrap().to_owned();
-    assert!(message.contains("without it the node reached 192.0.2.1:443"), "{message}");
+    assert!(message.contains("with it on the bridge, the node no longer reached 192.0.2.1:443"), "{message}");
     assert!(message.contains("tried again every 10 minutes"), "{message}");
     wait_until("the node's own network", || {
         lab.ns.command("ping", &["-c1", "-W1", "192.0.2.1"]).output().unwrap().status.success()
@@ -144,18 +144,18 @@ fn an_uplink_that_cuts_the_node_off_is_taken_off_again() {
     drop(daemon);
     std::fs::remove_file(lab.path("status.json")).unwrap();
     let _daemon = start(&lab);
-    wait_until("another life of the program", || lab.status()["state"] == "Failed");
-    assert_eq!(lab.vsctl(&["list-ports", "br-sos"]), "", "another life does not try again");
+    wait_until("the restarted program", || lab.status()["state"] == "Failed");
+    assert_eq!(lab.vsctl(&["list-ports", "br-sos"]), "", "the restarted program does not try again");
     drop(security);
     let mut other = node(3, &["wan0"]);
     other["bridge"]["mtu"] = json!(1400);
     lab.configure(other);
     lab.wait_for_state("Ready");
-    assert_eq!(lab.vsctl(&["list-ports", "br-sos"]), "wan0", "another config is another trial");
+    assert_eq!(lab.vsctl(&["list-ports", "br-sos"]), "wan0", "a new config starts a new trial");
 }
 
 #[test]
-fn a_program_killed_during_a_trial_finishes_it_when_it_is_back() {
+fn a_program_killed_during_a_trial_finishes_it_after_its_restart() {
     let (lab, far) = (Lab::new(true), Namespace::new("far"));
     lab.ns.wire("wan0", &far, "far0");
     let (router, _server) = network(&lab);
@@ -177,7 +177,7 @@ fn a_program_killed_during_a_trial_finishes_it_when_it_is_back() {
 }
 
 #[test]
-fn of_two_uplinks_the_one_that_cuts_the_node_off_goes_and_the_other_stays() {
+fn only_the_uplink_that_cuts_the_node_off_is_removed() {
     let (lab, far) = (Lab::new(true), Namespace::new("far"));
     for name in ["wan0", "wan1", "wan2"] {
         lab.ns.wire(name, &far, &format!("f-{name}"));

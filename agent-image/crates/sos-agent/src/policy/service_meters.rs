@@ -53,7 +53,7 @@ fn add(sum: &mut (u64, u64), bytes: (u64, u64)) {
     *sum = (sum.0.saturating_add(bytes.0), sum.1.saturating_add(bytes.1));
 }
 
-/// Reports for one sampling time, as many as needed, up to [`MAX_REPORTS`].
+/// Reports for one sampling time, as many as needed, up to `MAX_REPORTS`.
 #[must_use]
 pub fn reports(since_boot: Duration, paths: &[PathStats], services: &[ServiceRow]) -> Vec<PathReport> {
     let sampled_ms = u64::try_from(since_boot.as_millis()).unwrap_or(u64::MAX);

@@ -36,13 +36,13 @@ impl Planner<'_> {
         }
     }
 
-    /// The node's own use of a device, which the bridge would cut off by taking the device's packets.
+    /// The node's own use of a device. The bridge would interrupt this use, because it receives the device's packets.
     fn cuts_off(&self, name: &str, link: &Link) -> Option<String> {
         if let Some(lost) = self.observed.cut_off.get(name) {
             let minutes = RETRY_AFTER.as_secs() / 60;
             return Some(format!(
-                "without it the node reached {lost}, and with it on the bridge no more; it is tried again every {minutes} minutes \
-                 until the site does without it"
+                "with it on the bridge, the node no longer reached {lost}; it is tried again every {minutes} minutes \
+                 while the site has this uplink"
             ));
         }
         if let Some(use_) = use_of(link) {
@@ -51,7 +51,7 @@ impl Planner<'_> {
         let above = self.observed.links.iter().filter(|(above, _)| stands_on(self.observed, above, name));
         above
             .filter_map(|(above, link)| {
-                Some(format!("{above}, which stands on it, carries {}", use_of(link)?))
+                Some(format!("{above}, which is stacked on it, carries {}", use_of(link)?))
             })
             .next()
     }
@@ -67,7 +67,7 @@ fn use_of(link: &Link) -> Option<String> {
     link.routes.first().map(|route| format!("the node's route to {route}"))
 }
 
-/// True if a device is stacked on another, directly or through others.
+/// True if a device is stacked on another device, directly or through further devices.
 fn stands_on(observed: &Observed, above: &str, below: &str) -> bool {
     let mut name = above;
     for _ in 0..MAX_STACK {

@@ -58,7 +58,7 @@ fn fits(tunnel: &Tunnel, link: &Link) -> bool {
     link.vxlan.as_ref() == Some(&wanted)
 }
 
-/// True for a foreign device. A device without a mark that equals the tunnel is ours: the process ended before setting the mark.
+/// True for a foreign device. A device without a mark but with the tunnel's parameters is ours: the process ended before it set the mark.
 pub(super) fn foreign_tunnel(tunnel: &Tunnel, link: &Link) -> bool {
     link.alias.is_some() || !fits(tunnel, link)
 }

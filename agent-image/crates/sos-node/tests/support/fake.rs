@@ -16,12 +16,12 @@ pub(crate) struct FakeNode {
     pub(crate) world: Observed,
     /// Offloads of all devices.
     pub(crate) offloads: BTreeMap<Device, Offloads>,
-    /// Index of the newest device; none is assigned twice.
+    /// Index of the newest device; no index is assigned twice.
     pub(crate) last_index: u32,
 }
 
 impl FakeNode {
-    /// The edge's observation for a config.
+    /// Observes the node for a config, like the edge.
     pub(crate) fn observe(&self, config: &NodeConfig) -> Observed {
         let devices = desired::offload_devices(config, &self.world);
         let offloads =
@@ -29,14 +29,14 @@ impl FakeNode {
         Observed { offloads: offloads.collect(), ..self.world.clone() }
     }
 
-    /// Replace a device by another one of the same name, with its own index and offloads.
+    /// Replace a device by another device of the same name, with its own index and offloads.
     pub(crate) fn replace_device(&mut self, name: &str, offloads: Offloads) {
         self.last_index += 1;
         link(&mut self.world, name).index = self.last_index;
         self.offloads.insert(Device { netns: None, name: name.to_owned() }, offloads);
     }
 
-    /// Apply a change; a change that the real system would refuse is a panic.
+    /// Apply a change; panics on a change that the real system would refuse.
     pub(crate) fn apply(&mut self, change: &Change) {
         let world = &mut self.world;
         match change {
@@ -179,7 +179,7 @@ fn database(world: &mut Observed, change: &Change) {
     }
 }
 
-/// The number requested, or the lowest free one if it is taken.
+/// The requested number, or the lowest free number if the requested number is in use.
 fn free_number(world: &Observed, bridge: &str, request: &str) -> u16 {
     let names = &world.bridges[bridge].ports;
     let taken: Vec<u16> = names.iter().filter_map(|name| world.ports.get(name)?.ofport).collect();

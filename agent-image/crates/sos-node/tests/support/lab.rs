@@ -1,6 +1,6 @@
-//! A private switch: a network namespace with its own Open vSwitch and the program under test in it.
+//! A private switch: a network namespace in which a separate Open vSwitch and the program under test run.
 //!
-//! Names are random, everything is removed on drop, and only processes started here are ended.
+//! Names are random, all objects are removed on drop, and only processes started here are stopped.
 
 use std::fs;
 use std::os::unix::net::UnixStream;
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use super::sealed;
 
-/// Longest wait for any condition. Generous: the machine may be busy.
+/// Maximum wait for a condition; long, because the machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Programs that the program under test runs, each behind a script that logs the command line.
@@ -24,7 +24,7 @@ pub(crate) fn wait_until(what: &str, holds: impl FnMut() -> bool) {
     wait_at_most(PATIENCE, what, holds);
 }
 
-/// Wait with a limit that is part of a promise to users.
+/// Wait until a condition holds, with a limit that users may rely on.
 pub(crate) fn wait_at_most(patience: Duration, what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + patience;
     while !holds() {
@@ -41,7 +41,7 @@ pub(crate) fn sh(program: &str, args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Build the library preloaded into Open vSwitch, as for its image.
+/// Build the library that the image preloads into Open vSwitch; returns its path.
 pub(crate) fn preloaded() -> String {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../ovs/buffers/src/lib.rs");
@@ -63,7 +63,7 @@ impl Namespace {
         let name = format!("sosn-{role}-{:08x}", rand::random::<u32>());
         sh("ip", &["netns", "add", &name]);
         let namespace = Self { name };
-        // The kernel's own IPv6 traffic would be in every packet count.
+        // Disable IPv6, because the kernel's own IPv6 traffic would be in every packet count.
         namespace.run(
             "sysctl",
             &["-qw", "net.ipv6.conf.all.disable_ipv6=1", "net.ipv6.conf.default.disable_ipv6=1"],
@@ -82,14 +82,14 @@ impl Namespace {
         command
     }
 
-    /// Packets a device has received.
+    /// Number of packets that a device has received.
     pub(crate) fn received(&self, device: &str) -> u64 {
         let links: Value =
             serde_json::from_str(&self.run("ip", &["-s", "-j", "link", "show", "dev", device])).unwrap();
         links[0]["stats64"]["rx"]["packets"].as_u64().unwrap()
     }
 
-    /// A veth pair, each end in its namespace, both up.
+    /// Create a veth pair between two namespaces and set both ends up.
     pub(crate) fn wire(&self, device: &str, other: &Self, there: &str) {
         let ends = ["netns", &self.name, "type", "veth", "peer", "name", there, "netns", &other.name];
         sh("ip", &[&["link", "add", device][..], &ends].concat());
@@ -163,7 +163,7 @@ impl OtherSwitch {
         Self { _vswitchd: vswitchd, _ovsdb: ovsdb, bridge: bridge.to_owned(), ns: ns.name.clone(), folder }
     }
 
-    /// True if its bridge exists, in the namespace and for OpenFlow.
+    /// True if the bridge exists, as a device and for OpenFlow.
     pub(crate) fn forwards(&self) -> bool {
         let socket = format!("unix:{}", self.folder.path().join(format!("{}.mgmt", self.bridge)).display());
         sh("ip", &["-n", &self.ns, "link", "show", "dev", &self.bridge]);
@@ -174,7 +174,7 @@ impl OtherSwitch {
 /// The switch.
 pub(crate) struct Lab {
     script: Option<Process>,
-    // Dropped in this order: processes before the namespace and the folder they live in.
+    // Fields are dropped in this order: processes before their namespace and folder.
     vswitchd: Option<Process>,
     ovsdb: Option<Process>,
     pub(crate) ns: Namespace,
@@ -228,7 +228,7 @@ impl Lab {
         }
     }
 
-    /// Changing commands among those that the program under test has run since the last call.
+    /// Commands that change the node, among all commands of the program under test since the last call.
     pub(crate) fn changes(&self) -> Vec<String> {
         let all = fs::read_to_string(self.path("commands")).unwrap_or_default();
         let _ = fs::remove_file(self.path("commands"));
@@ -289,7 +289,7 @@ impl Lab {
         self.start_script_with(&[]);
     }
 
-    /// The same with additional settings.
+    /// Start Open vSwitch as [`Self::start_script`] does, with additional environment variables.
     pub(crate) fn start_script_with(&mut self, environment: &[(&str, &str)]) {
         if self.ovsdb.is_some() {
             self.kill_ovs();
@@ -301,18 +301,18 @@ impl Lab {
         self.script = Some(Process(command.stdout(Stdio::null()).stderr(log).spawn().unwrap()));
     }
 
-    /// Stop it as kubelet does.
+    /// Stop the start script as kubelet does, by SIGTERM.
     pub(crate) fn stop_script(&mut self) {
         assert!(self.script.take().unwrap().terminate(), "{}", self.script_log());
     }
 
-    /// Send a signal to the switch's daemon of the script.
+    /// Send a signal to the ovs-vswitchd that the script has started.
     pub(crate) fn signal_switch_of_script(&self, signal: &str) {
         let pid = fs::read_to_string(self.path("run/ovs-vswitchd.pid")).unwrap();
         sh("kill", &[signal, pid.trim()]);
     }
 
-    /// Kill the switch's daemon of the script, and wait until the script exits.
+    /// Kill the ovs-vswitchd that the script has started, and wait until the script exits.
     pub(crate) fn kill_switch_of_script(&mut self) {
         self.signal_switch_of_script("-KILL");
         let mut script = self.script.take().unwrap();
@@ -341,7 +341,7 @@ impl Lab {
         sh("ovs-ofctl", &[&["-O", version, command, &self.bridge()][..], rest].concat())
     }
 
-    /// Entries as `cookie, place and actions`, sorted.
+    /// All entries of the bridge as printed, sorted.
     pub(crate) fn flows(&self) -> Vec<String> {
         let output = Command::new("ovs-ofctl")
             .args(["-O", "OpenFlow13", "--no-stats", "--no-names", "dump-flows", &self.bridge()])
@@ -413,7 +413,7 @@ impl Lab {
         Process(self.node_command(&["--listen", "127.0.0.1:9466"]).stderr(log).spawn().unwrap())
     }
 
-    /// The answer of the program under test with headers; empty while it does not listen.
+    /// The HTTP answer of the program under test, with headers; empty while the program does not listen.
     pub(crate) fn http(&self, path: &str) -> String {
         let script = format!(
             "exec 3<>/dev/tcp/127.0.0.1/9466 && printf 'GET {path} HTTP/1.0\\r\\n\\r\\n' >&3 && cat <&3"
@@ -446,7 +446,7 @@ impl Lab {
 }
 
 impl Drop for Lab {
-    /// The start script ends its daemons only on request.
+    /// Terminates the start script, which then stops its daemons.
     fn drop(&mut self) {
         if let Some(script) = self.script.take() {
             script.terminate();

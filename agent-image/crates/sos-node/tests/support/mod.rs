@@ -1,4 +1,4 @@
-//! Shared by the tests: documents with a right hash, and a node in memory.
+//! Helpers of all tests: documents with a correct hash, a node in memory, and a lab.
 #![allow(dead_code, reason = "each test binary uses a part")]
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails, in its helpers too")]
 
@@ -16,12 +16,12 @@ pub(crate) fn sealed(mut document: Value) -> Vec<u8> {
     document.to_string().into_bytes()
 }
 
-/// Seals and parses.
+/// Adds the hash to a document, and parses the document.
 pub(crate) fn config(document: Value) -> NodeConfig {
     NodeConfig::parse(&sealed(document)).unwrap()
 }
 
-/// A node with a bridge and nothing on it; `change` fills it.
+/// A document of a node with an empty bridge; `change` adds to it.
 pub(crate) fn document(change: impl FnOnce(&mut Value)) -> Value {
     let mut value = json!({
         "version": "v1alpha1", "generation": 1, "hash": "",
