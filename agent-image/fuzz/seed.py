@@ -1,6 +1,6 @@
-"""Write the seeds of the corpus out of the golden vectors of spec/, signed with the key that fuzzing knows.
+"""Write the seeds of the corpus from the golden vectors of spec/, signed with the key of fuzzing.
 
-Fuzzing itself adds to the corpus; what it finds worth keeping is committed by hand.
+Fuzzing itself extends the corpus; interesting inputs are committed by hand.
 """
 
 import hashlib
@@ -20,23 +20,23 @@ ANSWERS = {
     "links": '[{"ifname":"wan0","mtu":1500,"address":"02:00:00:00:00:01","flags":["UP"]}]',
     "rows": '{"headings":["name","other_config"],"data":[["br-sos",["map",[["hwaddr","02:00:00:00:00:01"]]]]]}',
 }
-"""What ovs-ofctl, ovs-vsctl, ip and ethtool print, shortened."""
+"""Shortened output of ovs-ofctl, ovs-vsctl and ip."""
 
 
 XORSHIFT = 0x9E3779B97F4A7C15
 for _shift in (13, -7, 17):
     XORSHIFT = (XORSHIFT ^ (XORSHIFT << _shift if _shift > 0 else XORSHIFT >> -_shift)) & (2**64 - 1)
-"""The first bytes of a probe's pattern, as crates/sos-probe/src/pattern.rs makes them."""
+"""The first bytes of a probe's pattern, as in crates/sos-probe/src/pattern.rs."""
 
 
 def vectors(kind: str) -> dict[str, bytes]:
-    """Golden bytes by name."""
+    """Return the golden bytes of a kind, by name."""
     rows = json.loads((VECTORS / kind / "v1.json").read_text())
     return {row["name"].replace(",", "").replace(" ", "-"): bytes.fromhex(row["hex"]) for row in rows}
 
 
 def checksum(data: bytes) -> int:
-    """One's complement sum of 16-bit words (RFC 1071), not complemented."""
+    """Return the one's complement sum of 16-bit words (RFC 1071), not complemented."""
     total = sum(int.from_bytes(data[at : at + 2], "big") for at in range(0, len(data), 2))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
@@ -44,7 +44,7 @@ def checksum(data: bytes) -> int:
 
 
 def syns() -> dict[str, bytes]:
-    """A SYN, one whose checksum was left to a network card, and the message of nfnetlink_log with each."""
+    """Return a SYN, a SYN with a checksum left to a network card, and the message of nfnetlink_log with each SYN."""
     ip = bytes.fromhex("4528002c1234400040060000") + bytes([10, 0, 0, 11, 10, 0, 0, 139])
     tcp = struct.pack("!HHIIBBHHH", 40_000, 5_000, 7, 0, 0x60, 2, 0xFAF0, 0, 0) + bytes([2, 4, 5, 0xB4])
     pseudo = ip[12:20] + bytes([0, 6, 0, len(tcp)])
@@ -57,7 +57,7 @@ def syns() -> dict[str, bytes]:
 
 
 def tag(message: bytes) -> bytes:
-    """HMAC-SHA256 under the key of the corpus."""
+    """Return the HMAC-SHA256 under the key of the corpus."""
     return hmac.new(KEY, message, hashlib.sha256).digest()
 
 
@@ -69,7 +69,7 @@ def write(target: str, name: str, data: bytes) -> None:
 
 
 def config(generation: int, **changes: object) -> bytes:
-    """An agent-config with its hash (spec/node-config.md section 3)."""
+    """Return an agent-config with its hash (spec/node-config.md section 3)."""
     document = {
         "version": "v1alpha1", "node": "edge1", "pool": "default", "agentId": "39b04f05ee16a2b7d5a16e9e68355a2f",
         "site": {"name": "west", "id": 1, "prefixes": ["10.0.0.0/25"], "rewrite": "Transparent"},
@@ -92,12 +92,12 @@ def config(generation: int, **changes: object) -> bytes:
 
 
 def virtio(gso: int, size: int, start: int, offset: int) -> bytes:
-    """A `virtio_net_hdr` whose checksum is to be completed."""
+    """Return a `virtio_net_hdr` with a checksum to be completed."""
     return struct.pack("=BBHHHH", 1, gso, 0, size, start, offset)
 
 
 def offloads() -> dict[str, bytes]:
-    """Frames as ports hand them over: where the first buffer ends, `virtio_net_hdr`, frame (agent-image/ovs/buffers)."""
+    """Return frames as received from ports: end of the first buffer, `virtio_net_hdr`, frame (agent-image/ovs/buffers)."""
     ethernet, tag_ = bytes(12), b"\x81\x00\x00\x07"
     tcp, udp = struct.pack("!HHIIBBHHH", 1, 2, 3, 4, 0x50, 0x10, 9, 0, 0) + b"x" * 80, struct.pack("!HHHH", 1, 2, 88, 0) + b"x" * 80
 

@@ -1,4 +1,4 @@
-//! What fuzzing feeds with arbitrary bytes. Each function panics when a promise is broken, and does nothing else.
+//! Functions that fuzzing calls with arbitrary bytes. Each function panics if an invariant is violated, and has no other effect.
 #![forbid(unsafe_code)]
 
 mod probe;
@@ -19,10 +19,10 @@ use sos_relay::codec;
 use sos_wire::frame::MAX_PAYLOAD;
 use sos_wire::{Decoder, Frame, Hello, Key, UnverifiedBeacon, UnverifiedOrder, Welcome, WireError};
 
-/// Tags made under this key are right in the corpus, so that fuzzing starts behind the authentication.
+/// Key of the tags in the corpus, so that fuzzing gets past the authentication.
 pub const KEY: [u8; 32] = [7; 32];
 
-/// Frames are the same however the bytes are cut, come back from their encoding, and an error stays.
+/// Decoded frames do not depend on the split of the bytes, frames round-trip through their encoding, and an error is permanent.
 pub fn frame(data: &[u8]) {
     let whole = frames(data, data.len().max(1));
     for piece in [1, 7, 33] {
@@ -42,7 +42,7 @@ fn frames(data: &[u8], piece: usize) -> (Vec<Frame>, Option<WireError>) {
                 Ok(Some(frame)) => found.push(frame),
                 Ok(None) => break,
                 Err(error) => {
-                    assert_eq!(decoder.decode(&mut buffer), Err(error), "an error stays");
+                    assert_eq!(decoder.decode(&mut buffer), Err(error), "an error is permanent");
                     return (found, Some(error));
                 }
             }
@@ -51,7 +51,7 @@ fn frames(data: &[u8], piece: usize) -> (Vec<Frame>, Option<WireError>) {
     (found, None)
 }
 
-/// The exchange at the start of a stream: what is read is what was written.
+/// Messages of the stream handshake round-trip through their encoding.
 pub fn handshake(data: &[u8]) {
     let Some((hello, rest)) = data.split_first_chunk() else { return };
     if let Ok(parsed) = Hello::decode(hello) {
@@ -64,7 +64,7 @@ pub fn handshake(data: &[u8]) {
     }
 }
 
-/// Copies of held SYNs: what is read as one is written back with a checksum that is right, and reads the same again.
+/// Copies of held SYNs: a parsed SYN is written back with a correct checksum, and is parsed to the same SYN again.
 pub fn syn(data: &[u8]) {
     for packet in nflog::packets(data).chain([data]) {
         if let Ok(syn) = Syn::parse(packet) {
@@ -74,7 +74,7 @@ pub fn syn(data: &[u8]) {
     }
 }
 
-/// A compressed block becomes what was declared or nothing, and what was compressed becomes what it was.
+/// A compressed block expands to the declared length or is rejected, and compressed data expands to the original.
 pub fn block(data: &[u8]) {
     let Some((length, payload)) = data.split_first_chunk() else { return };
     let length = u32::from_be_bytes(*length);
@@ -87,12 +87,12 @@ pub fn block(data: &[u8]) {
     }
 }
 
-/// Of the records of an encrypted stream comes what the peer has said, up to the first byte that is not its own.
+/// The records of an encrypted stream yield the peer's data, up to the first byte that is not from the peer.
 pub fn records(data: &[u8]) {
     sos_tunnel::fuzz_records(data);
 }
 
-/// A beacon that passes comes back from its encoding.
+/// A verified beacon round-trips through its encoding.
 pub fn beacon(data: &[u8]) {
     let Ok(unverified) = UnverifiedBeacon::parse(data) else { return };
     let Ok(beacon) = unverified.verify(&Key::new(KEY)) else { return };
@@ -101,7 +101,7 @@ pub fn beacon(data: &[u8]) {
     assert_eq!(again, Ok(beacon));
 }
 
-/// An order that passes comes back from its encoding.
+/// A verified order round-trips through its encoding.
 pub fn order(data: &[u8]) {
     let Ok(unverified) = UnverifiedOrder::parse(data) else { return };
     let Ok(order) = unverified.verify(&Key::new(KEY)) else { return };
@@ -110,7 +110,7 @@ pub fn order(data: &[u8]) {
     assert_eq!(again, Ok(order));
 }
 
-/// A configuration either parses or names a path.
+/// A configuration is either parsed or rejected with a path.
 pub fn config(data: &[u8]) {
     for document in [Some(data.to_vec()), sealed(data)].into_iter().flatten() {
         match AgentConfig::parse(&document) {
@@ -120,7 +120,7 @@ pub fn config(data: &[u8]) {
     }
 }
 
-/// A node-config either parses or names a path, and takes over from none but an older one.
+/// A node-config is either parsed or rejected with a path, and does not supersede itself.
 pub fn node_config(data: &[u8]) {
     for document in [Some(data.to_vec()), sealed(data)].into_iter().flatten() {
         match NodeConfig::parse(&document) {
@@ -130,7 +130,7 @@ pub fn node_config(data: &[u8]) {
                 assert_eq!(
                     lines.lines().count(),
                     config.base_flows.len(),
-                    "an entry is a line, whatever its text"
+                    "each entry is one line, with any text"
                 );
             }
             Err(error) => assert!(!error.path.is_empty() && !error.message.is_empty()),
@@ -138,7 +138,7 @@ pub fn node_config(data: &[u8]) {
     }
 }
 
-/// The document with the right hash, so that fuzzing gets behind it; `None` when it is no JSON object.
+/// The document with the correct hash, so that fuzzing gets past the check of the hash; `None` if it is not a JSON object.
 fn sealed(data: &[u8]) -> Option<Vec<u8>> {
     let mut document: serde_json::Map<String, Value> = serde_json::from_slice(data).ok()?;
     let generation = document.remove("generation");
@@ -152,12 +152,12 @@ fn sealed(data: &[u8]) -> Option<Vec<u8>> {
     Some(Value::Object(document).to_string().into_bytes())
 }
 
-/// Frames of hosts as the library reads them that is preloaded into ovs-vswitchd.
+/// Frames of hosts, as parsed by the library that is preloaded into ovs-vswitchd.
 pub fn offload(data: &[u8]) {
     sos_ovs_buffers::fuzz_frame(data);
 }
 
-/// What the programs that `sos-node` asks print is read or refused.
+/// The output of programs that `sos-node` runs is parsed or rejected.
 pub fn answers(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let _ = flow::parse_dump(&text);

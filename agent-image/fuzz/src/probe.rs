@@ -1,4 +1,4 @@
-//! What the two ends of a probe say to each other: either may be anybody.
+//! Messages between the two ends of a probe. Neither end trusts the other.
 
 use std::io::ErrorKind;
 use std::sync::LazyLock;
@@ -11,7 +11,7 @@ use sos_probe::{mtu, wire};
 static PATTERN: LazyLock<Pattern> = LazyLock::new(Pattern::default);
 const LONG: Duration = Duration::from_secs(3600);
 
-/// The first byte says what is read: a request, a greeting, a transfer, what a receiver confirms, or a packet of `mtu`.
+/// The first byte selects the parser: a request, a greeting, a transfer, acknowledgements of a receiver, or a packet of `mtu`.
 pub fn probe(data: &[u8]) {
     let Some((kind, rest)) = data.split_first() else { return };
     match kind % 5 {
@@ -37,18 +37,18 @@ fn greeting(mut from: &[u8]) {
     if let Ok(address) = wire::told_address(&mut from) {
         let mut again = Vec::new();
         wire::tell_address(&mut again, &address).expect("a Vec takes it");
-        assert!(whole.starts_with(&again), "what is heard was said");
+        assert!(whole.starts_with(&again), "a parsed greeting round-trips");
     }
 }
 
-/// What a receiver makes of some bytes, and what it answers.
+/// Result of a receiver for some bytes, and its answer.
 pub fn received(mut from: &[u8]) -> (Result<u64, ErrorKind>, Vec<u8>) {
     let (mut back, mut count) = (Vec::new(), 0);
     let ended = wire::receive(&mut from, &mut back, &PATTERN, LONG, &mut count);
     (ended.map(|()| count).map_err(|error| error.kind()), back)
 }
 
-/// Bytes count if they are the pattern's and their sum is right; a sender is told of others.
+/// Bytes count if they match the pattern and their total is correct; otherwise the receiver reports corruption to the sender.
 fn transfer(from: &[u8]) {
     let (ended, back) = received(from);
     let last = back.last_chunk().map(|word| u64::from_be_bytes(*word));
@@ -59,7 +59,7 @@ fn transfer(from: &[u8]) {
     }
 }
 
-/// However it is cut, it means the same, and never more than was sent.
+/// Acknowledgements do not depend on the split of the bytes, and never exceed the bytes sent.
 fn confirmed(words: &[u8]) {
     let now = Instant::now();
     let outcomes = [words.len().max(1), 1, 7].map(|piece| {

@@ -1,4 +1,4 @@
-//! A session driven by bytes: its host and its driver keep to their contracts, its peer says whatever it likes.
+//! A session driven by bytes: its host and its driver observe their contracts, and its peer sends arbitrary frames.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -7,11 +7,11 @@ use bytes::{Bytes, BytesMut};
 use sos_relay::{Budget, Event, Session, SessionConfig, StreamId, StreamView};
 use sos_wire::{AgentId, Body, Decoder, Marks, Open, Payload, SessionNumber, SessionUuid};
 
-/// Most frames taken out of the session at one turn of its driver.
+/// Maximum number of frames taken from the session in one step of the driver.
 const FRAMES_PER_TURN: usize = 64;
 const MAX_MEMORY: usize = 1 << 20;
 
-/// Never panics, keeps its invariants, tells its end once.
+/// A session never panics, keeps its invariants, and reports its end once.
 pub fn session(data: &[u8]) {
     let Some((first, rest)) = data.split_first() else { return };
     let mut driver = Driver::new(first & 1 == 0);
@@ -27,7 +27,7 @@ pub fn session(data: &[u8]) {
 struct Driver {
     session: Session,
     now: Instant,
-    /// By slot; names are never used again.
+    /// Streams by slot; stream ids are never reused.
     streams: BTreeMap<u8, StreamId>,
     next_stream: u64,
     connecting: bool,
@@ -69,7 +69,7 @@ impl Driver {
         }
     }
 
-    /// Does one thing; returns the bytes it did not use.
+    /// Executes one operation; returns the unused bytes.
     fn step<'a>(&mut self, op: u8, rest: &'a [u8]) -> &'a [u8] {
         let argument = rest.first().copied().unwrap_or(0);
         let slot = argument % 4;
@@ -110,7 +110,7 @@ impl Driver {
         rest.get(1..).unwrap_or_default()
     }
 
-    /// The next frame in the bytes, if there is one.
+    /// Handles the next frame in the bytes, if there is one.
     fn frame<'a>(&mut self, rest: &'a [u8]) -> &'a [u8] {
         let mut buffer = BytesMut::from(rest);
         match Decoder::default().decode(&mut buffer) {
@@ -144,7 +144,8 @@ impl Driver {
         }
     }
 
-    /// `states` says of each slot whether its stream has room (high bits) and has stalled (low bits); paths differ by slot.
+    /// `states` has two bits for each slot: the high bit is 0 if the stream has buffer space, and the low bit is 1 if the stream
+    /// has stalled. Paths differ by slot.
     fn transmit(&mut self, states: u8) {
         let view = |(slot, id): (&u8, &StreamId)| StreamView {
             id: *id,
@@ -168,16 +169,16 @@ impl Driver {
             let is_reset = matches!(transmit.frame.body, Body::Reset { .. });
             assert!(
                 views.iter().any(|view| view.id == transmit.stream && (view.has_room || is_reset)),
-                "only on a stream that was offered, and but for Reset on one that has room"
+                "frames use an offered stream, with buffer space except for Reset"
             );
         }
     }
 
-    /// Whether the session is over.
+    /// Returns true if the session is over.
     fn settle(&mut self) -> bool {
         self.session.assert_invariants();
         let held: usize = self.session.deliverable().map(Payload::len).sum();
-        assert!(held <= 2 * MAX_MEMORY, "what waits for the host is bounded by what was granted");
+        assert!(held <= 2 * MAX_MEMORY, "the data that waits for the host is bounded by the credit");
         while let Some(event) = self.session.poll_event() {
             if matches!(event, Event::Closed(_)) {
                 assert!(self.session.is_closed() && self.session.poll_event().is_none(), "the last event");

@@ -1,4 +1,4 @@
-//! The committed corpus and the golden vectors, through the functions that fuzzing uses.
+//! The committed corpus and the golden vectors, run through the functions of fuzzing.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
     files.iter().map(|f| (f.display().to_string(), std::fs::read(f).unwrap())).collect()
 }
 
-/// Every file as it is, cut short everywhere, and with every byte changed.
+/// Runs each file unchanged, truncated at every length, and with each byte changed.
 fn run(target: &str, function: fn(&[u8])) {
     for (file, bytes) in corpus(target) {
         println!("{file}");
@@ -46,7 +46,7 @@ fn block() {
     };
     assert!(
         corpus("block").iter().any(|(_, bytes)| expands(bytes)),
-        "some of the corpus is a compressed block"
+        "the corpus contains a compressed block"
     );
 }
 
@@ -56,7 +56,7 @@ fn syn() {
     let reads = |bytes: &[u8]| {
         sos_agent::netns::nflog::packets(bytes).any(|p| sos_agent::syn_hold::syn::Syn::parse(p).is_ok())
     };
-    assert!(corpus("syn").iter().any(|(_, bytes)| reads(bytes)), "some of the corpus is the copy of a SYN");
+    assert!(corpus("syn").iter().any(|(_, bytes)| reads(bytes)), "the corpus contains the copy of a SYN");
 }
 
 #[test]
@@ -74,7 +74,10 @@ fn beacon() {
     run("beacon", sos_fuzz::beacon);
     let key = Key::new(sos_fuzz::KEY);
     let passes = |bytes: &[u8]| UnverifiedBeacon::parse(bytes).and_then(|b| b.verify(&key)).is_ok();
-    assert!(corpus("beacon").iter().any(|(_, bytes)| passes(bytes)), "some of the corpus gets past the tag");
+    assert!(
+        corpus("beacon").iter().any(|(_, bytes)| passes(bytes)),
+        "the corpus contains a beacon with a valid tag"
+    );
 }
 
 #[test]
@@ -82,7 +85,10 @@ fn order() {
     run("order", sos_fuzz::order);
     let key = Key::new(sos_fuzz::KEY);
     let passes = |bytes: &[u8]| UnverifiedOrder::parse(bytes).and_then(|o| o.verify(&key)).is_ok();
-    assert!(corpus("order").iter().filter(|(_, bytes)| passes(bytes)).count() >= 7, "one of each type");
+    assert!(
+        corpus("order").iter().filter(|(_, bytes)| passes(bytes)).count() >= 7,
+        "the corpus contains an order of each type"
+    );
 }
 
 #[test]
@@ -115,5 +121,5 @@ fn probe() {
     let arrives = |bytes: &[u8]| {
         bytes.first() == Some(&2) && sos_fuzz::received(&bytes[1..]).0.is_ok_and(|count| count > 0)
     };
-    assert!(corpus("probe").iter().any(|(_, bytes)| arrives(bytes)), "some of the corpus is a transfer");
+    assert!(corpus("probe").iter().any(|(_, bytes)| arrives(bytes)), "the corpus contains a transfer");
 }

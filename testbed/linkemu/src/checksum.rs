@@ -1,4 +1,4 @@
-//! The Internet checksum (RFC 1071) over the parts that the emulator rewrites.
+//! The Internet checksum (RFC 1071) of the headers that the emulator rewrites.
 
 /// One's complement sum of `bytes` as big-endian 16-bit words, added to `start`; not yet folded.
 fn sum(bytes: &[u8], start: u64) -> u64 {
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_ipv4_header() {
+    fn the_checksum_of_a_known_ipv4_header_matches() {
         // The worked example of many textbooks: checksum 0xb861.
         let header = [
             0x45, 0, 0, 0x73, 0, 0, 0x40, 0, 0x40, 0x11, 0xb8, 0x61, 0xc0, 0xa8, 0, 1, 0xc0, 0xa8,
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn completing_a_partial_checksum_makes_a_right_one() {
+    fn a_completed_partial_checksum_is_valid() {
         let addresses = [10, 0, 0, 1, 10, 0, 0, 2];
         let mut segment = vec![7u8; 41];
         let start = partial(&addresses, 6, segment.len());

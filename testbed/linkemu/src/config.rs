@@ -8,7 +8,7 @@ use thiserror::Error;
 /// host's stack sends whole super-frames, and a smaller queue would drop the tail of each on an idle link.
 pub const MIN_BDP_QUEUE_BYTES: u64 = 45 * 1538;
 
-/// Longest interface name Linux allows (IFNAMSIZ without the final zero).
+/// Longest interface name that Linux allows (IFNAMSIZ without the final zero).
 const MAX_INTERFACE_NAME: usize = 15;
 
 /// An invalid link specification.
@@ -30,7 +30,7 @@ pub enum ConfigError {
     /// A required key is missing.
     #[error("{0} is missing")]
     Missing(&'static str),
-    /// An interface name that Linux would reject, or the same one twice.
+    /// An interface name that Linux would reject, or the same name twice.
     #[error("interface {0:?}: expected two different names of 1 to 15 characters")]
     Interface(String),
 }
@@ -48,7 +48,8 @@ impl Direction {
     /// Both directions, in the order of arrays indexed by [`Direction::index`].
     pub const BOTH: [Direction; 2] = [Direction::AToB, Direction::BToA];
 
-    /// Index into per-direction arrays; also the index of the end at which frames of this direction arrive.
+    /// Index into per-direction arrays; also the index of the interface on which the emulator receives frames of this
+    /// direction.
     pub const fn index(self) -> usize {
         match self {
             Direction::AToB => 0,
@@ -64,13 +65,13 @@ impl Direction {
         }
     }
 
-    /// The direction of a name, if valid.
+    /// The direction with a name, if the name is valid.
     pub fn from_name(name: &str) -> Option<Direction> {
         Direction::BOTH.into_iter().find(|d| d.name() == name)
     }
 }
 
-/// Characteristics of one direction, as written.
+/// Characteristics of one direction, as specified.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DirectionSpec {
     /// Bits per second on the wire, Ethernet framing included.
@@ -113,7 +114,7 @@ impl DirectionChange {
         Ok(())
     }
 
-    /// This change, with the values of `base` for those that it keeps.
+    /// This change, with `base` for the values that this change does not set.
     pub fn or(self, base: DirectionChange) -> DirectionChange {
         DirectionChange {
             rate_bps: self.rate_bps.or(base.rate_bps),
@@ -147,7 +148,7 @@ pub struct LinkSpec {
 
 /// The queue limit in wire bytes of `direction` within a link of these directions.
 ///
-/// `Bdp` uses the delay of both directions, which a sender's window has to fill.
+/// `Bdp` uses the delays of both directions, because a sender's window must fill the round trip.
 pub fn queue_bytes(directions: &[DirectionSpec; 2], direction: Direction) -> u64 {
     let spec = &directions[direction.index()];
     let drained_in = |time: Nanos| {
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_has_one_value_for_both_ways_unless_overridden() -> Result<(), ConfigError> {
+    fn a_value_applies_to_both_directions_unless_overridden() -> Result<(), ConfigError> {
         let spec = link("A=w0,B=e0,rate=500mbit,delay=29.5ms,loss=1%,queue=50ms,b2a.rate=1gbit")?;
         assert_eq!(spec.name, "w0-e0");
         assert_eq!(spec.directions[0].rate_bps, 500_000_000);
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn bdp_counts_both_ways_and_never_less_than_a_super_frame() -> Result<(), ConfigError> {
+    fn a_bdp_queue_uses_both_delays_and_holds_a_super_frame() -> Result<(), ConfigError> {
         let long = link("name=l,A=a,B=b,rate=1gbit,a2b.delay=20ms,b2a.delay=30ms")?;
         assert_eq!(queue_bytes(&long.directions, Direction::AToB), 6_250_000);
         let short = link("A=a,B=b,rate=1gbit")?;
@@ -276,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn errors_name_the_invalid_part() {
         for (text, needle) in [
             ("A=a,rate=1gbit", "B"),
             ("A=a,B=b", "rate"),

@@ -1,8 +1,8 @@
-//! The control protocol: one JSON object per line in, one per line out (pure).
+//! The control protocol: one JSON object per line as request, and one per line as answer (pure).
 //!
 //! Requests: `{"op":"stats"}`, `{"op":"set","link":L,"direction":D,"rate":"100mbit",...}`, `{"op":"down",...}`,
-//! `{"op":"up",...}`. `direction` is `a2b` or `b2a`, both by default. The default of `link` is all links.
-//! Answers have `"ok":true` and for `stats` the links, or `"ok":false` and `error`.
+//! `{"op":"up",...}`. `direction` is `a2b` or `b2a`; the default is both directions. The default of `link` is all
+//! links. Answers have `"ok":true` and for `stats` the links, or `"ok":false` and `error`.
 
 use crate::config::{ConfigError, Direction, DirectionChange};
 use crate::link::Link;
@@ -76,7 +76,7 @@ enum Request {
     Up(Target),
 }
 
-/// Statistics of one direction that only the edge has.
+/// Access to statistics that only the edge has.
 pub trait EdgeView {
     /// Add the counters of the interfaces of link `index` for `direction` to `stats`.
     fn complete(&mut self, index: usize, direction: Direction, stats: &mut DirectionStats);
@@ -148,7 +148,7 @@ impl Set {
     }
 }
 
-/// The named link, or all.
+/// The named link, or all links.
 fn chosen<'a>(links: &'a mut [Link], name: Option<&str>) -> Result<&'a mut [Link], ControlError> {
     let Some(name) = name else {
         return Ok(links);
@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(rates(0), [1_000_000_000, 100_000_000]);
         assert_eq!(rates(1), [1_000_000_000, 1_000_000_000]);
         assert_eq!(links[0].shaper(Direction::BToA).shape().loss, 0.5);
-        // bdp follows the rate: 100 Mbit/s times 10 ms.
+        // The queue `bdp` follows the rate: 100 Mbit/s times 10 ms.
         assert_eq!(
             links[0].shaper(Direction::BToA).shape().queue_bytes,
             125_000
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn down_and_up_are_seen_in_the_statistics() {
+    fn statistics_show_down_and_up() {
         let mut links = links();
         ask(&mut links, r#"{"op":"down","link":"two"}"#);
         let reply = ask(&mut links, r#"{"op":"stats"}"#);
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_say_why() {
+    fn errors_name_the_reason() {
         let mut links = links();
         for (line, needle) in [
             ("not json", "request"),

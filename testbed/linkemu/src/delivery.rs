@@ -1,4 +1,4 @@
-//! Cuts frames into the runs of packets that are delivered, and joins runs of one flow (pure, over bytes).
+//! Cuts frames into runs of delivered packets, and joins runs of one flow (pure, over bytes).
 //!
 //! A run of consecutive surviving packets of a super-frame leaves as one frame, with the header fields that the
 //! kernel's own segmentation would have produced. Payload is never copied: a delivery is a small rewritten header and
@@ -56,7 +56,7 @@ impl Delivery {
         &self.head
     }
 
-    /// The rest of the frame.
+    /// The rest of the frame, as chunks.
     pub fn chunks(&self) -> &[Chunk] {
         &self.chunks
     }
@@ -66,7 +66,7 @@ impl Delivery {
         self.packets
     }
 
-    /// Their bytes on the wire, framing included.
+    /// Wire bytes of these packets, framing included.
     pub fn wire_bytes(&self) -> u64 {
         self.wire_bytes
     }
@@ -145,7 +145,7 @@ fn edit_piece(piece: &mut Delivery, whole: &Layout, first: usize, count: usize) 
         if first + count < whole.packets() {
             *flags &= !(FIN | PSH);
         }
-        // Without the ECN bit, CWR is one of the ACE bits of accurate ECN and belongs to every segment.
+        // Without GSO_ECN, CWR is one of the ACE bits of accurate ECN, and every segment keeps it.
         if first > 0 && ecn != 0 {
             *flags &= !CWR;
         }
@@ -196,10 +196,10 @@ fn ip_id(header: &[u8], layout: &Layout) -> u16 {
     u16::from_be_bytes([header[layout.l3 + 4], header[layout.l3 + 5]])
 }
 
-/// Join neighbours of one TCP flow that differ only by position (the rules of the kernel's GRO).
+/// Join adjacent deliveries of one TCP flow that differ only by position (the rules of the kernel's GRO).
 ///
-/// Deliveries keep their order, and only direct neighbours are joined. No result exceeds `max_wire_bytes` unless a
-/// single input did.
+/// Deliveries keep their order, and only adjacent deliveries are joined. No result exceeds `max_wire_bytes`, unless a
+/// single input exceeds it.
 pub fn coalesce(deliveries: Vec<Delivery>, max_wire_bytes: u64) -> Vec<Delivery> {
     let mut joined: Vec<Delivery> = Vec::with_capacity(deliveries.len());
     for next in deliveries {
@@ -229,12 +229,12 @@ fn may_join(a: &Delivery, b: &Delivery, max_wire_bytes: u64) -> bool {
         && [a, b].iter().all(|d| checksum_is_good(d))
 }
 
-/// True if the checksum may be replaced by a partial one. Joined deliveries have been checked before.
+/// True if the checksum may be replaced by a partial checksum. Joined deliveries have already been checked.
 fn checksum_is_good(delivery: &Delivery) -> bool {
     delivery.chunks.len() > 1 || delivery.chunks[0].frame.checksum_is_good()
 }
 
-/// True if `b`'s headers are those of the packet after `a`'s last.
+/// True if the headers of `b` continue those of the last packet of `a`.
 fn headers_continue(a: &Delivery, b: &Delivery, layout: &Layout) -> bool {
     let (ha, hb) = (a.header(), b.header());
     let (l3, l4, end) = (layout.l3, layout.l4, layout.payload);
@@ -242,7 +242,7 @@ fn headers_continue(a: &Delivery, b: &Delivery, layout: &Layout) -> bool {
     let ip_continues = match layout.ip {
         Ip::V4 => {
             let next_id = ip_id(ha, layout).wrapping_add(a.packets as u16);
-            // All but total length, identification and checksum.
+            // Compare all fields except total length, identification and checksum.
             same(l3..l3 + 2)
                 && same(l3 + 6..l3 + 10)
                 && same(l3 + 12..l4)
@@ -255,13 +255,13 @@ fn headers_continue(a: &Delivery, b: &Delivery, layout: &Layout) -> bool {
     let flags_continue = fa & (FIN | PSH | SYN | RST | URG | CWR) == 0
         && fb & (SYN | RST | URG | CWR) == 0
         && (fa ^ fb) & !(FIN | PSH) == 0;
-    // Ports, acknowledgement, data offset, window, urgent pointer and options; not the checksum.
+    // Compare ports, acknowledgement, data offset, window, urgent pointer and options, but not the checksum.
     let tcp_same =
         same(l4..l4 + 4) && same(l4 + 8..l4 + 13) && same(l4 + 14..l4 + 16) && same(l4 + 18..end);
     same(0..l3) && ip_continues && flags_continue && tcp_same && tcp_seq(hb, layout) == next_seq
 }
 
-/// Append `b` to `a`; [`may_join`] must have allowed it.
+/// Append `b` to `a`, after [`may_join`] has returned true.
 fn join(a: &mut Delivery, mut b: Delivery) {
     let (Some(la), Some(lb)) = (a.layout, b.layout) else {
         return;

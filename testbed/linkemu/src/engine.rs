@@ -1,7 +1,7 @@
 //! The event loop: waits for frames, due deliveries, control requests and signals; moves bytes between ports and shapers.
 //!
-//! Under traffic the loop runs at most once per tick, so that frames are read and written in batches. Reading
-//! late does no harm: the kernel's arrival times count, not the time of reading.
+//! Under traffic the loop runs at most once per tick, so that frames are read and written in batches. Late reading does
+//! not affect the emulation, because the kernel's arrival times count.
 
 use crate::config::{Direction, LinkSpec};
 use crate::control::{self, EdgeView};
@@ -21,16 +21,18 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use thiserror::Error;
 
-/// Events taken from one wait.
+/// Maximum number of events from one wait.
 const MAX_EVENTS: usize = 64;
 const STOP_TOKEN: u64 = 1 << 32;
 const SERVER_TOKEN: u64 = 1 << 33;
 
-/// The emulator could not start or continue.
+/// Reason why the emulator could not start or continue.
 #[derive(Debug, Error)]
 pub enum EngineError {
     /// An interface was not ready in time.
-    #[error("interface {name}: not there and up in this network namespace within {seconds} s")]
+    #[error(
+        "interface {name}: does not exist or is down in this network namespace after {seconds} s"
+    )]
     Missing {
         /// The interface.
         name: String,
@@ -66,7 +68,7 @@ impl From<rustix::io::Errno> for EngineError {
 pub struct Settings {
     /// Grouping and memory limits of every direction.
     pub limits: Limits,
-    /// Shortest interval of rounds under traffic; deliveries are at most this late.
+    /// Minimum interval of rounds under traffic, and approximate bound of a delivery's lateness.
     pub tick: Nanos,
     /// Seed of packet loss.
     pub seed: u64,
@@ -142,7 +144,7 @@ impl Engine {
         })
     }
 
-    /// Attach to every interface, waiting up to `patience` for those that are missing or down. Returns `false` if
+    /// Attach to every interface, and wait up to `patience` for interfaces that are missing or down. Returns `false` if
     /// stopped meanwhile.
     pub fn attach(&mut self, patience: Nanos) -> Result<bool, EngineError> {
         let deadline = now() + patience;
@@ -264,7 +266,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Attach to missing interfaces whose retry is due, or to all of them.
+    /// Attach to missing interfaces whose retry is due, or to all missing interfaces.
     fn attach_absent(&mut self, time: Nanos, all: bool) -> Result<(), EngineError> {
         for port in self.ports.0.iter_mut().flatten() {
             if port.retry_at().is_some_and(|at| all || at <= time) {

@@ -5,11 +5,11 @@ use crate::vnet::{GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, VnetHeade
 
 /// Length of an Ethernet header without tags.
 pub const ETHERNET_HEADER: usize = 14;
-/// Smallest Ethernet frame without its check sequence; shorter ones are padded on a real wire (IEEE 802.3, 3.2.8).
+/// Smallest Ethernet frame without its check sequence; a real link pads shorter frames (IEEE 802.3, 3.2.8).
 const MIN_ETHERNET_FRAME: usize = 60;
 /// Preamble and start delimiter 8, frame check sequence 4, inter-packet gap 12.
 pub const WIRE_OVERHEAD: usize = 24;
-/// Limit of skipped VLAN tags (IEEE 802.1ad stacks two).
+/// Maximum number of skipped VLAN tags (IEEE 802.1ad stacks two).
 const MAX_VLAN_TAGS: usize = 2;
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
@@ -61,7 +61,7 @@ pub struct Layout {
     pub payload: usize,
     /// Payload bytes; never 0.
     pub payload_len: usize,
-    /// Payload bytes per wire packet; the last may have fewer. Never 0.
+    /// Payload bytes per wire packet, except that the last packet may have fewer. Never 0.
     pub mss: usize,
 }
 
@@ -96,8 +96,8 @@ pub struct Frame {
 impl Frame {
     /// Build a frame for an outgoing interface of this MTU; `None` if it is shorter than an Ethernet header.
     ///
-    /// A super-frame whose segments exceed the MTU is divided into smaller ones. Open vSwitch 3.1 produces such frames: it
-    /// computes the segment size without TCP options, so that the packets of a sender with timestamps (1448 bytes)
+    /// A super-frame whose segments exceed the MTU is divided into smaller segments. Open vSwitch 3.1 produces such
+    /// frames: it computes the segment size without TCP options, so packets of a sender with timestamps (1448 bytes)
     /// would be twelve bytes too long.
     pub fn new(mut vnet: VnetHeader, bytes: Box<[u8]>, mtu: usize) -> Option<Frame> {
         if bytes.len() < ETHERNET_HEADER {
@@ -125,7 +125,7 @@ impl Frame {
         &self.bytes
     }
 
-    /// Its layout; `None` for a frame that passes in one piece.
+    /// The frame's layout; `None` for a frame that passes undivided.
     pub fn layout(&self) -> Option<&Layout> {
         self.layout.as_ref()
     }
@@ -153,8 +153,8 @@ impl Frame {
         }
     }
 
-    /// True for a super-frame inside a tunnel. A virtio-net header cannot express it, so the kernel rejects such
-    /// a frame.
+    /// True for a super-frame inside a tunnel. The kernel rejects such a frame, because a virtio-net header cannot
+    /// express it.
     pub fn is_tunnelled(&self) -> bool {
         let outer = || {
             let (l3, ethertype) = network_header(&self.bytes)?;
@@ -165,7 +165,7 @@ impl Frame {
             && outer().is_some_and(|l4| usize::from(self.vnet.csum_start) > l4)
     }
 
-    /// True if its transport checksum may be replaced: partial, verified before, or valid when computed.
+    /// True if the transport checksum may be replaced: it is partial, already verified, or found valid.
     pub fn checksum_is_good(&self) -> bool {
         let trusted = self.vnet.flags & (crate::vnet::NEEDS_CSUM | crate::vnet::DATA_VALID) != 0;
         let verify = |l: &Layout| {
@@ -223,7 +223,7 @@ fn payload_offset(bytes: &[u8], protocol: u8, l4: usize) -> Option<usize> {
     (header_len >= least && l4 + header_len < bytes.len()).then_some(l4 + header_len)
 }
 
-/// The layout of the frame, if every field that it depends on is consistent; `None` is always safe.
+/// The layout of the frame, if all fields that determine it are consistent; `None` is always safe.
 fn layout(vnet: &VnetHeader, bytes: &[u8], mtu: usize) -> Option<Layout> {
     let (l3, ethertype) = network_header(bytes)?;
     let (ip, protocol, l4) = transport_header(bytes, l3, ethertype)?;

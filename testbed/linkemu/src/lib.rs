@@ -4,9 +4,10 @@
 //!
 //! 1. `main` parses the arguments ([`config`], [`units`]), creates an [`engine::Engine`] with one [`link::Link`] and two [`port::Port`]s
 //!    per `--link`, attaches the ports and runs the loop.
-//! 2. The loop waits for events. [`port`] reads frames through [`sys`], and [`frame`] finds out how each divides into wire packets.
-//! 3. The [`shaper`] of the link's direction queues, times and loses the packets, in virtual time. Once some are due, [`delivery`] cuts
-//!    and joins super-frames of them, and the other port sends those.
+//! 2. The loop waits for events. [`port`] reads frames through [`sys`], and [`frame`] divides each frame into wire
+//!    packets.
+//! 3. The [`shaper`] of the link's direction queues, delays and drops the packets, in virtual time. When packets are
+//!    due, [`delivery`] builds super-frames from them, and the other port sends these super-frames.
 //! 4. [`server`] passes lines of the control socket to [`control`], which changes links and answers with their [`stats`].
 //!
 //! | module | contains |

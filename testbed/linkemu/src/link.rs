@@ -29,7 +29,7 @@ fn shape(directions: &[DirectionSpec; 2], direction: Direction) -> Shape {
 }
 
 impl Link {
-    /// Create the `index`-th link of this process. `seed` determines its losses.
+    /// Create the link with number `index` of this process. `seed` determines the lost packets.
     pub fn new(spec: LinkSpec, index: usize, limits: Limits, seed: u64) -> Link {
         let shapers = Direction::BOTH.map(|d| {
             let shape = shape(&spec.directions, d);

@@ -19,8 +19,8 @@ const MIB: u64 = 1 << 20;
 /// Emulates WAN links between pairs of network interfaces of this network namespace.
 ///
 /// A link is written A=IF,B=IF,rate=500mbit[,name=N][,delay=29.5ms][,loss=1%][,queue=bdp|BYTES|TIME]; any of the last
-/// four may be given for one way only as a2b.KEY or b2a.KEY. Rates count Ethernet framing, so that TCP reaches
-/// rate x 1448/1538. Both interfaces are made promiscuous and silent (no ARP, no IPv6).
+/// four may be given for one direction only as a2b.KEY or b2a.KEY. Rates count Ethernet framing, so that TCP reaches
+/// rate x 1448/1538. Both interfaces become promiscuous and silent (no ARP, no IPv6).
 ///
 /// Exit status: 0 stopped by SIGTERM or SIGINT, 1 failed, 2 bad usage.
 #[derive(Parser)]
@@ -38,7 +38,7 @@ struct Arguments {
     /// File for statistics as JSON on exit (- for standard output)
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
-    /// Time to wait at the start for interfaces that are missing or down
+    /// Time to wait at start-up for interfaces that are missing or down
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::parse_delay)]
     wait: Nanos,
     /// Longest run of packets delivered as one super-frame, as time on the wire; 0 for single packets
@@ -47,18 +47,18 @@ struct Arguments {
     /// Deliver packets of different frames as separate frames
     #[arg(long)]
     no_coalesce: bool,
-    /// Run at ordinary priority; deliveries are then tens of milliseconds late whenever the machine is busy
+    /// Run at ordinary priority; on a busy machine, deliveries are then tens of milliseconds late
     #[arg(long)]
     no_realtime: bool,
-    /// Approximate limit of a delivery's lateness; smaller costs more CPU
+    /// Approximate maximum lateness of a delivery; a smaller value costs more CPU
     #[arg(long, value_name = "TIME", default_value = "200us", value_parser = parse_tick)]
     tick: Nanos,
-    /// Memory per direction in MiB; frames beyond are dropped and counted
+    /// Memory per direction in MiB; frames that exceed it are dropped and counted
     #[arg(long, value_name = "MIB", default_value_t = 512, value_parser = clap::value_parser!(u64).range(1..=65536))]
     memory: u64,
 }
 
-/// A tick of zero would be a busy loop, and one beyond 10 ms would not emulate the link.
+/// Parses a tick: zero would be a busy loop, and more than 10 ms would not emulate the link.
 fn parse_tick(text: &str) -> Result<Nanos, UnitError> {
     let tick = units::parse_delay(text)?;
     if (10 * 1_000..=10 * units::MILLISECOND).contains(&tick) {
@@ -71,7 +71,8 @@ fn parse_tick(text: &str) -> Result<Nanos, UnitError> {
     })
 }
 
-/// Links of the same name would be indistinguishable, links of the same interface would form a loop.
+/// Rejects links with the same name, which would be indistinguishable, and links with the same interface, which would
+/// form a loop.
 fn check_unique(links: &[LinkSpec]) -> Result<(), String> {
     let mut seen = std::collections::BTreeSet::new();
     for link in links {
@@ -105,7 +106,7 @@ fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
         && let Err(error) = sys::become_realtime()
     {
         eprintln!(
-            "sos-linkemu: warning: no real-time priority ({error}): late when the machine is busy"
+            "sos-linkemu: warning: no real-time priority ({error}): deliveries are late if the machine is busy"
         );
     }
     let mut engine = Engine::new(arguments.links, settings, &stop)?;

@@ -10,11 +10,11 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// Interval of attempts to attach to a missing interface, so that users see a repaired link work at once.
+/// Interval of attempts to attach to a missing interface; short, so that a repaired link works immediately.
 pub const RETRY_INTERVAL: Nanos = 200 * MILLISECOND;
-/// MTU of Ethernet, until the interface's own is known.
+/// MTU of Ethernet, until the interface's MTU is known.
 const DEFAULT_MTU: usize = 1500;
-/// Limit of batches read from one port before the others.
+/// Maximum number of batches read from one port before other ports are read.
 const MAX_BATCHES: usize = 8;
 
 /// An interface and, while the interface exists and is up, a socket on it.
@@ -43,7 +43,7 @@ pub struct Clocks {
 }
 
 impl Clocks {
-    /// Monotonic time of a wall-clock stamp, never in the future. A stepped wall clock gives `now`.
+    /// Monotonic time of a wall-clock stamp, never in the future. After a step of the wall clock, returns `now`.
     fn arrival(&self, stamp: Option<u64>, not_before: Nanos) -> Nanos {
         stamp
             .and_then(|s| self.wall_ns.checked_sub(s))
@@ -106,12 +106,12 @@ impl Port {
         Ok(true)
     }
 
-    /// The interface's MTU, or its last known one.
+    /// The interface's MTU, or its last known MTU.
     pub fn mtu(&self) -> usize {
         self.mtu
     }
 
-    /// Read the MTU, which may change at any time: a frame that no longer fits triggers it.
+    /// Read the MTU again, after a frame no longer fits: the MTU may change at any time.
     fn learn_mtu(&mut self) {
         let now = self.socket.as_ref().and_then(|s| s.mtu(&self.name).ok());
         self.mtu = now.unwrap_or(self.mtu);
@@ -123,7 +123,8 @@ impl Port {
             return Ok(None);
         }
         socket.silence_arp(&self.name)?;
-        // Without IPv6 in the kernel there is nothing to disable; with a read-only /proc it is impossible.
+        // Ignore errors: without IPv6 in the kernel there is nothing to disable, and a read-only /proc does not allow
+        // it.
         let _ = fs::write(
             format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", self.name),
             "1",
@@ -149,7 +150,8 @@ impl Port {
         self.drops
     }
 
-    /// Read frames that are to leave by an interface of that MTU. Losing the interface detaches the port and is not an error.
+    /// Read frames for an outgoing interface with this MTU. If the interface disappears, the port is detached without
+    /// an error.
     pub fn receive(
         &mut self,
         clocks: Clocks,
@@ -177,11 +179,11 @@ impl Port {
         Ok(frames)
     }
 
-    /// Count a frame that cannot be forwarded, and print the remedy once.
+    /// Count a frame that cannot be forwarded, and print the remedy for the first such frame.
     fn note_tunnel(&mut self) {
         if self.unreadable == 0 {
             eprintln!(
-                "sos-linkemu: warning: {}: frames with tunnel offload are lost; on the interface they are sent from: \
+                "sos-linkemu: warning: {}: frames with tunnel offload are dropped; disable it on the sending interface: \
                  ethtool -K IF tx-udp_tnl-segmentation off tx-udp_tnl-csum-segmentation off",
                 self.name
             );
@@ -206,8 +208,8 @@ impl Port {
         }
     }
 
-    /// Send deliveries in order. Frames that the interface refuses are counted and skipped; without an interface they are lost,
-    /// as in a cut fibre.
+    /// Send deliveries in order. Frames that the interface refuses are counted and skipped; without an interface all
+    /// frames are lost, as in a cut fiber.
     pub fn send(&mut self, now: Nanos, mut deliveries: &[Delivery]) -> io::Result<()> {
         while !deliveries.is_empty() {
             let Some(socket) = &self.socket else {
@@ -238,7 +240,8 @@ fn is_absence(error: &io::Error) -> bool {
     )
 }
 
-/// True if the error concerns one frame: longer than the MTU, a header that the kernel rejects, or no buffer.
+/// True if the error concerns one frame: it is longer than the MTU, its header is rejected by the kernel, or there is
+/// no buffer.
 fn is_refusal(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

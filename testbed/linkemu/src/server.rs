@@ -1,4 +1,4 @@
-//! The control socket: accepts connections, splits lines, writes answers. Does not interpret them.
+//! The control socket: accepts connections, splits lines and writes answers, without interpreting them.
 
 use crate::control::MAX_LINE;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -10,9 +10,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::{fs, mem};
 
-/// Limit of concurrent connections; further ones are closed at once.
+/// Maximum number of concurrent connections; further connections are closed immediately.
 const MAX_CLIENTS: usize = 16;
-/// Limit of unsent answers to a client that does not read; beyond it the client is disconnected.
+/// Maximum size of unsent answers to a client that does not read; a client that exceeds it is disconnected.
 const MAX_OUTPUT: usize = 1 << 20;
 /// Bytes per read from a client.
 const READ_SIZE: usize = 4096;
@@ -49,7 +49,7 @@ fn clear_stale(path: &Path) -> io::Result<()> {
 }
 
 impl Server {
-    /// Listen at `path`. Events of the listener carry `first_token`, those of clients greater ones.
+    /// Listen at `path`. Events of the listener carry `first_token`, and events of clients carry greater tokens.
     pub fn listen(path: &Path, poll: &OwnedFd, first_token: u64) -> io::Result<Server> {
         clear_stale(path)?;
         let listener = UnixListener::bind(path)?;

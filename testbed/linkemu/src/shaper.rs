@@ -1,8 +1,8 @@
-//! One direction of a link in virtual time: drop-tail queue, serialiser, lossy line with a delay.
+//! One direction of a link in virtual time: drop-tail queue, serialiser, and a line with delay and loss.
 //!
-//! Queue and serialiser are one number, the time until which the serialiser is busy: its remaining work at `now`
-//! is the queue. Each packet of a super-frame is dropped and timed by itself; consecutive survivors continue
-//! as a run, due when its last packet arrives, as from a network card with receive coalescing.
+//! One number represents queue and serialiser: the time until which the serialiser is busy. Its remaining work at `now`
+//! is the queue. Each packet of a super-frame is dropped and timed individually. Consecutive surviving packets form a
+//! run, which is due when its last packet arrives, as from a network card with receive coalescing.
 
 use crate::delivery::{self, Delivery};
 use crate::frame::Frame;
@@ -19,7 +19,8 @@ type Picos = u128;
 const PICOS_PER_NANO: u128 = 1_000;
 const PICO_BITS_PER_BYTE: u128 = 8 * 1_000_000_000_000;
 
-/// Overhead of a held frame beyond its bytes (allocations, line entry), so that small frames count fully.
+/// Overhead of a held frame in addition to its bytes (allocations, line entry), so that the memory of small frames is
+/// counted, too.
 const HELD_FRAME_OVERHEAD: u64 = 256;
 
 /// A direction's characteristics, resolved to numbers.
@@ -53,11 +54,11 @@ struct Run {
     first: usize,
     count: usize,
     wire_bytes: u64,
-    /// Time at which the serialiser has sent the last of them.
+    /// Time at which the serialiser has sent the last packet.
     sent: Picos,
-    /// Arrival time of the last of them.
+    /// Arrival time of the last packet.
     due: Nanos,
-    /// True for the frame's last run, which releases its memory.
+    /// True for the last run of a frame, which releases the frame's memory.
     releases: bool,
 }
 
@@ -82,7 +83,7 @@ fn held_cost(frame: &Frame) -> u64 {
 
 /// `loss` as a threshold for a uniform 64-bit number.
 fn threshold(loss: f64) -> u64 {
-    // The cast saturates, so a loss of 1 loses all but one packet in 2^64.
+    // The cast saturates, so with a loss of 1 only one packet in 2^64 survives.
     (loss * 2f64.powi(64)) as u64
 }
 
@@ -119,7 +120,8 @@ impl Shaper {
         let frame = Rc::new(frame);
         let mut runs = self.transmit(now, &frame);
         let kept: usize = runs.iter().map(|r| r.count).sum();
-        // A few survivors must not keep the whole super-frame in memory: a flooded queue would need many times its size.
+        // A few surviving packets must not keep the whole super-frame in memory: a flooded queue would need many times
+        // its own size.
         let compact = kept * 2 < packets;
         match runs.last_mut() {
             Some(last) if !compact => {
@@ -190,7 +192,7 @@ impl Shaper {
         self.line.push_back(run);
     }
 
-    /// Arrival time of data that the serialiser has finished at `sent`. Never before that of earlier data.
+    /// Arrival time of data that the serialiser has finished at `sent`; never before the arrival of earlier data.
     fn due_time(&mut self, sent: Picos) -> Nanos {
         let sent = u64::try_from(sent.div_ceil(PICOS_PER_NANO)).unwrap_or(u64::MAX);
         self.last_due = sent.saturating_add(self.shape.delay).max(self.last_due);
@@ -260,8 +262,8 @@ impl Shaper {
         self.stats.late_over_1ms += u64::from(late_us > 1_000);
     }
 
-    /// Change the characteristics at `now`. Queued data is sent at the new rate and with the new delay; data
-    /// on the line arrives as before. Order is kept.
+    /// Change the characteristics at `now`. Queued data gets the new rate and delay; data on the line arrives as
+    /// before. Order is kept.
     pub fn reshape(&mut self, now: Nanos, shape: Shape) {
         let now = Picos::from(now) * PICOS_PER_NANO;
         let (old_rate, new_rate) = (u128::from(self.shape.rate_bps), u128::from(shape.rate_bps));
@@ -279,7 +281,8 @@ impl Shaper {
         self.busy_until = now + rescaled(self.busy_until.saturating_sub(now));
     }
 
-    /// Cut the line (`true`) or repair it. A cut loses all data queued and in transit, and all data that arrives later.
+    /// Cut the line (`true`) or repair it. A cut drops all data in the queue and on the line, and all data that arrives
+    /// later.
     pub fn set_down(&mut self, down: bool) {
         self.down = down;
         if down {

@@ -7,9 +7,9 @@ use serde::Serialize;
 pub struct Traffic {
     /// Frames as read or written, super-frames counted once.
     pub frames: u64,
-    /// Packets a real wire would carry.
+    /// Packets that a real link would carry.
     pub packets: u64,
-    /// Their bytes on the wire.
+    /// Wire bytes of these packets.
     pub bytes: u64,
 }
 
@@ -27,13 +27,13 @@ impl Traffic {
 pub struct Dropped {
     /// Tail drops at the queue limit.
     pub queue: u64,
-    /// Lost on the line by the configured probability.
+    /// Packets lost on the line by the configured probability.
     pub loss: u64,
-    /// Arrived at, or in transit on, a cut link.
+    /// Packets that arrived at a cut link or were in transit on it.
     pub down: u64,
-    /// The memory bound was reached.
+    /// Packets dropped at the memory limit.
     pub memory: u64,
-    /// Frames the kernel dropped because this process did not read in time: the emulation was not faithful.
+    /// Frames that the kernel dropped because this process did not read in time: the emulation was not faithful.
     pub socket: u64,
     /// Super-frames inside a tunnel, which a virtio-net header cannot express, and frames longer than 64 KiB.
     pub unreadable: u64,
@@ -58,9 +58,9 @@ pub struct DirectionStats {
     pub queue_limit_bytes: u64,
     /// Memory held by queue and line now.
     pub held_bytes: u64,
-    /// Most bytes delivered at one instant.
+    /// Maximum number of bytes delivered at one time.
     pub burst_max_bytes: u64,
-    /// Longest delay of a delivery beyond its due time, in microseconds: the resolution actually reached.
+    /// Maximum lateness of a delivery in microseconds: the time resolution actually reached.
     pub late_max_us: u64,
     /// Deliveries more than a millisecond late.
     pub late_over_1ms: u64,

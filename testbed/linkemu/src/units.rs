@@ -1,10 +1,10 @@
-//! Quantities as users write them: `500mbit`, `29.5ms`, `1%`, `bdp`.
+//! Parsers of quantities: `500mbit`, `29.5ms`, `1%`, `bdp`.
 //!
-//! Every parser returns a [`UnitError`] with the text, so that the error of a bad `--link` names the value.
+//! Every parser's [`UnitError`] contains the text, so that the error of an invalid `--link` names the value.
 
 use thiserror::Error;
 
-/// Nanoseconds: since an arbitrary start as an instant, or as a length of time.
+/// Nanoseconds: a duration, or an instant since an arbitrary start.
 pub type Nanos = u64;
 
 /// One millisecond.
@@ -12,13 +12,13 @@ pub const MILLISECOND: Nanos = 1_000_000;
 /// One second.
 pub const SECOND: Nanos = 1_000_000_000;
 
-/// Slower than any modem; below it, one packet would take longer than a test.
+/// Minimum rate: at a lower rate, one packet would take longer than a test.
 const MIN_RATE_BPS: f64 = 1_000.0;
-/// Far above the capacity of one thread; prevents overflow of picosecond arithmetic.
+/// Maximum rate: far above the capacity of one thread; prevents overflow of picosecond arithmetic.
 const MAX_RATE_BPS: f64 = 400e9;
-/// A minute one way: beyond interplanetary use, and it bounds the memory of the delay line.
+/// Maximum one-way delay, a minute: far above any terrestrial path. Bounds the memory of the delay line.
 const MAX_DELAY_NS: f64 = 60e9;
-/// A queue beyond 4 GiB is a typing error.
+/// Maximum queue: a queue of more than 4 GiB is a typing error.
 const MAX_QUEUE_BYTES: f64 = 4.0 * 1024.0 * 1024.0 * 1024.0;
 
 /// An invalid quantity.
@@ -53,7 +53,7 @@ pub enum QueueSpec {
     Bdp,
     /// Wire bytes.
     Bytes(u64),
-    /// As much as the rate drains in this time.
+    /// The bytes that the rate drains in this time.
     Time(Nanos),
 }
 
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantities_read_as_tc_reads_them() {
+    fn quantities_are_parsed_as_by_tc() {
         assert_eq!(parse_rate("500mbit"), Ok(500_000_000));
         assert_eq!(parse_rate("1.5gbit"), Ok(1_500_000_000));
         assert_eq!(parse_delay("29.5ms"), Ok(29_500_000));
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_with_the_text_in_the_message() {
+    fn an_invalid_quantity_is_refused_with_its_text() {
         for (message, text) in [
             (parse_rate("fast").map(|_| ()), "fast"),
             (parse_rate("500").map(|_| ()), "500"),

@@ -1,6 +1,6 @@
 //! The virtio-net header before each frame of AF_PACKET (`struct virtio_net_hdr`, virtio 1.2, 5.1.6).
 //!
-//! In its legacy form, which packet sockets use, the 16-bit fields are in the machine's byte order.
+//! Packet sockets use the legacy form, in which 16-bit fields are in the machine's byte order.
 
 /// Length of the header in bytes.
 pub const VNET_LEN: usize = 10;
@@ -18,7 +18,7 @@ pub const GSO_TCPV4: u8 = 1;
 pub const GSO_TCPV6: u8 = 4;
 /// `gso_type`: UDP datagrams of equal size.
 pub const GSO_UDP_L4: u8 = 5;
-/// Bit of `gso_type`: CWR is set, and belongs to the first segment only (RFC 3168, 6.1.2).
+/// Bit of `gso_type`: CWR is set, and only for the first segment (RFC 3168, 6.1.2).
 pub const GSO_ECN: u8 = 0x80;
 
 /// The header's fields.
@@ -28,7 +28,7 @@ pub struct VnetHeader {
     pub flags: u8,
     /// One of the `GSO_` values, perhaps with [`GSO_ECN`].
     pub gso_type: u8,
-    /// Length of all headers: a hint for the kernel's allocation, without which it allocates 64 KiB in one piece.
+    /// Length of all headers: a hint without which the kernel allocates 64 KiB in one piece.
     pub hdr_len: u16,
     /// Payload bytes per segment.
     pub gso_size: u16,

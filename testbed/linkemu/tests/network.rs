@@ -1,4 +1,5 @@
-//! The emulator between real stacks, in namespaces of its own. Needs root, iproute2, iputils-ping, iperf3, ethtool.
+//! The emulator between real network stacks, in private namespaces. Needs root, iproute2, iputils-ping, iperf3,
+//! ethtool.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod world;
@@ -6,7 +7,7 @@ mod world;
 use std::process::Stdio;
 use world::{CLIENT, Process, SERVER, SERVER_V6, World, command, run, wait_for};
 
-/// Ethernet frame plus preamble, check sequence and gap for a datagram of this payload.
+/// Wire bytes of a datagram with this payload: Ethernet frame plus preamble, check sequence and gap.
 fn datagram_on_wire(payload: f64) -> f64 {
     payload + 8.0 + 20.0 + 14.0 + 24.0
 }
@@ -25,7 +26,7 @@ fn ping_takes_twice_the_delay() {
 }
 
 #[test]
-fn each_way_has_its_own_delay() {
+fn each_direction_has_its_own_delay() {
     let world = World::new();
     let _emulator = world.emulator("rate=500mbit,a2b.delay=30ms,b2a.delay=5ms");
     let seen = world.ping(5).expect("pings come back");
@@ -33,9 +34,9 @@ fn each_way_has_its_own_delay() {
 }
 
 #[test]
-fn udp_gets_the_rate_and_no_more() {
+fn udp_throughput_equals_the_rate() {
     let world = World::new();
-    // The queue keeps the line busy while a loaded machine suspends the sender.
+    // The queue keeps the line busy while a busy machine suspends the sender.
     let _emulator = world.emulator("rate=50mbit,delay=10ms,queue=250ms");
     let result = world.iperf("-u -b 80M -l 1400 -t 4 -w 2M");
     let seen = result["end"]["sum_received"]["bits_per_second"]
@@ -87,11 +88,12 @@ fn tcp_reaches_the_wire_limit() {
     let per_frame = count("/delivered/packets") / count("/delivered/frames");
     assert!(
         per_frame > 3.0,
-        "{per_frame} packets per frame: offload is lost"
+        "{per_frame} packets per frame: super-frames are not kept"
     );
 }
 
-/// Make veth verify checksums: the emulator's ends complete checksums and segment, the hosts verify them on arrival.
+/// Make hosts verify checksums: the emulator's interfaces complete checksums and segment frames, and the hosts verify
+/// them on arrival.
 fn verify_checksums(world: &World) {
     for end in ["wa", "wb"] {
         world.wan.run(&format!(
@@ -104,7 +106,7 @@ fn verify_checksums(world: &World) {
 }
 
 #[test]
-fn checksums_are_right_after_cutting_and_joining() {
+fn checksums_are_valid_after_cutting_and_joining() {
     let world = World::new();
     verify_checksums(&world);
     let emulator = world.emulator("rate=1gbit,delay=1ms,loss=1%");
@@ -119,7 +121,7 @@ fn checksums_are_right_after_cutting_and_joining() {
 }
 
 #[test]
-fn segments_of_a_host_without_offload_are_joined_unless_told_not_to() {
+fn segments_of_a_host_without_offload_are_joined_unless_disabled() {
     let world = World::new();
     for host in [&world.client, &world.server] {
         host.run("ethtool -K eth0 tx off tso off gso off gro off >/dev/null");
@@ -139,7 +141,7 @@ fn segments_of_a_host_without_offload_are_joined_unless_told_not_to() {
 }
 
 #[test]
-fn tunnel_offload_is_counted_and_works_when_off() {
+fn frames_with_tunnel_offload_are_counted_and_pass_without_offload() {
     let world = World::new();
     for (host, own, peer) in [(&world.client, 1, SERVER), (&world.server, 2, CLIENT)] {
         let name = &host.0;
@@ -176,13 +178,16 @@ fn a_link_goes_down_and_up_by_the_control_socket() {
     emulator.ask(r#"{"op":"down","link":"wan"}"#);
     assert!(world.ping(2).is_none());
     emulator.ask(r#"{"op":"up","link":"wan","direction":"a2b"}"#);
-    assert!(world.ping(2).is_none(), "the way back is still cut");
+    assert!(
+        world.ping(2).is_none(),
+        "the reverse direction is still cut"
+    );
     emulator.ask(r#"{"op":"up"}"#);
     assert!(world.ping(2).is_some());
 }
 
 #[test]
-fn an_interface_may_go_down_or_away_and_come_back() {
+fn an_interface_may_go_down_or_disappear_and_return() {
     let world = World::new();
     let emulator = world.emulator("rate=100mbit,delay=1ms");
     let attached = |wanted: bool| {
@@ -201,13 +206,13 @@ fn an_interface_may_go_down_or_away_and_come_back() {
     attached(false);
     world.cable(&world.server, "wb", SERVER, SERVER_V6);
     attached(true);
-    // The new interface has a new address.
+    // The new interface has a new MAC address.
     world.client.run("ip neigh flush dev eth0");
     assert!(world.ping(3).is_some());
 }
 
 #[test]
-fn two_links_of_one_process_do_not_mix() {
+fn two_links_of_one_process_are_isolated() {
     let world = World::new();
     let (host, wan) = (&world.client.0, &world.wan.0);
     run(&format!(
@@ -232,7 +237,7 @@ fn two_links_of_one_process_do_not_mix() {
 }
 
 #[test]
-fn the_ends_of_the_cable_do_not_speak() {
+fn the_emulators_interfaces_are_silent() {
     let world = World::new();
     run(&format!(
         "ip -n {} addr add 10.99.0.77/24 dev wa",
@@ -255,7 +260,7 @@ fn the_ends_of_the_cable_do_not_speak() {
 }
 
 #[test]
-fn terminated_it_writes_statistics_and_leaves_nothing() {
+fn sigterm_writes_statistics_and_removes_the_control_socket() {
     let world = World::new();
     let mut emulator = world.emulator("name=wan,rate=1gbit,delay=1ms");
     assert!(world.ping(2).is_some());
@@ -274,7 +279,7 @@ fn terminated_it_writes_statistics_and_leaves_nothing() {
 }
 
 #[test]
-fn idle_it_uses_no_processor_time() {
+fn an_idle_emulator_uses_no_processor_time() {
     let world = World::new();
     let emulator = world.emulator("rate=1gbit,delay=1ms");
     let ticks = || {
@@ -290,11 +295,14 @@ fn idle_it_uses_no_processor_time() {
     };
     let before = ticks();
     std::thread::sleep(std::time::Duration::from_secs(2));
-    assert!(ticks() - before <= 1, "busy while nothing happens");
+    assert!(
+        ticks() - before <= 1,
+        "the emulator is busy without traffic"
+    );
 }
 
 #[test]
-fn mistakes_end_it_with_one_clear_line() {
+fn invalid_arguments_end_it_with_one_line() {
     let world = World::new();
     for (arguments, status, needle) in [
         (
@@ -319,7 +327,7 @@ fn mistakes_end_it_with_one_clear_line() {
 }
 
 #[test]
-fn it_waits_for_an_interface_to_appear() {
+fn the_emulator_waits_for_a_missing_interface() {
     let world = World::new();
     run(&format!("ip -n {} link del wa", world.wan.0));
     let child = command(&world.wan, "--link A=wa,B=wb,rate=1gbit")

@@ -1,5 +1,6 @@
-//! Super-frames across userspace Open vSwitch with segmentation offload on both sides of the emulator, as in the testbed:
-//! host - bridge - emulator - bridge - host. Needs root and openvswitch-switch; the switches are private to the test.
+//! Super-frames across user-space Open vSwitch with segmentation offload on both sides of the emulator, as in the
+//! testbed: host - bridge - emulator - bridge - host. Needs root and openvswitch-switch; the switches are private to
+//! the test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod world;
@@ -15,7 +16,7 @@ struct Switch {
 }
 
 impl Switch {
-    /// `host_options` are ovs-vsctl settings of the port towards the host.
+    /// Starts a switch between a host and the emulator. `host_options` are ovs-vsctl settings of the host's port.
     fn start(
         host: &Namespace,
         address: &str,
@@ -80,13 +81,14 @@ impl Drop for Switch {
     }
 }
 
-/// Transfers through both switches; returns packets per frame the emulator received and delivered on the way out.
+/// Transfers bytes through both switches; returns the packets per frame that the emulator received and delivered from A
+/// to B.
 fn transfer(host_options: &str) -> (f64, f64) {
     let (client, server) = (Namespace::new("c"), Namespace::new("s"));
     let wan = Namespace::new("w");
     let _west = Switch::start(&client, CLIENT, &wan, "wa", host_options);
     let _east = Switch::start(&server, SERVER, &wan, "wb", host_options);
-    // Losses cut super-frames into all kinds of pieces, single packets among them.
+    // Losses cut super-frames into pieces of many sizes, including single packets.
     let emulator = Emulator::start(&wan, "--link A=wa,B=wb,rate=500mbit,delay=5ms,loss=1%");
     echo(&client, &server, SERVER, 40_000_000);
     for host in [&client, &server] {
@@ -95,7 +97,7 @@ fn transfer(host_options: &str) -> (f64, f64) {
     let stats = emulator.stats("a2b");
     assert_eq!(
         stats["dropped"]["send"], 0,
-        "pieces the outgoing interface refused"
+        "the outgoing interface has refused pieces"
     );
     let per_frame = |kind: &str| {
         let count = |what: &str| stats[kind][what].as_f64().unwrap();
@@ -112,7 +114,7 @@ fn super_frames_cross_two_switches_with_offload() {
 }
 
 #[test]
-fn tagged_super_frames_cross_as_well() {
+fn tagged_super_frames_cross_two_switches_with_offload() {
     let (received, delivered) = transfer("tag=5");
     assert!(received > 4.0, "{received} packets per frame came in");
     assert!(delivered > 4.0, "{delivered} packets per frame went out");

@@ -1,4 +1,4 @@
-//! Cutting and joining super-frames, against packets built independently.
+//! Cutting and joining super-frames, compared with independently built packets.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -47,7 +47,7 @@ fn all_packets(deliveries: &[Delivery]) -> Vec<Vec<u8>> {
 
 proptest! {
     #[test]
-    fn each_packet_of_a_super_frame_equals_a_network_cards(stream in streams()) {
+    fn each_packet_of_a_super_frame_equals_that_of_a_network_card(stream in streams()) {
         let whole = Rc::new(frame(stream.super_frame()));
         prop_assume!(!(stream.udp && stream.packets() == 1));
         prop_assert_eq!(whole.packets(), stream.packets());
@@ -85,7 +85,7 @@ proptest! {
     }
 
     #[test]
-    fn joining_changes_no_packet_and_no_order(
+    fn joining_preserves_packets_and_order(
         streams in vec(streams(), 1..4),
         picks in vec((0usize..4, any::<prop::sample::Index>(), any::<bool>()), 1..60),
         max in prop_oneof![Just(u64::MAX), 0u64..60_000],
@@ -163,7 +163,7 @@ fn exercise(vnet: VnetHeader, bytes: Vec<u8>) {
 }
 
 #[test]
-fn a_wrong_checksum_is_delivered_as_it_is() {
+fn a_wrong_checksum_is_delivered_unchanged() {
     let stream = Stream::tcp4(vec![9; 3000], 1000);
     let single = |bytes: Vec<u8>| {
         let plain = VnetHeader::default();
@@ -184,10 +184,10 @@ fn a_wrong_checksum_is_delivered_as_it_is() {
 }
 
 #[test]
-fn segments_too_long_for_the_mtu_become_those_the_sender_made() {
+fn segments_longer_than_the_mtu_are_cut_to_the_senders_size() {
     let stream = Stream::tcp4(vec![7; 10 * 1448], 1448);
     let (vnet, bytes) = stream.super_frame();
-    // As from Open vSwitch 3.1: header and segment size computed without the TCP options.
+    // A header as from Open vSwitch 3.1: header and segment size are computed without TCP options.
     let overlong = VnetHeader {
         gso_size: 1460,
         hdr_len: 54,
@@ -200,7 +200,7 @@ fn segments_too_long_for_the_mtu_become_those_the_sender_made() {
 }
 
 #[test]
-fn congestion_window_reduced_is_seen_once() {
+fn only_the_first_segment_has_cwr() {
     let mut stream = Stream::tcp4(vec![1; 5000], 1000);
     stream.flags = ACK | CWR;
     let (mut vnet, bytes) = stream.super_frame();
@@ -216,7 +216,7 @@ fn congestion_window_reduced_is_seen_once() {
 }
 
 #[test]
-fn different_flows_acknowledgements_and_options_are_kept_apart() {
+fn packets_of_different_flows_or_header_fields_are_not_joined() {
     let base = Stream::tcp4(vec![1; 2000], 1000);
     let vnet = VnetHeader {
         gso_type: 0,

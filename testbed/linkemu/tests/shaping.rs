@@ -16,7 +16,7 @@ const LIMITS: Limits = Limits {
     max_held_bytes: 64 << 20,
 };
 
-/// Largest wire packet the tests use.
+/// Largest wire packet in these tests.
 const MAX_PACKET: u64 = 1538;
 
 fn shape(rate_bps: u64, delay: Nanos, loss: f64, queue_bytes: u64) -> Shape {
@@ -28,7 +28,7 @@ fn shape(rate_bps: u64, delay: Nanos, loss: f64, queue_bytes: u64) -> Shape {
     }
 }
 
-/// A frame whose source port is `mark` (TCP) or that starts with it.
+/// A TCP frame with source port `mark`, or a frame that starts with `mark`.
 fn marked(mark: usize, packets: usize) -> Frame {
     if packets == 0 {
         return opaque(mark as u64, 200);
@@ -52,7 +52,7 @@ struct Outcome {
     packets: u64,
 }
 
-/// Delivers everything that is due up to `until`, each at its own time.
+/// Takes all deliveries due up to `until`, each at its due time.
 fn advance(shaper: &mut Shaper, until: Nanos, outcome: &mut Outcome) {
     while let Some(at) = shaper.next_due().filter(|at| *at <= until) {
         for delivery in shaper.due(at) {
@@ -88,11 +88,11 @@ fn assert_all_accounted(shaper: &Shaper, outcome: &Outcome) {
     assert_eq!(stats.delivered.packets, outcome.packets);
     assert_eq!(
         stats.late_max_us, 0,
-        "each was taken at the time it was due"
+        "each delivery was taken at its due time"
     );
     assert_eq!(
         stats.held_bytes, 0,
-        "nothing may be held when nothing is on its way"
+        "no memory is held without packets in transit"
     );
 }
 
@@ -107,7 +107,7 @@ prop_compose! {
     }
 }
 
-/// Gaps between arrivals and packets per frame (0 for one that is not IP).
+/// Gaps between arrivals, and packets per frame (0 for a frame that is not IP).
 fn arrivals() -> impl Strategy<Value = Vec<(Nanos, usize)>> {
     vec(
         (prop_oneof![Just(0), 0u64..3 * MILLISECOND], 0usize..45),
@@ -117,7 +117,7 @@ fn arrivals() -> impl Strategy<Value = Vec<(Nanos, usize)>> {
 
 proptest! {
     #[test]
-    fn rate_order_queue_and_accounts_hold(shape in shapes(), arrivals in arrivals(), seed: u64, run_ms in 0u64..3) {
+    fn rate_order_and_queue_limit_hold_and_all_packets_are_counted(shape in shapes(), arrivals in arrivals(), seed: u64, run_ms in 0u64..3) {
         let limits = Limits { run_time: run_ms * MILLISECOND, ..LIMITS };
         let mut shaper = Shaper::new(shape, limits, seed);
         let mut outcome = Outcome::default();
@@ -137,19 +137,19 @@ proptest! {
     }
 
     #[test]
-    fn an_idle_link_delays_exactly(rate in 1_000_000u64..1_000_000_000, delay in 0..SECOND, len in 14usize..1514, now in 0..SECOND) {
+    fn an_idle_link_delays_by_serialisation_and_delay(rate in 1_000_000u64..1_000_000_000, delay in 0..SECOND, len in 14usize..1514, now in 0..SECOND) {
         let mut shaper = Shaper::new(shape(rate, delay, 0.0, 10_000), LIMITS, 1);
         shaper.enqueue(now, opaque(1, len));
         let on_wire = (wire_bytes(len) * 8 * SECOND).div_ceil(rate);
         let due = shaper.next_due().unwrap();
-        // The shaper counts picoseconds and rounds once more than this formula.
+        // The shaper counts in picoseconds and rounds once more than this formula.
         prop_assert!(due.abs_diff(now + on_wire + delay) <= 1, "{due}");
         prop_assert!(shaper.due(due - 1).is_empty());
         prop_assert_eq!(shaper.due(due).len(), 1);
     }
 
     #[test]
-    fn changing_a_link_loses_and_reorders_nothing(
+    fn changing_a_link_loses_and_reorders_no_packet(
         shapes in vec(shapes(), 2..6),
         arrivals in arrivals(),
         seed: u64,
@@ -183,7 +183,7 @@ proptest! {
     }
 
     #[test]
-    fn losses_are_as_many_as_set_and_the_seed_decides_which(seed: u64, percent in 1u32..60) {
+    fn the_setting_determines_the_loss_rate_and_the_seed_the_lost_packets(seed: u64, percent in 1u32..60) {
         let loss = f64::from(percent) / 100.0;
         let run = |seed| {
             let mut shaper = Shaper::new(shape(1_000_000_000, 0, loss, u64::MAX), LIMITS, seed);
@@ -236,13 +236,13 @@ fn queued_packets_are_sent_at_the_new_rate() {
     let mut outcome = Outcome::default();
     advance(&mut shaper, Nanos::MAX, &mut outcome);
     let at = |i: usize| outcome.deliveries[i].0;
-    assert_eq!(at(49), half, "on the line already: old delay");
+    assert_eq!(at(49), half, "a packet on the line keeps the old delay");
     assert_eq!(at(50), half + 4 * 12_304 + MILLISECOND);
     assert_eq!(at(99), half + 50 * 4 * 12_304 + MILLISECOND);
 }
 
 #[test]
-fn survivors_around_a_loss_are_delivered_as_the_pieces_they_are() {
+fn packets_around_a_loss_are_delivered_as_separate_runs() {
     let mut shaper = Shaper::new(shape(1_000_000_000, 0, 0.1, u64::MAX), LIMITS, 3);
     shaper.enqueue(0, marked(1, 40));
     let lost = shaper.stats(0).dropped.loss;
@@ -257,7 +257,7 @@ fn survivors_around_a_loss_are_delivered_as_the_pieces_they_are() {
 }
 
 #[test]
-fn runs_are_no_longer_than_the_burst_allows() {
+fn runs_are_limited_by_the_burst() {
     let run = |run_time| {
         let limits = Limits { run_time, ..LIMITS };
         let mut shaper = Shaper::new(shape(100_000_000, 0, 0.0, u64::MAX), limits, 1);
@@ -270,7 +270,7 @@ fn runs_are_no_longer_than_the_burst_allows() {
 }
 
 #[test]
-fn a_cut_line_loses_packets_in_transit_and_new_ones() {
+fn a_cut_line_drops_packets_in_transit_and_new_packets() {
     let mut shaper = Shaper::new(shape(1_000_000_000, SECOND, 0.0, 1_000_000), LIMITS, 1);
     shaper.enqueue(0, marked(1, 10));
     shaper.set_down(true);

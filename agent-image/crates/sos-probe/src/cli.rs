@@ -20,7 +20,7 @@ pub struct Cli {
 /// The verbs of the command line.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
-    /// Serve transfers, until standard input ends or the time is over
+    /// Serve transfers until standard input ends or the time limit is reached
     Serve {
         /// Local address to listen on
         #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0")]
@@ -35,7 +35,7 @@ pub enum Verb {
         #[arg(long, default_value_t = 120, value_parser = clap::value_parser!(u16).range(1..=3600))]
         seconds: u16,
     },
-    /// Transfer bytes one way and check each of them
+    /// Transfer bytes in one direction and check each byte
     Transfer {
         /// The server's address
         address: Ipv4Addr,
@@ -47,20 +47,20 @@ pub enum Verb {
         /// Duration in seconds
         #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=i64::from(MOST_SECONDS)))]
         seconds: u16,
-        /// Keep the connection open afterwards for this many seconds, or until standard input ends
+        /// Keep the connection open after the transfer for this many seconds, or until standard input ends
         #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=60))]
         hold: u16,
     },
-    /// Download outside a service and through it, and report in words whether all is well: exit code 1 if not
+    /// Download outside a service and through it, and print a verdict; exit code 1 if the verdict is FAILED
     Compare(Compared),
-    /// Only check for a listening server
+    /// Check for a listening server, without data
     Connect {
         /// The server's address
         address: Ipv4Addr,
         /// The server's port
         port: u16,
     },
-    /// Find the largest IP packet that passes unfragmented, there and back
+    /// Find the largest IP packet that passes unfragmented in each direction
     Mtu {
         /// Address of `serve`
         address: Ipv4Addr,
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_of_ports() {
+    fn parses_ranges_of_ports() {
         assert_eq!(ports("22"), Ok(22..=22));
         assert_eq!(ports("5000-5999"), Ok(5000..=5999));
         for wrong in ["", "0", "70000", "9-8", "a", "1-2-3"] {

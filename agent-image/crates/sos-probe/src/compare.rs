@@ -11,7 +11,8 @@ use crate::verdict::{self, Download, Measure, Verdict};
 use crate::watch::Watch;
 use crate::wire::Direction;
 
-/// Time for which a connection stays open after its bytes, until its session has been listed: agents report every 5 s.
+/// Maximum time for which a connection stays open after its transfer, until a controller lists its session: agents report every 5
+/// s.
 const HOLD: Duration = Duration::from_secs(10);
 const AFTER_A_TRY: Duration = Duration::from_secs(1);
 
@@ -23,7 +24,7 @@ pub struct Compared {
     /// Port of `serve` that no service covers
     #[arg(long, value_name = "PORT")]
     pub plain_port: u16,
-    /// Port of `serve` that a service covers; without it nothing is compared
+    /// Port of `serve` that a service covers; without this port nothing is compared
     #[arg(long, value_name = "PORT")]
     pub port: Option<u16>,
     /// Query this controller for sessions of the connections
@@ -54,7 +55,7 @@ pub fn compare(asked: &Compared) -> Verdict {
     verdict::judge(&plain, covered.as_ref(), measure)
 }
 
-/// Only the plain port is probed: after a connection that the server has not answered, a controller leaves the server plain for a while.
+/// Probes only the plain port, because a controller leaves a server plain for some time after a connection without an answer.
 fn reachable(asked: &Compared) -> Result<(), String> {
     let until = Instant::now() + Duration::from_secs(asked.wait.into());
     loop {

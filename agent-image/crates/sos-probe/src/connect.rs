@@ -1,4 +1,5 @@
-//! `connect`: is a server listening? An agent may accept before the server has, so the next event counts, too.
+//! `connect`: check for a listening server. An agent may accept before the server has, so the next event on the connection
+//! counts, too.
 
 use std::io::Read as _;
 use std::net::{SocketAddr, SocketAddrV4, TcpStream};
@@ -9,7 +10,7 @@ use serde::Serialize;
 use crate::failure::Failure;
 use crate::transfer::CONNECT_WITHIN;
 
-/// Longest time between a handshake and a reset that revokes it: an agent gives up a silent server after a second.
+/// Longest time between a handshake and a reset that revokes it: an agent reports a silent server after a second.
 const SETTLE: Duration = Duration::from_secs(3);
 
 /// Outcome of the connection.
@@ -19,7 +20,7 @@ pub struct Report {
     pub ok: bool,
     /// The failure in one word.
     pub failure: Option<&'static str>,
-    /// The failure in more words.
+    /// Details of the failure.
     pub detail: String,
     /// Time from the SYN to its answer.
     pub connect_seconds: f64,
@@ -47,6 +48,6 @@ fn taken_back(mut stream: &TcpStream) -> Option<Failure> {
     let _ = stream.set_read_timeout(Some(SETTLE));
     match stream.read(&mut [0]) {
         Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => Some(Failure::moving(&error)),
-        _ => None, // silence, a greeting or a close: a server is there
+        _ => None, // silence, a greeting or a close means that a server is listening
     }
 }

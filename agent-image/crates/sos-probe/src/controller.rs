@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-/// Timeout: answers are immediate, and an unreachable controller must not delay the next query.
+/// Timeout of a query: answers are immediate, and an unreachable controller must not delay the next query.
 const WITHIN: Duration = Duration::from_secs(2);
-/// Limit of an answer, which holds a few lines: only the sessions of one connection are requested.
+/// Maximum size of an answer. The answer has only a few lines, because the sessions of only one connection are requested.
 const ANSWER_MOST: u64 = 1 << 20;
 
 /// Address of a controller, without TLS, as within a cluster.
@@ -47,7 +47,7 @@ impl Controller {
         let mut stream = TcpStream::connect_timeout(&place, WITHIN)?;
         stream.set_read_timeout(Some(WITHIN))?;
         stream.set_write_timeout(Some(WITHIN))?;
-        // HTTP 1.0: the answer is neither chunked nor kept open
+        // HTTP 1.0: the answer is not chunked, and the connection closes after it
         write!(stream, "GET {path} HTTP/1.0\r\nHost: {}\r\n\r\n", self.place)?;
         let mut answer = Vec::new();
         stream.take(ANSWER_MOST).read_to_end(&mut answer)?;
@@ -67,7 +67,8 @@ struct Session {
     state: String,
 }
 
-/// Find one connection in an HTTP answer. A session still in set-up may be refused, and the connection plain.
+/// Find one connection in an HTTP answer. Only active sessions count: a session still in set-up may be refused, and its
+/// connection goes plain.
 fn active(answer: &[u8], client: &str, server: &str) -> Option<bool> {
     let end = answer.windows(4).position(|four| four == b"\r\n\r\n")?;
     let status = answer[..end].split(|byte| *byte == b'\r').next()?;
@@ -97,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_active_session_of_this_very_connection_counts() {
+    fn only_an_active_session_of_the_same_connection_counts() {
         assert_eq!(active(answer("Active").as_bytes(), CLIENT, SERVER), Some(true));
         assert_eq!(active(answer("Preparing").as_bytes(), CLIENT, SERVER), Some(false));
         assert_eq!(active(answer("Active").as_bytes(), "10.0.0.11:40", SERVER), Some(false));
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_a_url_without_a_path() {
+    fn a_controllers_address_is_a_url_without_a_path() {
         let given = |url: &str| url.parse::<Controller>();
         assert_eq!(
             given("http://sos-controller-default.sos.svc:8080/").unwrap().place,

@@ -1,4 +1,4 @@
-//! Outcomes of a connection, in one word each, on which `kubectl sos diagnose` decides.
+//! Outcomes of a connection, one word each, by which `kubectl sos diagnose` decides.
 
 use std::io::{Error, ErrorKind};
 
@@ -12,13 +12,13 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// From both parts.
+    /// Build a failure from both parts.
     #[must_use]
     pub fn new(word: &'static str, detail: impl Into<String>) -> Self {
         Self { word, detail: detail.into() }
     }
 
-    /// From an error while connecting.
+    /// Build a failure from an error while connecting.
     #[must_use]
     pub fn opening(error: &Error) -> Self {
         let word = match error.kind() {
@@ -31,7 +31,7 @@ impl Failure {
         Self::new(word, error.to_string())
     }
 
-    /// From an error while transferring bytes.
+    /// Build a failure from an error while transferring bytes.
     #[must_use]
     pub fn moving(error: &Error) -> Self {
         let word = match error.kind() {
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_out_is_another_thing_before_and_after_the_handshake() {
+    fn a_timeout_has_different_words_before_and_after_the_handshake() {
         let error = Error::from(ErrorKind::WouldBlock);
         assert_eq!((Failure::opening(&error).word, Failure::moving(&error).word), ("unanswered", "stalled"));
         assert_eq!(Failure::moving(&Error::from(ErrorKind::UnexpectedEof)).word, "cut");

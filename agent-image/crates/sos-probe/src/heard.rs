@@ -1,4 +1,5 @@
-//! A receiver's acknowledgements at its sender. The other end is not trusted: its acknowledgements are bounded and checked.
+//! Acknowledgements of the receiver, as the sender reads them. The receiver is not trusted: its acknowledgements are bounded and
+//! checked.
 
 use std::collections::VecDeque;
 use std::io::{Error, ErrorKind, Read, Result};
@@ -8,9 +9,9 @@ use std::time::{Duration, Instant};
 
 /// Acknowledgement of corrupt data: bytes other than those sent arrived.
 pub const WRONG: u64 = u64::MAX;
-/// Bytes allowed in flight before the first acknowledgement: twenty seconds' worth at 100 kbit/s.
+/// Bytes allowed in flight before the first acknowledgement: twenty seconds at 100 kbit/s.
 pub const FIRST_UNDER_WAY: u64 = 256 << 10;
-/// Minimum of bytes allowed in flight once this many have been acknowledged: a round trip of 164 ms at 400 Mbit/s.
+/// Minimum of bytes allowed in flight after this many bytes have been acknowledged: a round trip of 164 ms at 400 Mbit/s.
 const USUAL_UNDER_WAY: u64 = 8 << 20;
 /// Period of the rate measurement, and its steps, which bound the memory.
 const BACK: Duration = Duration::from_secs(1);
@@ -26,7 +27,7 @@ struct Progress {
     latest: (Instant, u64),
     /// Acknowledgements of the last second, with their times.
     marks: VecDeque<(Instant, u64)>,
-    /// The beginning of an incomplete word.
+    /// The first bytes of an incomplete word.
     word: [u8; 8],
     filled: usize,
     failed: Option<ErrorKind>,
@@ -69,7 +70,7 @@ impl Heard {
         self.lock().failed.get_or_insert(kind);
     }
 
-    /// Add received bytes, split in any way.
+    /// Add received bytes, which may be split at any position.
     pub fn hear(&self, now: Instant, bytes: &[u8]) {
         let mut progress = self.lock();
         for byte in bytes {
@@ -103,8 +104,9 @@ impl Heard {
         }
     }
 
-    /// Bytes allowed in flight: twice the receiver's progress of the last second, so that the rate can grow. Before that
-    /// is known, the window grows with the acknowledgements: the bytes in flight at the end have to arrive in time, on a slow path, too.
+    /// Bytes allowed in flight: twice the receiver's progress of the last second, so that the rate can grow. Before this rate is
+    /// known, the window grows with the acknowledgements, because the bytes in flight at the end must arrive in time even on a
+    /// slow path.
     #[must_use]
     pub fn window(&self) -> u64 {
         let progress = self.lock();
@@ -147,18 +149,18 @@ mod tests {
         assert_eq!(heard.check(10, LONG).unwrap(), 10);
         assert_eq!(heard.check(9, LONG).unwrap_err().kind(), ErrorKind::InvalidData);
         heard.fail(ErrorKind::ConnectionReset);
-        assert_eq!(heard.check(10, LONG).unwrap(), 10, "all of it had come");
+        assert_eq!(heard.check(10, LONG).unwrap(), 10, "all bytes were acknowledged before the reset");
         assert_eq!(heard.check(11, LONG).unwrap_err().kind(), ErrorKind::ConnectionReset);
         says(&heard, Duration::ZERO, WRONG);
         assert_eq!(
             heard.check(11, LONG).unwrap_err().kind(),
             ErrorKind::InvalidData,
-            "it was not reset: it was changed"
+            "corruption takes precedence over a reset"
         );
     }
 
     #[test]
-    fn a_word_may_come_in_pieces() {
+    fn a_word_may_arrive_in_pieces() {
         let heard = Heard::default();
         let words = [1_u64.to_be_bytes(), 0x0102_0304_0506_u64.to_be_bytes()].concat();
         for piece in words.chunks(3) {
@@ -168,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn little_is_under_way_first_and_more_as_it_arrives() {
+    fn the_window_starts_small_and_grows_with_acknowledgements() {
         let heard = Heard::default();
         assert_eq!(heard.window(), FIRST_UNDER_WAY);
         says(&heard, STEP, FIRST_UNDER_WAY);

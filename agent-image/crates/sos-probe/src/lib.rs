@@ -1,22 +1,22 @@
 //! Sends real TCP between two hosts and reports the outcome.
 //!
-//! Four verbs print a line of JSON: `serve` is the far end, `transfer` moves verified bytes one way for some seconds (after a first
-//! line with its own address and port), `connect` checks for a listening server, `mtu` finds the largest packet that passes
-//! unfragmented. `kubectl sos diagnose` interprets them. A fifth, `compare`, prints its own verdict: `helm test` runs it. None needs
-//! rights, files or configuration. A server lives as long as its standard input is open.
+//! Four verbs print a line of JSON: `serve` is the server, `transfer` moves verified bytes in one direction for some seconds
+//! (after a first line with its own address and port), `connect` checks for a listening server, `mtu` finds the largest packet
+//! that passes unfragmented. `kubectl sos diagnose` interprets these lines. A fifth verb, `compare`, prints its own verdict:
+//! `helm test` runs it. No verb needs privileges, files or configuration. A server runs as long as its standard input is open.
 //!
 //! Who calls what, in which order:
 //!
 //! 1. `main` parses the arguments with [`cli`] and calls one verb: [`serve::serve`], [`transfer::transfer`], [`compare::compare`],
 //!    [`connect::connect`] or [`mtu::find`].
-//! 2. [`transfer`] connects and speaks [`wire`] with [`serve`]: the sender takes bytes from [`pattern`] and limits those in flight by
-//!    [`heard`], the receiver checks and acknowledges them. [`failure`] names an error in one word.
+//! 2. [`transfer`] connects and uses the protocol [`wire`] with [`serve`]: the sender takes bytes from [`pattern`] and limits the
+//!    bytes in flight by [`heard`], the receiver checks and acknowledges them. [`failure`] names an error in one word.
 //! 3. [`compare`] runs two transfers, meanwhile queries [`controller`] through [`watch`], and passes both results to [`verdict`].
 //!
 //! | module | contains |
 //! |---|---|
 //! | [`cli`] | the command line |
-//! | [`serve`] | the far end of transfers and of `mtu` |
+//! | [`serve`] | the server of transfers and of `mtu` |
 //! | [`transfer`] | a transfer, and its report |
 //! | [`wire`] | the protocol of a transfer, both ends |
 //! | [`pattern`] | the bytes of a transfer |

@@ -1,4 +1,4 @@
-//! `sos-probe`: arguments, one line of JSON (for `compare`, lines for people), exit code.
+//! `sos-probe`: arguments, one line of JSON (for `compare`, readable lines), exit code.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Print a report. Exit code 0 means that the report is there, whatever its content.
+/// Print a report. Exit code 0 means that the report is complete, with any content.
 fn print(report: &impl Serialize) -> ExitCode {
     match serde_json::to_string(report) {
         Ok(line) => {

@@ -1,8 +1,8 @@
 //! `mtu`: the largest IP packet that passes unfragmented, in both directions.
 //!
-//! Sends datagrams that routers must not fragment, of several sizes at once and three times each; the far end reports the
-//! received sizes and answers with packets of the same size. TCP alone would not show the MTU: after some seconds it works around a
-//! black hole, slowly.
+//! Sends datagrams that routers must not fragment, of several sizes in one round and three times each. The server reports the
+//! received sizes and answers with packets of the same size. TCP alone would not show the MTU, because after some seconds it
+//! works around a black hole at a low rate.
 
 use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
 use std::time::{Duration, Instant};
@@ -15,9 +15,9 @@ use crate::wire::MAGIC;
 
 /// IPv4 and UDP headers.
 const HEADERS: u16 = 28;
-/// Every host must accept packets of this size (RFC 791): the start of the search.
+/// Start of the search: every host must accept packets of this size (RFC 791).
 const SMALLEST: u16 = 576;
-/// Sizes tried at once.
+/// Sizes tried in one round.
 const AT_ONCE: u16 = 12;
 /// Copies of each size, so that a loss of one in a hundred does not matter.
 const COPIES: u8 = 3;
@@ -29,7 +29,7 @@ const QUESTION: u8 = 0;
 const HEARD: u8 = 1;
 const BACK: u8 = 2;
 
-/// Result; a size of 0 = nothing passed.
+/// Result; a size of 0 means that no packet passed.
 #[derive(Debug, Default, Serialize)]
 pub struct Report {
     /// MTU of the local interface.
@@ -42,7 +42,7 @@ pub struct Report {
     pub detail: String,
 }
 
-/// Open a socket that does not fragment: packets beyond the interface's MTU fail to send.
+/// Open a socket that does not fragment: sending a packet beyond the interface's MTU fails.
 ///
 /// # Errors
 /// The system's error.
@@ -52,7 +52,7 @@ pub fn socket(at: SocketAddrV4) -> std::io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// The server's answer to a packet: reports its size, and sends a packet of the same size.
+/// Answer a packet at the server: report its size, and send a packet of the same size.
 pub fn answer(socket: &UdpSocket, packet: &[u8], from: SocketAddr) {
     let Some((QUESTION, size)) = read(packet) else { return };
     if usize::from(size) != packet.len() + usize::from(HEADERS) {
@@ -111,7 +111,7 @@ fn round(socket: &UdpSocket, sizes: &[u16]) -> std::io::Result<(u16, u16)> {
         for size in sizes {
             match socket.send(&filled(QUESTION, *size)) {
                 Err(error) if error.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error()) => {}
-                // an ICMP message about an earlier packet, which counts by its missing answer
+                // an ICMP error about an earlier packet, whose missing answer counts
                 Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {}
                 other => _ = other?,
             }
@@ -146,7 +146,7 @@ fn filled(kind: u8, size: u16) -> Vec<u8> {
     packet
 }
 
-/// Kind and size of a packet; `None` for a packet that is not a probe's.
+/// Kind and size of a packet; `None` for a packet that is not from a probe.
 #[must_use]
 pub fn read(packet: &[u8]) -> Option<(u8, u16)> {
     let (start, rest) = packet.split_at_checked(MAGIC.len())?;

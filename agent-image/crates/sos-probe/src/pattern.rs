@@ -1,4 +1,4 @@
-//! The bytes of a transfer, known to both ends, so that each byte is checked on arrival and none has to be stored.
+//! The bytes of a transfer. Both ends know them, so each byte is checked on arrival and no byte is stored.
 
 /// Length of the pattern. A prime, so that data shifted by a round number of bytes does not match.
 pub const PERIOD: usize = 1_048_573;
@@ -50,7 +50,7 @@ mod tests {
         }
 
         #[test]
-        fn a_moved_slice_is_another(offset in 0..1_000_000_000_u64, by in 1..PERIOD as u64) {
+        fn a_shifted_slice_differs(offset in 0..1_000_000_000_u64, by in 1..PERIOD as u64) {
             let pattern = Pattern::default();
             prop_assert_ne!(pattern.at(offset, 64), pattern.at(offset + by, 64));
         }

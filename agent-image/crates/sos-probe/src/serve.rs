@@ -1,4 +1,4 @@
-//! `serve`: the far end of transfers and of `mtu`.
+//! `serve`: the server of transfers and of `mtu`.
 
 use std::io::{Error, ErrorKind, Read as _, Write as _, stdin, stdout};
 use std::net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
@@ -17,7 +17,7 @@ use crate::pattern::Pattern;
 use crate::transfer::STALL;
 use crate::wire::{self, Direction};
 
-/// Limit of concurrent transfers; further ones are closed at once.
+/// Maximum number of concurrent transfers; further connections are closed immediately.
 const MOST_TRANSFERS: usize = 16;
 
 /// Pause after a failed accept.
@@ -26,13 +26,13 @@ const AFTER_AN_ERROR: Duration = Duration::from_millis(100);
 /// The listening ports: the one line of output.
 #[derive(Debug, Serialize)]
 pub struct Ports {
-    /// From the ranges of `--through`; null without a range or a free port.
+    /// Port from the ranges of `--through`; null without a range or a free port.
     pub through: Option<u16>,
-    /// From the ranges of `--plain`.
+    /// Port from the ranges of `--plain`; null without a range or a free port.
     pub plain: Option<u16>,
 }
 
-/// Listen, print the ports, and answer until standard input ends or the time is over.
+/// Listen, print the ports, and serve until standard input ends or the time limit is reached.
 ///
 /// # Errors
 /// No port of either kind is free, or standard output is closed.
@@ -74,7 +74,7 @@ fn first_free<T>(
     ports.filter_map(|port| Some((port, bind(SocketAddrV4::new(address, port)).ok()?))).next()
 }
 
-/// Wait until standard input ends: the parent process is gone, or done.
+/// Wait until standard input ends because the parent process has exited or closed it, for `time` at most.
 fn wait(time: Duration) {
     let (tell, told) = mpsc::channel::<()>();
     thread::spawn(move || {
@@ -90,7 +90,7 @@ fn accept(listener: TcpListener, pattern: &Arc<Pattern>, open: &Arc<AtomicUsize>
     thread::spawn(move || {
         loop {
             let Ok((stream, _)) = listener.accept() else {
-                thread::sleep(AFTER_AN_ERROR); // such as no free descriptor: temporary, and not to be retried at full speed
+                thread::sleep(AFTER_AN_ERROR); // a temporary error, such as no free descriptor: retry after a pause
                 continue;
             };
             if open.fetch_add(1, Ordering::Relaxed) >= MOST_TRANSFERS {
@@ -99,9 +99,9 @@ fn accept(listener: TcpListener, pattern: &Arc<Pattern>, open: &Arc<AtomicUsize>
             }
             let (pattern, open) = (Arc::clone(&pattern), Arc::clone(&open));
             thread::spawn(move || {
-                // the client reports errors: it knows the transfer
+                // ignore errors: the client reports them, since it knows the transfer
                 let _ = answer(&stream, &pattern);
-                // ends the reader of the stream's clone, too
+                // this also ends the reader of the stream's clone
                 let _ = stream.shutdown(Shutdown::Both);
                 open.fetch_sub(1, Ordering::Relaxed);
             });
@@ -123,7 +123,7 @@ fn answer(mut stream: &TcpStream, pattern: &Pattern) -> std::io::Result<()> {
         let mut other = stream;
         wire::receive(&mut stream, &mut other, pattern, time + wire::LONGEST_END, &mut 0)?;
     }
-    // a client may keep the connection for a while
+    // a client may keep the connection open after its transfer
     stream.set_read_timeout(Some(Duration::from_secs(60)))?;
     while matches!(stream.read(&mut [0; 64]), Ok(1..)) {}
     Ok(())

@@ -1,4 +1,4 @@
-//! `transfer`: bytes in one direction, each of them checked.
+//! `transfer`: bytes in one direction, with a check of each byte.
 
 use std::io::{Read as _, stdin};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
@@ -13,12 +13,12 @@ use crate::heard::Heard;
 use crate::pattern::Pattern;
 use crate::wire::{self, Direction};
 
-/// Connection timeout. A SYN is retransmitted after one and three seconds: two may be lost.
+/// Connection timeout. A SYN is retransmitted after one and three seconds, so two SYNs may be lost.
 pub const CONNECT_WITHIN: Duration = Duration::from_secs(6);
-/// Time without progress that counts as a stall. Four retransmissions on a path of half a second.
+/// Time without progress that counts as a stall: four retransmissions on a path with a round trip of half a second.
 pub const STALL: Duration = Duration::from_secs(5);
 
-/// The first line of output, printed once connected, by which the connection can be found in a controller.
+/// The first line of output, printed after connecting. It identifies the connection at a controller.
 #[derive(Debug, Serialize)]
 pub struct Opened<'a> {
     /// Local address and port.
@@ -32,7 +32,7 @@ pub struct Report {
     pub ok: bool,
     /// The failure in one word.
     pub failure: Option<&'static str>,
-    /// The failure in more words.
+    /// Details of the failure.
     pub detail: String,
     /// Local address and port.
     pub own: String,
@@ -40,9 +40,9 @@ pub struct Report {
     pub seen: String,
     /// Bytes that arrived.
     pub bytes: u64,
-    /// From the first SYN to the last byte.
+    /// Time from the first SYN to the last byte.
     pub seconds: f64,
-    /// From the SYN to its answer.
+    /// Time from the SYN to its answer.
     pub connect_seconds: f64,
 }
 
@@ -107,7 +107,7 @@ fn exchange(
     wire::send(stream, &pattern, Instant::now() + time, &heard, STALL, &mut report.bytes)
 }
 
-/// Wait until standard input ends, or the time is over, so that the connection can be inspected.
+/// Wait until standard input ends or the time limit is reached, so that the connection can be inspected.
 pub fn until_told(time: Duration) {
     if time.is_zero() {
         return;

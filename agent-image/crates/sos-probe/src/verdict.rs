@@ -1,4 +1,4 @@
-//! Verdict on two downloads between the same hosts: one that a service covers, and one that none does. Pure.
+//! Verdict on two downloads between the same hosts: one covered by a service, and one plain. Pure.
 
 use crate::transfer::Report;
 
@@ -9,14 +9,14 @@ pub struct Download {
     pub port: u16,
     /// Its outcome.
     pub report: Report,
-    /// True if the controller had a session for it; none without a query or an answer.
+    /// True if the controller had a session for the download; none without a query or an answer.
     pub listed: Option<bool>,
 }
 
 /// Criteria of the verdict.
 #[derive(Debug, Clone, Copy)]
 pub struct Measure {
-    /// Least gain: a service slower than this times plain TCP has failed.
+    /// Minimum gain: the verdict is FAILED if the service is slower than plain TCP times this factor.
     pub least_gain: f64,
     /// True if a controller was to be queried for sessions.
     pub asked: bool,
@@ -27,7 +27,7 @@ pub struct Measure {
 pub struct Verdict {
     /// Lines; the last one is `passed` or `FAILED`.
     pub lines: Vec<String>,
-    /// True if it is `passed`.
+    /// True if the verdict is `passed`.
     pub good: bool,
 }
 
@@ -68,7 +68,7 @@ impl Download {
     }
 }
 
-/// Judge a plain download and, if there is a service to try, one that it covers.
+/// Judge a plain download and, if there is one, a download that a service covers.
 #[must_use]
 pub fn judge(plain: &Download, covered: Option<&Download>, measure: Measure) -> Verdict {
     let mut lines = vec![plain.line("plain")];
@@ -104,7 +104,10 @@ fn compare(
     wrong.extend(covered.wrong());
     match covered.listed {
         _ if !measure.asked => {
-            lines.push("no controller was asked whether the second was accelerated".to_owned());
+            lines.push(
+                "no controller was asked about the second download, so its acceleration is unknown"
+                    .to_owned(),
+            );
         }
         Some(true) => {}
         Some(false) => wrong.push(format!(
@@ -150,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn both_good_passes_and_says_by_how_much() {
+    fn two_good_downloads_pass_with_their_gain() {
         let verdict = judge(&plain(), Some(&covered()), ASKED);
         assert!(verdict.good);
         assert!(verdict.lines.contains(&"with the service 4.0 times as fast as plain TCP".to_owned()));
@@ -192,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_was_refused_is_that_and_nothing_else() {
+    fn a_refused_connection_is_the_only_reported_failure() {
         let report =
             Report { failure: Some("refused"), detail: "no listener".to_owned(), ..Report::default() };
         let verdict = judge(&plain(), Some(&Download { port: 5000, report, listed: None }), ASKED);

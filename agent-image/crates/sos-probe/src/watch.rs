@@ -20,7 +20,8 @@ struct Known {
 }
 
 impl Watch {
-    /// Poll until the answer is yes or [`stop`](Self::stop); an answer replaces none, and a later answer an earlier one.
+    /// Poll until the answer is yes or [`stop`](Self::stop) is called. The latest answer is kept; a poll without an answer
+    /// changes nothing.
     pub fn look(&self, ask: impl Fn() -> Option<bool>) {
         loop {
             let said = ask();
@@ -51,7 +52,7 @@ impl Watch {
         self.changed.notify_all();
     }
 
-    /// The latest answer; none without one.
+    /// The latest answer, if any.
     #[must_use]
     pub fn said(&self) -> Option<bool> {
         self.lock().said
@@ -73,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn yes_ends_it_and_no_answer_changes_nothing() {
+    fn yes_ends_polling_and_a_missing_answer_changes_nothing() {
         let (watch, asked) = (Watch::default(), Cell::new(0));
         let answers = [Some(false), None, Some(true)];
         watch.look(|| {

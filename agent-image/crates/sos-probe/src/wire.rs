@@ -1,5 +1,6 @@
-//! Protocol of a probe's connection: a greeting each way, then chunks of the pattern and an end marker with the total of
-//! bytes; the receiver acknowledges at intervals and at the end. An end of file before the marker is a truncation.
+//! Protocol of a probe's connection. Both ends send a greeting, then the sender sends chunks of the pattern and an end marker
+//! with the total of bytes. The receiver acknowledges at intervals and at the end. An end of file before the marker is a
+//! truncation.
 
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::thread::sleep;
@@ -14,10 +15,10 @@ pub const MAGIC: [u8; 8] = *b"SOSPROB1";
 const CHUNK: usize = 65_536;
 /// Longest transfer that can be requested.
 pub const MOST_SECONDS: u16 = 60;
-/// Acknowledgement interval in time and bytes: less than the sender's window, or both ends would wait.
+/// Acknowledgement interval in time and bytes: less than the sender's window, because otherwise both ends would wait.
 const TELL: Duration = Duration::from_millis(50);
 const TELL_BYTES: u64 = FIRST_UNDER_WAY / 2;
-/// Time limit for the bytes in flight at the end, as long as there is progress: the window at 1 Mbit/s.
+/// Time limit for the bytes in flight at the end, as long as there is progress: enough for the window at 1 Mbit/s.
 const DRAIN: Duration = Duration::from_secs(60);
 /// Time limit of a receiver, after the duration of a transfer.
 pub const LONGEST_END: Duration = Duration::from_secs(70);
@@ -61,7 +62,7 @@ pub fn asked(from: &mut impl Read) -> Result<(Direction, u16)> {
     Ok((if head[8] == 1 { Direction::Down } else { Direction::Up }, seconds))
 }
 
-/// Tell the other end its address as seen here.
+/// Send the other end its address as seen by this end.
 ///
 /// # Errors
 /// The connection's error.
@@ -72,7 +73,7 @@ pub fn tell_address(to: &mut impl Write, address: &str) -> Result<()> {
     to.flush()
 }
 
-/// Read that address.
+/// Read this end's address as seen by the other end.
 ///
 /// # Errors
 /// The connection's error, or the bytes are not an address.
@@ -87,12 +88,13 @@ pub fn told_address(from: &mut impl Read) -> Result<String> {
     String::from_utf8(text).map_err(|_| Error::new(ErrorKind::InvalidData, "not a probe's greeting"))
 }
 
-/// Send the pattern until a time, then the end marker, and wait until the receiver has everything: `arrived` counts the acknowledged bytes. The
-/// bytes in flight are bounded: an agent would accept far more than its path carries, and the end would come late.
+/// Send the pattern until a time, then the end marker, and wait until the receiver has acknowledged all bytes; `arrived` counts
+/// the acknowledged bytes. The bytes in flight are bounded: an agent would accept far more than its path carries, and the
+/// transfer would end late.
 ///
 /// # Errors
-/// The connection's error; `InvalidData` if other bytes arrived; `TimedOut` if the receiver acknowledges nothing new for `stall`, or
-/// not everything in the time left for it.
+/// The connection's error; `InvalidData` if other bytes arrived; `TimedOut` if the receiver acknowledges nothing new for `stall`,
+/// or does not acknowledge all bytes within `DRAIN`.
 pub fn send(
     to: &mut impl Write,
     pattern: &Pattern,
@@ -131,7 +133,7 @@ pub fn send(
     }
 }
 
-/// Prefer the receiver's reason to the error of a connection that broke while sending.
+/// Replace the error of a connection that broke while sending by the receiver's reason, if there is one.
 fn said(written: Result<()>, heard: &Heard, sent: u64) -> Result<()> {
     written.map_err(|error| match heard.check(sent, Duration::MAX) {
         Err(told) if told.kind() == ErrorKind::InvalidData => told,
@@ -143,7 +145,7 @@ fn said(written: Result<()>, heard: &Heard, sent: u64) -> Result<()> {
 ///
 /// # Errors
 /// The connection's error; `InvalidData` for a wrong byte or total (acknowledged as such); `TimedOut` if the end does not arrive
-/// `within` that time.
+/// within `within`.
 pub fn receive(
     from: &mut impl Read,
     back: &mut impl Write,
@@ -210,7 +212,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    /// A whole connection in memory: bytes written are received at once, and the acknowledgements are read.
+    /// A complete connection in memory: written bytes are received immediately, and the acknowledgements are read.
     struct Loop<'a> {
         heard: &'a Heard,
         wire: Vec<u8>,
@@ -265,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_byte_a_wrong_sum_and_an_early_end_are_told_apart() {
+    fn a_changed_byte_and_a_wrong_total_differ_from_an_early_end() {
         let mut wire = sent();
         wire[1000] ^= 1;
         assert_eq!(taken(&wire).0, Err(ErrorKind::InvalidData));
@@ -274,12 +276,16 @@ mod tests {
         assert_eq!(taken(&wire).0, Err(ErrorKind::InvalidData));
         let wire = sent();
         let early = taken(&wire[..wire.len() - 12]).0;
-        assert_eq!(early, Err(ErrorKind::UnexpectedEof), "a clean end of file in the middle is no end");
+        assert_eq!(
+            early,
+            Err(ErrorKind::UnexpectedEof),
+            "an end of file before the end marker is a truncation"
+        );
         assert_eq!(taken(&[0xff; 16]).0, Err(ErrorKind::InvalidData));
     }
 
     #[test]
-    fn much_that_arrives_at_once_is_confirmed_before_the_end() {
+    fn a_burst_is_acknowledged_before_the_end() {
         let (pattern, mut wire) = (Pattern::default(), Vec::new());
         for number in 0..4 {
             wire.extend(u32::try_from(CHUNK).unwrap().to_be_bytes());
@@ -287,24 +293,24 @@ mod tests {
         }
         let begun = taken(&wire);
         assert_eq!(begun.0, Err(ErrorKind::UnexpectedEof));
-        assert!(begun.1.len() >= 16, "twice, or its sender would wait for ever");
+        assert!(begun.1.len() >= 16, "at least two acknowledgements, or the sender would wait forever");
     }
 
     #[test]
-    fn a_sender_learns_that_other_bytes_arrived() {
+    fn a_sender_is_notified_of_corrupt_bytes() {
         let (ended, ..) = run(false, |wire| wire.extend([0, 0, 0, 1, 0xff]), LONG);
         assert_eq!(ended.unwrap_err().kind(), ErrorKind::InvalidData);
     }
 
     #[test]
-    fn silence_is_a_stall_and_little_is_under_way_until_something_is_confirmed() {
+    fn silence_is_a_stall_and_the_first_window_limits_the_bytes_in_flight() {
         let (ended, arrived, wire) = run(true, |_| (), Duration::from_millis(300));
         assert_eq!((ended.unwrap_err().kind(), arrived), (ErrorKind::TimedOut, 0));
         assert!((FIRST_UNDER_WAY..FIRST_UNDER_WAY + 200_000).contains(&(wire.len() as u64)));
     }
 
     #[test]
-    fn requests_and_greetings_come_back_and_strangers_are_refused() {
+    fn requests_and_greetings_round_trip_and_other_protocols_are_refused() {
         let mut wire = Vec::new();
         ask(&mut wire, Direction::Down, 3).unwrap();
         assert_eq!(asked(&mut wire.as_slice()).unwrap(), (Direction::Down, 3));

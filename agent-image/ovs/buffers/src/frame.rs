@@ -4,9 +4,9 @@
 const ETHERNET: usize = 14;
 /// IEEE 802.1Q and 802.1ad tags.
 const TAGS: [u16; 2] = [0x8100, 0x88a8];
-/// Limit of skipped tags: two that a frame may carry, and two that a switch may push.
+/// Maximum number of skipped tags: a frame may carry two, and a switch may push two.
 const MAX_TAGS: usize = 4;
-/// Limit of skipped IPv6 extension headers; RFC 8200 section 4.1 lists fewer.
+/// Maximum number of skipped IPv6 extension headers; RFC 8200 section 4.1 lists fewer headers.
 const MAX_EXTENSIONS: usize = 8;
 
 pub(crate) const TCP: u8 = 6;
@@ -23,7 +23,7 @@ pub(crate) struct Headers {
     pub(crate) l4: usize,
     /// Protocol of the transport header.
     pub(crate) protocol: u8,
-    /// True if IPv6 extension headers stand between the two.
+    /// True if there are IPv6 extension headers between the IP header and the transport header.
     pub(crate) extended: bool,
 }
 
@@ -32,7 +32,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u16> {
 }
 
 impl Headers {
-    /// `None` for frames that are not IP, or too short in `frame`.
+    /// Find the headers of a frame. `None` if the frame is not IP, or `frame` does not contain all headers.
     pub(crate) fn of(frame: &[u8]) -> Option<Self> {
         let mut ethertype = word(frame, ETHERNET - 2)?;
         let (mut l3, mut tags) = (ETHERNET, 0);
@@ -57,7 +57,8 @@ impl Headers {
     fn ipv6(frame: &[u8], l3: usize, tags: usize) -> Option<Self> {
         let (mut l4, mut protocol, mut extended) = (l3 + 40, *frame.get(l3 + 6)?, false);
         for _ in 0..MAX_EXTENSIONS {
-            // Hop-by-hop options, routing, destination options: those that a whole packet may have before its transport header.
+            // Hop-by-hop options, routing, destination options: the headers that an unfragmented packet may have before its
+            // transport header.
             if !matches!(protocol, 0 | 43 | 60) {
                 return Some(Self { tags, ipv6: true, l3, l4, protocol, extended });
             }
@@ -87,8 +88,8 @@ impl Headers {
         }
     }
 
-    /// The sum of the pseudo header (RFC 9293 section 3.1, RFC 8200 section 8.1): content of a segment's checksum field while the
-    /// rest is left to offload. `frame_len` includes bytes outside `frame`.
+    /// The sum of the pseudo header (RFC 9293 section 3.1, RFC 8200 section 8.1): the content of a segment's checksum field as
+    /// long as the rest of the sum is left to offload. `frame_len` includes bytes outside `frame`.
     pub(crate) fn pseudo_sum(&self, frame: &[u8], frame_len: usize) -> Option<u16> {
         let addresses = if self.ipv6 {
             frame.get(self.l3 + 8..self.l3 + 40)?

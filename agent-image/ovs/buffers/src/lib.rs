@@ -1,14 +1,16 @@
-//! Fixes for the ports of Open vSwitch 3.1's datapath in user space. To be preloaded into ovs-vswitchd (`LD_PRELOAD`).
+//! Fixes for ports of the user-space datapath of Open vSwitch 3.1, preloaded into ovs-vswitchd (`LD_PRELOAD`).
 //!
-//! *Receive buffers.* Open vSwitch reads its ports through packet sockets (packet(7)) with the kernel's default buffer:
-//! 212,992 bytes, which are ninety packets of 1,500 bytes or two or three segments of 64 KiB. TCP sends larger bursts on any fast
-//! path, and the excess is lost, for plain traffic as well (docs/adr/0038). Open vSwitch has no setting for it, and the kernel's
-//! default (net.core.rmem_default) would apply to every socket of the machine. So [`socket`] enlarges the buffers of packet sockets.
+//! *Receive buffers.* Open vSwitch reads its ports through packet sockets (packet(7)) with the kernel's default buffer: 212,992
+//! bytes, which are ninety packets of 1,500 bytes or two or three segments of 64 KiB. TCP sends larger bursts on any fast path,
+//! and the excess is lost, also of plain traffic (docs/adr/0038). Open vSwitch has no setting for this buffer, and a larger
+//! default of the kernel (net.core.rmem_default) would apply to every socket of the machine. So [`socket`] enlarges the buffers
+//! of packet sockets.
 //!
-//! *Segment sizes.* With segmentation offload, Open vSwitch cuts segments by the MTU of the outgoing port, not by the connection's MSS
-//! (docs/adr/0043). `offload` keeps the size with the frame; this file has the functions by which ports read and send.
+//! *Segment sizes.* With segmentation offload, Open vSwitch cuts segments by the MTU of the outgoing port, not by the
+//! connection's MSS (docs/adr/0043). `offload` stores the size in the frame; this file contains the functions by which ports read
+//! and send.
 //!
-//! No dependencies, so that one compiler call builds it for the image of Open vSwitch.
+//! The library has no dependencies, so that one compiler call builds it for the image of Open vSwitch.
 #![allow(unsafe_code)]
 
 mod frame;
@@ -24,8 +26,8 @@ use std::ffi::{c_int, c_uint, c_ulong, c_void};
 use crate::ports::Ports;
 use crate::real::{IoVec, MMsgHdr};
 
-/// Receive buffer of a port: 4 MiB, doubled by the kernel to account for its own structures (socket(7)). That is 130 ms of
-/// 500 Mbit/s, longer than a busy machine suspends a switch, or 3,600 packets of 1,500 bytes.
+/// Receive buffer of a port: 4 MiB, doubled by the kernel to account for its own structures (socket(7)). This holds 130 ms at 500
+/// Mbit/s, longer than a busy machine suspends a switch, or 3,600 packets of 1,500 bytes.
 static ROOM: c_int = 4 << 20;
 
 // Values of Linux on x86-64, aarch64 and most other architectures.
@@ -56,7 +58,7 @@ unsafe extern "C" {
 /// socket(2), with a larger receive buffer for packet sockets.
 ///
 /// # Safety
-/// None is needed: any arguments are allowed, as for the C library's.
+/// Any arguments are allowed, as for the function of the C library.
 #[cfg_attr(not(any(test, feature = "fuzzing")), unsafe(no_mangle))]
 pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     // SAFETY: as this function itself.
@@ -67,7 +69,7 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
     fd
 }
 
-/// Enlarge the receive buffer. Without the right to do so, socket and errno stay unchanged.
+/// Enlarge the receive buffer. Without the privilege to do so, socket and errno stay unchanged.
 fn give_room(fd: c_int) {
     let length = size_of_val(&ROOM) as u32;
     // SAFETY: errno is the thread's own; the value has the stated length.
@@ -82,7 +84,7 @@ fn give_room(fd: c_int) {
 /// setsockopt(2).
 ///
 /// # Safety
-/// As the C library's.
+/// As for the function of the C library.
 #[cfg_attr(not(any(test, feature = "fuzzing")), unsafe(no_mangle))]
 pub unsafe extern "C" fn setsockopt(
     fd: c_int,
@@ -103,7 +105,7 @@ pub unsafe extern "C" fn setsockopt(
 /// ioctl(2); Linux takes one variable argument.
 ///
 /// # Safety
-/// As the C library's.
+/// As for the function of the C library.
 #[cfg_attr(not(any(test, feature = "fuzzing")), unsafe(no_mangle))]
 pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     // SAFETY: as this function itself.
@@ -119,10 +121,10 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
 /// close(2).
 ///
 /// # Safety
-/// None is needed, as with the C library's.
+/// Any argument is allowed, as for the function of the C library.
 #[cfg_attr(not(any(test, feature = "fuzzing")), unsafe(no_mangle))]
 pub unsafe extern "C" fn close(fd: c_int) -> c_int {
-    // Before the call: another thread may get the same number right after.
+    // Forget the descriptor before the call, because another thread may get the same number immediately afterwards.
     PORTS.set(fd, false);
     // SAFETY: as this function itself.
     unsafe { real::close(fd) }
@@ -131,7 +133,7 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
 /// recvmmsg(2), by which packet sockets are read.
 ///
 /// # Safety
-/// As the C library's.
+/// As for the function of the C library.
 #[cfg_attr(not(any(test, feature = "fuzzing")), unsafe(no_mangle))]
 pub unsafe extern "C" fn recvmmsg(
     fd: c_int,
@@ -157,7 +159,7 @@ pub unsafe extern "C" fn recvmmsg(
 /// readv(2), by which tap devices are read.
 ///
 /// # Safety
-/// As the C library's.
+/// As for the function of the C library.
 #[cfg_attr(not(any(test, feature = "fuzzing")), unsafe(no_mangle))]
 pub unsafe extern "C" fn readv(fd: c_int, vectors: *const IoVec, count: c_int) -> isize {
     // SAFETY: as this function itself.
@@ -175,7 +177,8 @@ pub unsafe extern "C" fn readv(fd: c_int, vectors: *const IoVec, count: c_int) -
 /// sendmmsg(2), by which packet sockets send.
 ///
 /// # Safety
-/// As the C library's, and the messages may be modified: those of Open vSwitch's ports are its own buffers, discarded afterwards.
+/// As for the function of the C library. In addition, the messages may be modified: Open vSwitch sends from its own buffers and
+/// discards them afterwards.
 #[cfg_attr(not(any(test, feature = "fuzzing")), unsafe(no_mangle))]
 pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut MMsgHdr, count: c_uint, flags: c_int) -> c_int {
     if PORTS.has(fd) {
@@ -192,7 +195,7 @@ pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut MMsgHdr, count: c_ui
     }
     // SAFETY: as this function itself.
     let sent = unsafe { real::sendmmsg(fd, messages, count, flags) };
-    // A frame that the kernel rejects would cost all frames behind it: Open vSwitch drops a batch at its first error.
+    // Skip a frame that the kernel rejects, because Open vSwitch would drop the whole rest of the batch at its first error.
     if sent < 0 && count > 1 && PORTS.has(fd) && [EINVAL, EMSGSIZE].contains(&errno()) { 1 } else { sent }
 }
 
@@ -204,7 +207,7 @@ fn errno() -> c_int {
 /// write(2), by which tap devices send.
 ///
 /// # Safety
-/// As the C library's, and as [`sendmmsg`].
+/// As for the function of the C library, and for [`sendmmsg`].
 #[cfg_attr(not(any(test, feature = "fuzzing")), unsafe(no_mangle))]
 pub unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, count: usize) -> isize {
     if PORTS.has(fd) && !buffer.is_null() {
@@ -222,7 +225,7 @@ unsafe fn keep(vectors: *const IoVec, count: usize, length: usize) {
     if count == 0 {
         return;
     }
-    // SAFETY: the first two vectors, up to the filled length. The reader discards a frame truncated by too small buffers.
+    // SAFETY: the first two vectors, up to the filled length. The reader discards a frame that its buffers truncate.
     unsafe {
         let head = bytes(vectors, length);
         let left = length - head.len();
@@ -231,16 +234,16 @@ unsafe fn keep(vectors: *const IoVec, count: usize, length: usize) {
     }
 }
 
-/// Contain a panic, which would end ovs-vswitchd: the frame passes unchanged.
+/// Contain a panic, which would otherwise end ovs-vswitchd: the frame passes unchanged.
 fn fence(act: impl FnOnce()) {
     _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act));
 }
 
-/// Receive a frame with its `virtio_net_hdr` into two buffers and send it: for any content, nothing panics, nothing changes but the two
-/// checksum fields that may have been incomplete, and a second send changes nothing.
+/// Receive a frame with its `virtio_net_hdr` into two buffers and send it. For any content, no function panics, only the two
+/// checksum fields that may have been incomplete change, and a second send changes nothing.
 ///
 /// # Panics
-/// One of these does not hold.
+/// One of these invariants is violated.
 #[cfg(feature = "fuzzing")]
 pub fn fuzz_frame(data: &[u8]) {
     let Some((cut, frame)) = data.split_first_chunk::<2>() else { return };

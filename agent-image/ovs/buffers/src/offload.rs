@@ -1,12 +1,13 @@
-//! Keeps the offload state that Open vSwitch 3.1 drops between the incoming and the outgoing ports of a frame.
+//! Keeps the offload state that Open vSwitch 3.1 drops between a frame's incoming and outgoing port.
 //!
 //! With `userspace-tso-enable` a port supplies a `virtio_net_hdr` (virtio 1.2, 5.1.6) before each frame. Open vSwitch keeps two
 //! bits of it, "TCP to be segmented" and "checksum to be completed", and builds a new header for the outgoing port: segments as
-//! large as that port's MTU allows, regardless of the connection's MSS, and a checksum in the outermost TCP or UDP header, wherever it was
-//! missing. Such segments never pass a hop of a smaller MTU.
+//! large as that port's MTU allows, regardless of the connection's MSS, and a checksum in the outermost TCP or UDP header, even
+//! if it was missing in another header. Such segments cannot pass a hop with a smaller MTU.
 //!
-//! So [`keep`] writes the segment size into a place that stays with the frame: its checksum field. At that time the field holds the sum of
-//! the pseudo header, which follows from other fields, and [`restore`] computes it again. No state is kept outside the frame.
+//! So [`keep`] writes the segment size into the checksum field, which stays with the frame. At that time the field holds the sum
+//! of the pseudo header. This sum follows from other fields, and [`restore`] computes it again. No state is kept outside the
+//! frame.
 //!
 //! Frames come from hosts: their contents are not trusted, and a frame with an unknown header stays unchanged.
 
@@ -19,11 +20,12 @@ const GSO_NONE: u8 = 0;
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
 const GSO_UDP_L4: u8 = 5;
-/// Bit of the type: CWR is for the first segment only (RFC 3168 section 6.1.2). Without it all get the flag, as accurate ECN needs.
+/// Bit of the type: only the first segment gets CWR (RFC 3168 section 6.1.2). Without this bit all segments get the flag, as
+/// accurate ECN requires.
 const GSO_ECN: u8 = 0x80;
 
-/// In a checksum field: segment size, and the [`GSO_ECN`] bit of the type. A larger size is stored as the largest: a frame of 64 KiB then
-/// has more than two segments, and none is larger than the sender's.
+/// Parts of a checksum field: the segment size, and the [`GSO_ECN`] bit of the type. A larger size is stored as this maximum:
+/// then a frame of 64 KiB has more than two segments, and no segment is larger than the sender's segments.
 const MAX_SIZE: u16 = 0x7fff;
 const ECN: u16 = 0x8000;
 
@@ -61,8 +63,8 @@ impl Vnet {
     }
 }
 
-/// Store the segment size of a frame that a port has received, or complete its checksum if Open vSwitch would write it into the
-/// wrong header. `head` is the `virtio_net_hdr` and the rest of the first buffer, `rest` the next buffer.
+/// Store the segment size of a frame that a port has received, or complete its checksum if Open vSwitch would write the checksum
+/// into the wrong header. `head` is the `virtio_net_hdr` and the rest of the first buffer, `rest` the next buffer.
 pub(crate) fn keep(head: &mut [u8], rest: &[u8]) {
     let Some((raw, frame)) = head.split_first_chunk_mut::<VNET>() else { return };
     let mut vnet = Vnet::decode(raw);
@@ -76,8 +78,8 @@ pub(crate) fn keep(head: &mut [u8], rest: &[u8]) {
     }
 }
 
-/// Restore the segment size stored by [`keep`] in a frame that leaves by a port. A frame without one stays unchanged: its checksum
-/// field is valid, so a second call changes nothing. `frame_len` includes bytes after `head`'s buffer.
+/// Restore the segment size stored by [`keep`] in a frame that leaves by a port. A frame without a stored size stays unchanged,
+/// because its checksum field is valid. So a second call changes nothing. `frame_len` includes bytes after `head`'s buffer.
 pub(crate) fn restore(head: &mut [u8], frame_len: usize) {
     let Some((raw, frame)) = head.split_first_chunk_mut::<VNET>() else { return };
     if let Some(vnet) = restored(Vnet::decode(raw), frame, frame_len) {
@@ -93,16 +95,16 @@ fn note(vnet: &mut Vnet, frame: &mut [u8], frame_len: usize) -> Option<()> {
     };
     let headers = Headers::of(frame).filter(|headers| headers.protocol == wanted)?;
     if vnet.flags & NEEDS_CSUM != 0 && usize::from(vnet.csum_start) != headers.l4 {
-        return None; // Segments of a tunnel: the checksum is that of an inner header.
+        return None; // Segments in a tunnel: the checksum belongs to an inner header.
     }
     headers.transport_len(frame)?;
     let ecn = if vnet.gso_type & GSO_ECN == 0 { 0 } else { ECN };
     let mut value = vnet.gso_size.min(MAX_SIZE) | ecn;
     if value == headers.pseudo_sum(frame, frame_len)? {
-        value -= 1; // Would read as no stored size. A byte less fits as well.
+        value -= 1; // This value would mean that no size is stored; a segment one byte smaller fits as well.
     }
     *field(frame, &headers)? = value.to_be_bytes();
-    // UDP passes as TCP: Open vSwitch knows no other segments.
+    // Mark UDP segments as TCP segments, because Open vSwitch supports no others.
     vnet.gso_type = if headers.ipv6 { GSO_TCPV6 } else { GSO_TCPV4 };
     Some(())
 }
@@ -135,8 +137,8 @@ fn restored(made: Vnet, frame: &mut [u8], frame_len: usize) -> Option<Vnet> {
     })
 }
 
-/// The stored size, limited to the port's MTU, which is the sum of header and segment assumed by Open vSwitch. UDP is not
-/// resegmented: its segments are datagrams.
+/// The stored size, limited to the port's MTU: Open vSwitch has set header and segment size so that their sum is the MTU. The
+/// size of UDP segments stays, because they are datagrams.
 fn size(noted: u16, made: &Vnet, headers: &Headers, transport_len: usize) -> u16 {
     let mtu = usize::from(made.hdr_len) + usize::from(made.gso_size);
     let fits = mtu.saturating_sub(headers.l4 - headers.l3 + transport_len);
@@ -147,8 +149,9 @@ fn size(noted: u16, made: &Vnet, headers: &Headers, transport_len: usize) -> u16
     }
 }
 
-/// Complete the checksum of an ordinary frame, unless Open vSwitch requests the same one: that of TCP, UDP or SCTP right after an
-/// IP header, with at most one VLAN tag before it. Of a frame in a tunnel, or with extension headers, it would use another header.
+/// Complete the checksum of an ordinary frame, unless Open vSwitch requests the same checksum: for TCP, UDP or SCTP directly
+/// after an IP header, with at most one VLAN tag before it. For a frame in a tunnel or with extension headers, Open vSwitch would
+/// use another header.
 fn complete(vnet: &mut Vnet, frame: &mut [u8], rest: &[u8]) -> Option<()> {
     if vnet.flags & NEEDS_CSUM == 0 {
         return None;
@@ -168,7 +171,7 @@ fn complete(vnet: &mut Vnet, frame: &mut [u8], rest: &[u8]) -> Option<()> {
     let tail = fold(sum(rest));
     let tail = if covered.len() % 2 == 0 { tail } else { tail.swap_bytes() };
     let value = match !fold(sum(covered) + u64::from(tail)) {
-        0 => 0xffff, // In UDP, 0 means no checksum (RFC 768); elsewhere both are the same.
+        0 => 0xffff, // In UDP, 0 means no checksum (RFC 768); elsewhere 0 and 0xffff are equivalent.
         value => value,
     };
     let at = start + offset;

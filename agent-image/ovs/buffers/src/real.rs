@@ -1,4 +1,4 @@
-//! The C library's own functions behind the preloaded ones.
+//! The functions of the C library that the preloaded functions call.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 use std::sync::OnceLock;
@@ -36,7 +36,7 @@ pub struct MMsgHdr {
     pub(crate) len: c_uint,
 }
 
-/// Looked up once; every process of the GNU C library has them.
+/// Look a function up once; every process with the GNU C library has these functions.
 fn find(found: &OnceLock<usize>, name: &CStr) -> *mut c_void {
     let address = *found.get_or_init(|| {
         // SAFETY: the name is a C string.
@@ -50,7 +50,7 @@ fn find(found: &OnceLock<usize>, name: &CStr) -> *mut c_void {
 macro_rules! real {
     ($(fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {$(
         /// # Safety
-        /// As the C library's function of that name.
+        /// As for the C library's function of that name.
         pub(crate) unsafe fn $name($($argument: $type),*) -> $result {
             static FOUND: OnceLock<usize> = OnceLock::new();
             const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {

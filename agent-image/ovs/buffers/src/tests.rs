@@ -116,7 +116,7 @@ fn header(message: &[u8]) -> Vnet {
     Vnet::decode(message.first_chunk().unwrap())
 }
 
-/// A message after leaving by a port of this MTU; `buffer` bytes of it are in the first buffer.
+/// Passes a message to a port of this MTU; the first buffer holds `buffer` bytes of the message.
 fn across(mut message: Vec<u8>, mtu: u16, buffer: usize) -> Vec<u8> {
     let first = buffer.min(message.len());
     let (head, rest) = message.split_at_mut(first);
@@ -129,9 +129,9 @@ fn across(mut message: Vec<u8>, mtu: u16, buffer: usize) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn frames_leave_as_they_came(segments in segments(), buffer in 150usize..4000) {
+    fn frames_leave_unchanged(segments in segments(), buffer in 150usize..4000) {
         let message = segments.message();
-        // If the port's MTU allows segments of that size.
+        // The port's MTU allows segments of this size.
         let sent = across(message.clone(), 9100, buffer);
         let (before, after) = (header(&message), header(&sent));
         prop_assert_eq!(&sent[VNET..], &message[VNET..]);
@@ -159,7 +159,7 @@ proptest! {
 
     #[test]
     fn a_size_that_looks_like_a_pseudo_header_is_kept_one_smaller(segments in segments()) {
-        // With these addresses the sum is that of length and protocol.
+        // With these addresses, only length and protocol contribute to the sum.
         let segments = Segments { addresses: [0; 32], udp: false, ecn: false, ..segments };
         let frame = segments.frame();
         let pseudo = Headers::of(&frame).unwrap().pseudo_sum(&frame, frame.len()).unwrap();
@@ -168,7 +168,7 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_bytes_are_no_trouble(bytes in vec(any::<u8>(), 0..200), at in any::<prop::sample::Index>()) {
+    fn arbitrary_bytes_do_not_panic(bytes in vec(any::<u8>(), 0..200), at in any::<prop::sample::Index>()) {
         let mut message = bytes.clone();
         let (head, rest) = message.split_at_mut(at.index(bytes.len() + 1));
         keep(head, rest);
@@ -176,7 +176,7 @@ proptest! {
     }
 
     #[test]
-    fn damaged_headers_are_no_trouble(
+    fn damaged_headers_do_not_panic(
         segments in segments(), changes in vec((any::<prop::sample::Index>(), any::<u8>()), 1..6), cut in any::<prop::sample::Index>(),
     ) {
         let mut message = segments.message();
@@ -192,7 +192,7 @@ proptest! {
 
     #[test]
     fn a_checksum_inside_a_tunnel_is_completed(inner in vec(any::<u8>(), 40..400), buffer in 70usize..400, udp: bool) {
-        // An inner packet in VXLAN: after an outer UDP header; the switch does not know the inner header.
+        // The inner packet is in VXLAN, after an outer UDP header, and the switch does not parse the inner header.
         let segments = Segments {
             tag: false, ipv6: false, udp: true, options: 0, size: 0, ecn: false, payload: inner, addresses: [9; 32],
         };
@@ -211,7 +211,7 @@ proptest! {
     }
 
     #[test]
-    fn a_checksum_that_the_switch_understands_is_left_to_it(segments in segments()) {
+    fn a_checksum_that_the_switch_completes_is_not_changed(segments in segments()) {
         let mut message = segments.message();
         message[1] = 0; // An ordinary frame.
         let before = message.clone();
@@ -221,7 +221,7 @@ proptest! {
 }
 
 #[test]
-fn segments_of_a_tunnel_are_left_alone() {
+fn segments_in_a_tunnel_are_not_changed() {
     let segments = Segments {
         tag: false,
         ipv6: false,
@@ -256,7 +256,7 @@ fn descriptors_are_remembered_until_they_are_closed() {
 }
 
 #[test]
-fn a_panic_costs_the_frame_that_it_is_about() {
+fn a_panic_affects_only_its_own_frame() {
     let mut frames = Vec::new();
     for frame in 0..3 {
         crate::fence(|| {

@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// Frames per send call.
 const TX_BATCH: usize = 64;
-/// Kernel buffer per socket and direction: 130 ms at 2 Gbit/s, for times without CPU.
+/// Kernel buffer per socket and direction: 130 ms at 2 Gbit/s, for periods in which the process gets no CPU.
 const SOCKET_BUFFER: libc::c_int = 32 << 20;
 /// `SOL_PACKET` option that excludes frames sent by this host; not in every libc.
 const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
@@ -47,8 +47,8 @@ fn set_option<T>(
     .map(drop)
 }
 
-/// Give this thread priority over all ordinary processes, as the kernel's own packet queues have; children do not inherit it.
-/// The kernel still leaves others a twentieth of the time (sched(7)).
+/// Give this thread priority over all ordinary processes, as the kernel's own packet queues have; children do not
+/// inherit the priority. The kernel still reserves a twentieth of the time for other processes (sched(7)).
 pub fn become_realtime() -> io::Result<()> {
     let parameters = libc::sched_param { sched_priority: 1 };
     let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
@@ -90,8 +90,8 @@ impl AsFd for PacketSocket {
 }
 
 impl PacketSocket {
-    /// Open a socket on the interface of that index, in promiscuous mode, with virtio-net headers, arrival
-    /// times, VLAN tags as auxiliary data, and without the frames this host sends. Needs CAP_NET_RAW and CAP_NET_ADMIN.
+    /// Open a socket on the interface of that index, in promiscuous mode, with virtio-net headers, arrival times, VLAN
+    /// tags as auxiliary data, and without the frames that this host sends. Needs CAP_NET_RAW and CAP_NET_ADMIN.
     pub fn open(index: libc::c_int) -> io::Result<PacketSocket> {
         let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: no pointers. Protocol 0 receives nothing until bound.
@@ -164,7 +164,7 @@ impl PacketSocket {
         Ok(usize::try_from(mtu).unwrap_or(0))
     }
 
-    /// Disable ARP on `name`: the end of a cable does not answer.
+    /// Disable ARP on `name`, because the end of a cable sends no answers.
     pub fn silence_arp(&self, name: &str) -> io::Result<()> {
         let mut request = interface_request(name)?;
         self.control(libc::SIOCGIFFLAGS, &mut request)?;
@@ -192,7 +192,8 @@ impl PacketSocket {
         Ok(u64::from(stats.tp_drops))
     }
 
-    /// Send deliveries in order; returns the number that the kernel accepted. An error is that of the first one not accepted.
+    /// Send deliveries in order; returns the number that the kernel accepted. An error concerns the first delivery,
+    /// which was not accepted.
     pub fn send(&self, deliveries: &[Delivery]) -> io::Result<usize> {
         let batch = &deliveries[..deliveries.len().min(TX_BATCH)];
         let headers: Vec<[u8; VNET_LEN]> = batch.iter().map(|d| d.vnet().encode()).collect();

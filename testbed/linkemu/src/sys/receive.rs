@@ -6,7 +6,7 @@ use std::io;
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Frames per receive call: 2 MiB of buffers, for few calls and good cache use.
+/// Frames per receive call: a compromise between few calls and cache use, with 2 MiB of buffers.
 const RX_BATCH: usize = 32;
 /// Longest frame from the kernel: 64 KiB of IP packet, Ethernet header and tags.
 const MAX_FRAME: usize = 65_536 + 64;
@@ -20,7 +20,7 @@ pub struct Received<'a> {
     pub vnet: &'a [u8; VNET_LEN],
     /// The frame, without the VLAN tag if `vlan` is set.
     pub bytes: &'a [u8],
-    /// Arrival by the wall clock, in nanoseconds since 1970.
+    /// Arrival time by the wall clock, in nanoseconds since 1970.
     pub wall_ns: Option<u64>,
     /// VLAN tag that the kernel removed: protocol and control information.
     pub vlan: Option<(u16, u16)>,
@@ -55,7 +55,7 @@ impl Default for RxBatch {
 }
 
 impl RxBatch {
-    /// A batch of this many frames may have successors.
+    /// Size of a full batch, after which further frames may be waiting.
     pub const FULL: usize = RX_BATCH;
 
     /// Read one batch of frames; `WouldBlock` if there are none.
@@ -132,8 +132,8 @@ fn read_control(words: &[u64; CONTROL_WORDS], length: usize, received: &mut Rece
     let mut header: libc::msghdr = unsafe { zeroed() };
     header.msg_control = words.as_ptr().cast_mut().cast();
     header.msg_controllen = length.min(size_of::<[u64; CONTROL_WORDS]>());
-    // SAFETY: the CMSG macros walk within msg_controllen bytes of an aligned buffer the kernel filled; payloads are read
-    // unaligned and only if the message says that it is long enough.
+    // SAFETY: the CMSG macros walk within msg_controllen bytes of an aligned buffer that the kernel has filled;
+    // payloads are read unaligned and only if the message says that it is long enough.
     unsafe {
         let mut message = libc::CMSG_FIRSTHDR(&header);
         while let Some(found) = message.as_ref() {

@@ -8,7 +8,7 @@ pub const FIN: u8 = 0x01;
 pub const PSH: u8 = 0x08;
 pub const ACK: u8 = 0x10;
 
-/// A range of a TCP stream or a row of datagrams, before framing.
+/// A range of a TCP stream or a sequence of datagrams, before framing.
 #[derive(Debug, Clone)]
 pub struct Stream {
     pub vlan: bool,
@@ -25,7 +25,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// A plain IPv4 TCP stream with timestamps, as in bulk transfers.
+    /// An ordinary IPv4 TCP stream with timestamps, as in bulk transfers.
     pub fn tcp4(payload: Vec<u8>, mss: usize) -> Stream {
         Stream {
             vlan: false,
@@ -84,7 +84,7 @@ impl Stream {
         )
     }
 
-    /// Packet `index` as a network card with segmentation offload would send it, its checksum left partial.
+    /// Packet `index` as a network card with segmentation offload would send it, but with a partial checksum.
     pub fn packet(&self, index: usize) -> Vec<u8> {
         let start = index * self.mss;
         let end = (start + self.mss).min(self.payload.len());
@@ -162,7 +162,7 @@ impl Stream {
         ones_complement(&pseudo)
     }
 
-    /// `packet(index)` with its checksum completed, as without offload.
+    /// `packet(index)` with a complete checksum, as without offload.
     pub fn completed_packet(&self, index: usize) -> Vec<u8> {
         let mut b = self.packet(index);
         let sum = !ones_complement(&b[self.l4()..]);
@@ -172,7 +172,7 @@ impl Stream {
     }
 }
 
-/// The sum of RFC 1071, written the slow way.
+/// The sum of RFC 1071, computed word by word.
 pub fn ones_complement(bytes: &[u8]) -> u16 {
     let mut sum = 0u32;
     for pair in bytes.chunks(2) {
@@ -188,7 +188,7 @@ pub fn frame(parts: (VnetHeader, Vec<u8>)) -> Frame {
         .expect("built frames have an Ethernet header")
 }
 
-/// A frame that is not IP, of exactly `len` bytes, starting with `mark` where the addresses are.
+/// A frame of exactly `len` bytes that is not IP, with `mark` in place of the addresses.
 pub fn opaque(mark: u64, len: usize) -> Frame {
     let mut bytes = vec![0; len];
     bytes[..8].copy_from_slice(&mark.to_be_bytes());

@@ -1,4 +1,5 @@
-//! A client and a server namespace joined by the emulator in a third. Needs root and iproute2; everything is removed on drop.
+//! A client and a server namespace, joined by the emulator in a third namespace. Needs root and iproute2; all objects
+//! are removed on drop.
 #![allow(dead_code)] // each test binary uses a part
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -18,7 +19,7 @@ pub const CLIENT: &str = "10.99.0.1";
 pub const SERVER: &str = "10.99.0.2";
 pub const SERVER_V6: &str = "fd99::2";
 
-/// Timeout of any step; generous, for machines under load.
+/// Timeout of any step; long, because the machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -42,7 +43,7 @@ pub fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = condition() {
             return found;
         }
-        assert!(Instant::now() < end, "waited in vain for {what}");
+        assert!(Instant::now() < end, "timed out waiting for {what}");
         thread::sleep(Duration::from_millis(20));
     }
 }
@@ -101,7 +102,7 @@ impl Drop for Namespace {
 pub struct Process(pub Child);
 
 impl Process {
-    /// Send SIGTERM if the process still runs: after wait, its id may belong to another process.
+    /// Send SIGTERM if the process still runs. After `wait`, its id may belong to another process.
     pub fn terminate(&mut self) {
         if matches!(self.0.try_wait(), Ok(None)) {
             let _ = Command::new("kill").arg(self.0.id().to_string()).status();
@@ -189,7 +190,7 @@ pub fn command(namespace: &Namespace, arguments: &str) -> Command {
     command
 }
 
-/// Client and server with addresses of one subnet, and a third namespace with the inner ends `wa` and `wb`.
+/// Client and server with addresses of one subnet, and a third namespace with the emulator's interfaces `wa` and `wb`.
 pub struct World {
     pub client: Namespace,
     pub server: Namespace,
@@ -224,7 +225,7 @@ impl World {
         Emulator::start(&self.wan, &format!("--link A=wa,B=wb,{link}"))
     }
 
-    /// Smallest round trip of `count` pings in milliseconds, if any came back.
+    /// Smallest round trip of `count` pings in milliseconds, or `None` without a reply.
     pub fn ping(&self, count: u32) -> Option<f64> {
         let line = format!(
             "ip netns exec {} ping -c {count} -i 0.1 -W 1 {SERVER}",
@@ -255,13 +256,13 @@ impl World {
         serde_json::from_str(&text).unwrap()
     }
 
-    /// Send `size` pseudo-random bytes from client to server and back; panics if one differs.
+    /// Send `size` pseudo-random bytes from client to server and back; panics if any byte differs.
     pub fn echo(&self, server: &str, size: usize) {
         echo(&self.client, &self.server, server, size);
     }
 }
 
-/// Byte `i` of the test pattern, without a period that could hide a lost or duplicated packet.
+/// The test pattern, without a period that could hide a lost or duplicated packet.
 fn pattern(size: usize) -> Vec<u8> {
     let mut state = 0x2545_f491_4f6c_dd1du64;
     let mut bytes = Vec::with_capacity(size + 8);
@@ -275,7 +276,7 @@ fn pattern(size: usize) -> Vec<u8> {
     bytes
 }
 
-/// Send `size` bytes from one namespace to `server` in the other, and back, checking both.
+/// Send `size` bytes from one namespace to `server` in the other namespace and back, and check both directions.
 pub fn echo(client: &Namespace, server_side: &Namespace, server: &str, size: usize) {
     let address: SocketAddr = (server.parse::<IpAddr>().unwrap(), 7000).into();
     let (ready, listening) = std::sync::mpsc::channel();
@@ -299,7 +300,10 @@ pub fn echo(client: &Namespace, server_side: &Namespace, server: &str, size: usi
     });
     assert!(
         sending.join().unwrap(),
-        "what came back is not what was sent"
+        "the returned bytes differ from the sent bytes"
     );
-    assert!(serving.join().unwrap(), "what arrived is not what was sent");
+    assert!(
+        serving.join().unwrap(),
+        "the received bytes differ from the sent bytes"
+    );
 }
