@@ -1,32 +1,32 @@
 #!/usr/bin/env bash
-# Keeps flow entries and groups over a restart of Open vSwitch, which by itself begins with none.
+# Preserves flow entries and groups over a restart of Open vSwitch, which itself starts without any.
 #
-#   flows.sh save FOLDER      writes down what all bridges have; FOLDER is replaced as a whole or not at all
-#   flows.sh hold FOLDER      before ovs-vswitchd starts: if FOLDER holds something that is not too old, nothing is forwarded anew and
-#                             no controller is called until `release`
-#   flows.sh restore FOLDER   after it started: installs what was written down
-#   flows.sh release          lets it forward and call its controllers, whatever came before
+#   flows.sh save FOLDER      saves entries and groups of all bridges; FOLDER is replaced atomically
+#   flows.sh hold FOLDER      before the start of ovs-vswitchd: if FOLDER is not too old, the switch forwards no new flows and
+#                             connects to no controller until `release`
+#   flows.sh restore FOLDER   after the start: installs the saved entries and groups
+#   flows.sh release          lets the switch forward and connect to its controllers, in any case
 #
 # Environment:
-#   OVS_RUNDIR   where the sockets db.sock and BRIDGE.mgmt are (default /run/openvswitch)
+#   OVS_RUNDIR   folder of the sockets db.sock and BRIDGE.mgmt (default /run/openvswitch)
 #
-# Why it takes four steps: ovs-vswitchd forgets a bridge's entries when its first controller is configured, and while
-# flow-restore-wait is set, which keeps the cache of the kernel's datapath forwarding, it has none configured. So the controllers
-# are given an address where nobody is, that they count but do not call; the wait is ended; entries are installed; and then the
-# controllers get their addresses back and find the entries there.
+# Reason for the four steps: ovs-vswitchd drops a bridge's entries when it configures the bridge's first controller. While
+# flow-restore-wait is set, which keeps the cache of the kernel's datapath forwarding, it configures no controller. So `hold` gives
+# the controllers addresses at which no process listens. `restore` ends the wait, which configures these controllers without a
+# connection, and installs the entries. `release` gives the controllers their own addresses back, and they find the entries.
 #
-# Entries keep their cookies and timeouts, which begin anew: a lease of some seconds lasts that much longer. Ports keep their
-# numbers, since the database remembers them.
+# Entries keep their cookies and timeouts. The timeouts start again, so a lease of some seconds is prolonged by the restart. Ports keep
+# their numbers, since the database stores them.
 set -euo pipefail
 
 rundir=${OVS_RUNDIR:-/run/openvswitch}
-# A restart that took longer than this met other sessions than those that the entries were for.
+# Maximum age of saved entries: after a longer restart, their sessions have changed.
 readonly MAX_AGE_S=300
-# Longest wait for one answer of a daemon, and for a bridge to be there again after a start.
+# Maximum wait for an answer of a daemon, and for a bridge to exist after a start.
 readonly ANSWER_S=5
 readonly BRIDGE_S=10
 readonly OPENFLOW=OpenFlow13
-# sos-node leaves a switch alone that has this mark, for as long as it is patient.
+# sos-node does not change a switch with this mark, up to a time limit.
 readonly MARK=sos-restoring
 readonly SAVED_TARGET=external_ids:sos-target
 
@@ -40,15 +40,15 @@ ofctl() {
 
 save() {
     local folder=$1 bridge bridges
-    # One at a time: a planned stop does not wait for the next regular turn.
+    # Lock: a planned stop saves, too, without waiting for the next regular save.
     exec 9>"$folder.lock"
     flock --wait $ANSWER_S 9
     rm -rf "$folder.new" "$folder.old"
     mkdir -p "$folder.new"
-    # By way of a variable: an error inside of a `for` would pass for a switch without bridges.
+    # Use a variable: an error within the `for` line would look like a switch without bridges.
     bridges=$(vsctl list-br)
     for bridge in $bridges; do
-        # The first line of an answer is its header; what follows is what add-groups and add-flows read.
+        # Remove the first line of an answer, its header; add-groups and add-flows read the other lines.
         ofctl dump-groups "$bridge" | sed '/^OFPST_/d' >"$folder.new/$bridge.groups"
         ofctl dump-flows "$bridge" --no-names --no-stats | sed '/^OFPST_/d' >"$folder.new/$bridge.flows"
     done
@@ -64,9 +64,9 @@ hold() {
         return 0
     fi
     age=$(($(date +%s) - $(stat -c %Y "$folder")))
-    # A folder of a time to come was written by a clock that was ahead.
+    # A negative age means that the clock was ahead when the folder was written.
     if ((age < 0 || age > MAX_AGE_S)); then
-        echo "flows.sh: $folder is $age s old and is left aside; the limit is $MAX_AGE_S s" >&2
+        echo "flows.sh: $folder is ignored: it is $age s old, the limit is $MAX_AGE_S s" >&2
         decline
         return 0
     fi
@@ -81,14 +81,14 @@ hold() {
     vsctl --no-wait "${command[@]}"
 }
 
-# Nothing will be restored. A run that died before its `release` has left marks, by which a later one would install what is too old.
+# Restore nothing. Remove the marks of a run that died before its `release`: a later run would otherwise install entries that are too old.
 decline() {
     if held; then release; fi
 }
 
 held() { [[ -n $(vsctl --no-wait --if-exists get Open_vSwitch . "external_ids:$MARK") ]]; }
 
-# Whether a bridge answers before the wait is over.
+# True if a bridge answers within the time limit.
 answers() {
     local bridge=$1 end=$((SECONDS + BRIDGE_S))
     until ofctl show "$bridge" >/dev/null 2>&1; do
@@ -105,15 +105,15 @@ restore() {
         vsctl --no-wait br-exists "$bridge" || continue
         answers "$bridge" && bridges+=("$bridge")
     done
-    # Returns when ovs-vswitchd has done it, and with it forgotten what entries there were.
+    # ovs-vsctl returns after ovs-vswitchd has applied the change and has dropped all entries.
     vsctl remove Open_vSwitch . other_config flow-restore-wait
     for bridge in "${bridges[@]}"; do
-        # Groups first, because entries name them; and entries whatever became of the groups.
+        # Groups first, because entries refer to them. Entries are added even if the groups fail.
         whole=true
         ofctl add-groups "$bridge" "$folder/$bridge.groups" || whole=false
         ofctl add-flows "$bridge" "$folder/$bridge.flows" || whole=false
         if ! $whole; then
-            echo "flows.sh: the entries of $bridge are not complete; controllers and sos-node install theirs when they come" >&2
+            echo "flows.sh: the entries of $bridge are incomplete; controllers and sos-node install their entries later" >&2
             status=1
         fi
     done
@@ -129,7 +129,7 @@ release() {
         [[ -z $target ]] || command+=(-- set Controller "$row" "target=$target" -- remove Controller "$row" external_ids sos-target)
     done
     vsctl --no-wait "${command[@]}"
-    # A node whose switch still waits forwards nothing, so it is looked at.
+    # Verify the result, because a node whose switch still waits does not forward.
     [[ -z $(vsctl --no-wait --if-exists get Open_vSwitch . other_config:flow-restore-wait) ]]
 }
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Loads modules of the node's kernel, before its switch starts. For an init container of its own: nothing else of SOS may load any.
+# Loads modules of the node's kernel before its switch starts. Runs in a separate init container: no other part of SOS may load modules.
 #
 #   modules.sh [--want MODULE | --need MODULE]...
 #
-# A module that is there already is left alone. One that is wanted and cannot be loaded is named, with what is missing without it, and
-# passed over: Open vSwitch in user space needs none. One that is needed and cannot be loaded ends this with status 1, after all others.
+# A loaded module is not changed. If a wanted module cannot be loaded, the script prints its name and the missing function, and continues:
+# Open vSwitch in user space needs no module. If a needed module cannot be loaded, the script exits with status 1 after all other modules.
 #
-# Needs the capability SYS_MODULE and the node's /lib/modules. The node's /etc/modprobe.d is not seen: a module that is kept from loading
-# there is loaded here.
+# Needs the capability SYS_MODULE and the node's /lib/modules. The node's /etc/modprobe.d is not mounted, so this script also loads a module
+# that the node's configuration excludes.
 set -euo pipefail
 
 usage() {
@@ -18,12 +18,12 @@ usage() {
 without() {
     case $1 in
     openvswitch) echo "the bridge forwards in user space, unless spec.datapath.type of its SosSite is System" ;;
-    vxlan) echo "tunnels between nodes of Overlay sites cannot be made" ;;
-    *) echo "what needs it does not work" ;;
+    vxlan) echo "tunnels between nodes of Overlay sites cannot be created" ;;
+    *) echo "functions that need it do not work" ;;
     esac
 }
 
-# Prints what became of it; fails if the kernel does not have it afterwards.
+# Prints the result of loading a module; fails if the kernel does not have the module afterwards.
 load() {
     local module=$1 said
     if [[ -d /sys/module/$module ]]; then
@@ -38,7 +38,7 @@ load() {
 
 missing=()
 while (($# > 0)); do
-    # A name, and no option of modprobe's.
+    # Accept only a module name, not an option of modprobe.
     [[ $# -ge 2 && $2 =~ ^[a-zA-Z0-9_]+$ ]] || usage
     case $1 in
     --want) load "$2" || true ;;
@@ -48,6 +48,6 @@ while (($# > 0)); do
     shift 2
 done
 if ((${#missing[@]} > 0)); then
-    echo "modules.sh: needed, and not there: ${missing[*]}. Load it on the node, or set spec.datapath.type of the SosSite to Auto" >&2
+    echo "modules.sh: needed but not loaded: ${missing[*]}. Load it on the node, or set spec.datapath.type of the SosSite to Auto" >&2
     exit 1
 fi

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs Open vSwitch's two daemons in the foreground until one of them ends or we are told to.
+# Runs the two daemons of Open vSwitch in the foreground until one of them exits or the script receives SIGTERM or SIGINT.
 #
 #   start.sh [RUNDIR]
 #
@@ -7,28 +7,28 @@
 #   OVS_RUNDIR          sockets and pid files, if no RUNDIR is given (default /run/openvswitch)
 #   OVS_DBDIR           folder of the database conf.db (default: RUNDIR)
 #   OVS_USERSPACE_TSO   true or false: segmentation offload of the datapath in user space (default true). Packets keep
-#                       their checksums only if nothing but MAC addresses is rewritten; sos-node switches the ports' own
-#                       offloads off where the node-config does not want this one. Read by ovs-vswitchd at its start only.
+#                       correct checksums only if no fields except MAC addresses are rewritten. If the node-config does not
+#                       expect this offload, sos-node disables the ports' own offloads. ovs-vswitchd reads it only at its start.
 #   OVS_HANDLERS        threads that look up the first packet of a flow (default 2)
-#   OVS_REVALIDATORS    threads that check flows of the datapath again (default 1)
-#   OVS_BUFFERS         library that gives the ports of the datapath in user space room for bursts, and keeps the size of TCP
-#                       segments (buffers/, default /usr/local/lib/libsos_ovs_buffers.so); without it they have what the kernel
-#                       gives every socket, and segments are cut by the port's MTU (docs/adr/0043)
+#   OVS_REVALIDATORS    threads that revalidate flows of the datapath (default 1)
+#   OVS_BUFFERS         library that enlarges the receive buffers of the user-space datapath's ports, and keeps the size of TCP
+#                       segments (buffers/, default /usr/local/lib/libsos_ovs_buffers.so). Without it ports have the kernel's
+#                       default buffer, and segments are cut by the port's MTU (docs/adr/0043)
 #   OVS_LOG_LEVEL       emer, err, warn, info or dbg (default info)
 #
-# Flow entries and groups are kept in RUNDIR/flows (flows.sh): written down every ten seconds and before a planned stop, and back
-# before a controller is called.
+# Flow entries and groups are stored in RUNDIR/flows (flows.sh). They are saved every ten seconds and before a planned stop, and
+# restored before the switch connects to a controller.
 #
-# The log goes to standard error, whose size is bounded by whoever collects it; nothing is written to log files.
+# The log goes to standard error, whose collector bounds its size; there are no log files.
 # SIGTERM ends both daemons; bridges, ports and tunnel devices stay in the database and in the kernel.
 set -euo pipefail
 
 rundir=${1:-${OVS_RUNDIR:-/run/openvswitch}}
 dbdir=${OVS_DBDIR:-$rundir}
 tso=${OVS_USERSPACE_TSO:-true}
-# Open vSwitch starts a thread per core otherwise: on a machine with many, dozens that are woken for what one or two do, each with a
-# stack and an arena of its own. A site's bridge carries few flows, long ones. A datapath in the kernel that hands packets over per core
-# keeps its own number of handlers; that of revalidators counts in any case.
+# By default Open vSwitch starts a thread per core. On a machine with many cores, these are dozens of threads for the work of one or two,
+# each with its own stack and memory arena. A site's bridge carries few but long flows. A kernel datapath with per-core upcalls ignores
+# the number of handlers; the number of revalidators always applies.
 handlers=${OVS_HANDLERS:-2}
 revalidators=${OVS_REVALIDATORS:-1}
 buffers=${OVS_BUFFERS:-/usr/local/lib/libsos_ovs_buffers.so}
@@ -38,9 +38,9 @@ database=$dbdir/conf.db
 socket=unix:$rundir/db.sock
 flows=$rundir/flows
 keep_flows=$(dirname "$(readlink -f "$0")")/flows.sh
-# So often entries are written down: a daemon that is killed loses what came after.
+# Interval at which entries are saved: a killed daemon loses later entries.
 readonly KEEP_EVERY_S=10
-# Longest wait for entries to be put back. Then the switch forwards without them: what is missing, others install.
+# Maximum time to restore entries. After that the switch forwards without them; sos-node and controllers install missing entries.
 readonly RESTORE_S=20
 log=(-vconsole:"$level" -vsyslog:off -vfile:off -vPATTERN:console:'%D{%Y-%m-%dT%H:%M:%S.###Z}|%A|%c|%p|%m')
 
@@ -61,11 +61,11 @@ done
 
 export OVS_RUNDIR=$rundir OVS_DBDIR=$dbdir
 mkdir -p "$rundir" "$dbdir"
-# What daemons of an earlier container left: their pids mean other processes here, their sockets nobody.
+# Remove files of an earlier container's daemons: their pids belong to other processes here, and their sockets to no process.
 rm -f "$rundir"/ovsdb-server.{pid,ctl} "$rundir"/ovs-vswitchd.{pid,ctl} "$rundir"/db.sock "$rundir"/*.mgmt "$rundir"/*.snoop
 
 if [[ ! -e $database ]]; then
-    # Made aside, so that a container stopped in between leaves no half a database.
+    # Created under another name first, so that a container stopped meanwhile leaves no partial database.
     rm -f "$database.new" && ovsdb-tool create "$database.new" "$schema" && mv "$database.new" "$database"
 elif [[ $(ovsdb-tool needs-conversion "$database" "$schema") == yes ]]; then
     ovsdb-tool convert "$database" "$schema"
@@ -73,7 +73,7 @@ fi
 
 database_pid='' switch_pid='' keeper_pid=''
 
-# Without this the node forwards nothing, so it is tried again.
+# Retried, because without the release the node does not forward.
 release() {
     local try
     for try in 1 2 3 4 5; do
@@ -88,11 +88,11 @@ release() {
 
 keep() {
     while sleep $KEEP_EVERY_S; do
-        "$keep_flows" save "$flows" || echo "start.sh: the entries were not written down" >&2
+        "$keep_flows" save "$flows" || echo "start.sh: the entries were not saved" >&2
     done
 }
 
-# The switch first: without the database it would only complain.
+# Stop the switch first: without the database it would only log errors.
 stop() {
     local pid
     for pid in $keeper_pid $switch_pid $database_pid; do
@@ -102,7 +102,7 @@ stop() {
 }
 
 planned() {
-    # Of a switch that was told to go while it still waited for its entries there is nothing to write down.
+    # There are no entries to save if the switch still waits for its own entries.
     [[ -z $keeper_pid ]] || timeout $RESTORE_S "$keep_flows" save "$flows" || true
     stop
     exit 0
@@ -124,7 +124,7 @@ fi
 "$keep_flows" hold "$flows" || echo "start.sh: the switch starts without its entries" >&2
 
 if [[ ! -r $buffers ]]; then
-    echo "start.sh: OVS_BUFFERS: there is no $buffers; ports lose bursts of more than some two hundred kilobytes, and segments are cut by their MTU" >&2
+    echo "start.sh: OVS_BUFFERS: $buffers does not exist; ports lose bursts of more than about 200 kilobytes, and segments are cut by the port's MTU" >&2
     buffers=''
 fi
 LD_PRELOAD=$buffers ovs-vswitchd "$socket" --pidfile="$rundir/ovs-vswitchd.pid" --unixctl="$rundir/ovs-vswitchd.ctl" --no-chdir "${log[@]}" &
@@ -138,9 +138,9 @@ fi
 keep &
 keeper_pid=$!
 
-# One without the other is no switch: end both, and let whoever started us start us again.
+# Both daemons are needed: after one has exited, stop the other, so that the container is restarted.
 status=0
 wait -n "$database_pid" "$switch_pid" || status=$?
-echo "start.sh: a daemon ended with status $status" >&2
+echo "start.sh: a daemon exited with status $status" >&2
 stop
 exit 1
