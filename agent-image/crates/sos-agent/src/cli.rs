@@ -43,7 +43,7 @@ pub enum Attach {
 /// Form of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// For people
+    /// Readable text
     Text,
     /// One JSON object a line
     Json,

@@ -37,13 +37,13 @@ pub enum OrderError {
     /// Malformed, wrongly signed or replayed.
     #[error(transparent)]
     Wire(#[from] WireError),
-    /// For another agent.
+    /// The order is for another agent.
     #[error("for another agent")]
     NotForUs,
-    /// A message that only agents send.
+    /// The message is of a type that only agents send.
     #[error("not an order to an agent")]
     WrongDirection,
-    /// Sixteen controllers are known and all have sessions here.
+    /// Sixteen controllers are known, and all of them have sessions or preparations here.
     #[error("too many controllers")]
     TooManyControllers,
 }

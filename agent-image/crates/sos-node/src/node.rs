@@ -105,8 +105,8 @@ pub struct Pass {
     pub errors: Vec<String>,
 }
 
-/// Cheap observation that shows whether a pass is due: Open vSwitch's sockets (a restarted daemon creates new ones) and the
-/// list of devices.
+/// Cheap observation that shows whether a pass is due: Open vSwitch's sockets (a restarted daemon creates new sockets) and the list of
+/// devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fingerprint {
     sockets: Vec<Option<(u64, i64, i64)>>,

@@ -131,7 +131,7 @@ pub struct Link {
 pub struct Offloads {
     /// The sender leaves checksums and segmentation to the device.
     pub tx: bool,
-    /// Received packets are merged into larger ones.
+    /// Received packets are merged into larger packets.
     pub gro: bool,
 }
 

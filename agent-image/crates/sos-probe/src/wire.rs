@@ -62,7 +62,7 @@ pub fn asked(from: &mut impl Read) -> Result<(Direction, u16)> {
     Ok((if head[8] == 1 { Direction::Down } else { Direction::Up }, seconds))
 }
 
-/// Send the other end its address as seen by this end.
+/// Send the peer its address as this end sees it.
 ///
 /// # Errors
 /// The connection's error.
@@ -73,7 +73,7 @@ pub fn tell_address(to: &mut impl Write, address: &str) -> Result<()> {
     to.flush()
 }
 
-/// Read this end's address as seen by the other end.
+/// Read this end's address as the peer sees it.
 ///
 /// # Errors
 /// The connection's error, or the bytes are not an address.

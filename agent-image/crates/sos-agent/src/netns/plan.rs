@@ -10,7 +10,7 @@ use ipnet::Ipv4Net;
 use crate::config::{AgentConfig, Rewrite};
 use crate::netns::nft::MARK;
 
-/// Routing table that delivers marked packets locally, whatever their destination.
+/// Routing table that delivers marked packets locally, independent of their destination.
 pub const LOCAL_TABLE: u32 = 5_345;
 /// Priority of the rule for this table: after the table `local` (0), before `main` (32766).
 const RULE_PRIORITY: u32 = 5_345;

@@ -111,7 +111,7 @@ pub fn datagrams(address: SocketAddrV4) -> io::Result<std::net::UdpSocket> {
 /// UDP socket of a stream port, with buffers for streams over QUIC: the kernel tunes only TCP's buffers by itself.
 ///
 /// # Errors
-/// Error of the kernel, except about the buffers: with smaller ones, bursts lose packets.
+/// Error of the kernel, except about the buffers: with smaller buffers, the socket works but loses packets of bursts.
 pub fn stream_datagrams(address: SocketAddrV4) -> io::Result<std::net::UdpSocket> {
     let socket = datagrams(address)?;
     // Exceeds net.core.rmem_max, which holds only a few packets: needs NET_ADMIN, which the agent has.

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn is_bounded() {
+    fn the_number_of_pending_reports_is_bounded() {
         let now = Instant::now();
         let mut ends = PendingEnds::default();
         let count = u32::try_from(MAX_PENDING_ENDS).unwrap();

@@ -59,7 +59,7 @@ impl ServerLegs {
 
     /// Takes the connection of a session that begins, if there is one for this peer and flow.
     pub fn take(&mut self, session: SessionUuid, opener: (AgentId, FlowKey)) -> Option<TcpStream> {
-        // For an ordered connection, the preparation has already been compared.
+        // For an ordered connection, peer and flow have already been compared with the preparation.
         if self.legs.get(&session)?.asker.is_some_and(|asker| asker != opener) {
             return None;
         }

@@ -28,7 +28,7 @@ fn a_server_that_refuses_resets_the_client() {
 }
 
 #[test]
-fn an_unreachable_server_resets_the_client_and_is_plain_for_a_while() {
+fn an_unreachable_server_resets_the_client_and_is_temporarily_plain() {
     let lab = Lab::new();
     let (near, _far) = lab.agents();
     // The egress agent uses its kernel's timeout; this setting shortens it from 127 s to 3 s.
@@ -49,7 +49,7 @@ fn an_unreachable_server_resets_the_client_and_is_plain_for_a_while() {
 }
 
 #[test]
-fn a_syn_lost_on_its_way_to_the_server_costs_a_second_and_no_connection() {
+fn a_syn_lost_before_the_server_delays_the_connection_by_a_second() {
     let lab = Lab::new();
     let (near, _far) = lab.agents();
     let nft = format!("ip netns exec {} nft", lab.ns("server"));
@@ -110,7 +110,7 @@ fn killing_the_ingress_agent_resets_both_ends_and_new_connections_are_plain() {
 }
 
 #[test]
-fn killing_the_ingress_agent_makes_new_connections_plain_at_once() {
+fn killing_the_ingress_agent_makes_new_connections_plain_immediately() {
     let lab = Lab::new();
     let (mut near, far) = lab.agents();
     let reply = content(2, 1_000);
