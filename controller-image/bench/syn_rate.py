@@ -1,8 +1,9 @@
 """Reactive set-ups per second of CPU time: `python controller-image/bench/syn_rate.py [SYNS [EGRESS [AUDIT]]]`.
 
-Whole sessions: SYN, two Prepares and entries with their barriers on the ingress switch and the EGRESS ones (1), two Readys, the SYN
-released, two Ended and their acknowledgements, entries deleted. All work of the controller between the bytes from a switch and the bytes to
-it is counted; that of switches and agents is not. With AUDIT 1 also the audit records, written to standard error as JSON.
+Each set-up is a whole session: SYN; two Prepare orders; entries with their barriers on the ingress switch and on EGRESS (1) egress
+switches; two Ready orders; release of the SYN; two Ended orders with acknowledgements; deletion of the entries. The measured time covers
+all work of the controller, from the bytes of a switch to the bytes sent to it, but no work of switches and agents. AUDIT 1 adds the audit
+records, written to standard error as JSON.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from sos_controller.core.wire.packets import ethertype
 from sos_controller.openflow import flow_mods, ofp
 
 STEP_S = 0.0002  # between two SYNs, on the world's clock
-BEACONS_EVERY = 2500  # SYNs: half a second; agents that say nothing are gone
+BEACONS_EVERY = 2500  # in SYNs: half a second; without beacons the agents would expire
 
 
 class Meter:
-    """Runs events as the receive loop does, and times that only."""
+    """Handle events as the receive loop does, and time nothing else."""
 
     def __init__(self, world: World, egress: int) -> None:
         self.world, self.engine, self.egress, self.spent = world, world.engine, egress, 0.0
@@ -72,7 +73,7 @@ def one(meter: Meter, index: int) -> None:
     world, before = meter.world, meter.spent
     frame = syn_frame(10 << 24 | 11 + index % 97, 10 << 24 | 139, 1024 + index % 60000, 5001, isn=index)
     commands = meter.message(world.west, packet_in(world.punt_cookie, 3, frame))
-    # without the ARP request that looks up the server on the first SYN
+    # The first SYN also causes an ARP request that looks up the server; it is no Prepare
     prepares = [c for c in commands if isinstance(c, PacketOut) and ethertype(c.data) == ETH_IPV4]
     asked = [apply for c in commands if isinstance(c, Barrier) for apply in one_by_one(c)]
     assert (len(prepares), len(asked)) == (2, 1 + meter.egress), commands
@@ -89,7 +90,7 @@ def one(meter: Meter, index: int) -> None:
 
 
 def wide(egress: int) -> World:
-    """A world whose eastern site has this many datapaths, so that the egress entry goes to all of them."""
+    """Return a world whose eastern site has `egress` datapaths, all of which get the egress entry."""
     made = document()
     more = [0x2000000000100 + number for number in range(1, egress)]
     made["sites"][1]["datapaths"] += [{"dpid": f"{dpid:016x}", "name": f"far{dpid & 0xFF}", "forwarding": "Node"} for dpid in more]

@@ -1,4 +1,4 @@
-"""controller-config documents made from bytes: whole texts, or a valid document with values exchanged at random places."""
+"""controller-config documents made from bytes: whole texts, or a valid document with values replaced at random places."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ VECTORS = Path(__file__).resolve().parents[2] / "spec" / "vectors" / "config"
 TEXTS = [path.read_bytes() for path in sorted((VECTORS / "controller").glob("*.json"))]
 SCHEMA = jsonschema.Draft202012Validator(json.loads((VECTORS.parents[1] / "controller-config.schema.json").read_text()))
 SCHEMA_EACH = 8
-"""The schema is asked about each eighth document that is taken: it needs many times as long as the parser."""
+"""Validate one in eight accepted documents against the schema: validation takes many times as long as parsing."""
 MAX_CHANGES = 4
 STOP = 192
 MAX_ITEMS = 64
-"""A list longer than this is not multiplied again."""
+"""Maximum length of a list that is still multiplied."""
 VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 65535, 65536, 2**31, 2**63, 2**64, 10**40, 100, 101),
     *("", "x", "x" * 300, "\ud800", "\x00", "é", "east", "west", "Controller", "OpenFlow", "Proactive", "Observe"),
@@ -36,8 +36,8 @@ VALUES: tuple[Any, ...] = (
 
 
 def document(data: bytes) -> None:
-    """A document is refused with the path of what is wrong, or taken; one that is taken is
-    what the schema says, can be put in force, and is the same again.
+    """Check that a document is refused with an error message or accepted. An accepted document conforms to the schema, can be put in
+    force, and parses to the same value after it is serialized again.
     """
     if not data:
         return
@@ -57,7 +57,7 @@ def document(data: bytes) -> None:
 
 
 def _made(data: bytes) -> bytes:
-    """A good document with changes, hash put right. Of each change the first byte says what, the others say where."""
+    """Return a valid document with changes and a correct hash. The first byte of a change selects its kind, the other bytes its place."""
     made, said = json.loads(TEXTS[len(data) % len(TEXTS)]), iter(data)
     for how in itertools.islice(said, MAX_CHANGES):
         place = _place(made, said)
@@ -71,7 +71,7 @@ def _made(data: bytes) -> bytes:
 
 
 def _place(holder: Any, way: Iterator[int]) -> tuple[Any, Any] | None:
-    """Something that has a place in a document: down a byte per level to what holds nothing, or until a byte of 192 and more."""
+    """Return a container and a key in it. Each byte selects a child, until the child is no container or the byte is STOP or more."""
     while holder:
         byte = next(way, 0)
         keys = list(holder) if isinstance(holder, dict) else range(len(holder))

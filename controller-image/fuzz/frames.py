@@ -1,6 +1,6 @@
-"""A second parser of hosts' packets, straight from the RFCs: slow, and written without looking at `core.wire.packets`.
+"""Second parser of hosts' packets: slow, written from the RFCs and independently of `core.wire.packets`.
 
-`None` means that the frame holds nothing of the kind. Each function documents the result that the fuzzer compares with it.
+Functions return `None` if the frame has no packet of their kind. Docstrings name the fields that the fuzzer compares.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ ETHERTYPE_IPV4, ETHERTYPE_ARP = 0x0800, 0x0806
 
 
 def ipv4(frame: bytes) -> tuple[int, int, int, bytes] | None:
-    """Protocol, source, destination and what follows the header of an unfragmented IPv4 packet (RFC 791, 3.1)."""
+    """Return protocol, source, destination and payload of an unfragmented IPv4 packet (RFC 791, 3.1)."""
     if len(frame) < 14 + 20 or struct.unpack_from("!H", frame, 12)[0] != ETHERTYPE_IPV4:
         return None
     version_ihl, _, _, _, flags_offset, _, protocol, _, source, destination = struct.unpack_from("!BBHHHBBHII", frame, 14)
@@ -24,7 +24,7 @@ def ipv4(frame: bytes) -> tuple[int, int, int, bytes] | None:
 
 
 def syn(frame: bytes) -> tuple[str, str, int, int, int] | None:
-    """Addresses, ports and sequence number of a segment with SYN and none of FIN, RST, ACK (RFC 9293, 3.1)."""
+    """Return addresses, ports and sequence number of a segment with SYN and none of FIN, RST, ACK (RFC 9293, 3.1)."""
     packet = ipv4(frame)
     if packet is None or packet[0] != 6 or len(packet[3]) < 20:
         return None
@@ -36,7 +36,7 @@ def syn(frame: bytes) -> tuple[str, str, int, int, int] | None:
 
 
 def option_kinds(frame: bytes) -> list[int] | None:
-    """Kinds of a segment's TCP options in order (RFC 9293, 3.2); None when the header or an option does not fit."""
+    """Return the kinds of a segment's TCP options in order (RFC 9293, 3.2), or None if the header or an option exceeds the segment."""
     packet = ipv4(frame)
     assert packet is not None
     segment = packet[3]
@@ -58,7 +58,7 @@ def option_kinds(frame: bytes) -> list[int] | None:
 
 
 def datagram(frame: bytes) -> tuple[str, str, int, int, bytes] | None:
-    """Addresses, ports and payload of a UDP datagram that is whole (RFC 768)."""
+    """Return addresses, ports and payload of a complete UDP datagram (RFC 768)."""
     packet = ipv4(frame)
     if packet is None or packet[0] != 17 or len(packet[3]) < 8:
         return None
@@ -70,7 +70,7 @@ def datagram(frame: bytes) -> tuple[str, str, int, int, bytes] | None:
 
 
 def arp(frame: bytes) -> tuple[int, bytes, str, str] | None:
-    """Operation, sender's addresses and target address of ARP for IPv4 over Ethernet (RFC 826)."""
+    """Return operation, sender's addresses and target address of ARP for IPv4 over Ethernet (RFC 826)."""
     if len(frame) < 14 + 28 or struct.unpack_from("!H", frame, 12)[0] != ETHERTYPE_ARP:
         return None
     hardware, protocol, hlen, plen, operation = struct.unpack_from("!HHBBH", frame, 14)

@@ -1,6 +1,6 @@
 """Stateful targets: the receive loop of a switch's connection, and a whole engine that receives hosts' packets.
 
-State is thrown away at intervals, so that each finding is reproduced by its own input.
+State is discarded at intervals, so that an input reproduces its finding by itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sos_controller.core.types import DatapathId, PortNo
 from sos_controller.core.wire import keys
 from sos_controller.openflow import ofp
 from sos_controller.openflow.connection import SwitchConnection
-from sos_controller.openflow.framework import start_handshake  # first: it patches what the others use
+from sos_controller.openflow.framework import start_handshake  # imported first: it patches modules that later imports use
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 from controller_world import World
@@ -29,13 +29,13 @@ CASES_PER_LIFE = 2_000
 
 
 class Told:
-    """Reports of a connection to its controller. Consecutive barrier replies are one event or several, depending on the reads."""
+    """Recorder of a connection's reports to its controller. The reads determine whether consecutive barrier replies are one event."""
 
     def __init__(self) -> None:
         self.said: list[tuple[Any, ...]] = []
 
     def barrier_replies(self, _connection: SwitchConnection, tokens: tuple[int, ...]) -> None:
-        """Each barrier by itself."""
+        """Record each barrier by itself, however the reads group them."""
         self.said += (("barrier_reply", token) for token in tokens)
 
     def __getattr__(self, what: str) -> Any:
@@ -43,7 +43,7 @@ class Told:
 
 
 class Streams:
-    """One connection, put back to a state before each case. Its socket is never connected: nothing is sent."""
+    """One connection, reset to a chosen state before each case. Its socket is never connected, so nothing is sent."""
 
     def __init__(self) -> None:
         start_handshake()
@@ -53,7 +53,7 @@ class Streams:
         self._fresh = dict(self._connection.__dict__)
 
     def stream(self, data: bytes) -> None:
-        """Handle a switch's bytes the same however they are cut; the connection ends by WireError or not at all."""
+        """Check that the result does not depend on how a switch's bytes are split, and that only WireError ends the connection."""
         if not data:
             return
         state = (HANDSHAKE_DISPATCHER, CONFIG_DISPATCHER, MAIN_DISPATCHER)[data[0] % 3]
@@ -87,14 +87,14 @@ def _without_transactions(sent: bytes) -> bytes:
 
 
 class Network:
-    """An engine in a converged network; hosts and agents' ports send it frames."""
+    """An engine in a converged network. Ports of hosts and agents send frames to it."""
 
     def __init__(self) -> None:
         self._world: World | None = None
         self._cases = 0
 
     def engine(self, data: bytes) -> None:
-        """Any frame at any port is dealt with; tables stay within what the configuration and their bounds allow."""
+        """Check that any frame at any port is handled, and that tables stay within the configuration and their bounds."""
         if len(data) < 2:
             return
         world = self._world
@@ -109,18 +109,18 @@ class Network:
         world.delivered.clear()
         world.do(PacketIn(DatapathId(switch), PortNo(data[1] % 7), cookie, frame))
         state = world.engine.state
-        assert {a.agent_id for a in state.agents.all()} <= {a.id for a in world.agents.values()}, "only who has the key is an agent"
+        assert {a.agent_id for a in state.agents.all()} <= {a.id for a in world.agents.values()}, "only holders of the key are agents"
         assert all(len(h.addresses) <= MAX_ADDRESSES for h in state.hosts.all()[:8])
         assert len(state.hosts) <= CASES_PER_LIFE + 8 and len(state.counters) < 256
 
 
 def stateful() -> dict[str, Callable[[bytes], None]]:
-    """The targets of this file by name."""
+    """Return the targets of this file by name."""
     return {"stream": Streams().stream, "engine": Network().engine}
 
 
 def _signed(world: World, frame: bytes) -> bytes:
-    """A datagram with the tag of the agent it names put right, as only that agent can."""
+    """Return the datagram with a valid tag of the agent that it names; in reality only that agent can make the tag."""
     by_id = {a.id: a for a in world.agents.values()}
     agent = by_id.get(frame[42 + 16 : 42 + 32])  # type: ignore[call-overload]
     if agent is None or len(frame) < 42 + 64 + keys.TAG_BYTES:

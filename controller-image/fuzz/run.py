@@ -1,7 +1,7 @@
 """Fuzz one target: `run.py TARGET [FILE ...]` with the arguments of libFuzzer, for example `run.py beacon -runs=1000000 -seed=1`.
 
-With files, each is run once. Coverage of the controller guides the inputs (Atheris over libFuzzer); an input that raises, takes longer than
-libFuzzer's `-timeout` or more memory than its `-rss_limit_mb` is written to a file, which reproduces it.
+If files are given, each is run once. Coverage of the controller guides the inputs (Atheris over libFuzzer). An input that raises an
+exception, or exceeds libFuzzer's `-timeout` or `-rss_limit_mb`, is written to a file, which reproduces the failure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def function(name: str) -> Callable[[bytes], None]:
-    """A target, with the controller instrumented; Ryu and the engine are loaded for those that need them only."""
+    """Return a target, with the controller instrumented. Load Ryu and the engine only for targets that need them."""
     sys.path[:0] = [str(HERE), str(HERE.parent / "tests")]
     with atheris.instrument_imports(include=["sos_controller"]):
         import targets
@@ -34,7 +34,7 @@ def function(name: str) -> Callable[[bytes], None]:
 
 
 def main() -> None:
-    """Fuzz until libFuzzer has enough."""
+    """Fuzz until libFuzzer stops."""
     target = function(sys.argv[1])
     atheris.Setup([sys.argv[0], *sys.argv[2:]], target)
     atheris.Fuzz()

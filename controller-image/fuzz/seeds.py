@@ -1,4 +1,4 @@
-"""Seeds of the fuzzer: the golden vectors of spec/, and one good example of everything without a vector."""
+"""Seeds of the fuzzer: the golden vectors of spec/, and one valid example of each input without a vector."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-# A program's own folder is not on the path under PYTHONSAFEPATH
+# Under PYTHONSAFEPATH, a program's own folder is not on the import path
 sys.path.extend([str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "tests")])
 import documents
 import targets
@@ -60,7 +60,7 @@ def _switch() -> Iterator[bytes]:
 
 
 def _entry(actions: tuple[Action, ...]) -> bytes:
-    """An entry as a switch lists it."""
+    """Return an entry as in a switch's flow-stats reply."""
     match = oxm.encode_match(Match(eth_type=0x0800, ipv4_src=(CLIENT, 0xFFFFFFFF), ip_proto=6, tcp_flags=(0, 2)))
     rest = match + ofp.encode_instructions(actions)
     return struct.pack("!HBxIIHHHH4xQQQ", 48 + len(rest), 0, 1, 2, 20_000, 0, 5, 0, 7, 3, 4) + rest
@@ -71,8 +71,8 @@ def _port(number: int) -> bytes:
 
 
 def _messages() -> Iterator[bytes]:
-    """Message streams; the first byte is the state that the connection is in."""
-    padded = struct.pack("!BBHIHHB3xHH4x", 4, ofp.HELLO, 24, 1, 2, 5, 0, 2, 8)  # once held Ryu for ever
+    """Yield message streams; the first byte selects the state of the connection."""
+    padded = struct.pack("!BBHIHHB3xHH4x", 4, ofp.HELLO, 24, 1, 2, 5, 0, 2, 8)  # once sent Ryu into an endless loop
     hello = struct.pack("!BBHIHHI", 4, ofp.HELLO, 16, 1, 1, 8, 0x10)
     features = struct.pack("!BBHIQIBB2xII", 4, ofp.FEATURES_REPLY, 32, 2, 1, 0, 254, 0, 0, 0)
     ports = struct.pack("!BBHIHH4x", 4, ofp.MULTIPART_REPLY, 16 + 128, 3, ofp.MULTIPART_PORT_DESC, 0) + _port(1) + _port(2)
@@ -85,11 +85,11 @@ def _messages() -> Iterator[bytes]:
         yield bytes([cut]) + hello + features + ports + echo
         yield bytes([cut + 1]) + features + ports + received
         yield bytes([cut + 2]) + stats + received + status + error + echo + barrier
-    yield b"\x02" + barrier * 2 + bytes(8)  # answered in a row, and then nonsense in the same read
+    yield b"\x02" + barrier * 2 + bytes(8)  # two barrier replies in a row, then malformed bytes in the same read
 
 
 def _engine() -> Iterator[bytes]:
-    """First byte: which edge switch, punted or not, signed or not. Second: the port."""
+    """Yield frames. First byte: edge switch (bit 0), punted (bit 1), signed (bit 2). Second byte: port."""
     world = World()
     agent = world.agents["agent1"]
     uuid = bytes(16)
@@ -112,7 +112,7 @@ def _documents() -> list[bytes]:
 
 
 def seeds() -> dict[str, list[bytes]]:
-    """Good input of every target."""
+    """Return valid inputs of every target."""
     return {
         "beacon": _golden("beacon"),
         "order": _golden("order"),
@@ -126,7 +126,7 @@ def seeds() -> dict[str, list[bytes]]:
 
 
 def main() -> None:
-    """Write the seeds of each target into a folder of its name below the one given."""
+    """Write the seeds of each target into a subfolder of the given folder, named after the target."""
     for name, texts in seeds().items():
         folder = Path(sys.argv[1]) / name
         folder.mkdir(parents=True, exist_ok=True)

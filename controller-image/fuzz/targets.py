@@ -1,7 +1,7 @@
 """Targets for arbitrary bytes: every parser of the controller that network input reaches.
 
-Each function returns if the bytes were parsed or refused by the parser's one declared error, and raises otherwise. Input that a tag check
-would stop is signed first (if the first byte says so), so that the code behind the check is reached.
+Each function returns if the parser accepts the bytes or refuses them with its one declared error, and raises otherwise. If the first byte
+says so, input is signed first, so that it passes the tag check and reaches the code behind it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NOW_MS = 1_000_000
 
 _BEACON_RESERVED = ((14, 16), (84, 88), (110, 112))
 _ORDER_RESERVED = ((14, 16),)
-"""Fields that are written as zero and not looked at when read (spec/beacon.md 2, spec/order.md 1)."""
+"""Fields that are written as zero and ignored on receipt (spec/beacon.md 2, spec/order.md 1)."""
 
 
 def _zeroed(data: bytes, reserved: tuple[tuple[int, int], ...]) -> bytes:
@@ -36,7 +36,7 @@ def _zeroed(data: bytes, reserved: tuple[tuple[int, int], ...]) -> bytes:
 
 
 def beacon(data: bytes) -> None:
-    """A beacon that is read is written again as it was."""
+    """Check that a decoded beacon is encoded to the same bytes."""
     try:
         said = beacons.decode(data)
     except beacons.BeaconError as error:
@@ -48,7 +48,7 @@ def beacon(data: bytes) -> None:
 
 
 def order(data: bytes) -> None:
-    """An order whose header and body are read is written again as it was."""
+    """Check that a decoded order, header and body, is encoded to the same bytes."""
     try:
         header = orders.decode_header(data)
         body = orders.body(data)
@@ -63,13 +63,13 @@ def order(data: bytes) -> None:
 
 
 def _named(kind: int, body: bytes) -> tuple[bytes, tuple[tuple[int, int], ...]]:
-    """A body that names a session and says little else."""
+    """Encode again a body that holds a session id and at most the accepted flag."""
     uuid, accepted = orders.decode_ready(body) if kind == OrderType.READY else (orders.decode_uuid(body), False)
     return (orders.encode_accepted(uuid), ((17, 24),)) if accepted else (uuid, ())
 
 
 def _body(kind: int, body: bytes) -> tuple[bytes, tuple[tuple[int, int], ...]]:
-    """A body that was read and written again, and its reserved bytes."""
+    """Return the body, decoded and encoded again, and its reserved byte ranges."""
     if kind in (OrderType.READY, OrderType.RELEASE, OrderType.ENDED_ACK, OrderType.ABORT):
         return _named(kind, body)
     if kind == OrderType.REFUSED:
@@ -85,14 +85,14 @@ def _body(kind: int, body: bytes) -> tuple[bytes, tuple[tuple[int, int], ...]]:
         samples = [(middle + 48 * i + 10, middle + 48 * i + 12) for i in range(len(report.samples))]
         return encode_plain_report(report), ((4, 8), *rows, *samples)
     if kind == OrderType.PREPARE:
-        # the controller only sends these: what its tests read must at least stay what it is
+        # The controller only sends Prepare orders, and decodes them in tests: what was decoded must survive encoding
         prepare = orders.decode_prepare(body)
         assert orders.decode_prepare(orders.encode_prepare(prepare)) == prepare
     return body, ()
 
 
 def lldp(data: bytes) -> None:
-    """A probe that is believed carries our tag over what it says and is fresh; everything else is nothing."""
+    """Check that an accepted probe is fresh and that its contents are signed with our key; other frames are no probes."""
     if not data:
         return
     frame = _signed_probe(data[1:]) if data[0] & 1 else data[1:]
@@ -102,11 +102,11 @@ def lldp(data: bytes) -> None:
     assert 0 <= NOW_MS - found.sent_ms <= probe.MAX_AGE_MS
     ours = probe.encode(KEY, found, MacAddress(bytes(6)))
     own = ours.index(probe.ORGANISATION)
-    assert ours[own:-2] in frame, "only what was signed is believed"
+    assert ours[own:-2] in frame, "only signed contents are accepted"
 
 
 def _signed_probe(frame: bytes) -> bytes:
-    """The frame with the tag of the first TLV of ours put right, if there is room for one."""
+    """Return the frame with a valid tag in its first SOS TLV, if the frame is long enough for one."""
     at = frame.find(probe.ORGANISATION + bytes([probe.SUBTYPE]))
     start, end = at + 4, at + 4 + 24
     if at < 0 or len(frame) < end + probe.TAG_BYTES:
@@ -115,7 +115,7 @@ def _signed_probe(frame: bytes) -> bytes:
 
 
 def frame(data: bytes) -> None:
-    """Frames of hosts are read as another reader reads them."""
+    """Check that hosts' frames are parsed as by the second parser (`frames`)."""
     _syn(data)
     packet, theirs = packets.parse_udp(data), frames.datagram(data)
     if packet is None or theirs is None:
@@ -137,7 +137,7 @@ def _syn(data: bytes) -> None:
     ends = packets.parse_ends(data)
     assert ends is None or len(ends.key) == 12
     reset = packets.build_reset(data)
-    assert not reset or (packets.parse_segment(reset) is not None and not packets.build_reset(reset)), "a reset draws none"
+    assert not reset or (packets.parse_segment(reset) is not None and not packets.build_reset(reset)), "a reset draws no reset"
     found, theirs = packets.parse_syn(data), frames.syn(data)
     if found is None or theirs is None:
         assert found is None and theirs is None, (found, theirs)
@@ -154,7 +154,7 @@ def _syn(data: bytes) -> None:
 
 
 def _icmp_error(data: bytes) -> None:
-    """An error that is read is about the new sender once it is readdressed, and about the same receiver."""
+    """Check that a readdressed ICMP error names the new sender and the same receiver."""
     found = packets.parse_icmp_error(data)
     if found is not None:
         made = packets.parse_icmp_error(packets.readdress_icmp_error(data, found.destination, 9877))
@@ -163,7 +163,7 @@ def _icmp_error(data: bytes) -> None:
 
 
 def switch(data: bytes) -> None:
-    """Messages of switches are read or end in WireError; entries that are read are written again as they were."""
+    """Check that switches' messages are parsed or raise WireError, and that parsed entries are encoded to the same bytes."""
     for parse in (ofp.parse_packet_in, ofp.parse_port_status, ofp.parse_error, ofp.check_hello, ofp.parse_ports):
         try:
             parse(data)
@@ -185,14 +185,14 @@ def switch(data: bytes) -> None:
         ofp.flow_mod(entry, ofp.DELETE_STRICT, 1)
         for action in entry.actions:
             if isinstance(action, TakeTurn | GiveTurn | Remember | RememberAnswers):
-                assert ofp.encode_actions((action,)) in data, "read as something else than it is"
+                assert ofp.encode_actions((action,)) in data, "decoded to a different action"
 
 
 def parsers() -> dict[str, Callable[[bytes], None]]:
-    """The targets of this file by name."""
+    """Return the targets of this file by name."""
     return {target.__name__: target for target in (beacon, order, lldp, frame, switch)}
 
 
 def pieces(data: bytes, size: int) -> Iterator[bytes]:
-    """Data cut as a network might."""
+    """Split data into pieces, as a network might."""
     return (data[at : at + size] for at in range(0, len(data), size))

@@ -1,4 +1,4 @@
-"""OpenFlow controller of SOS: a pure core that decides, and thin edges that speak to switches, files and HTTP.
+"""OpenFlow controller of SOS: a pure core that decides, and thin edges for switches, files and HTTP.
 
 `__main__` reads arguments (`cli`), starts the listeners and loops, and joins the edges. On each event from a switch, `app` calls
 `core.engine.Engine.handle` and carries out the commands that come back.

@@ -1,4 +1,4 @@
-"""Start the controller: arguments, files, listeners, loops. No decisions."""
+"""Start the controller: read arguments and files, open listeners, run loops. Makes no decisions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NoReturn
 from sos_controller.cli import parser
 
 LEAVE_S = 2.0
-"""Time limit of each step of a graceful shutdown (`app.Controller.leave`). Leases that switches have not acknowledged as deleted expire by
+"""Time limit of each step of a graceful shutdown (`app.Controller.leave`). Leases whose deletion a switch has not acknowledged expire by
 themselves."""
 
 
@@ -33,7 +33,7 @@ def main() -> NoReturn:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run until a signal; 1 if an argument or file cannot be used."""
+    """Run until a signal; return 1 if an argument or file cannot be used."""
     from sos_controller.openflow.framework import eventlet, start_handshake
 
     start_handshake()

@@ -1,4 +1,4 @@
-"""Adapter: events in, commands out. Clocks, timers and connections live here; decisions do not."""
+"""Adapter: passes events to the engine and carries out its commands. Holds clocks, timers and connections, and makes no decisions."""
 
 from __future__ import annotations
 
@@ -57,22 +57,22 @@ TICK_S = 0.025
 """Half the shortest timer of an order (spec/order.md 8)."""
 MAX_UNCLAIMED = 256
 """Maximum number of connections without a claimed datapath. Beyond it the oldest is closed, so that a switch that completes its handshake
-at once gets in, however many others do not."""
+promptly stays connected, however many others do not."""
 MAX_CONNECTIONS = 4_096 + MAX_UNCLAIMED
-"""Maximum number of connections: as many datapaths as a configuration may have, and MAX_UNCLAIMED."""
+"""Maximum number of connections: the maximum number of datapaths of a configuration, plus MAX_UNCLAIMED."""
 
 GC_THRESHOLDS = (50_000, 20, 50)
 """Thresholds of garbage collection: far less often than every 700 objects, since sessions make no reference cycles."""
 
 LEAVE_POLL_S = 0.01
 DELAY_GAP_S = 0.001
-"""Minimum interval between checks for due packets; each packet leaves less than this after its due time."""
+"""Minimum interval between checks for due packets, and so the maximum lateness of a packet."""
 
 Listener = Callable[[Notice], None]
 
 
 class DelayedPacketOut(NamedTuple):
-    """A packet-out that is not due yet. The number waiting equals the number of sessions that begin within the delay."""
+    """A packet-out that is not due yet. Their number equals the number of sessions that begin within the delay."""
 
     due: float
     number: int
@@ -111,17 +111,18 @@ class Controller:
             ApplyGroup: lambda command: self._queue((command.dpid,), ofp.apply_group(command)),
         }
 
-    # -- what happens
+    # -- events
 
     def happen(self, event: Event) -> bool:
-        """Handle a single event now. False if a bug has kept it from being handled."""
+        """Handle a single event now. Return False if an exception prevented this."""
         began = time.monotonic()
         handled = self._happen(event, began)
         self.busy_seconds += time.monotonic() - began
         return handled
 
     def _happen(self, event: Event, now: float, more: bool = False) -> bool:
-        """Pass an event to the engine and carry out its commands. A bug there costs one event, loudly, not the process."""
+        """Pass an event to the engine and carry out its commands. An exception there is logged and loses one event; the process
+        continues."""
         self._latest = max(self._latest, now)
         try:
             commands = self.engine.handle(event, self._latest, more)
@@ -132,7 +133,7 @@ class Controller:
         return True
 
     def bug(self, what: str) -> None:
-        """Log and count the exception that is being handled. Its event is lost, everything else continues."""
+        """Log and count the exception that is being handled. Its event is lost; the process continues."""
         LOG.exception("bug: %s was not handled", what)
         self.count("bugs", what)
 
@@ -146,7 +147,8 @@ class Controller:
                 self._not_carried_out(command)
 
     def _not_carried_out(self, command: Command) -> None:
-        """Handle a bug in a command: its datapaths may have received any part of it, so they must reconnect and are then read."""
+        """Handle an exception in a command: abort the connections of its datapaths, which may have received any part of it. Their entries
+        are read when they reconnect."""
         name = type(command).__name__
         LOG.exception("bug: %s was not carried out", name)
         self.count("bugs", name)
@@ -155,7 +157,7 @@ class Controller:
             connection.abort()
 
     def packet_in(self, connection: SwitchConnection, message: bytes) -> None:
-        """Handle a packet-in among the last bytes read from a switch. Raises WireError if it is none."""
+        """Handle a packet-in among the last bytes read from a switch. Raise WireError if the message is malformed."""
         cookie, in_port, data = ofp.parse_packet_in(message)
         self._happen(PacketIn(connection.dpid, in_port, cookie, data), connection.heard, more=True)
 
@@ -195,7 +197,7 @@ class Controller:
         return dpid in self.engine.state.claims
 
     def arrived(self, connection: SwitchConnection) -> None:
-        """Register a new connection. Beyond the limit of unclaimed ones the oldest is closed."""
+        """Register a new connection. Beyond the limit of unclaimed connections, close the oldest."""
         self._unclaimed[connection] = None
         if len(self._unclaimed) > MAX_UNCLAIMED:
             for known in [c for c in self._unclaimed if not c.is_unclaimed]:
@@ -207,11 +209,11 @@ class Controller:
             oldest.abort()
 
     def left(self, connection: SwitchConnection) -> None:
-        """Unregister a connection that has ended, of whatever switch."""
+        """Unregister a connection that has ended, claimed or not."""
         self._unclaimed.pop(connection, None)
 
     def connected(self, connection: SwitchConnection) -> None:
-        """Handle the end of a handshake. The present owner of a datapath id keeps it while it answers (docs/adr/0014)."""
+        """Handle a completed handshake. The connection that has a datapath id keeps it while it answers (docs/adr/0014)."""
         older = self._connections.get(connection.dpid)
         if older is not None:
             LOG.warning(
@@ -241,7 +243,7 @@ class Controller:
             LOG.info("keys of %d sites%s", len(folder.sites), f", signing with {folder.sending}" if folder.sending else "")
 
     def configure(self, data: bytes) -> tuple[Config, bool]:
-        """Take a configuration document. Raises ConfigError or ConflictError; the one in force then stays."""
+        """Take a configuration document. Raise ConfigError or ConflictError; the configuration in force then stays."""
         config, before = parse(data), self.engine.state.config
         changed = follows(config, before)
         if changed:
@@ -254,7 +256,7 @@ class Controller:
         return config, changed
 
     def _restore(self, before: Config | None) -> None:
-        """Put the former configuration in force: the failed one may have been applied by some parts and not by others."""
+        """Put the former configuration in force: some parts may have applied the failed one."""
         if self.engine.state.config is before:
             return
         if before is None:
@@ -267,13 +269,13 @@ class Controller:
         """Count for the metrics."""
         self.engine.state.count(what, which)
 
-    # -- what is done
+    # -- commands
 
     def flush(self) -> None:
         """Write the output that the last events left.
 
-        A connection that cannot take it ends here, and the consequences are flushed inside this call: in order, so that no message
-        overtakes an earlier one to the same switch.
+        A connection that cannot take its output ends here, and this call also flushes the output that its end causes. Order is kept: no
+        message overtakes an earlier message to the same switch.
         """
         while self._unsent:
             connection = next(iter(self._unsent))

@@ -1,4 +1,4 @@
-"""Audit log: one record of each session when it is over, with the addresses of its user (docs/security.md)."""
+"""Audit log: one record for each session that has ended, with its user's addresses (docs/security.md)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def record(over: SessionOver) -> None:
 
 
 def fields(over: SessionOver) -> dict[str, Any]:
-    """Return the fields of the record. None marks a value unknown to the controller, as many values of adopted sessions are."""
+    """Return the fields of the record. None marks a value unknown to the controller; adopted sessions have many unknown values."""
     key = over.key
     told = [end for end in (over.ingress_end, over.egress_end) if isinstance(end, Ended)]
     return {
@@ -51,7 +51,7 @@ def _end_point(address: bytes, port: bytes) -> str:
 
 
 def _agent(agent_id: AgentId) -> str | None:
-    """Return the id, None for an agent of an adopted session that never announced itself."""
+    """Return the id, or None for an agent of an adopted session if the agent has never announced itself."""
     return agent_id.hex() if len(agent_id) == AGENT_ID_BYTES else None
 
 

@@ -11,7 +11,7 @@ EVERYWHERE = "0.0.0.0"  # noqa: S104 - switches and the operator come from other
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser; it exits 2 by itself on bad usage."""
+    """Return the parser; it exits with status 2 on wrong usage."""
     p = argparse.ArgumentParser(prog="sos-controller", description="OpenFlow controller of SOS (Steroid OpenFlow Service).")
     p.add_argument("--version", action="version", version=f"sos-controller {__version__}")
     p.add_argument(
@@ -19,18 +19,18 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--keys", type=Path, metavar="DIR", help="folder of site keys, read again each second")
     p.add_argument(
-        "--token-file", type=Path, metavar="FILE", help="bearer token for PUT /v1/config, read each second; FILE-also: a second one"
+        "--token-file", type=Path, metavar="FILE", help="bearer token for PUT /v1/config, read each second; FILE-also: a second token"
     )
     p.add_argument("--openflow-listen", type=_address, default=(EVERYWHERE, 6653), metavar="ADDR:PORT", help="for switches (0.0.0.0:6653)")
     p.add_argument("--api-listen", type=_address, default=(EVERYWHERE, 8080), metavar="ADDR:PORT", help="for the API (0.0.0.0:8080)")
-    p.add_argument("--state", type=Path, metavar="DIR", help="folder where the epoch is kept; derived from the clock without it")
+    p.add_argument("--state", type=Path, metavar="DIR", help="folder that stores the epoch; without it, the epoch derives from the clock")
     p.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
     p.add_argument("--log-format", default="text", choices=("text", "json"))
     p.add_argument(
         "--audit-log",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="a record of each session with its addresses, at level info, when it is over",
+        help="log a record with addresses, at level info, for each session that has ended",
     )
     p.add_argument("--check", nargs="+", type=Path, metavar="FILE", help="check controller-config documents or custom resources, and exit")
     return p

@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 COUNTERS = {
     "syns": ("SYNs punted, by outcome", "outcome"),
     "sessions": ("Sessions by outcome", "what"),
-    "ended": ("Session ends reported by agents, by reason of spec/order.md 6", "reason"),
+    "ended": ("Session ends reported by agents, by reason (spec/order.md 6)", "reason"),
     "beacons": ("Beacons accepted", ""),
     "beacons_dropped": ("Beacons dropped, by failed check", "reason"),
     "moves": ("Hosts with sessions that moved to another switch, by action", "what"),
-    "fragments": ("Host pairs that sent fragments of their sessions, by action: redirected to the agent, or made plain", "what"),
-    "icmp_errors": ("ICMP errors that switches copied, by action", "what"),
+    "fragments": ("Host pairs whose sessions sent IP fragments, by action: redirected to the agent, or made plain", "what"),
+    "icmp_errors": ("ICMP errors copied by switches, by action", "what"),
     "orders_sent": ("Orders sent, by type", "type"),
-    "orders_dropped": ("Orders of agents dropped, by failed check", "reason"),
-    "probes": ("Probes of other origin", "what"),
+    "orders_dropped": ("Orders from agents dropped, by failed check", "reason"),
+    "probes": ("LLDP frames that are no valid probes of this controller", "what"),
     "arp": ("ARP requests by action", "what"),
     "balanced": ("Connections assigned to an uplink by weighted round robin", "uplink"),
     "balance_left": ("First packets of balanced connections without an assigned uplink, by outcome", "outcome"),
     "flow_mods": ("Flow-mods sent", "op"),
-    "switch_errors": ("Messages switches refused, by type-code", "error"),
-    "rejected": ("Changes a datapath refused", "dpid"),
+    "switch_errors": ("Messages refused by switches, by error type and code", "error"),
+    "rejected": ("Changes refused by a datapath", "dpid"),
     "wire_errors": ("OpenFlow connections closed because of malformed messages", "what"),
     "connections_refused": ("OpenFlow connections closed: too many unknown switches, or a datapath that is connected already", ""),
     "bugs": ("Events that raised an exception", "event"),
@@ -62,14 +62,14 @@ class _Collector(Collector):
     def _gauges(self) -> Iterator[Metric]:
         state = self._controller.engine.state
         yield _gauge("datapaths", "Claimed datapaths connected", sum(s.claim is not None for s in state.switches.values()))
-        yield _gauge("datapaths_unclaimed", "Connected datapaths no site claims", sum(s.claim is None for s in state.switches.values()))
-        yield _gauge("links", "Links known", len(state.topology.links()))
-        yield _gauge("hosts", "Hosts known", len(state.hosts))
-        yield _gauge("sessions_open", "Sessions known", len(state.sessions) + len(state.agent_sessions))
+        yield _gauge("datapaths_unclaimed", "Connected datapaths claimed by no site", sum(s.claim is None for s in state.switches.values()))
+        yield _gauge("links", "Known links", len(state.topology.links()))
+        yield _gauge("hosts", "Known hosts", len(state.hosts))
+        yield _gauge("sessions_open", "Known sessions", len(state.sessions) + len(state.agent_sessions))
         yield _gauge("sessions_accepted", "Sessions that agents started without an order", len(state.agent_sessions))
         yield _gauge("sessions_pending", "Sessions being set up", state.sessions.pending)
         yield _gauge("plain_decisions", "Plain decisions remembered", len(state.plain))
-        yield _gauge("entries", "Flow entries wanted on all datapaths", len(state.programmer))
+        yield _gauge("entries", "Desired flow entries of all datapaths", len(state.programmer))
         yield _gauge("config_generation", "Generation in force", state.config.generation if state.config else 0)
         agents = GaugeMetricFamily("sos_controller_agents", "Live agents", labels=["site"])
         names = {site.id: site.name for site in state.sites.values()}
@@ -109,7 +109,7 @@ def measured(shown: dict[str, Any]) -> Iterator[Metric]:
     """Yield measurements of agents and switches, as in `GET /v1/measurements`."""
     ends = ["low", "high", "label"]
     rtt = GaugeMetricFamily("sos_controller_path_rtt_seconds", "Round trip between two agents", labels=ends)
-    rate = GaugeMetricFamily("sos_controller_path_bytes_per_second", "Hosts' bytes over a path, mean of 10 s", labels=[*ends, "direction"])
+    rate = GaugeMetricFamily("sos_controller_path_bytes_per_second", "Host bytes over a path, mean of 10 s", labels=[*ends, "direction"])
     for path in shown["paths"]:
         where = [path["low"], path["high"], str(path["label"])]
         if path["rttMicros"] is not None:
@@ -120,7 +120,7 @@ def measured(shown: dict[str, Any]) -> Iterator[Metric]:
         "sos_controller_service_bytes_per_second", "Bytes of accelerated connections, mean of 10 s", labels=["service", "direction"]
     )
     groups = ["service", "group"]
-    seen = CounterMetricFamily("sos_controller_compared_connections", "Connections measured one by one", labels=groups)
+    seen = CounterMetricFamily("sos_controller_compared_connections", "Connections measured individually", labels=groups)
     speed = GaugeMetricFamily("sos_controller_compared_bytes_per_second", "Goodput of a connection, geometric mean", labels=groups)
     gain = GaugeMetricFamily("sos_controller_service_gain", "Speed of accelerated connections relative to plain ones", labels=["service"])
     for service in shown["services"]:

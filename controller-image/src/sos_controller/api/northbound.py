@@ -1,4 +1,4 @@
-"""The northbound API (spec/northbound.md) as a WSGI application. Reads snapshots; the only thing it changes is the configuration."""
+"""The northbound API (spec/northbound.md) as a WSGI application. Requests read snapshots; only PUT changes state, the configuration."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOG = logging.getLogger("sos_controller.api")
 
 MAX_CONNECTIONS = 64
 MAX_PER_CLIENT = 32
-"""Maximum number of connections from one address, so that one client leaves room for others, kubelet's probes among them."""
+"""Maximum number of connections from one address, so that one client leaves connections to others, kubelet's probes included."""
 REQUEST_S = 30.0
 """Time limit of a request, body included, from the connection's start or the previous response, even if bytes keep arriving."""
 MAX_READERS = 16
@@ -33,7 +33,7 @@ MAX_WAITING = 1_024
 ACCEPT_PAUSE_S = 0.1
 """Delay before the next `accept` after a lack of descriptors or memory: an immediate retry would fail, too."""
 HEARTBEAT_S = 15.0
-"""Interval of empty lines on an event stream, by which each side detects that the other is gone."""
+"""Interval of empty lines on an event stream, by which each side detects a lost peer."""
 
 Environ = dict[str, Any]
 StartResponse = Callable[[str, list[tuple[str, str]]], object]
@@ -56,7 +56,7 @@ class Api:
     def __init__(self, controller: Controller, started_at: str) -> None:
         self.tokens: tuple[bytes, ...] = ()
         self.served: Counter[str] = Counter()
-        """Connections of each address that are being served."""
+        """Number of open connections by client address."""
         self._controller = controller
         self._started_at = started_at
         self._registry = metrics.registry(controller)
@@ -186,7 +186,7 @@ class Api:
 
 
 class _Stream:
-    """An iterable whose generator is started at once, so that its `finally` runs even if the reader leaves before the first line."""
+    """An iterable whose generator is started immediately, so that its `finally` runs even if the reader leaves before the first line."""
 
     def __init__(self, lines: Iterator[bytes]) -> None:
         self._first: list[bytes] = [next(lines)]
@@ -235,7 +235,7 @@ class _Protocol(eventlet.wsgi.HttpProtocol):  # type: ignore[misc]
     """eventlet's protocol with a time limit for requests: eventlet itself limits single reads only."""
 
     def handle(self) -> None:
-        """Serve a connection, unless its address has MAX_PER_CLIENT already."""
+        """Serve a connection, unless its address already has MAX_PER_CLIENT connections."""
         served, address = self.server.app.served, self.client_address[0]
         if served[address] >= MAX_PER_CLIENT:
             return
@@ -248,7 +248,7 @@ class _Protocol(eventlet.wsgi.HttpProtocol):  # type: ignore[misc]
                 del served[address]
 
     def handle_one_request(self) -> None:
-        """Serve a request that arrives in time."""
+        """Serve one request; close the connection if the request does not arrive in time."""
         self._deadline = eventlet.Timeout(REQUEST_S)
         try:
             super().handle_one_request()
@@ -260,7 +260,7 @@ class _Protocol(eventlet.wsgi.HttpProtocol):  # type: ignore[misc]
             self._deadline.cancel()
 
     def parse_request(self) -> bool:
-        """Read the headers. Without a body the deadline is met; a body has to arrive in time, too."""
+        """Read the headers. Without a body the request is complete: cancel the deadline. A body has to arrive before the deadline, too."""
         read = bool(super().parse_request())
         if read and self.command == "GET" and not {"content-length", "transfer-encoding"} & {name.lower() for name in self.headers}:
             self._deadline.cancel()
@@ -268,7 +268,7 @@ class _Protocol(eventlet.wsgi.HttpProtocol):  # type: ignore[misc]
 
 
 class Listener:
-    """A listening socket whose `accept` never fails: eventlet's server would end at the first lack of descriptors."""
+    """A listening socket whose `accept` never fails: eventlet's server would stop as soon as descriptors run out."""
 
     def __init__(self, sock: Any) -> None:
         self._sock = sock
@@ -287,6 +287,6 @@ class Listener:
 
 
 def serve(api: Api, sock: Any) -> None:
-    """Answer requests forever. Send each chunk at once: a line of the event stream must not wait for the next line."""
+    """Answer requests forever. Send each chunk immediately: a line of the event stream must not wait for the next line."""
     limits = {"max_size": MAX_CONNECTIONS, "socket_timeout": REQUEST_S, "keepalive": REQUEST_S}
     eventlet.wsgi.server(Listener(sock), api, log=LOG, log_output=False, protocol=_Protocol, minimum_chunk_size=1, **limits)

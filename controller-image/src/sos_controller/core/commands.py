@@ -1,4 +1,4 @@
-"""Commands. The engine returns these; edges carry them out in order."""
+"""Commands, which the engine returns and edges carry out in order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sos_controller.core.wire.order import Ended
 
 
 class Apply(msgspec.Struct, frozen=True, gc=False):
-    """Change entries: adds (which replace), then deletes, with a barrier in between if there are both; then a barrier if `barrier`.
+    """Change entries: adds (which replace), then deletes, with a barrier in between if both exist; then a barrier if `barrier`.
 
     All messages carry `token`, so that a refusal is attributed to this command.
     """
@@ -35,7 +35,7 @@ class Install(msgspec.Struct, frozen=True, gc=False):
 
 
 class Barrier(msgspec.Struct, frozen=True, gc=False):
-    """Ask datapaths to confirm, under `token`, that all earlier messages are done."""
+    """Request datapaths to confirm, with `token`, that they have processed all earlier messages."""
 
     dpids: tuple[DatapathId, ...]
     token: int
@@ -49,7 +49,7 @@ class Withdraw(msgspec.Struct, frozen=True, gc=False):
 
 
 class PacketOut(msgspec.Struct, frozen=True, gc=False):
-    """Let a datapath send a packet as if it had come in on `in_port`."""
+    """Send a packet from a datapath as if it had been received on `in_port`."""
 
     dpid: DatapathId
     in_port: PortNo
@@ -71,7 +71,7 @@ class ApplyGroup(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReadEntries(msgspec.Struct, frozen=True):
-    """Ask a datapath for its entries with our cookie prefix (value, mask)."""
+    """Request a datapath's entries with our cookie prefix (value, mask)."""
 
     dpid: DatapathId
     cookie: int
@@ -79,7 +79,7 @@ class ReadEntries(msgspec.Struct, frozen=True):
 
 
 class ReadTables(msgspec.Struct, frozen=True):
-    """Ask a datapath for the capacity of its tables."""
+    """Request the capacity of a datapath's tables."""
 
     dpid: DatapathId
 
@@ -92,7 +92,7 @@ class Notice(msgspec.Struct, frozen=True):
 
 
 class SessionOver(msgspec.Struct, frozen=True, gc=False):
-    """A session has left the tables: its description, for the audit log. Each session has exactly one, including those that never became
+    """Description, for the audit log, of a session that has left the tables. Each session gets exactly one, even if it never became
     active."""
 
     uuid: bytes
@@ -107,7 +107,7 @@ class SessionOver(msgspec.Struct, frozen=True, gc=False):
     seconds: float
     reason: str
     ingress_end: Ended | str | None
-    """The agent's Ended; else the reason why its side was assumed to be over; None if it was not."""
+    """The agent's Ended order, or the reason for which its side was assumed to have ended, or None."""
     egress_end: Ended | str | None
 
 

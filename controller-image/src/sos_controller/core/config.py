@@ -1,4 +1,4 @@
-"""The controller-config document as frozen types (spec/controller-config.md). Parsing is the edge's (`files.config`)."""
+"""The controller-config document as frozen types (spec/controller-config.md). `files.config`, an edge, parses it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Controller(_Strict, frozen=True):
 
 
 class Discovery(_Strict, frozen=True):
-    """Destination of beacons and orders, and the silence after which agents and links expire."""
+    """Destination of beacons and orders, and the time after which silent agents and links expire."""
 
     address: str
     mac: str
@@ -95,7 +95,8 @@ class Agent(_Strict, frozen=True):
 
 
 class Share(_Strict, frozen=True):
-    """Maximum percentage of a site's sessions for services of a namespace. `standing`: these services may be proactive nevertheless."""
+    """Maximum percentage of a site's sessions for services of a namespace. `standing`: these services may be proactive despite the
+    share."""
 
     namespace: ShortName
     percent: Annotated[int, Meta(ge=1, le=100)]
@@ -147,7 +148,7 @@ class Transport(_Strict, frozen=True):
 
 
 class Paths(_Strict, frozen=True):
-    """Paths of each session: the shortest, up to `max` at once, or one of up to `max`."""
+    """Paths of each session: the shortest, up to `max` simultaneously, or one of up to `max`."""
 
     mode: Literal["Shortest", "Disjoint", "RoundRobin", "LeastLoaded", "Measured"]
     max: Annotated[int, Meta(ge=1, le=8)]
@@ -172,11 +173,12 @@ class Service(_Strict, frozen=True):
     paths: Paths
     accept: Literal["Learned", "Confirmed", "Early"] = "Learned"
     require: Annotated[list[Literal["Accelerated", "Encrypted"]], Meta(max_length=2)] = []
-    """Requirements: connections that do not meet them are refused. Encrypted includes Accelerated: nothing else encrypts."""
+    """Requirements: connections that do not meet them are refused. Encrypted includes Accelerated: only accelerated connections are
+    encrypted."""
 
     @property
     def labels(self) -> int:
-        """Return the number of path labels its sessions may use, together."""
+        """Return the number of path labels that its sessions together may use."""
         return 1 if self.paths.mode == "Shortest" else self.paths.max
 
 

@@ -34,19 +34,19 @@ from sos_controller.core.wire.path_report import decode_path_report
 from sos_controller.core.wire.plain_report import decode_plain_report
 
 READ_AGAIN_S = 5.0
-"""Time after which a datapath that has not reported its entries is asked again."""
+"""Delay before an unanswered request for a datapath's entries is repeated."""
 AWAY_S = 3600.0
 """Time after which an agent whose switch is silent or disconnected is lost; until then its traffic may continue."""
 DEAF_AFTER_S = 0.5
 """Maximum gap between two ticks. A longer gap means that the controller itself was stopped, and could neither receive nor send."""
 LISTEN_S = 1.5
-"""Time after such a gap until silence counts again: one and a half probe intervals."""
+"""Time after such a gap during which silence is ignored: one and a half probe intervals."""
 SILENT = 0.5
-"""Fraction of the link expiry after which a silent datapath counts as unreachable: before its links expire, not after."""
+"""Fraction of the link expiry after which a silent datapath counts as unreachable; this must happen before its links expire."""
 WATCH_S = 5.0
 """Interval of Watch orders to an agent: three may be lost before it stops reporting sessions without an order (spec/order.md 11)."""
 REPLAN_GAP_S = 0.02
-"""Minimum interval between replannings, so that a burst of discoveries causes one."""
+"""Minimum interval between replannings, so that a burst of discoveries causes one replanning."""
 
 
 class Engine:
@@ -93,7 +93,7 @@ class Engine:
             Kind.BALANCE: lambda switch, event: self._punted_ipv4(self.balances.syn, switch, event),
             Kind.ROUTE: lambda switch, event: self._punted_ipv4(self.routing.packet, switch, event),
         }
-        self._by_ethertype: dict[int, Callable[[Switch, events.PacketIn], None]] = {  # any other packet
+        self._by_ethertype: dict[int, Callable[[Switch, events.PacketIn], None]] = {  # all other packets
             ETH_IPV4: lambda _switch, event: self._datagram(Location(event.dpid, event.in_port), event.data),
             ETH_ARP: self._arp,
             ETH_LLDP: lambda _switch, event: self._probe_seen(Location(event.dpid, event.in_port), event.data),
@@ -103,7 +103,7 @@ class Engine:
     def handle(self, event: events.Event, now: float, more: bool = False) -> list[Command]:
         """Handle an event that happened at `now` (monotonic seconds, never decreasing) and return the commands, in order.
 
-        With `more`, barriers are left to a later event or to `close`, so that one follows the entries of several SYNs.
+        With `more`, barriers are deferred to a later event or to `close`, so that one barrier follows the entries of several SYNs.
         """
         state = self.state
         out: list[Command] = []
@@ -118,7 +118,7 @@ class Engine:
         return out
 
     def close(self) -> list[Command]:
-        """Return the barriers that events with `more` have left."""
+        """Return the barriers that events with `more` have deferred."""
         out: list[Command] = []
         self.state.programmer.close(out)
         return out
@@ -251,11 +251,11 @@ class Engine:
         state.claim(switch)
         state.switches[event.dpid] = switch
         switch.connect(event.ports, state.away.pop(event.dpid, None))
-        if switch.claim is not None:  # unclaimed switches that join and leave are no reason to probe or plan
+        if switch.claim is not None:  # unclaimed switches that join and leave must not trigger probes or planning
             self._due["probe"] = 0.0
         if switch.is_ours:
             state.dirty.add("forwarding")
-            state.out.append(ReadTables(event.dpid))  # Open vSwitch takes a million, and needs half a megabyte to say so
+            state.out.append(ReadTables(event.dpid))  # not Open vSwitch: it takes a million entries, and its reply is half a megabyte
         self._read(switch)
         state.notice("datapath", dpid=format_dpid(event.dpid), state="connected", claimed=switch.claim is not None)
 
@@ -272,14 +272,14 @@ class Engine:
         self.balances.datapath_down(event.dpid)
         self.routing.datapath_down(event.dpid)
         state.programmer.disconnect(event.dpid)
-        self.stale_entries.drop(event.dpid)  # entries that are there on reconnection are read again
+        self.stale_entries.drop(event.dpid)  # on reconnection, its entries are read again
         if state.topology.datapath_down(event.dpid):
             self._links_changed()
         self.forwarding.purge(state.hosts.forget_datapath(event.dpid))
         state.dirty |= {"plan", "forwarding"}
 
     def _read(self, switch: Switch) -> None:
-        """Ask a claimed datapath for our entries. Nothing is sent to an unclaimed one."""
+        """Request our entries from a claimed datapath; send nothing to an unclaimed datapath."""
         if switch.claim is not None:
             switch.asked_at = self.state.now
             self.state.out.append(ReadEntries(switch.dpid, *self.state.programmer.owner))
@@ -295,7 +295,7 @@ class Engine:
         switch = state.switches.get(event.dpid)
         if switch is None or switch.claim is None or state.programmer.is_synced(event.dpid):
             return
-        if switch.is_ours and not self.forwarding.covers(event.dpid):  # else its flood entries would go now, and be restored later
+        if switch.is_ours and not self.forwarding.covers(event.dpid):  # or its flood entries would be deleted now and restored later
             self._replan_forwarding()
         entries, first = self.balances.take_over(event.dpid, event.entries), event.dpid not in self._compared
         self._compared.add(event.dpid)
@@ -363,7 +363,7 @@ class Engine:
             raise ValueError("the controller's id does not change while it runs: entries already out carry it")
         state.adopt_config(event.config)
         self._due["probe"] = 0.0
-        for switch in claimed:  # a switch that has refused something is sent nothing until it is read again, and this one never is
+        for switch in claimed:  # a switch that refused a message is sent nothing until it is read; unclaimed, it never is
             if switch.claim is None and not state.programmer.is_synced(switch.dpid):
                 state.programmer.sync(switch.dpid, state.programmer.entries(switch.dpid), state.out)
         self._compared &= state.claims.keys()
@@ -421,7 +421,7 @@ class Engine:
                 action()
 
     def _check(self) -> None:
-        """Expire agents, links and stale entries; ask datapaths that owe an answer again."""
+        """Expire agents, links and stale entries; repeat unanswered requests to datapaths."""
         state = self.state
         if state.config is None:
             return
@@ -444,7 +444,7 @@ class Engine:
         self._leaving = True
         self.setup.leave()
 
-    # -- common ends
+    # -- shared steps
 
     def _replan(self) -> None:
         state = self.state
@@ -463,7 +463,7 @@ class Engine:
             self.routing.replan()
 
     def _replan_forwarding(self) -> None:
-        """Plan host entries and flooding; sites may have other switches now."""
+        """Plan host entries and flooding; the switches of sites may have changed."""
         self.mobility.replan()
         self.forwarding.replan()
 
@@ -478,8 +478,8 @@ class Engine:
             self._tell_agent(agent, "gone")
 
     def _miss_agents(self, expiry_s: float) -> None:
-        """Stop choosing agents whose beacons are missing. Declare an agent lost if its switch has been heard meanwhile: if the switch is
-        silent or disconnected as well, perhaps only the switch's connection is broken."""
+        """Stop choosing agents whose beacons are missing. Declare an agent lost only if its switch has been heard meanwhile: if the switch
+        is silent or disconnected, too, perhaps only the connection to the switch is broken."""
         state = self.state
         for agent in state.agents.all():
             if not agent.silent and state.now - agent.seen_at > expiry_s:

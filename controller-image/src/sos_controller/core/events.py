@@ -1,4 +1,4 @@
-"""Events. Edges make these; the engine handles them."""
+"""Events, which edges make and the engine handles."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sos_controller.core.types import DatapathId, Port, PortNo
 
 
 class PacketIn(msgspec.Struct, frozen=True, gc=False):
-    """A packet punted or copied by a switch; `cookie` is that of the entry that did it."""
+    """A packet punted or copied by a switch; `cookie` is the cookie of the entry that punted or copied it."""
 
     dpid: DatapathId
     in_port: PortNo
@@ -54,7 +54,7 @@ class TablesRead(msgspec.Struct, frozen=True):
 
 
 class BarrierReplies(msgspec.Struct, frozen=True, gc=False):
-    """A datapath has done everything up to and including each of `tokens`, answered one after the other."""
+    """A datapath has answered the barriers `tokens` in a row: it has processed all messages up to each of them."""
 
     dpid: DatapathId
     tokens: tuple[int, ...]
@@ -82,7 +82,7 @@ class ConfigChanged(msgspec.Struct, frozen=True):
 
 
 class KeysChanged(msgspec.Struct, frozen=True):
-    """The site keys held now, by site id and key id, and the id to sign with if that is not the highest."""
+    """The current site keys, by site id and key id. `sending`: id of the signing key, if it is not the highest id."""
 
     sites: dict[int, dict[int, bytes]]
     sending: int | None = None
@@ -94,7 +94,7 @@ class Leaving(msgspec.Struct, frozen=True, gc=False):
 
 
 class EndLeases(msgspec.Struct, frozen=True, gc=False):
-    """The controller ends now: switches punt nothing more. New connections are plain at once, not only when leases have expired."""
+    """The controller exits now: end the leases, so that switches stop punting and new connections go plain immediately."""
 
 
 class Tick(msgspec.Struct, frozen=True, gc=False):

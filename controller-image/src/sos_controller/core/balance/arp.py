@@ -1,4 +1,4 @@
-"""ARP entries of a balance: its switch answers by itself, so that host and routers resolve addresses while no controller runs."""
+"""ARP entries of a balance: its switch answers requests by itself, so that host and routers resolve addresses while no controller runs."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _EXACT = 0xFFFFFFFF
 
 
 def host_answers(policy: Policy, gateway: Address | None, subnets: Iterable[Prefix], cookie: int) -> list[FlowEntry]:
-    """Return entries that answer a host's requests for its gateway, or, with routes but no gateway, for a destination; neighbours answer
-    themselves."""
+    """Return entries that answer a host's requests for its gateway, or, with routes but no gateway, for a destination. Neighbours answer
+    for themselves."""
     sender = (policy.client, _EXACT)
-    # A host's probe of its own address is answered by any other owner (RFC 5227), wherever the balance's destinations are.
+    # Forward a host's probe of its own address, so that any other owner answers it (RFC 5227), even if the address is a destination.
     own = FlowEntry(TABLE_FORWARD, PRIORITY_NEIGHBOUR, asking(sender, sender), (Output(PORT_NORMAL),), cookie)
     found = [own] if gateway is None else [own, arp_answer(asking((gateway, _EXACT), sender), GATEWAY_MAC, cookie)]
     for prefix in subnets:

@@ -1,7 +1,7 @@
-"""Balances: spreading a host's connections over uplinks without agents (docs/adr/0013): decisions, ARP, and the entries switches should
-hold.
+"""Balances: spreading a host's connections over uplinks without agents (docs/adr/0013): decisions, ARP, and the desired entries of
+switches.
 
-The only state per connection is a short memory of decisions, for SYNs in flight when their entry was installed.
+State per connection: keys of connections with entries, and recent decisions for SYNs in flight when their entry was installed.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from sos_controller.core.wire.packets import Arp, Syn, build_arp_reply, build_ar
 
 CHECK_S = 0.25
 GROUP_AFTER_S = 3.0
-"""Maximum wait, after its datapath connected, for all routers to answer before a group is first made: each later change moves
-connections."""
+"""Maximum time after a datapath connects before its groups are first made without the answers of all routers: each later change of a group
+moves connections."""
 MAX_CONNECTIONS = 65_536
-"""Maximum number of connections of one datapath with entries of their own; further connections use the group."""
+"""Maximum number of connections of one datapath with their own entries; further connections use the group."""
 MAX_RECENT = 16_384
 RECENT_S = 130.0
 """Lifetime of a decision for retransmitted SYNs: Linux retransmits one for 127 s."""
@@ -74,7 +74,7 @@ class Balances:
         self._neighbours.keep({place for p in self._all() for place in (p.host, *map(p.router, p.balance.uplinks))})
         self._state.dirty.add("balance")
 
-    # -- what switches tell
+    # -- messages of switches
 
     def syn(self, switch: Switch, in_port: PortNo, data: bytes) -> None:
         """Choose the uplink of a punted first packet. Without a usable uplink, drop the packet; its host retransmits it."""
@@ -98,7 +98,7 @@ class Balances:
         state.out.append(PacketOut(switch.dpid, in_port, actions, complete_checksum(data), after_s))
 
     def arp(self, switch: Switch, in_port: PortNo, packet: Arp) -> bool:
-        """Handle an ARP packet copied to us. True if it came by an uplink, where there are no hosts of ours."""
+        """Handle an ARP packet copied to the controller. Return True if it arrived on an uplink, where the site has no hosts."""
         mine = self._policies.get(switch.dpid)
         if not mine:
             return False
@@ -114,7 +114,7 @@ class Balances:
         return bool(uplinks)
 
     def entry_gone(self, dpid: DatapathId, cookie: int, match: Match) -> None:
-        """Handle an entry removed by its switch: a connection has been idle, or is over."""
+        """Handle an entry removed by its switch: its connection has been idle or has ended."""
         owner, mask = self._state.programmer.owner
         key = balance_entries.connection_key(match)
         if key is not None and cookie & mask == owner and cookie_kind(cookie) == Kind.CONNECTION:
@@ -154,7 +154,7 @@ class Balances:
             state.programmer.renew("balance-punts", state.out)
 
     def replan(self) -> None:
-        """Make groups, then entries, as they should be now."""
+        """Update groups, then entries, to the current state."""
         state = self._state
         self._ready = self._find_ready()
         turning = {i: {w.name: w.weight for w in r.ways if w.up} for i, r in self._ready.items()}
@@ -214,7 +214,8 @@ class Balances:
         return working[round_robin.turn()] if working and round_robin is not None and round_robin.weights.keys() == working.keys() else None
 
     def _assign(self, switch: Switch, syn: Syn, policy: Policy, ready: ResolvedBalance, way: UplinkRoute) -> float:
-        """Install a connection's entries. Return the delay of its SYN: the switch may have cached entries of the port's last connection."""
+        """Install a connection's entries. Return the delay of its SYN: the switch may have cached entries of the last connection from the
+        same port."""
         state, key = self._state, (switch.dpid, syn.key)
         live = self._live.setdefault(switch.dpid, {})
         after_s = 0.0
@@ -247,8 +248,8 @@ class Balances:
         return policy.reaches(target) and not any(p.holds(target) for p in self._state.subnets[site.name])
 
     def _stand_in(self, policy: Policy) -> Address | None:
-        """Return an address that the host resolves to `GATEWAY_MAC`: its gateway, or a router or destination that it reaches only that
-        way."""
+        """Return an address that the host resolves to `GATEWAY_MAC`: its gateway, or a router or destination that it reaches only through
+        this address."""
         gateway = self._state.sites[policy.balance.site].gateway
         if gateway is not None:
             return parse_address(gateway)
@@ -292,8 +293,8 @@ class Balances:
         return {policy.balance.id: ready for policy, ready in found if ready is not None}
 
     def _ready_one(self, policy: Policy) -> ResolvedBalance | None:
-        """Return the resolved form of a balance. While its datapath is disconnected, return the former one, so that the comparison finds it
-        unchanged."""
+        """Return the resolved form of a balance. While its datapath is disconnected, return the former value, so that a comparison finds no
+        change."""
         state, before = self._state, self._ready.get(policy.balance.id)
         switch, host = state.switches.get(policy.dpid), self._neighbours.find(policy.host)
         if switch is None:
@@ -316,7 +317,8 @@ class Balances:
         return [port for port in found if port is not None]
 
     def _arp_answers(self, policy: Policy, cookie: int) -> list[FlowEntry]:
-        """Return the ARP entries of a datapath, the former ones while it is disconnected. On external switches the controller answers."""
+        """Return the ARP entries of a datapath; while it is disconnected, the former entries. On external switches the controller
+        answers."""
         switch, site = self._state.switches.get(policy.dpid), self._state.sites[policy.balance.site]
         if switch is None or switch.claim is None:
             return self._answers.get(policy.balance.id, [])

@@ -1,7 +1,7 @@
 """Entries and groups of a balance (docs/adr/0013). Pure functions of host, uplinks and their routers.
 
 Out: from the host to `GATEWAY_MAC`, rewritten to the uplink's addresses. Back: from the uplink to its address, rewritten to the host's.
-Connections to the host cannot be opened this way: only segments with ACK or RST are let back.
+Connections to the host cannot be opened from outside: only segments with ACK or RST are forwarded to it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from sos_controller.core.wire.packets import Syn
 IDLE_S = 7_440
 """Idle timeout of an established connection: 2 hours 4 minutes (RFC 5382, REQ-5)."""
 ENDED_IDLE_S = 60
-"""Idle timeout after a FIN or RST: longer than the retransmission of a lost last segment takes."""
+"""Idle timeout after a FIN or RST: long enough to retransmit a lost last segment."""
 MAX_CONDITIONS = 1_024
 """Maximum number of entries that select the connections of one balance; a balance that needs more is not programmed."""
 
@@ -85,7 +85,7 @@ class ResolvedBalance(NamedTuple):
 
 
 def conditions(balance: Balance) -> list[Match]:
-    """Return the matches that select the connections; at most MAX_CONDITIONS + 1, so that a million are never made."""
+    """Return the matches that select the connections; at most MAX_CONDITIONS + 1, even if the policy would need a million."""
     found: list[Match] = []
     client = (balance.host, _EXACT)
     ports = dict.fromkeys(m for r in balance.ports for m in masks(r.first, r.last))
@@ -108,12 +108,12 @@ def conditions(balance: Balance) -> list[Match]:
 
 
 def group(ready: ResolvedBalance) -> SelectGroup:
-    """Return the group that decides by hash."""
+    """Return the group that selects an uplink by hash."""
     return SelectGroup(ready.group_id, tuple(Bucket(way.weight, way.port_no, out_actions(way)) for way in ready.ways))
 
 
 def standing(ready: ResolvedBalance, cookie: int) -> list[FlowEntry]:
-    """Return the standing entries: the host's connections to the group, answers to the host. None is per connection."""
+    """Return the standing entries, none of them per connection: the host's connections go to the group, responses to the host."""
     priority = PRIORITY_BALANCE - ready.number
     decide: tuple[Action, ...] = (ToGroup(ready.group_id),)
     found = [FlowEntry(TABLE_REDIRECT, priority, match, decide, cookie) for match in conditions(ready.balance)]
@@ -180,7 +180,7 @@ def connection_key(match: Match) -> FlowKey | None:
 
 
 def out_actions(way: UplinkRoute) -> tuple[Action, ...]:
-    """Return actions that send out of an uplink, with its addresses (the paper's algorithm 1)."""
+    """Return the actions that send a packet out of an uplink, with the uplink's addresses (the paper's algorithm 1)."""
     return (SetEthSrc(way.mac), SetEthDst(way.router), SetIpv4Src(way.address), Output(way.port_no))
 
 

@@ -1,9 +1,9 @@
 """Weighted round robin over a balance's uplinks inside Open vSwitch (docs/adr/0013). Pure functions.
 
-A bare SYN goes through four tables after `TABLE_REDIRECT`. `TABLE_TURN` has one entry for each balance, which holds the current turn and
-which the switch replaces itself; `TABLE_UPLINK` picks the first uplink from that turn on whose port is up; `TABLE_REMEMBER` makes the
-switch learn an entry for the connection's further segments; `TABLE_LEAVE` makes it learn an entry for the answers, and sends the SYN out. A
-connection beyond the limit of learned entries uses the group from its SYN on.
+A bare SYN goes through four tables after `TABLE_REDIRECT`. `TABLE_TURN` has one entry for each balance: it holds the current turn, and the
+switch replaces it by itself; `TABLE_UPLINK` picks the first uplink with a live port, starting at that turn; `TABLE_REMEMBER` makes the
+switch learn an entry for the connection's further segments; `TABLE_LEAVE` makes it learn an entry for the responses, and sends the SYN out.
+A connection beyond the limit of learned entries uses the group from its SYN on.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FOUND, _ANY = 2, 1
 
 
 def sequence(weights: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the cycle of turns: each name as often as its weight says, spread out evenly."""
+    """Return the cycle of turns: each name occurs in proportion to its weight, spread out evenly."""
     common = gcd(*weights.values())
     least = {name: weight // common for name, weight in weights.items()}
     total = sum(least.values())
@@ -100,5 +100,5 @@ def _leave(ready: ResolvedBalance, cookie: int, learned: Learned) -> list[FlowEn
 
 
 def _of(ready: ResolvedBalance, register: int) -> Match:
-    """Match a first packet of the balance by register 0, as set by the table before."""
+    """Match a first packet of the balance by register 0, as set by the previous table."""
     return Match(eth_type=ETH_IPV4, ip_proto=PROTO_TCP, reg0=register, reg2=ready.group_id)

@@ -1,4 +1,4 @@
-"""Policy of one balance with parsed numbers, for its datapath's decisions."""
+"""Policy of one balance, parsed for decisions at its datapath."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sos_controller.core.wire.packets import Syn
 
 
 class Policy(NamedTuple):
-    """A balance with its numbers; `number` is its place among its datapath's."""
+    """A balance with parsed addresses and ports. `number`: position among the balances of its datapath."""
 
     balance: Balance
     number: int

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 
 class WeightedRoundRobin:
-    """Smooth weighted round robin (as nginx has it): in any `sum(weights)` consecutive choices each name gets its weight, spread out
-    evenly.
+    """Smooth weighted round robin (as in nginx): in any `sum(weights)` consecutive choices each name occurs as often as its weight, spread
+    out evenly.
 
-    With equal weights it is plain round robin in the order given.
+    With equal weights this is round robin in the given order.
     """
 
     def __init__(self, weights: Mapping[str, int]) -> None:
@@ -17,7 +17,7 @@ class WeightedRoundRobin:
         self._credit = dict.fromkeys(self.weights, 0)
 
     def turn(self) -> str:
-        """Return the next name. There must be one: KeyError otherwise."""
+        """Return the next name; raise KeyError if there are no names."""
         if not self.weights:
             raise KeyError("an empty wheel has no turn")
         for name, weight in self.weights.items():

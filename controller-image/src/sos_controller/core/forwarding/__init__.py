@@ -1,9 +1,9 @@
-"""Plain forwarding, where it is the controller's, and for packets that were punted.
+"""Plain forwarding on datapaths with `forwarding: Controller`, and of punted packets everywhere.
 
 `engine` hands ARP and tracked segments to `l2.Forwarding`, and packets of routed sites to `l3.Routing`; `sessions` releases SYNs that stay
 plain through `l2`. Both replan after changes of links, ports or configuration.
 
-- `l2`: host entries, flood tree, host learning (it hears a host elsewhere first, and tells `sessions.mobility`), release of punted packets
+- `l2`: host entries, flood tree, host learning (reports hosts at new locations to `sessions.mobility`), release of punted packets
 - `l3`: gateways of sites with subnets of their own
 - `arp_relay`: ARP between sites that have no plain path
 """

@@ -1,9 +1,9 @@
-"""ARP relay: hosts of different sites resolve each other's MAC addresses although no plain path between them works.
+"""ARP relay: hosts of different sites resolve each other's MAC addresses although no plain path joins the sites.
 
 Accelerated connections use every path; the ARP of their hosts, like all plain traffic, uses the base path alone. When the base path is cut,
 a host whose ARP entry has aged gets no answer and stops sending within ten seconds: its connections stall although their streams run. So
-the controller has the target's switch send a repeated request, and the asker's switch send the answer. Only an answer that the target
-itself has just given is relayed: for a host that is gone, or has moved, there is none.
+the controller sends a repeated request from the target's switch, and the reply from the requester's switch. It relays only a reply that the
+target itself has just sent; a host that is gone, or has moved, sends none.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from sos_controller.core.types import Address, Location, MacAddress
 from sos_controller.core.wire.packets import Arp, build_arp_reply, build_arp_request, is_claim
 
 AGAIN_AFTER_S: Final = 0.5
-"""Minimum interval of a repeated request: an earlier one is a copy by another path, or its host does not wait for answers. Hosts ask each
-second (RFC 1122, 2.3.2.1)."""
+"""Minimum interval after which a request counts as repeated: an earlier request is a copy over another path, or its host does not wait for
+replies. Hosts send a request each second (RFC 1122, 2.3.2.1)."""
 PENDING_S: Final = 5.0
-"""Lifetime of a remembered request. A later request counts as a first one."""
+"""Lifetime of a remembered request. A later request counts as a first request."""
 MAX_PENDING: Final = 4096
-"""Maximum number of remembered requests. The oldest are dropped: their askers ask again."""
+"""Maximum number of remembered requests. The oldest are dropped: their hosts repeat them."""
 
 
 class _Asked(NamedTuple):
@@ -35,7 +35,7 @@ class _Asked(NamedTuple):
 
 
 class ArpRelay:
-    """Recent requests, by asker and target."""
+    """Recent requests, by requester and target."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -46,7 +46,7 @@ class ArpRelay:
         return len(self._asked)
 
     def handle(self, location: Location, packet: Arp) -> None:
-        """Handle a host's ARP packet, copied to us by a switch that forwards without us."""
+        """Handle a host's ARP packet, copied to the controller by a switch that forwards by itself."""
         if is_claim(packet) or not self._state.is_edge(location):
             return
         if packet.request:
@@ -69,7 +69,7 @@ class ArpRelay:
             self._send(target.location, build_arp_request(packet.sender_mac, packet.sender, packet.target), "relayed")
 
     def _answer(self, packet: Arp) -> None:
-        """Relay an answer to the asker if we had sent the request, once."""
+        """Relay a reply to the requester, once, if the controller has relayed the request."""
         key = (packet.target, packet.sender)
         asked = self._asked.get(key)
         if asked is None or not asked.relayed or self._state.now - asked.at >= PENDING_S:

@@ -1,10 +1,10 @@
 """L2 forwarding: plain forwarding on external switches, and release of a punted SYN as plain traffic everywhere.
 
-On `Controller` datapaths table 1 holds, from the top: an entry per host along shortest paths; drops for ports by which flooded packets must
-not come in; one entry that floods over the edge ports and the ports of a loop-free tree. None has a timeout. Links by which nodes accept
-labelled paths only are left out of both: a plain packet on one of them is dropped. A port takes part in flooding once it has been up long
-enough for a probe of a neighbouring switch to have come in by it. An unreachable switch is assumed to keep flooding as last programmed, so
-its links stay in or out of the tree until its ports go down.
+On `Controller` datapaths table 1 holds, from the top: an entry per host along shortest paths; drop entries for ports on which flooded
+packets must not arrive; one entry that floods over the edge ports and the ports of a loop-free tree. No entry has a timeout. Links on which
+nodes accept labelled paths only are excluded from shortest paths and tree, since nodes drop plain packets on them. A port takes part in
+flooding once it has been up long enough for a probe of a neighbouring switch to have arrived on it. An unreachable switch is assumed to
+keep flooding as last programmed, so its links stay in or out of the tree until its ports go down.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from sos_controller.core.types import MAX_PORT_NO, Address, DatapathId, Location
 from sos_controller.core.wire.packets import Arp, build_arp_reply, complete_checksum, ipv4_source, is_claim
 
 ARP_FRESH_S: Final = 300.0
-"""Maximum age of a host for which the controller answers; the request is flooded in any case."""
+"""Maximum age of a host for which the controller answers ARP requests; the request is flooded in any case."""
 
 MAX_UNSETTLED: Final = 1_024
 """Maximum number of hosts remembered until their ports have settled; further hosts are learned when next heard."""
@@ -64,10 +64,10 @@ class Forwarding:
         self._flood: dict[DatapathId, tuple[PortNo, ...]] = {}
         self._checked_at = 0.0
         self._unsettled: dict[tuple[MacAddress, Address], Location] = {}
-        """Hosts heard at unsettled ports, behind which a switch may yet be found."""
+        """Hosts heard at unsettled ports, behind which a switch may still be discovered."""
 
     def learn(self, mac: MacAddress, address: Address, location: Location) -> None:
-        """Learn a host from a packet if hosts can be there and the address is one of its site."""
+        """Learn a host from a packet if hosts can be at the location and the address belongs to its site."""
         state = self._state
         known = state.hosts.by_mac(mac)
         if known is not None and known.location == location and known.addresses[:1] == (address,) and state.now - known.seen_at < 1:
@@ -86,13 +86,14 @@ class Forwarding:
         self._heard(addresses, location)
 
     def segment(self, location: Location, data: bytes) -> None:
-        """Handle a segment of a host with sessions, copied from a switch where the host was not known to be."""
+        """Handle a segment of a host with sessions, copied by a switch where the host was not known to be."""
         source = ipv4_source(data)
         if source is not None:
             self.learn(MacAddress(data[6:12]), source, location)
 
     def arp(self, switch: Switch, in_port: PortNo, packet: Arp) -> None:
-        """Handle an ARP packet copied to us: learn its sender; answer for known hosts on switches that rely on us, else relay."""
+        """Handle an ARP packet copied to the controller: learn its sender. On `Controller` datapaths, answer for known hosts; on other
+        datapaths, relay the packet."""
         state = self._state
         location = Location(switch.dpid, in_port)
         self.learn(packet.sender_mac, packet.sender, location)
@@ -107,7 +108,7 @@ class Forwarding:
             state.count("arp", "answered")
 
     def release(self, switch: Switch, in_port: PortNo, data: bytes) -> None:
-        """Send a punted packet on as plain forwarding would have."""
+        """Forward a punted packet as plain forwarding would have done."""
         if self._routing.concerns(switch, data):
             self._routing.packet(switch, in_port, data)
             return
@@ -135,7 +136,7 @@ class Forwarding:
             self._state.programmer.set_group(("host", host.mac), {}, self._state.out)
 
     def replan(self) -> None:
-        """Recompute base entries, tree and host entries; sites may have other switches now."""
+        """Recompute base entries, tree and host entries; the switches of sites may have changed."""
         state = self._state
         ours = {dpid: s for dpid, s in state.switches.items() if s.is_ours}
         links = [found for found in state.topology.links() if not self._is_labelled(found)]
@@ -172,8 +173,8 @@ class Forwarding:
         return self._state.is_labelled(found.a) or self._state.is_labelled(found.b)
 
     def _place(self, mac: MacAddress, location: Location) -> None:
-        """Install entries for one MAC address on every datapath of ours, the nearest first, so that no entry points to a datapath that has
-        none."""
+        """Install entries for one MAC address on every `Controller` datapath, the nearest first, so that no entry points to a datapath
+        without an entry."""
         state = self._state
         ours = [dpid for dpid, s in state.switches.items() if s.is_ours]
         if not ours:

@@ -2,10 +2,10 @@
 sites.
 
 A host's packets for another site come to `GATEWAY_MAC`. An entry for each requested destination changes that to the destination host's MAC
-address and decrements the TTL; plain forwarding does the rest (RFC 1812, 5.2). The source's MAC address stays, so that switches learn the
-locations of hosts and never one of the gateway. Destinations are resolved by ARP; packets for an unresolved one are held, few and briefly.
-Punts are leases: while the controller is dead, known hosts keep communicating, and switches answer for the gateway. The next controller
-adopts the routes it finds and asks their hosts, so routes survive a restart.
+address and decrements the TTL; plain forwarding does the rest (RFC 1812, 5.2). The source's MAC address stays, so that switches learn
+locations of hosts and never a location of the gateway. Destinations are resolved by ARP; a few packets to unresolved destinations are held
+for a short time. Punts are leases: while the controller is dead, known hosts keep communicating, and switches answer for the gateway. The
+next controller adopts the routes that it finds and sends ARP requests to their hosts, so routes survive a restart.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from sos_controller.core.wire.packets import build_arp_request, complete_checksu
 MAX_ROUTES = 16_384
 """Maximum number of destinations over all datapaths; the least recently requested is dropped."""
 MAX_HELD, HELD_S = 256, 3.0
-"""Maximum number of packets that wait for their destination's answer, and their maximum wait. A further packet replaces the oldest."""
+"""Maximum number of packets held until their destination is resolved, and their maximum age. A further packet replaces the oldest."""
 QUIET_S = 1
 """Hard timeout of the entry that drops packets to a destination being resolved, to prevent further packet-ins."""
 CHECK_S = 0.1
 CONFIRM_AFTER_S = 3.0
-"""Delay before the host of an earlier run's route is asked: ports have normally settled by then (PORT_SETTLE_S)."""
+"""Delay before the first ARP request to the host of an earlier run's route: ports have normally settled by then (PORT_SETTLE_S)."""
 CONFIRM_GAP_S, CONFIRM_TIMES = 1.0, 3
-"""Interval of requests, and number of unanswered ones after which a host and its route are gone."""
+"""Interval of these requests, and number of unanswered requests after which a host and its route are dropped."""
 MAX_CONFIRMED = 64
 """Maximum number of such requests in one tick."""
 
@@ -62,7 +62,7 @@ class Routed(NamedTuple):
 
 
 class Held(NamedTuple):
-    """A packet held for its destination."""
+    """A packet held until its destination is resolved."""
 
     since: float
     dpid: DatapathId
@@ -72,7 +72,7 @@ class Held(NamedTuple):
 
 
 class Unconfirmed(NamedTuple):
-    """A destination of an earlier run's routes, and when to ask it again."""
+    """A destination of an earlier run's routes, and the time of its next ARP request."""
 
     due: float
     target: Address
@@ -100,7 +100,7 @@ class Routing:
         state.dirty.add("routes")
 
     def adopt(self, dpid: DatapathId, earlier: Iterable[FlowEntry]) -> None:
-        """Adopt the routes of an earlier run on a datapath that has just been read, until their hosts have been asked."""
+        """Adopt the routes of an earlier run on a datapath that has just been read, until their hosts have been checked by ARP."""
         for entry in earlier:
             route = _route(entry)
             if route is None or len(self._wanted) >= MAX_ROUTES:
@@ -112,7 +112,7 @@ class Routing:
             self._want(dpid, target, mac)
 
     def datapath_down(self, dpid: DatapathId) -> None:
-        """Handle a lost datapath: its hosts are most likely where they were, and their routes stay until they have been asked again."""
+        """Handle a lost datapath: its hosts have probably not moved, so their routes stay until ARP has checked the hosts."""
         for target in {target for _, target in self._wanted}:
             host = self._state.hosts.by_address(target)
             if host is not None and host.location.dpid == dpid and target not in self._presumed:
@@ -141,8 +141,8 @@ class Routing:
         state.out.append(Apply(switch.dpid, (self._quiet(target),), (), 0, False))
 
     def tick(self) -> None:
-        """Release packets whose destination is known, drop those held too long; follow hosts that have another MAC address or are gone;
-        renew leases."""
+        """Release packets whose destination is known, drop those held too long; update routes of hosts that have changed their MAC address
+        or are gone; renew leases."""
         state = self._state
         if not self._routed or state.now < self._check_at:
             return
@@ -165,7 +165,7 @@ class Routing:
             state.programmer.renew("route-punts", state.out)
 
     def replan(self) -> None:
-        """Make routes and punts as they should be now."""
+        """Update routes and punts to the current state."""
         state = self._state
         for key in list(self._wanted):
             mac = self._mac(key[1])
@@ -194,7 +194,8 @@ class Routing:
         return next((r for r in self._routed.values() if any(p.holds(target) for p in r.prefixes)), None)
 
     def _confirm(self) -> None:
-        """Ask the hosts of an earlier run's routes; those that answer become ordinary hosts, the silent lose their routes."""
+        """Send ARP requests to hosts of an earlier run's routes. Hosts that answer become ordinary hosts; silent hosts lose their
+        routes."""
         state = self._state
         for _ in range(min(len(self._unconfirmed), MAX_CONFIRMED)):
             if self._unconfirmed[0].due > state.now:
@@ -237,7 +238,7 @@ class Routing:
         return all(s is not None and all(state.is_settled(Location(s.dpid, p.port_no)) for p in s.live_ports()) for s in switches)
 
     def _ask(self, there: Routed, target: Address) -> None:
-        """Send ARP out of every port of the other site where hosts may be."""
+        """Send an ARP request out of every port of the other site at which hosts may be."""
         state, frame = self._state, build_arp_request(GATEWAY_MAC, there.gateway, target)
         for datapath in there.site.datapaths:
             switch = state.switches.get(datapath.number)
@@ -272,7 +273,7 @@ def _to(target: Address) -> Match:
 
 
 def _route(entry: FlowEntry) -> tuple[Address, MacAddress] | None:
-    """Return destination and MAC address of an entry made by `replan` in any run; None for any other."""
+    """Return destination and MAC address of an entry made by `replan` in any run; None for other entries."""
     if cookie_kind(entry.cookie) != Kind.ROUTE or entry.match.ipv4_dst is None or len(entry.actions) != len(_onward(GATEWAY_MAC)):
         return None
     target, onward = Address(entry.match.ipv4_dst[0]), entry.actions[1]

@@ -1,4 +1,4 @@
-"""OpenFlow as values: what the core wants switches to hold. Encoding is the edge's (`sos_controller.openflow`).
+"""OpenFlow as values: the desired entries and groups of switches. `sos_controller.openflow`, an edge, encodes them.
 
 Packages above build `flow_entries.FlowEntry` values from the numbers in `pipeline`; `tables.programmer` compares and sends them.
 

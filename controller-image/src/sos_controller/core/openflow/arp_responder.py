@@ -1,4 +1,4 @@
-"""ARP responder: entry with which a switch answers ARP by itself, for as long as it runs, with or without a controller."""
+"""ARP responder: entry by which a switch answers ARP requests by itself, with or without a controller."""
 
 from __future__ import annotations
 

@@ -18,11 +18,11 @@ Masked = tuple[int, int]
 
 
 class Match(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
-    """Match of an entry; None = anything. `raw` holds OXM bytes of an entry we can only delete.
+    """Match of an entry; None = anything. `raw` holds OXM bytes of an entry that this version can only delete.
 
-    Matches untagged frames only (OFPVID_NONE; OpenFlow 1.3.5, 7.2.3.8). With `any_vlan` it matches frames of every VLAN as well, for
-    entries that forward plainly and for requests: IP and TCP fields are found inside a tag, too (ovs-fields(7)), so that entries about
-    hosts' addresses would capture traffic of VLANs that use the same ones.
+    Matches untagged frames only (OFPVID_NONE; OpenFlow 1.3.5, 7.2.3.8). IP and TCP fields match inside a VLAN tag as well (ovs-fields(7)),
+    so entries for hosts' addresses would otherwise capture traffic of VLANs that use the same addresses. `any_vlan` matches frames of every
+    VLAN as well: for plain forwarding entries, and for requests to a switch.
     """
 
     in_port: PortNo | None = None
@@ -37,7 +37,7 @@ class Match(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     udp_dst: int | None = None
     icmp_type: int | None = None
     ip_frag: Masked | None = None
-    """Open vSwitch only (ovs-fields(7), "nw_frag"): 1/1 = a fragment, the first one included."""
+    """Open vSwitch only (ovs-fields(7), "nw_frag"): 1/1 = a fragment, including the first."""
     tcp_flags: Masked | None = None
     arp_op: int | None = None
     arp_sender: Masked | None = None
@@ -95,35 +95,35 @@ class DecTtl(msgspec.Struct, frozen=True, gc=False, tag="dec_ttl"):
 
 
 class AnswerArp(msgspec.Struct, frozen=True, gc=False, tag="arp"):
-    """Turn an ARP request into the answer that its target is at `mac`; Open vSwitch only (ovs-actions(7), "move")."""
+    """Turn an ARP request into the reply that its target is at `mac`; Open vSwitch only (ovs-actions(7), "move")."""
 
     mac: MacAddress
 
 
 class TellApart(msgspec.Struct, frozen=True, gc=False, tag="apart"):
-    """Look at addresses and ports, so that the packet's megaflow covers its connection alone, and go through the table once more, now with
-    1 in register 0; the first action there. Open vSwitch only (ovs-actions(7), "move", "resubmit")."""
+    """Read addresses and ports, so that the packet's megaflow covers its connection alone, and resubmit the packet to the table with 1 in
+    register 0. Must be the entry's first action. Open vSwitch only (ovs-actions(7), "move", "resubmit")."""
 
     ports: Literal["source", "target", "both"]
-    """Ports to look at: the client's alone, if the match tells which one that is."""
+    """Ports to read: only the client's, if the match shows which port that is."""
 
 
 class ToGroup(msgspec.Struct, frozen=True, gc=False, tag="group"):
-    """Hand the packet to a group (`groups.SelectGroup`)."""
+    """Send the packet to a group (`groups.SelectGroup`)."""
 
     group_id: int
 
 
 class TakeTurn(msgspec.Struct, frozen=True, gc=False, tag="take"):
-    """Find the current turn among a balance's uplinks and send the packet there, by the tables of `ovs_round_robin`; the only action there.
-    Open vSwitch only (ovs-actions(7), "resubmit")."""
+    """Find the current turn among a balance's uplinks and send the packet there, through the tables of `ovs_round_robin`. Must be the
+    entry's only action. Open vSwitch only (ovs-actions(7), "resubmit")."""
 
     group_id: int
 
 
 class GiveTurn(msgspec.Struct, frozen=True, gc=False, tag="give"):
-    """Store the next turn in `TABLE_TURN`, and put the first of `ports` that is up into register 0; the only action there. The learned
-    entry has `cookie` and idle timeout `idle_s`. Open vSwitch only (ovs-actions(7), "learn", "bundle_load")."""
+    """Store the next turn in `TABLE_TURN`, and put the first of `ports` that is up into register 0. Must be the entry's only action. The
+    learned entry has `cookie` and idle timeout `idle_s`. Open vSwitch only (ovs-actions(7), "learn", "bundle_load")."""
 
     following: int
     ports: tuple[PortNo, ...]
@@ -132,9 +132,9 @@ class GiveTurn(msgspec.Struct, frozen=True, gc=False, tag="give"):
 
 
 class Remember(msgspec.Struct, frozen=True, gc=False, tag="remember"):
-    """Learn an entry for the packet's connection that sends it to the port in register 0, with these addresses, and set bit 16 of the
-    register; neither is done once `limit` entries have its `cookie`; the only action there. Times as in `FlowEntry` and `FinTimeout`. Open
-    vSwitch only (ovs-actions(7), "learn")."""
+    """Learn an entry that sends the packet's connection to the port in register 0, with these addresses, and set bit 16 of the register. Do
+    nothing if `limit` entries have its `cookie`. Must be the entry's only action. Times as in `FlowEntry` and `FinTimeout`. Open vSwitch
+    only (ovs-actions(7), "learn")."""
 
     mac: MacAddress
     router: MacAddress
@@ -146,8 +146,9 @@ class Remember(msgspec.Struct, frozen=True, gc=False, tag="remember"):
 
 
 class RememberAnswers(msgspec.Struct, frozen=True, gc=False, tag="answers"):
-    """Learn an entry for answers that come back by `port_no` to `address` on the packet's connection: to `client`, at the packet's ingress
-    port. The first action; limit, cookie and times as in `Remember`. Open vSwitch only (ovs-actions(7), "learn")."""
+    """Learn an entry that forwards responses on the packet's connection, received on `port_no` for `address`, to `client` at the packet's
+    ingress port. Must be the entry's first action; limit, cookie and times as in `Remember`. Open vSwitch only (ovs-actions(7),
+    "learn")."""
 
     port_no: PortNo
     address: Address
@@ -160,7 +161,7 @@ class RememberAnswers(msgspec.Struct, frozen=True, gc=False, tag="answers"):
 
 
 class ForgetPort(msgspec.Struct, frozen=True, gc=False, tag="forget"):
-    """Clear the ingress port. Open vSwitch only, which sends nothing from one protected port to another, not even where an entry says so
+    """Clear the ingress port. Open vSwitch only: it forwards no packet from one protected port to another, even if an entry requests it
     (`xlate_flow_is_protected`, ofproto-dpif-xlate.c)."""
 
 
@@ -208,8 +209,8 @@ five times as long."""
 
 
 class FlowEntry(msgspec.Struct, frozen=True, gc=False):
-    """One row of a flow table. No actions = drop. Timeouts in seconds, 0 = none. `told` = the switch notifies us when the entry is
-    removed."""
+    """One row of a flow table. No actions = drop. Timeouts in seconds, 0 = none. `told` = the switch notifies the controller when the entry
+    is removed."""
 
     table: int
     priority: int
@@ -222,7 +223,7 @@ class FlowEntry(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_known(self) -> bool:
-        """Return whether it can be made again: another version may have left entries that this one cannot parse."""
+        """Return whether the entry can be installed again: another version may have left entries that this version cannot parse."""
         return self.match.raw is None and UNKNOWN not in self.actions
 
     @property
@@ -244,7 +245,7 @@ class Changes(NamedTuple):
 
 
 def index(entries: Iterable[FlowEntry]) -> Entries:
-    """Return entries by identity; of two with the same identity the first one stays."""
+    """Return entries by identity; of two entries with the same identity, the first stays."""
     table: Entries = {}
     for entry in entries:
         table.setdefault(entry.key, entry)
@@ -257,7 +258,7 @@ def order(entry: FlowEntry) -> tuple[int, int, str]:
 
 
 def diff(desired: Mapping[EntryKey, FlowEntry], installed: Mapping[EntryKey, FlowEntry], owner: tuple[int, int]) -> Changes:
-    """Return the entries to add and delete. `owner` = (cookie, mask): entries of other cookies are never deleted and never looked at."""
+    """Return the entries to add and delete. `owner` = (cookie, mask): entries with other cookies are ignored and never deleted."""
     value, mask = owner
     ours = {key: e for key, e in installed.items() if e.cookie & mask == value}
     adds = [e for key, e in desired.items() if ours.get(key) != e]

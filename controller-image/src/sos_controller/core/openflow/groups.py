@@ -1,4 +1,4 @@
-"""Select groups as values, and the groups that datapaths hold. Groups have no cookies: their ids show their owner."""
+"""Select groups as values, and the groups that datapaths hold. Groups have no cookies: their ids identify their owner."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sos_controller.core.openflow.flow_entries import Action, FlowEntry, ToGroup
 from sos_controller.core.types import DatapathId, PortNo
 
 KEEP_S = 10.0
-"""Delay before groups of an earlier run are deleted: by then the groups still needed are wanted by this run."""
+"""Delay before groups of an earlier run are deleted: by then this run has requested all groups that are still needed."""
 
 
 class Bucket(msgspec.Struct, frozen=True, gc=False):
@@ -22,14 +22,14 @@ class Bucket(msgspec.Struct, frozen=True, gc=False):
 
 
 class SelectGroup(msgspec.Struct, frozen=True, gc=False):
-    """A group whose switch picks one bucket per packet, by a hash of the connection (OpenFlow 1.3.5, 5.10.1; Open vSwitch: dp_hash)."""
+    """A group that picks one bucket per packet, by a hash of the connection (OpenFlow 1.3.5, 5.10.1; Open vSwitch: dp_hash)."""
 
     group_id: int
     buckets: tuple[Bucket, ...]
 
 
 class ApplyGroups(msgspec.Struct, frozen=True, gc=False):
-    """A command: make these groups, and delete others by id, with all entries that name them.
+    """A command: make these groups, and delete others by id, with all entries that point to them.
 
     Groups of `puts` may or may not exist; groups of `changes` do.
     """
@@ -65,7 +65,7 @@ class GroupTable:
         return [group for _, group in sorted(self._wanted.get(dpid, {}).items())]
 
     def found(self, dpid: DatapathId, controller_id: int, entries: Iterable[FlowEntry], now: float) -> None:
-        """Record the groups of ours that the entries of a datapath that has just been read point to."""
+        """Record our groups that are named by the entries of a datapath that has just been read."""
         named = {a.group_id for e in entries for a in e.actions if isinstance(a, ToGroup)}
         self._old[dpid] = (now + KEEP_S, {number for number in named if number >> 16 == group_id(controller_id, 0) >> 16})
 

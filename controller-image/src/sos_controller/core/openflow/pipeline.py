@@ -14,12 +14,12 @@ TABLE_TURN, TABLE_UPLINK, TABLE_REMEMBER, TABLE_LEAVE = 2, 3, 4, 5
 """Tables for first packets whose uplink an Open vSwitch chooses by itself (`balance.ovs_round_robin`)."""
 
 OWN_PORTS: Final = range(32_768, 65_280)
-"""Numbers that a node gives its uplinks, agents and tunnels (clause 6): Open vSwitch assigns none of them to a host's port by itself.
-Packets from an uplink or tunnel are guarded, so they match no entry of a session."""
+"""Port numbers that a node assigns to its uplinks, agents and tunnels (clause 6): Open vSwitch never assigns them to a host's port by
+itself. Packets from an uplink or tunnel are guarded, so they match no entry of a session."""
 REJECT_PORT: Final = PortNo(33_900)
 """Number of the port at which a node resets connections that must not be plain (clause 35)."""
 TUNNEL_PORTS: Final = range(35_001, 39_096)
-"""Numbers of ports that are tunnels to other nodes (clause 6); nodes have them `protected` (clause 7)."""
+"""Port numbers of tunnels to other nodes (clause 6); nodes make these ports `protected` (clause 7)."""
 
 SLICES: Final = 1000
 """Number of priorities over which `shared` spreads one priority."""
@@ -29,27 +29,27 @@ PRIORITY_PATH: Final = 50000
 PRIORITY_REWRITE: Final = 47000
 """Entries beside an agent whose site rewrites: above the guards, since these entries match packets of agents and from other nodes."""
 PRIORITY_MEASURE: Final = 46200
-"""Servers' packets that are copied to the controller for measurement: above the guards, since they come in by a guarded port."""
+"""Servers' packets that are copied to the controller for measurement: above the guards, since these packets arrive on a guarded port."""
 PRIORITY_ANSWER_CONNECTION: Final = 46100
 PRIORITY_ANSWER: Final = 46000
-"""Answers from an uplink to an address that stands for a host: above the guards, which would forward them plainly."""
+"""Responses from an uplink to an address that represents a host: above the guards, which would forward them as plain traffic."""
 PRIORITY_GUARD: Final = 44000
-"""Guards: below those of the base table, since an entry with an identical match and priority would replace the base table's."""
+"""Guards: below those of the base table, since an entry with an identical match and priority would replace the base table's guard."""
 PRIORITY_REDIRECT: Final = 40000
 PRIORITY_SERVICE: Final = 35000
-"""Proactive services: below the sessions that were set up one by one, above the punts."""
+"""Proactive services: below entries of single sessions, above punts."""
 PRIORITY_SERVICE_SYN: Final = 36000
 """First packets of services that must not bypass their agent (`Service.require`): to a group of their own, armed or not."""
 PRIORITY_UNARMED: Final = 34000
 """Proactive services before they are armed. Services may overlap: an armed service wins."""
 PRIORITY_REDIRECTED: Final = 39000
-"""Fragments between two hosts that are redirected to the agent of their sessions, or that are not copied for a while."""
+"""Fragments between two hosts that are redirected to the agent of their sessions, or that are temporarily not copied."""
 PRIORITY_ICMP: Final = 33000
-"""ICMP errors that routers send to hosts of a service: copied, and forwarded as otherwise."""
+"""ICMP errors that routers send to hosts of a service: copied, and forwarded as if the entry did not exist."""
 PRIORITY_FRAGMENT: Final = PRIORITY_ICMP
 """Fragments between hosts of a service, copied and forwarded likewise. Below proactive services, which redirect them to their agent."""
 PRIORITY_TRACK: Final = 32000
-"""Segments of a host with sessions at a switch where it is not known to be: above exact entries, below those of sessions and services."""
+"""Segments of a host with sessions at a switch where it is not known to be: above exact entries, below entries of sessions and services."""
 PRIORITY_EXACT: Final = 31000
 """Packets of a service that belong to no session, matched by connection before they continue through the same table
 (`services.cache_guard`)."""
@@ -57,8 +57,8 @@ PRIORITY_PUNT: Final = 30000
 PRIORITY_OBSERVE: Final = 29950
 """First packets that are copied and continue: a service that punts the same packets takes precedence."""
 PRIORITY_TURN: Final = 29900
-"""First packets that ask for an uplink, for a datapath's first balance; each further balance is one below. Below PUNT: acceleration takes
-precedence over balancing. Above the connections' own entries, which outlive their connections, while ports are soon reused."""
+"""First packets that need an uplink, for a datapath's first balance; each further balance is one below. Below PUNT: acceleration takes
+precedence over balancing. Above the entries of connections: these outlive their connections, and hosts soon reuse ports."""
 PRIORITY_CONNECTION: Final = 29800
 PRIORITY_NEXT: Final = 29799
 """First packets to which a switch assigns an uplink by itself, for a datapath's first balance; each further balance is one below."""
@@ -66,11 +66,12 @@ PRIORITY_BALANCE: Final = 29700
 """Packets to the group of a datapath's first balance; each further balance is one below."""
 PRIORITY_ARP: Final = 20000
 PRIORITY_ANSWER_ARP: Final = 900
-"""The switch answers requests for an address that no host has, also when no controller runs."""
+"""Entries by which the switch answers requests for an address that no host has, even if no controller runs."""
 PRIORITY_NEIGHBOUR, PRIORITY_STAND_IN = 890, 880
 """A balance host's ARP requests for its own subnet, and for addresses beyond the subnet if the host has routes but no gateway."""
 PRIORITY_ROUTE: Final = 800
-"""Packets for a host of another routed site; below it destinations being resolved (dropped) and destinations to resolve (punted)."""
+"""Packets for a host of another routed site. Below it: packets to destinations being resolved (dropped) and to unresolved destinations
+(punted)."""
 PRIORITY_QUIET: Final = 750
 PRIORITY_UNROUTED: Final = 700
 PRIORITY_HOST: Final = 500
@@ -94,7 +95,7 @@ PROTO_UDP: Final = 17
 
 ICMP_UNREACHABLE, ICMP_TIME_EXCEEDED, ICMP_PARAMETER_PROBLEM = 3, 11, 12
 ICMP_ERRORS: Final = (ICMP_UNREACHABLE, ICMP_TIME_EXCEEDED, ICMP_PARAMETER_PROBLEM)
-"""Types of a router's errors about a packet that it could not forward (RFC 792). Each error quotes the packet's beginning."""
+"""Types of a router's errors about a packet that it could not forward (RFC 792). Each error quotes the start of the packet."""
 
 TCP_FIN: Final = 0x001
 TCP_SYN: Final = 0x002
@@ -104,7 +105,7 @@ BARE_SYN: Final = (TCP_SYN, 0x017)
 """SYN set; ACK, RST and FIN clear."""
 NOT_SYN: Final = (0, TCP_SYN)
 FRAGMENT: Final = (1, 1)
-"""Any fragment, the first one included."""
+"""Any fragment, including the first."""
 
 LEASE_S: Final = 5
 """Hard timeout of punt entries: a dead controller stops punting within this time, and SYNs go plain."""
@@ -112,9 +113,9 @@ LEASE_RENEWAL_S: Final = 1.5
 """Two renewals may be lost before a lease runs out."""
 
 SETTLE_S: Final = 0.1
-"""Time between a change of a flow's entries (the barrier, if there is one) and its SYN. Open vSwitch answers a barrier when its tables have
-changed, but forwards by cached megaflows for some time more: for less than 25 ms as a rule, and longer if its threads wait for a CPU. Most
-sessions need not wait at all (`services.cache_guard`)."""
+"""Delay between a change of a flow's entries (the barrier, if there is one) and the flow's SYN. Open vSwitch answers a barrier when its
+tables have changed, but still forwards by cached megaflows for some time: usually less than 25 ms, longer if its threads wait for a CPU.
+Most sessions need no delay (`services.cache_guard`)."""
 
 MAX_LABELS: Final = 8
 
@@ -147,7 +148,7 @@ class Kind(IntEnum):
 
 
 def owner(controller_id: int) -> tuple[int, int]:
-    """Return cookie value and mask of everything a controller owns."""
+    """Return cookie value and mask of all entries that a controller owns."""
     return (_MAGIC << 48 | ((controller_id + 0x100) & 0xFFFF) << 32, _OWNER_MASK)
 
 
@@ -157,8 +158,9 @@ def cookie(controller_id: int, kind: Kind, epoch: int, number: int = 0) -> int:
 
 
 def shared(priority: int, cookie: int) -> int:
-    """Return the priority of an entry that several controllers may install on a switch with the same match. With the same priority, one
-    would replace the other and be removed with its controller; so each controller has a priority of its own, and the highest decides."""
+    """Return the priority of an entry that several controllers may install on a switch with the same match. With equal priorities, one
+    entry would replace the other and be removed with its controller; so each controller has its own priority, and the highest takes
+    precedence."""
     return priority + ((cookie >> 32) - 0x100 & 0xFFFF) % SLICES
 
 
@@ -182,18 +184,19 @@ UNARMED_MAC: Final = MacAddress(b"\x02SOS\x00\x02")
 
 
 def group_id(controller_id: int) -> int:
-    """Return the group of a controller on a datapath that points to its agent; the next number is the group that bypasses the agent
+    """Return the id of a controller's group that points to the datapath's agent; the next id is the group that bypasses the agent
     (node-config.md 23)."""
     return 0x00520000 + (((controller_id + 0x100) & 0xFFFF) << 1)
 
 
 def reject_group_id(controller_id: int) -> int:
-    """Return the group for first packets that must not be plain: to the agent, or to the reject port (node-config.md 35)."""
+    """Return the id of the group for first packets that must not be plain: it points to the agent, or to the reject port (node-config.md
+    35)."""
     return 0x00540000 + ((controller_id + 0x100) & 0xFFFF)
 
 
 def service_number(service_id: str) -> int:
-    """Return the number in the cookies of a service's entries, which tells their counters apart."""
+    """Return the number in the cookies of a service's entries, which separates the counters of services."""
     return zlib.crc32(service_id.encode()) & 0xFFFF
 
 

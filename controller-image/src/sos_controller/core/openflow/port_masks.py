@@ -6,7 +6,7 @@ from sos_controller.core.openflow.flow_entries import Masked
 
 
 def masks(first: int, last: int) -> list[Masked]:
-    """Return (value, mask) pairs covering first..last exactly; at most 30 of them for 16 bits. ValueError for an impossible range."""
+    """Return (value, mask) pairs covering first..last exactly; at most 30 pairs for 16 bits. Raise ValueError for an invalid range."""
     if not 0 <= first <= last <= 0xFFFF:
         raise ValueError(f"not a port range: {first}-{last}")
     blocks: list[Masked] = []

@@ -4,5 +4,5 @@
 
 - `reason`: closed set of reasons, shared with agents, metrics, API and status
 - `traffic`: counters and samples per service and reason
-- `backoff`: clients and servers that agents failed to serve, plain for a growing time
+- `backoff`: clients and servers that agents failed to serve, left plain for increasing times
 """

@@ -1,9 +1,9 @@
-"""Back-off: clients and servers that agents cannot serve although plain TCP may are plain for a growing time (docs/adr/0046).
+"""Back-off: if agents cannot serve a client or server that plain TCP may reach, its connections are plain for increasing times
+(docs/adr/0046).
 
-A *client* is silent when the ingress agent's preparation expires: the agent was given its SYN, and the handshake was never completed.
+A *client* is silent when the ingress agent's preparation expires: the agent received its SYN, but the handshake was never completed.
 Whatever the cause (a VLAN, a filter, a return path that bypasses the agent), the next connection would hang as well. A *server* is
-unreachable when the egress agent's SYNs were left unanswered twice; if plain SYNs to it are answered meanwhile, its answers bypass the
-agent.
+unreachable when the egress agent's SYNs were left unanswered twice; if it answers plain SYNs meanwhile, its packets bypass the agent.
 
 Any host can forge another host's SYNs. So a client is identified by its address, its MAC address and its port: forged SYNs from elsewhere
 do not count against it. And a client that has once completed a handshake (`proven`) is plain for FIRST_S at most before it is tried again,
@@ -27,7 +27,7 @@ PROVEN_FAILURES: Final = 3
 """Consecutive failures that make a proven client plain: a client that dies once in the middle of a handshake does not count."""
 CLIENT_FAILURES, SERVER_FAILURES = 1, 2
 MAX_KEPT: Final = 4_096
-"""Maximum number kept of failing and of proven clients and servers; the least recently heard are dropped, and tried again."""
+"""Maximum number of failing, and of proven, clients or servers in a table; the least recently heard are dropped, and tried again."""
 REPEAT_S: Final = 1.5
 """Time to watch a plain SYN: if unanswered, it is retransmitted after a second (RFC 6298, 2.1)."""
 
@@ -58,7 +58,7 @@ class _Failing(NamedTuple):
 
 
 class Backoff(Generic[Key]):
-    """Failing clients or servers, and until when they are plain. Bounded."""
+    """Failing clients or servers, and the end of each back-off. Bounded."""
 
     def __init__(self, failures: int, limit: int = MAX_KEPT) -> None:
         self._needed, self._limit = failures, limit
@@ -73,7 +73,7 @@ class Backoff(Generic[Key]):
         found = self._failing.get(key)
         if found is None or now - found.at >= FORGET_S:
             found = _Failing(0, 0, 0.0, now)
-        if now < found.until:  # begun before the verdict
+        if now < found.until:  # the connection began before the back-off
             return
         proven = key in self._proven
         needed = PROVEN_FAILURES if proven else 1 if found.times else self._needed
@@ -90,7 +90,7 @@ class Backoff(Generic[Key]):
         _put(self._proven, key, None, self._limit)
 
     def is_plain(self, key: Key, now: float) -> bool:
-        """Return whether its connections are to be plain."""
+        """Return whether connections of a client or server must be plain."""
         found = self._failing.get(key)
         return found is not None and now < found.until
 
@@ -124,7 +124,7 @@ class PlainBackoff:
         return len(self.clients) + len(self.servers) + len(self._watched)
 
     def why(self, syn: Syn, location: Location, site: str, now: float) -> str:
-        """Return why a SYN must go plain; "" if it need not."""
+        """Return the reason for which a SYN must go plain, or ""."""
         if self.clients.is_plain(ClientKey(syn.client, syn.mac, location), now):
             return "client-silent"
         server = ServerKey(site, syn.server, syn.server_port)

@@ -1,8 +1,8 @@
 """Reasons why a connection that a service covers is not accelerated: one closed set for controller, agents, metrics, API and status
 (spec/northbound.md 4, spec/order.md 14).
 
-The names are labels of metrics and reasons of conditions, the numbers go over the wire. Neither changes its meaning; new ones are added at
-the end.
+The names are labels of metrics and reasons of conditions, the numbers are part of the wire format. Names and numbers keep their meaning;
+new reasons are added at the end.
 """
 
 from __future__ import annotations

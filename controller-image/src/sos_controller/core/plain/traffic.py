@@ -1,7 +1,7 @@
-"""Covered connections that went plain, or were refused because their service requires more (spec/northbound.md 4): counters by service
-and reason, the latest with their addresses, and a verdict for each service: plain is the rule, or the exception.
+"""Covered connections that went plain, or were refused because their service requires more (spec/northbound.md 4): counters by service and
+reason, the latest connections with their addresses, and for each service whether plain is the rule or the exception.
 
-The controller counts its own decisions; connections that agents leave to plain TCP come with their reports (spec/order.md 14).
+The controller counts its own decisions; agents report the connections that they leave plain (spec/order.md 14).
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ SAMPLES_PER_S: Final = 50.0
 """Maximum number of samples per second: the first of each second are kept, so that a flood of plain connections does not evict all earlier
 ones."""
 RULE_CONNECTIONS: Final = 5
-"""Minimum number of plain connections in the window for plain to be the rule: a scan or a start causes fewer."""
+"""Minimum number of plain connections in the window for plain to be the rule: a port scan or a start-up causes fewer."""
 RULE_ENDS_AT: Final = 3
 """Ratio of accelerated to plain connections at which plain stops being the rule: hysteresis, so that the condition does not flap."""
 FIRST_REPORT_S: Final = 1.0
-"""Counters reported within this time of an agent's first report here are baselines: their connections are not new."""
+"""Counters reported within this time of an agent's first report to this controller are baselines: they count earlier connections."""
 MAX_TOLD: Final = 16_384
 """Maximum number of agents' counters kept to compute increments."""
 
 EXPECTED: Final = frozenset({PlainReason.PERCENT, PlainReason.OBSERVED, PlainReason.SERVER_REFUSED, PlainReason.SERVER_SILENT})
-"""Reasons that the service's own spec asks for: counted, and no cause for concern."""
+"""Reasons that need no attention, since the service's spec or the server causes them: counted, but plain is not the rule because of
+them."""
 
 
 class Sample(NamedTuple):
@@ -47,7 +48,7 @@ class Sample(NamedTuple):
     by: AgentId | None
     """The agent that left it plain; None for the controller."""
     refused: bool = False
-    """Its service requires more than plain TCP, so it was reset."""
+    """True if the connection was reset, because its service requires more than plain TCP."""
 
 
 class Recent(NamedTuple):
@@ -61,12 +62,12 @@ class Recent(NamedTuple):
 
     @property
     def leading(self) -> PlainReason | None:
-        """Return the most frequent reason, except reasons that the service's spec asks for."""
+        """Return the most frequent reason that is not EXPECTED."""
         return _leading(self.plain)
 
 
 def _leading(counts: dict[PlainReason, int]) -> PlainReason | None:
-    # A function of its own: mypyc compiles no closure in a method of a NamedTuple
+    # A separate function: mypyc compiles no closure in a method of a NamedTuple
     found = {reason: count for reason, count in counts.items() if reason not in EXPECTED}
     return max(found, key=lambda reason: (found[reason], -reason)) if found else None
 
@@ -169,7 +170,7 @@ class PlainTraffic:
                 yield service_id, reason, count
 
     def refusals(self) -> Iterable[tuple[str, PlainReason, int]]:
-        """Return refused connections, likewise."""
+        """Return refused connections by service and reason since the controller's start."""
         for service_id, found in sorted(self._services.items()):
             for reason, count in sorted(found.refused.items()):
                 yield service_id, reason, count
@@ -196,7 +197,7 @@ class PlainTraffic:
 
 
 def _reason(code: int) -> PlainReason | None:
-    """Return a reason by its number; None for one that this controller does not know."""
+    """Return a reason by its number; None if this controller does not know it."""
     try:
         return PlainReason(code)
     except ValueError:

@@ -44,7 +44,7 @@ class Pair(NamedTuple):
 
     @property
     def label_mask(self) -> int:
-        """Return the labels with a path of their own, as an order names them."""
+        """Return the mask of labels with a path of their own, as orders encode it."""
         return sum(1 << label for label, path in enumerate(self.paths) if path not in self.paths[:label])
 
     @property
@@ -99,7 +99,7 @@ class View(NamedTuple):
         return found
 
     def disjoint(self, source: DatapathId, target: DatapathId, count: int) -> tuple[Path, ...]:
-        """Return up to `count` paths that share no link; computed once, however many pairs of agents are at these ends."""
+        """Return up to `count` paths that share no link; computed once for all pairs of agents at the same datapaths."""
         found = self.ways.get((source, target, count))
         if found is None:
             found = self.ways[source, target, count] = paths.disjoint(self.graph, source, target, count, self.distances(target))
@@ -107,7 +107,7 @@ class View(NamedTuple):
 
 
 def plan(view: View, ends: tuple[Agent, Agent], number: int, labels: int, before: Pair | None) -> Pair | None:
-    """Return the pair with its present paths. Without any path the earlier ones stay: entries are moved, never dropped without a
+    """Return the pair with its current paths. If there is no path, the earlier paths stay: entries are moved, never dropped without a
     replacement."""
     low, high = ends
     count = max(min(labels, low.beacon.stream_ports, high.beacon.stream_ports, MAX_LABELS), 1)
@@ -120,8 +120,8 @@ def plan(view: View, ends: tuple[Agent, Agent], number: int, labels: int, before
 
 
 def assign(found: tuple[Path, ...], labels: int, before: tuple[Path, ...]) -> tuple[Path, ...]:
-    """Assign a path to each label: the cheapest to label 0, to the others their former path if it still exists, so that only failed paths
-    move."""
+    """Assign a path to each label: the cheapest to label 0, and to other labels their former path if it still exists, so that only failed
+    paths move."""
     given: dict[int, Path] = {0: found[0]}
     for label, path in enumerate(before[:labels]):
         if label not in given and path in found and path not in given.values():
@@ -141,8 +141,8 @@ def has_path(g: nx.MultiGraph, pair: Pair) -> bool:
 
 
 def entries(pair: Pair, low: Agent, high: Agent, cookie: int, *, datagrams: bool = False) -> dict[DatapathId, list[FlowEntry]]:
-    """Return path entries of all labels, both directions: at the ends two per direction, in between one, however many streams. With
-    `datagrams`, one more at the ends, for streams over QUIC."""
+    """Return path entries of all labels in both directions. A direction has two entries at its first switch and one at each later switch,
+    however many streams there are. With `datagrams`, the first switch has one more, for streams over QUIC."""
     made: dict[DatapathId, list[FlowEntry]] = {}
     for label, path in enumerate(pair.paths):
         back = Path(path.target, path.source, tuple((b, a) for a, b in reversed(path.steps)), path.cost)
@@ -160,14 +160,15 @@ def entries(pair: Pair, low: Agent, high: Agent, cookie: int, *, datagrams: bool
 
 
 def _across(into: PortNo, leave: PortNo) -> tuple[Action, ...]:
-    """Forward from one port of a switch to another. Tunnels do not flood into each other, so they would not pass a path through either."""
+    """Forward from one port of a switch to another. Between two tunnels, clear the ingress port first: tunnels are protected ports, and
+    Open vSwitch would drop the packet."""
     out = Output(leave)
     return (ForgetPort(), out) if into in TUNNEL_PORTS and leave in TUNNEL_PORTS else (out,)
 
 
 def _outgoing(here: Agent, there: Agent, label: int, *, datagrams: bool) -> Iterator[Match]:
-    """Match streams of a label leaving an agent: those it dials (by the peer's port) and those it answers (by its own). Over QUIC both ends
-    of a connection are at their stream ports."""
+    """Match streams of a label leaving an agent: streams that it opens (by the peer's port) and streams that it accepts (by its own port).
+    Over QUIC, both ends of a connection use their stream ports."""
     own, other = here.beacon.first_stream_port + label, there.beacon.first_stream_port + label
     between = Match(
         in_port=here.location.port_no,

@@ -1,12 +1,12 @@
 """Cache guard: megaflows of a service's packets cover one client port and one server only (docs/adr/0020, 0043), so that a new connection
 is never forwarded by a cached decision.
 
-Open vSwitch forwards by megaflows of earlier packets, which wildcard all bits that its tables did not look at, and keeps them for a while
-after the tables have changed. A cached decision about a plain connection may thus cover the next one between the same hosts: its first
-acknowledgement bypassed the agent, and the server reset it. *Exact* entries look at the addresses and the client's port of all packets of a
-service that belong to no session. Then only an earlier connection from the same port to the same server can be in a cache, and a new
-session waits for the cache only if there may have been one. The server's port stays wildcarded: a scan of a thousand ports would cost the
-switch, and all its users, an upcall for each of them.
+Open vSwitch forwards by megaflows of earlier packets, which wildcard all bits that its tables did not read, and keeps them for a while
+after the tables have changed. A cached decision about a plain connection may thus cover the next connection between the same hosts: without
+exact entries, the first acknowledgement of a session bypassed the agent, and the server reset the connection. *Exact* entries read the
+addresses and the client's port of all packets of a service that belong to no session. Then only a connection from the same port to the same
+server can be cached, and a new session waits for the cache only if there may have been such a connection. The server's port stays
+wildcarded: otherwise a scan of a thousand ports would cost the switch, and all its users, an upcall for each port.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from sos_controller.core.tables.sessions import Session
 from sos_controller.core.types import DatapathId
 
 SWEPT_S: Final = 0.5
-"""Time after which megaflows older than new exact entries, which may cover many connections, should be gone. Revalidators start to check
-all megaflows at every change of the tables, and at least this often (ovs-vswitchd.conf.db(5), max-revalidator)."""
+"""Time after which megaflows older than new exact entries should be gone: such megaflows may cover many connections. Revalidators check all
+megaflows at every change of the tables, and at least this often (ovs-vswitchd.conf.db(5), max-revalidator)."""
 
 
 MAX_KEPT: Final = 8_192
@@ -44,7 +44,7 @@ class Since(NamedTuple):
 
 
 class CacheGuard:
-    """Exact entries, and the time a new session has to wait for caches."""
+    """Exact entries, and the delay of a new session until no cached megaflow covers it."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -53,7 +53,7 @@ class CacheGuard:
         self._newest: dict[_Course, float | None] = {}
 
     def replan(self) -> None:
-        """Request exact entries, at both ends, for all services that are set up connection by connection."""
+        """Request exact entries at both ends of all reactive services."""
         state = self._state
         wanted: dict[DatapathId, list[FlowEntry]] = {}
         made: dict[tuple[tuple[Match, ...], bool], list[FlowEntry]] = {}
@@ -80,8 +80,8 @@ class CacheGuard:
                 self._since[place] = found._replace(since=self._state.now)
 
     def armed(self, services: Collection[tuple[str, DatapathId]]) -> None:
-        """Record that these switches now punt these services' SYNs. Earlier connections went plain without being noted. Arming implies that
-        the exact entries are acknowledged."""
+        """Record that these switches now punt these services' SYNs. Earlier connections went plain without being recorded. Arming implies
+        that the exact entries are acknowledged."""
         now = self._state.now
         self._armed = {place: self._armed.get(place, now) for place in services}
         names = {service for service, _ in services}
@@ -91,8 +91,8 @@ class CacheGuard:
                 self._since[place] = found._replace(since=now, fresh=False)
 
     def wait(self, session: Session) -> float:
-        """Return seconds until all switches of a session, whose entries they have acknowledged, forward by these entries and not by a
-        cached megaflow."""
+        """Return the seconds until all switches of a session, which have acknowledged its entries, forward by these entries and no longer
+        by cached megaflows."""
         now, settled = self._state.now, session.installed_at + SETTLE_S
         newest = self._all_since(session)
         if newest is None:
@@ -104,7 +104,7 @@ class CacheGuard:
         return max(0.0, until - now)
 
     def _all_since(self, session: Session) -> float | None:
-        """Return the time since which all switches of a session have had its service's exact entries, None if one has none."""
+        """Return the time since which all switches of a session have had its service's exact entries, None if a switch has none."""
         course = (session.service, session.dpid, tuple(dpids for dpids, _ in session.entries()))
         if course not in self._newest:
             if len(self._newest) >= MAX_KEPT:
@@ -115,8 +115,8 @@ class CacheGuard:
         return self._newest[course]
 
     def _places(self, policy: Policy) -> Iterable[tuple[DatapathId, tuple[Match, ...]]]:
-        """Yield the switches that get a service's exact entries: all switches of its two sites that are certainly Open vSwitch. Where a
-        site rewrites, sessions' entries have higher priority than all exact entries."""
+        """Yield the switches that get a service's exact entries: all switches of its two sites that are certainly Open vSwitch. A service
+        with a site that rewrites gets none: there, sessions' entries have higher priority than all exact entries."""
         service, sites = policy.service, self._state.sites
         ends = ((True, sites[service.from_.site]), (False, sites[service.to.site]))
         if not accelerated(service) or self._state.is_proactive(service) or any(site.rewrite != "Transparent" for _, site in ends):
@@ -136,7 +136,7 @@ def _of_clients(match: Match) -> bool:
 
 
 def _mixed(places: Iterable[tuple[DatapathId, tuple[Match, ...]]]) -> set[DatapathId]:
-    """Return the switches at which one packet may be a client's to one service and a server's answer to another."""
+    """Return the switches at which a packet may be from a client of one service and from a server of another."""
     found: dict[DatapathId, set[bool]] = {}
     for dpid, matches in places:
         found.setdefault(dpid, set()).update(_of_clients(match) for match in matches)
@@ -144,7 +144,7 @@ def _mixed(places: Iterable[tuple[DatapathId, tuple[Match, ...]]]) -> set[Datapa
 
 
 def _entries(matches: Iterable[Match], mixed: bool, cookie: int) -> list[FlowEntry]:
-    """Return the exact entries for these matches; where either end of a packet may be the client, they look at both ports."""
+    """Return the exact entries for these matches; if either end of a packet may be the client, they read both ports."""
     priority = shared(PRIORITY_EXACT, cookie)
     ends = [(match, TellApart("both" if mixed else "source" if _of_clients(match) else "target")) for match in matches]
     return [FlowEntry(TABLE_REDIRECT, priority, match, (action,), cookie) for match, action in ends]

@@ -1,11 +1,12 @@
-"""Fragments of a session's segments go to its agent, or else its hosts' connections stay plain (docs/adr/0052).
+"""Fragments of a session's segments are redirected to its agent; if that is impossible, its hosts' connections are plain (docs/adr/0052).
 
-Only the first fragment of a segment has ports, and Open vSwitch matches the ports of none (ovs-ofctl(8), "set-frags normal"), so a fragment
-matches no session's entry. It would reach the other host, whose connection has other sequence numbers, and its segment would never arrive.
+Only the first fragment of a segment has ports, and Open vSwitch matches ports of no fragment (ovs-ofctl(8), "set-frags normal"), so a
+fragment matches no session's entry. It would reach the other host, whose connection has other sequence numbers, and the segment would be
+lost.
 
 Switches copy fragments between the hosts of a service to the controller. From then on fragments from one host to the other are redirected
-to the agent of their sessions. The kernel there reassembles them, hands the agent the segments of its sessions and forwards the rest. This
-is right for one agent only: if several agents serve the two hosts, or the agent needs ports rewritten, the sessions are reset and the
+to the agent of their sessions. The agent's kernel reassembles them, delivers the segments of the agent's sessions and forwards the rest.
+This works for one agent only: if several agents serve the two hosts, or the agent needs ports rewritten, the sessions are reset and the
 hosts' connections are plain for PLAIN_S.
 """
 
@@ -47,7 +48,7 @@ MAX_PLAIN: Final = 4_096
 PLAIN_S: Final = 600.0
 """Time for which a host pair is plain: a path that fragments usually does so for longer than a connection lasts, but may be repaired."""
 QUIET_S: Final = 2
-"""Hard timeout before fragments between hosts without a session are copied again: a plain connection may send many."""
+"""Hard timeout of the entry that stops copies of fragments between hosts without a session: a plain connection may send many fragments."""
 KEEP_S: Final = 60.0
 """Time for which fragments are still redirected after the last session of their hosts."""
 FRAGMENTED: Final = "fragments"
@@ -75,8 +76,7 @@ class Fragments:
         self._second, self._taken = 0, 0
 
     def replan(self) -> None:
-        """Request copies of fragments at both sites of all services set up connection by connection, and redirection where it is in
-        force."""
+        """Request copies of fragments at both sites of all reactive services, and the current redirections."""
         state = self._state
         cookie = state.cookie(Kind.FRAGMENT)
         actions: tuple[Action, ...] = (Output(PORT_CONTROLLER), Goto(TABLE_FORWARD))
@@ -95,7 +95,7 @@ class Fragments:
             self._lead(pair)
 
     def copied(self, dpid: DatapathId, data: bytes) -> list[Session]:
-        """Handle a fragment copied by a switch. Return sessions that cannot continue because of it."""
+        """Handle a fragment copied by a switch. Return the sessions that cannot continue because of the fragment."""
         state = self._state
         source, target, claim = ipv4_source(data), ipv4_destination(data), state.claims.get(dpid)
         if int(state.now) != self._second:
@@ -115,7 +115,7 @@ class Fragments:
             state.count("fragments", "led")
             return []
         state.count("fragments", "plain")
-        self._hush(dpid, (source, target))  # the reset takes a moment, and may be lost: then it is repeated
+        self._hush(dpid, (source, target))  # the reset takes time; if it is lost, the next copy repeats it
         self._plain[_ends(source, target)] = state.now + PLAIN_S
         if len(self._plain) > MAX_PLAIN:
             self._plain.popitem(last=False)
@@ -147,7 +147,7 @@ class Fragments:
                 state.programmer.set_group(("fragments", *pair), {}, state.out)
 
     def _sessions(self, source: Address, target: Address) -> list[tuple[AgentId, bool, Session]]:
-        """Return sessions of two hosts, with the agent that receives what the first one sends to the other."""
+        """Return sessions of two hosts, each with the agent that receives packets from the first host to the second."""
         found = []
         for session in self._state.sessions.of_host(source):
             if session.state not in FINAL and {session.client, session.server} == {source, target}:
@@ -156,7 +156,7 @@ class Fragments:
         return found
 
     def _lead(self, pair: Pair) -> None:
-        """Return entries at all switches of the sender's site, wherever the host is."""
+        """Install redirect entries at all switches of the sender's site, wherever the host is."""
         state, led = self._state, self._redirected[pair]
         agent = state.agents.get(led.agent)
         if agent is not None:

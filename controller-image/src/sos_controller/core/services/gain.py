@@ -1,8 +1,8 @@
 """Gain: speed of a service's connections with and without acceleration, and their ratio (docs/adr/0015).
 
-A hash of addresses and ports puts each connection into one group or the other, so the groups differ in nothing else. Yet both hold short
-and long transfers, and may have few samples: connections are compared within size classes, and each class is weighted by the samples that
-both groups have in it. Old samples count less. Only sums are kept: memory is bounded whatever the number of connections.
+A hash of addresses and ports assigns each connection to a group, so the groups differ only in acceleration. Yet both contain short and long
+transfers, and may have few samples. So connections are compared within size classes, and each class is weighted by the number of samples in
+both groups. Old samples count less. Only sums are kept: memory is bounded whatever the number of connections.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import NamedTuple
 HALF_LIFE_S = 1_800.0
 """Half-life of a connection's weight: networks change by the time of day."""
 SMALLEST_BYTES = 16_384
-"""Minimum size of a transfer: shorter ones fit into an initial window or two, so their goodput reflects their hosts' think time."""
+"""Minimum size of a transfer: shorter transfers fit into an initial window or two, so their goodput reflects their hosts' think time."""
 CLASSES = 12
-"""Number of size classes, each four times the one before: from 16 KiB to 64 GiB."""
+"""Number of size classes, each four times the previous class: from 16 KiB to 64 GiB."""
 ENOUGH = 3.0
 """Minimum number of connections in each group before a gain is reported."""
 
@@ -23,7 +23,7 @@ ACCELERATED, PLAIN = "accelerated", "plain"
 
 
 class Summary(NamedTuple):
-    """Summary of a group: connections since start, bytes per second (geometric mean), seconds to an answer; None = unknown."""
+    """Summary of a group: connections since start, bytes per second (geometric mean), seconds until the server's answer; None = unknown."""
 
     connections: int
     goodput: float | None
@@ -77,7 +77,7 @@ class Gain:
         self._groups[group].round_trip.add(seconds, now)
 
     def ended(self, group: str, moved: int, seconds: float, now: float) -> None:
-        """Record a connection that has ended with so many bytes; `seconds` from its first packet to its end."""
+        """Record the end of a connection that carried `moved` bytes and ended `seconds` after its first packet."""
         if moved >= SMALLEST_BYTES and seconds > 0:
             self._groups[group].speeds[size_class(moved)].add(math.log(moved / seconds), now)
 

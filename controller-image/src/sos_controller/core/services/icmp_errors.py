@@ -1,9 +1,9 @@
-"""ICMP errors about a session's segments reach the agent that sent them in a host's name (docs/adr/0052).
+"""ICMP errors about a session's segments reach the agent that sent them with a host's address (docs/adr/0052).
 
-A router behind a site reports a segment that it cannot forward to the segment's source address: a host's, though an agent sent it. The
-switches of a service's sites copy such errors to the controller and forward them as before, so hosts miss nothing and a dead controller
-changes nothing. The controller finds the session by the quoted segment and passes the error to the session's agent, whose kernel judges it
-as any host's does: only a quoted sequence number in flight counts (RFC 5927).
+A router behind a site reports a segment that it cannot forward to the segment's source address: a host's address, although an agent sent
+it. The switches of a service's sites copy such errors to the controller and forward them as before, so hosts receive all errors, with or
+without a controller. The controller finds the session by the quoted segment and passes the error to the session's agent, whose kernel
+checks it like any host's kernel: the quoted sequence number must be in flight (RFC 5927).
 
 Proactive services need no controller for this: their entries redirect errors to the agent, whose kernel forwards errors about segments that
 are not its own.
@@ -32,18 +32,18 @@ from sos_controller.core.wire.packets import IcmpError, parse_icmp_error, readdr
 
 MAX_PER_SECOND: Final = 1_000
 """Maximum number of errors processed. A router reports each error once per session and round trip; forged excess is forwarded as plain
-traffic, which costs no session more than a retransmission."""
+traffic, which costs a session at most a retransmission."""
 
 
 class IcmpErrors:
-    """Copies of ICMP errors, and the sessions they are about."""
+    """Copies of ICMP errors, and their delivery to the agents of sessions."""
 
     def __init__(self, state: State, rewritten_port: Callable[[AgentId, bool, int], int]) -> None:
         self._state, self._rewritten_port = state, rewritten_port
         self._second, self._taken = 0, 0
 
     def replan(self) -> None:
-        """Request copies of errors at both sites of all services set up connection by connection."""
+        """Request copies of errors at both sites of all reactive services."""
         state = self._state
         wanted: dict[DatapathId, dict[Match, FlowEntry]] = {}
         for policy in (p for policies in state.policies.by_site.values() for p in policies):
@@ -79,14 +79,14 @@ class IcmpErrors:
         return FlowEntry(TABLE_REDIRECT, shared(PRIORITY_ICMP, cookie), match, actions, cookie)
 
     def _is_at(self, session: Session, ingress: bool, location: Location) -> bool:
-        """Return whether an error came in at the site of the agent that it is about."""
+        """Return whether an error arrived at the site of the session's agent."""
         agent = self._state.agents.get(session.ingress if ingress else session.egress)
         claims = self._state.claims
         here, there = claims.get(location.dpid), claims.get(agent.location.dpid) if agent is not None else None
         return here is not None and there is not None and here[0].name == there[0].name
 
     def _deliver(self, session: Session, ingress: bool, data: bytes) -> bool:
-        """Pass an error to an agent, as about a segment of the agent's own."""
+        """Pass an error to an agent. If the agent's site rewrites, readdress the error to the agent's own address and port."""
         agent_id = session.ingress if ingress else session.egress
         agent = self._state.agents.get(agent_id)
         if agent is None or session.state in FINAL:
@@ -99,7 +99,7 @@ class IcmpErrors:
 
 
 def _key(error: IcmpError, ingress: bool) -> FlowKey:
-    """Return the flow of a quoted segment: an ingress agent sends in the server's name, an egress agent in the client's."""
+    """Return the flow of a quoted segment: an ingress agent sends from the server's address, an egress agent from the client's."""
     if ingress:
         return flow_key(error.destination, error.source, error.destination_port, error.source_port)
     return flow_key(error.source, error.destination, error.source_port, error.destination_port)

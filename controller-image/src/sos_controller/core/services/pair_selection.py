@@ -1,7 +1,8 @@
-"""Selection of the pair of agents for a flow: the nearest, of these the least busy, of these the one with fewest sessions (thesis 3.3).
+"""Selection of the pair of agents for a flow: the nearest pairs, of these the least busy, of these the pair with the fewest sessions
+(thesis 3.3).
 
-Agents' load (processor, bytes) is measured and fluctuates: pairs that differ by less than `EQUALLY_BUSY` are equal, and their sessions
-decide.
+Agents' load (processor, bytes) is measured and fluctuates: pairs that differ by less than `EQUALLY_BUSY` are equal, and their numbers of
+sessions decide.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def nearest(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
 
 
 def least_loaded(candidates: Iterable[Loaded]) -> Candidate | None:
-    """Return, of the least busy candidates, the one with the lowest load, the first in order among equals; None if there is none."""
+    """Return the candidate with the lowest load among the least busy, the first in order if equal; None without candidates."""
     listed = list(candidates)
     least = min((c.busy for c in listed), default=0.0)
     idle = (c for c in listed if c.busy <= least + EQUALLY_BUSY)
@@ -48,8 +49,8 @@ def least_loaded(candidates: Iterable[Loaded]) -> Candidate | None:
 
 
 def choose(candidates: Iterable[Loaded]) -> Candidate | None:
-    """Choose the nearest, then the least loaded. Total and deterministic; load never makes a farther pair win or a loaded pair
-    preferred."""
+    """Choose the nearest pairs, of these the least loaded. Total and deterministic: load never makes a farther pair win, and a higher load
+    never makes a pair preferred."""
     listed = list(candidates)
     ingress = set(nearest(c.candidate for c in listed))
     return least_loaded(c for c in listed if c.candidate in ingress)

@@ -1,6 +1,6 @@
 """Passive measurement: connections measured from copies of three packets: SYN, the server's SYN-ACK and its FIN (docs/adr/0015).
 
-For services that are observed, or accelerated in part, the switch beside the clients copies these packets to the controller and forwards
+For services that are observed, or accelerated in part, the clients' switch copies these packets to the controller and forwards
 them as before. The entries are leases, a constant number per service. The times between the packets give round trip and duration; the FIN's
 sequence and acknowledgement numbers give the bytes of both directions. Accelerated and plain connections are measured at the same place in
 the same way, so the two can be compared.
@@ -59,7 +59,7 @@ class PassiveMeasurement:
         return len(self._open)
 
     def configure(self) -> None:
-        """Forget the services that are not compared any more."""
+        """Forget services that are no longer compared."""
         wanted = {s.id for s in self._state.services if compared(s)}
         self._services = {service: self._services.get(service, Gain()) for service in sorted(wanted)}
         self._open = OrderedDict((key, found) for key, found in self._open.items() if found.service in wanted)
@@ -84,7 +84,7 @@ class PassiveMeasurement:
         self._state.programmer.renew(GROUP, self._state.out)
 
     def punted(self, switch: Switch, syn: Syn, why: str) -> None:
-        """Record the decision about a SYN: `why` it stays plain, "" if it is accelerated."""
+        """Record the decision about a SYN. `why`: reason for plain, "" if it is accelerated."""
         service = self._service(switch, syn)
         if service is None or syn.key in self._open:
             return

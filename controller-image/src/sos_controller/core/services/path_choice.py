@@ -1,8 +1,8 @@
-"""Choice of the disjoint path that a new session takes, for services whose sessions take one each (docs/adr/0015).
+"""Choice of the disjoint path that a new session takes, for services whose sessions take one path each (docs/adr/0015).
 
 RoundRobin: in turn. LeastLoaded: the path with the lowest load, relative to its capacity if declared. Measured: the path with the shortest
-measured round trip; among about equally short ones the least loaded. Without any measurement, LeastLoaded and Measured choose like
-Shortest.
+measured round trip; among about equally short round trips, the least loaded path. Without any measurement, LeastLoaded and Measured choose
+like Shortest.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from sos_controller.core.services.agent_pairs import PairKey
 from sos_controller.core.topology.path_stats import PathMeasure
 
 ASSUMED_LOAD = 1_250_000.0
-"""Bytes per second assumed for a session that no report shows yet: 10 Mbit/s. Otherwise all sessions begun between two reports would take
+"""Bytes per second assumed for a session that is in no report yet: 10 Mbit/s. Otherwise all sessions begun between two reports would take
 one path."""
 SAME_RTT = 1.1
 SAME_RTT_US = 2_000
-"""Round trips within 10 % and 2 ms of the shortest are equal: agents' measurements jitter by that much."""
+"""Round trips within 10 % or 2 ms of the shortest, whichever is more, are equal: agents' measurements jitter by that much."""
 MAX_ASSIGNMENTS = 16_384
 """Maximum number of services and pairs whose turns are remembered; beyond it, turns start over."""
 
 
 class Choice(NamedTuple):
-    """A path that could be taken."""
+    """A candidate path."""
 
     label: int
     measure: PathMeasure | None
@@ -35,7 +35,7 @@ class Choice(NamedTuple):
 
     @property
     def load(self) -> float:
-        """Return the measured and assumed load, as a share of the capacity if that is declared."""
+        """Return the measured and assumed load, as a share of the capacity if the capacity is declared."""
         carried = (self.measure.load if self.measure is not None else 0.0) + self.given * ASSUMED_LOAD
         return carried / self.capacity if self.capacity else carried
 
@@ -62,7 +62,7 @@ def pick(mode: str, choices: Sequence[Choice], turn: int) -> int:
 
 
 class PathAssignments:
-    """Sessions assigned to paths: in all, for round robin, and since a path was last measured."""
+    """Numbers of sessions assigned to paths: in total, for round robin, and since the last measurement of a path."""
 
     def __init__(self, limit: int = MAX_ASSIGNMENTS) -> None:
         self._limit = limit
@@ -70,7 +70,7 @@ class PathAssignments:
         self._given: dict[tuple[PairKey, int], tuple[float, int]] = {}
 
     def turn(self, service: str, pair: PairKey) -> int:
-        """Return how many sessions of a service between two agents came before this one."""
+        """Return the number of earlier sessions of a service between two agents."""
         if (service, pair) not in self._turns and len(self._turns) >= self._limit:
             self._turns.clear()
         turn = self._turns.get((service, pair), 0)
@@ -78,7 +78,7 @@ class PathAssignments:
         return turn
 
     def given(self, pair: PairKey, label: int, heard_at: float) -> int:
-        """Return sessions assigned to a path since it was measured at `heard_at`."""
+        """Return the number of sessions assigned to a path since its measurement at `heard_at`."""
         since, count = self._given.get((pair, label), (heard_at, 0))
         return count if since >= heard_at else 0
 

@@ -43,7 +43,7 @@ from sos_controller.core.types import Address, AgentId, DatapathId, Location
 from sos_controller.core.wire.order import CONGESTION
 
 MAX_CANDIDATES = 64
-"""Maximum number of pairs kept per service and place, the nearest first."""
+"""Maximum number of pairs kept per service, ingress switch and server's switch, the nearest first."""
 MAX_CACHED = 16_384
 
 Armed = tuple[str, DatapathId]
@@ -60,7 +60,7 @@ class ServiceStatus(NamedTuple):
 
 
 class Plan:
-    """Entries that should be on the switches, and questions about one new flow."""
+    """Desired entries of switches, and queries about one new flow."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -76,7 +76,7 @@ class Plan:
         self._ready: set[Armed] = set()
         self._unarmed = False
         self.too_large: dict[str, str] = {}
-        """Services that a datapath has no room for, with the numbers."""
+        """Services whose entries do not fit into a datapath's table, with the numbers."""
         self._agents: dict[str, list[Agent]] = {}
         self._view = pairs.View(state.graph, {}, {})
         self._services: dict[str, Service] = {}
@@ -141,7 +141,7 @@ class Plan:
                         unarmed = True
                         if not policy.service.require or not state.programmer.is_synced(dpid):
                             continue
-                    # Punt services with requirements without agents as well, to refuse their connections with a reason.
+                    # Punt services with requirements even without agents, to refuse their connections with a reason.
                     if room.takes(policy.service.id, dpid, len(matches)):
                         armed.add((policy.service.id, dpid))
                         action = (Output(PORT_CONTROLLER),)
@@ -154,12 +154,12 @@ class Plan:
         state.programmer.set_group("punts", punts, state.out)
 
     def is_ready(self, service_id: str, dpid: DatapathId) -> bool:
-        """Return whether everything that new flows of a service need at a datapath has been acknowledged."""
+        """Return whether all entries that new flows of a service at a datapath need have been acknowledged."""
         return (service_id, dpid) in self._ready
 
     @property
     def waits(self) -> bool:
-        """Return whether an acknowledgement could arm something."""
+        """Return whether an acknowledgement could arm a service."""
         return self._unarmed
 
     def renew(self) -> None:
@@ -191,7 +191,7 @@ class Plan:
         return pair if pair is not None and beside and self._works(pair) else None
 
     def service_of(self, flow: Flow) -> str:
-        """Return the id of the service that a session without an order belongs to, "" if none of ours covers it."""
+        """Return the id of the service that covers a session without an order, "" if there is none."""
         policies = self._state.policies.by_site.get(self._site_of_agent.get(flow.ingress, ""), ())
         return next((policy.service.id for policy in policies if policy.covers(flow)), "")
 
@@ -216,7 +216,7 @@ class Plan:
         return 1 << label
 
     def _capacity(self, key: PairKey, label: int) -> float:
-        """Return bytes per second of the narrowest link of a path, 0 if one of them is not declared."""
+        """Return bytes per second of the narrowest link of a path, 0 if a link is not declared."""
         pair = self.pairs.get(key)
         path = pair.paths[label] if pair is not None and label < len(pair.paths) else None
         declared = [self._capacities.get(self._ends(link), 0) for link in path.links] if path is not None else []
@@ -231,8 +231,8 @@ class Plan:
         return (t.streams, t.block_bytes, t.queue_bytes, CONGESTION[t.congestion_control])
 
     def rewritten_port(self, agent_id: AgentId, ingress: bool, client_port: int) -> int:
-        """Return the agent's own port of a flow where its site rewrites (its clients connect to one port; towards a server it uses the
-        client's own), else 0."""
+        """Return the agent's own port of a flow if its site rewrites, else 0. An ingress agent has one port for all clients; an egress
+        agent uses the client's port."""
         config, site = self._state.config, self._state.sites.get(self._site_of_agent.get(agent_id, ""))
         if config is None or site is None or site.rewrite == "Transparent":
             return 0
@@ -248,7 +248,7 @@ class Plan:
 
     def status(self) -> list[ServiceStatus]:
         """Return the status of every service, by id."""
-        between: dict[frozenset[str], frozenset[DatapathId]] = {}  # sites -> datapaths of the pairs of agents that work between them
+        between: dict[frozenset[str], frozenset[DatapathId]] = {}  # datapaths of the working pairs of agents, by their sites
         for pair in self.pairs.values():
             if self._works(pair):
                 sites = frozenset(self._site_of_agent.get(agent, "") for agent in (pair.low, pair.high))
@@ -256,11 +256,11 @@ class Plan:
         return [self._status(self._services[i], between) for i in sorted(self._services)]
 
     def usable(self, site: str) -> list[Agent]:
-        """Return agents of a site that may be given sessions."""
+        """Return agents of a site that accept new sessions."""
         return [a for a in self.agents_of(site) if a.usable]
 
     def capacity(self, site: str) -> int:
-        """Return the number of sessions that the agents of a site take, together."""
+        """Return the sum of the session limits of a site's agents."""
         return sum(agent.beacon.session_limit for agent in self.agents_of(site))
 
     def agents_of(self, site: str) -> list[Agent]:
@@ -318,7 +318,7 @@ class Plan:
         return wanted
 
     def _pairs_over_quic(self) -> set[PairKey]:
-        """Return pairs of agents of sites between which some service asks for streams over QUIC."""
+        """Return pairs of agents between whose sites a service requests streams over QUIC."""
         found = set[PairKey]()
         for service in self._services.values():
             if accelerated(service) and service.transport.protocol == "QUIC":
@@ -364,7 +364,7 @@ class Plan:
         return pairs.has_path(state.graph, pair) and all(map(state.programmer.is_synced, pair.dpids))
 
     def _pick(self, candidates: tuple[Candidate, ...]) -> Candidate | None:
-        """Pick the least loaded of the nearest that still take sessions (as `pair_selection.choose`, without looking at farther ones)."""
+        """Pick the least loaded of the nearest pairs that accept sessions (as `pair_selection.choose`, without checking farther pairs)."""
         agents, loaded = self._state.agents, list[Loaded]()
         for candidate in candidates:
             if loaded and candidate.cost > loaded[0].candidate.cost:
@@ -446,7 +446,7 @@ class Plan:
         }
 
     def _peers(self) -> dict[str, list[Address]]:
-        """Return, per site of a service, the addresses of its own agents and of its peers'."""
+        """Return, for each site of a service, the addresses of its own agents and of the agents of its peer sites."""
         state, sites = self._state, dict[str, set[str]]()
         for service in self._services.values():
             one, other = service.from_.site, service.to.site

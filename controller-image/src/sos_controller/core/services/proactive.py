@@ -1,13 +1,14 @@
-"""Proactive services: entries stand beforehand, a constant number per service and switch, no packet-in, nothing per flow (docs/adr/0012).
+"""Proactive services: standing entries, a constant number per service and switch, without packet-ins and state per flow (docs/adr/0012).
 
 On the switch beside each site's agent all packets of a service go to the agent: client to server at the ingress site, server to client at
-the egress site. The agents' kernels forward plainly what the agents do not accelerate. An entry points to a group that the switch itself
-turns to plain forwarding when the agent's port dies, so entries need no lease and work while the controller is down.
+the egress site. The agents' kernels forward packets of other connections as plain traffic. An entry points to a group that the switch
+itself diverts to plain forwarding when the agent's port goes down, so entries need no lease and work while the controller is down.
 
     EGRESS --egress side and paths acknowledged--> UNARMED --acknowledged, UNARMED_S later--> ARMED
 
-UNARMED entries mark SYNs, which the ingress agent then forwards plainly and remembers: a SYN in flight when the entries were installed must
-not be accelerated when it is retransmitted. A removed service leaves its entries *leaving*, unarmed, until no session needs them.
+UNARMED entries mark SYNs; the ingress agent forwards marked SYNs as plain traffic and remembers them: a SYN in flight when the entries were
+installed must not be accelerated when it is retransmitted. Entries of a removed service are *leaving*: unarmed, and kept until no session
+needs them.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ from sos_controller.core.tables.policies import Policy, error_matches, fragment_
 from sos_controller.core.types import DatapathId, MacAddress, PortNo
 
 UNARMED_S = 4.0
-"""Duration of UNARMED. A SYN sent before the entries stood is retransmitted within this time unless it has been retransmitted twice already
-(RFC 6298: 1, 2, 4 s)."""
+"""Duration of UNARMED. A SYN sent before the entries were installed is retransmitted within this time unless it has been retransmitted
+twice already (RFC 6298: 1, 2, 4 s)."""
 LEAVE_S = 15.0
-"""Minimum lifetime of a removed service's entries: agents have been heard by then, also after a restart of the controller."""
+"""Minimum lifetime of a removed service's entries: all agents have been heard by then, even after a restart of the controller."""
 REPORT_MARGIN_S = 6.0
 """Minimum time from the withdrawal to a report that names all sessions begun before the withdrawal (one report every 5 s)."""
 
@@ -56,7 +57,8 @@ class Stage(IntEnum):
 
 
 class Footprint(NamedTuple):
-    """Resources of a service. While they are the same, its entries stay untouched, whatever else changes about the service."""
+    """Datapaths and matches of a service. While they stay the same, its entries are not changed, whatever else changes about the
+    service."""
 
     ingress_dpid: DatapathId
     egress_dpid: DatapathId
@@ -65,7 +67,7 @@ class Footprint(NamedTuple):
 
 
 class Standing:
-    """A service whose entries stand or are being installed."""
+    """A service whose entries are installed or being installed."""
 
     __slots__ = ("footprint", "service", "since", "stage")
 
@@ -91,7 +93,7 @@ class Proactive:
         self._standing: dict[str, Standing] = {}
         self._leaving: list[Leaving] = []
         self._ways: dict[DatapathId, tuple[PortNo, MacAddress]] = {}
-        self._sent: dict[DatapathId, tuple[tuple[PortNo, MacAddress], bool]] = {}  # and True if the reject group was sent, too
+        self._sent: dict[DatapathId, tuple[tuple[PortNo, MacAddress], bool]] = {}  # True: the reject group was sent, too
 
     def is_armed(self, service_id: str) -> bool:
         """Return whether new connections of a service are accelerated by standing entries."""
@@ -171,7 +173,7 @@ class Proactive:
         self._leaving.extend(Leaving(footprint.egress_dpid, entry, now) for entry in entries)
 
     def _is_needed(self, found: Leaving) -> bool:
-        """Return whether a session may still depend on an entry: until every agent beside it has reported otherwise."""
+        """Return whether a session may still depend on an entry: until every agent at its datapath has reported otherwise."""
         state = self._state
         if state.now - found.since < LEAVE_S:
             return True
@@ -243,7 +245,7 @@ class Proactive:
                 state.out.append(ApplyGroup(dpid, pipeline.reject_group_id(state.controller_id), *way, otherwise=REJECT_PORT))
 
     def _find_way(self, dpid: DatapathId) -> None:
-        """Locate the agent of a datapath. Its port is remembered: by the port's state, the switch detects whether the agent is there."""
+        """Locate the agent of a datapath. Its port is remembered: the switch detects by the port's state whether the agent is there."""
         state = self._state
         claim = state.claims.get(dpid)
         agents = claim[0].agents if claim is not None else []

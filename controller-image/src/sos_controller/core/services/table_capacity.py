@@ -1,6 +1,6 @@
-"""Table capacity: room for a service's entries in a datapath's table, checked before they are sent.
+"""Table capacity: check that a service's entries fit into a datapath's table before they are sent.
 
-A switch that refuses an entry is read and programmed from the start, and refuses again: one service too many would take the others down. So
+A switch that refuses an entry is read and programmed anew, and refuses it again: one service too many would break all services. So
 a service whose entries do not fit waits, and its status shows the numbers.
 """
 
@@ -13,11 +13,11 @@ from sos_controller.core.state import State
 from sos_controller.core.types import DatapathId
 
 SESSIONS_DIVISOR: Final = 4
-"""Divisor of a table's size: a quarter is reserved for the entries of sessions, two for each."""
+"""Divisor of a table's size: a quarter is reserved for the entries of sessions, two for each session."""
 
 
 class TableCapacity:
-    """Room left in each datapath's first table while services are armed one after the other, in their order."""
+    """Free entries in each datapath's first table while services are armed in order."""
 
     def __init__(self, state: State, group: str) -> None:
         self._state, self._group = state, group
@@ -26,7 +26,7 @@ class TableCapacity:
         """Services that do not fit, with the message to show."""
 
     def takes(self, service_id: str, dpid: DatapathId, count: int) -> bool:
-        """Reserve room for a service's entries; False if there is none. A datapath that does not report its sizes accepts all."""
+        """Reserve space for a service's entries; return False if they do not fit. A datapath that does not report its sizes accepts all."""
         if dpid not in self._left:
             self._left[dpid] = self._free(dpid)
         left = self._left[dpid]

@@ -1,13 +1,13 @@
-"""Sessions: from a punted SYN to a redirected flow, and back to nothing.
+"""Sessions: from a punted SYN to a redirected flow, and to teardown.
 
 `engine` hands each punted SYN to `setup.SetUp.syn`. `setup` asks `services.plan` for a pair of agents, sends Prepare orders and installs
-redirect entries; when the agents are ready and all barriers answered, it delivers the SYN. `teardown` ends each side.
+redirect entries; when the agents are ready and all barriers have been answered, it delivers the SYN. `teardown` ends each side.
 
 - `setup`: states of a session up to ACTIVE, or the reason why the connection stays plain; time-outs and retransmission of Prepare
 - `prepare_body`: bodies of Prepare orders; `order_sender`: signs and sends orders and probes
 - `redirect`: flow entries of one session
-- `server_lookup`: ARP requests for servers not seen yet; the SYN does not wait: `setup` puts egress entries on all switches of the site
+- `server_lookup`: ARP requests for unknown servers; the SYN is not delayed: `setup` installs egress entries on all switches of the site
 - `refusal`: resets for services that require acceleration
-- `mobility`: notices that a host with sessions is heard at another switch, and moves its redirect entries
+- `mobility`: detects a host with sessions at another switch, and moves its redirect entries
 - `teardown`: ends, reports, dead agents, adoption after a restart; `half_open`: detects half-open host connections
 """

@@ -1,12 +1,12 @@
 """Detect half-open host connections after an agent node dies: send an out-of-window ACK, so that the host's challenge ACK draws a reset.
 
-The kernel of a killed agent resets its connections. A dead machine resets none: a host that only listens would wait forever, since the
-other agent has long reset the peer. So when both sides of such a session are over, its host gets an empty segment with out-of-window
-numbers. The host answers with a challenge ACK (RFC 9293, 3.10.7.4). No entry redirects that ACK any more, so it reaches the peer, which
-resets the unknown connection with the very number acknowledged (3.10.7.1), and the host accepts that reset.
+The kernel of a killed agent resets its connections. A dead machine resets none: a host that only receives would wait forever, since the
+other agent has long reset the peer. So when both sides of such a session are over, the controller sends its host an empty segment with
+out-of-window numbers. The host answers with a challenge ACK (RFC 9293, 3.10.7.4). No entry redirects that ACK any more, so it reaches the
+peer, which resets the unknown connection with the acknowledged sequence number (3.10.7.1), and the host accepts that reset.
 
-A host without such a connection resets a connection that does not exist, so a superfluous ACK does no harm. If both agents are lost, none
-is sent: both hosts would still have the connection, and each would send the other numbers that it rejects.
+A host without such a connection resets a connection that does not exist, so a superfluous ACK does no harm. If both agents are lost, no ACK
+is sent: both hosts would still have the connection, and each would reject the sequence numbers of the other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sos_controller.core.types import Address, FlowKey
 from sos_controller.core.wire.packets import build_acknowledgement
 
 PROBES: Final = ((0.0, 0x00000000), (2.0, 0x80000000))
-"""Seconds after the end, and sequence numbers: no window of less than 2 GiB holds both, and one of the segments may be lost."""
+"""Seconds after the end, and sequence numbers: no window of less than 2 GiB contains both, and one of the segments may be lost."""
 LOST: Final = "agent-lost"
 
 
@@ -33,7 +33,7 @@ def probe_half_open(state: State, session: Session) -> None:
         return
     key = session.key
     back = FlowKey(key[4:8] + key[:4] + key[10:12] + key[8:10])
-    towards = back if lost[0] == session.ingress else key  # to the client as from the server, or to the server as from the client
+    towards = back if lost[0] == session.ingress else key  # to the client from the server's address, or the reverse
     target = state.hosts.by_address(Address(int.from_bytes(towards[4:8], "big")))
     if target is None or state.config is None:
         return

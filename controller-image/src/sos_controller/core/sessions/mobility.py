@@ -1,12 +1,12 @@
 """Mobility: sessions follow their hosts to other ports and switches of their site (live migration, address failover; docs/adr/0047).
 
 A host is located by its ARP, its SYNs, and, while it has sessions, by its segments, which a *track* entry at each other switch of its site
-copies to the controller. Redirect entries are placed at the new switch first. Those at the old switch are removed LINGER_S later, and only
-where a track entry can replace them: spoofing a host's address from elsewhere delays the host by one packet to the controller, and takes
-nothing from it.
+copies to the controller. Redirect entries are placed at the new switch first. Redirect entries at the old switch are removed LINGER_S
+later, and only where a track entry can replace them: spoofing a host's address from elsewhere delays the host by one packet to the
+controller, and does not cut its sessions off.
 
-A host heard where none of our entries meets its packets (another site, behind an uplink) is looked up by ARP at its own site. If it does
-not answer, its sessions are reset at both ends: their packets would go to the other host, which has another connection there.
+A host heard where none of our entries matches its packets (another site, behind an uplink) is looked up by ARP at its own site. If it does
+not answer, its sessions are reset at both ends: its packets would reach the peer directly, whose connection has other sequence numbers.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from sos_controller.core.types import Address, DatapathId, Location
 from sos_controller.core.wire.order import OrderType
 
 BATCH: Final = 128
-"""Maximum number of sessions moved in one turn of the event loop (25 ms): 1,000 take a quarter of a second, and no turn takes more than
-some 15 ms."""
+"""Maximum number of sessions moved in one tick (25 ms): 1,000 take a quarter of a second, and no tick takes more than about 15 ms."""
 LINGER_S: Final = 2.0
 """Delay before entries at the old switch are removed: packets in flight through it, or from a host that moves back, still reach the
 agent."""
 GIVE_UP_S: Final = 60.0
 """Time limit to confirm a host at its new switch; after it, the host keeps its entries at both switches."""
 FORGET_S: Final = 30.0
-"""A host's track entries outlive its last session, so that sequential connections cost its site's switches nothing more."""
+"""Time for which a host's track entries outlive its last session, so that sequential connections cause no changes at its site's
+switches."""
 SWEEP_S: Final = 5.0
 MAX_TRACKING: Final = 8_192
 """Maximum number of track entries over all switches. Further hosts are followed by their ARP and SYNs alone."""
@@ -61,7 +61,7 @@ MAX_ASKED: Final = 256
 
 MOVED_AWAY: Final = "moved-away"
 NOT_FOLLOWED: Final = "not-followed"
-"""Reset reason: a host is where none of our entries meets its packets, or a switch refused its entries."""
+"""Reset reason: a host is where none of our entries matches its packets, or a switch refused its entries."""
 
 UNKNOWN: Final = DatapathId(0)
 """Placeholder for a host that has entries at all switches of its site."""
@@ -70,16 +70,16 @@ _EXACT: Final = 0xFFFFFFFF
 
 
 class HostSwitches:
-    """Switches of a site that have a host's entries: the newest, and the earlier ones."""
+    """Switches of a site that have a host's entries: the newest switch, and earlier switches."""
 
     __slots__ = ("complete", "dpids", "idle_since", "newest", "since", "site", "tracking")
 
     def __init__(self, site: str, newest: DatapathId, dpids: set[DatapathId], now: float) -> None:
         self.site, self.newest = site, newest
         self.dpids: set[DatapathId] = set()  # with the entries of some session
-        self.complete = dpids  # with those of every session; a session that begins has entries where the host is by then
+        self.complete = dpids  # with the entries of every session; a new session has entries at the host's current switch
         self.since = self.idle_since = now
-        self.tracking = 0  # track entries counted for it, 0 where none stand
+        self.tracking = 0  # number of track entries, 0 if none are installed
 
 
 class Move(NamedTuple):
