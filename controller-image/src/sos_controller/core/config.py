@@ -67,7 +67,7 @@ class Datapath(_Strict, frozen=True):
     name: Name
     forwarding: Literal["Node", "Controller"]
     labelled_ports: Annotated[list[UplinkName], Meta(max_length=32)] = []
-    """Ports that carry labelled paths and nothing plain."""
+    """Ports that carry labelled paths and no plain traffic."""
 
     @property
     def number(self) -> DatapathId:

@@ -41,7 +41,7 @@ Json = dict[str, Any]
 
 
 def listing(name: str, items: list[Json], limit: int = MAX_LISTED) -> Json:
-    """Return a bounded list that says when it was cut."""
+    """Return a bounded list, marked as truncated if it was cut."""
     shown: Json = {name: items[:limit]}
     if len(items) > limit:
         shown["truncated"] = True
@@ -143,7 +143,7 @@ def agents(engine: Engine) -> Json:
 
 
 def sessions(engine: Engine, limit: int = MAX_SESSIONS_SHOWN, client: bytes = b"", server: bytes = b"") -> Json:
-    """`GET /v1/sessions`. `client` and `server` (see `place`) filter, before the limit."""
+    """`GET /v1/sessions`. `client` and `server` (see `place`) filter before the limit applies."""
     every: list[Session | Flow] = [*engine.state.sessions, *engine.state.agent_sessions]
     found = [s for s in every if (s.key[:4] + s.key[8:10]).startswith(client) and (s.key[4:8] + s.key[10:]).startswith(server)]
     found.sort(key=lambda s: s.uuid)
@@ -249,7 +249,7 @@ def _end(engine: Engine, end: Location) -> Json:
 
 
 def plain(engine: Engine, limit: int = MAX_PLAIN_SHOWN, client: bytes = b"", server: bytes = b"", service: str = "") -> Json:
-    """`GET /v1/plain`, clause 4. `client` and `server` (see `place`) and `service` filter, before the limit."""
+    """`GET /v1/plain`, clause 4. `client` and `server` (see `place`) and `service` filter before the limit applies."""
     state = engine.state
     names = {a.agent_id: a.beacon.name for a in state.agents.all()}
     found = [
@@ -292,7 +292,7 @@ def _end_of(key: FlowKey, end: int) -> str:
 
 
 def _recent(engine: Engine, service_id: str) -> Json:
-    """Return the last minutes of a service, and whether plain is the rule."""
+    """Return a service's connections of the last minutes, and whether plain is the rule."""
     found = engine.state.plain_traffic.recent(service_id, engine.state.now)
     leading = found.leading
     return {

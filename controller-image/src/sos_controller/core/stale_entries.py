@@ -1,4 +1,4 @@
-"""Entries of an earlier run of the controller, kept until this run has heard enough to make its own."""
+"""Entries of an earlier run of the controller, kept until this run has discovered enough to make its own entries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEEP_PATHS_S: Final = 30.0
 
 
 class Kept(NamedTuple):
-    """Stale entries of one datapath, and since when they are kept."""
+    """Stale entries of one datapath, and the time at which they were read."""
 
     since: float
     entries: list[FlowEntry]

@@ -30,17 +30,18 @@ from sos_controller.core.types import MAX_PORT_NO, Address, DatapathId, Location
 from sos_controller.core.wire import keys
 
 MAX_PLAIN = 131_072
-"""Maximum number of plain decisions remembered; the oldest are dropped. At 1,000 plain SYNs a second it covers the whole 130 s."""
+"""Maximum number of plain decisions remembered; the oldest are dropped. At 1,000 plain SYNs per second this covers the 130 s for which a
+decision is kept."""
 MAX_PORTS = 4_000
-"""Maximum number of ports used per datapath, at most what one entry can output to: a message has 64 KiB, an action 16 bytes (OpenFlow
-1.3.5, 7.2.5). Further ports carry plain traffic of a `Node` datapath only."""
+"""Maximum number of ports used per datapath, so that one entry can output to all of them: a message has 64 KiB, an action 16 bytes
+(OpenFlow 1.3.5, 7.2.5). Further ports carry plain traffic of a `Node` datapath only."""
 PORT_SETTLE_S = 2.5
 """Time until a new port is settled: two and a half probe intervals, within which a neighbouring switch has been heard."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Identity of this run of the controller. All of it comes from the edge, since a core has neither clock nor randomness."""
+    """Identity of this run of the controller. An edge supplies it, since the core has no clock and no randomness."""
 
     epoch: int
     boot_id: int
@@ -82,7 +83,7 @@ class Switch:
         self.up_since = {number: up for number, up in self.up_since.items() if now - up >= PORT_SETTLE_S}
 
     def live_ports(self) -> list[Port]:
-        """Return ports that are up, sorted; reserved ones (LOCAL) left out."""
+        """Return ports that are up, sorted, without reserved ports (LOCAL)."""
         return [p for no, p in sorted(self.ports.items()) if p.up and no < MAX_PORT_NO]
 
 
@@ -99,7 +100,7 @@ class State:
         self.sites: dict[str, Site] = {}
         self.subnets: dict[str, tuple[Prefix, ...]] = {}
         self.reactive_because: dict[str, str] = {}
-        """Services that ask for proactive set-up and cannot have it, with the reason to show."""
+        """Services that request proactive set-up but are set up reactively, with the reason to show."""
         self.widened: dict[str, str] = {}
         """Services whose entries match more connections than the service covers, with the message to show."""
         self.agent_addresses: frozenset[Address] = frozenset()
@@ -133,7 +134,7 @@ class State:
 
     @property
     def controller_id(self) -> int:
-        """Return our id, 0 before a configuration is in force."""
+        """Return the controller's id, 0 before a configuration is in force."""
         return self.config.controller.id if self.config is not None else 0
 
     def cookie(self, kind: pipeline.Kind, number: int = 0) -> int:
@@ -186,7 +187,7 @@ class State:
         self.away = {dpid: switch for dpid, switch in self.away.items() if dpid in self.claims}
 
     def is_proactive(self, service: Service) -> bool:
-        """Return whether entries for the service stand beforehand, so that none of its SYNs is punted."""
+        """Return whether a service has standing entries, so that none of its SYNs is punted."""
         return service.setup == "Proactive" and accelerated(service) and service.id not in self.reactive_because
 
     def _reactive_because(self) -> dict[str, str]:
@@ -207,25 +208,25 @@ class State:
         switch.site, switch.claim = self.claims.get(switch.dpid, (None, None))
 
     def present(self, silence_s: float) -> set[DatapathId]:
-        """Return datapaths that are connected and have sent something in the last `silence_s` seconds."""
+        """Return datapaths that are connected and have sent a message in the last `silence_s` seconds."""
         return {dpid for dpid, switch in self.switches.items() if self.now - switch.heard_at <= silence_s}
 
     def missed_s(self, agent: Agent) -> float:
-        """Return the seconds for which an agent's switch has been heard without a beacon of the agent, which comes through that switch."""
+        """Return the seconds for which an agent's switch has been heard without a beacon of the agent, whose beacons pass through it."""
         switch = self.switches.get(agent.location.dpid)
         return 0.0 if switch is None else switch.heard_at - max(agent.seen_at, switch.connected_at)
 
     def site_of(self, dpid: DatapathId) -> tuple[int, tuple[Prefix, ...]] | None:
-        """Return the site id of a datapath and where the addresses of its agents may lie."""
+        """Return the site id of a datapath, and the prefixes that may contain its agents' addresses."""
         found = self.claims.get(dpid)
         return None if found is None else (found[0].id, self.subnets[found[0].name])
 
     def is_edge(self, location: Location) -> bool:
-        """Return whether hosts may be behind a port: neither another switch nor an agent is."""
+        """Return whether hosts may be behind a port: no switch and no agent is there."""
         return not self.topology.is_inter_switch(location) and self.agents.at(location) is None
 
     def is_labelled(self, location: Location) -> bool:
-        """Return whether a port carries labelled paths and nothing plain: its switch neither floods into the port nor accepts plain packets
+        """Return whether a port carries labelled paths only: its switch neither floods into the port nor accepts plain packets
         from it."""
         switch = self.switches.get(location.dpid)
         if switch is None or switch.claim is None or not switch.claim.labelled_ports:

@@ -117,26 +117,26 @@ class Mobility:
         return len(self._where)
 
     def begun(self, session: Session) -> None:
-        """Record a session whose entries are being installed at its hosts' switches, or were found there."""
+        """Record a session whose entries are being installed at its hosts' switches, or were adopted there."""
         host = self._state.hosts.by_address(session.server)
         self._note(session.client, session.ingress_entries, session.dpid)
         self._note(session.server, session.egress_entries, host.location.dpid if host is not None else UNKNOWN)
 
     def adopted(self, dpid: DatapathId) -> None:
-        """Record that sessions of an earlier run may have been found on a datapath."""
+        """Record sessions of an earlier run with entries on a datapath."""
         for session in self._state.sessions:
             if session.adopted and dpid in session.datapaths():
                 self.begun(session)
 
     def heard(self, addresses: Iterable[Address], location: Location) -> None:
-        """Record hosts with these addresses at a port behind which hosts may be."""
+        """Record that hosts with these addresses were heard at an edge port."""
         for address in addresses:
             where = self._where.get(address)
             if where is not None and self._state.sessions.has_host(address):
                 self._heard(address, where, location)
 
     def tick(self) -> None:
-        """Continue placing, remove entries after LINGER_S, repeat lookups, forget hosts without sessions."""
+        """Continue moves, remove entries after LINGER_S, repeat lookups, forget hosts without sessions."""
         self._work()
         busy = {move.address for move in self._moves}
         for address in [address for address in self._moving if address not in busy]:
@@ -149,11 +149,11 @@ class Mobility:
             self._sweep()
 
     def replan(self) -> None:
-        """Place hosts again, as sites may have other switches now."""
+        """Update track entries, since the switches of sites may have changed."""
         for address, where in self._where.items():
             self._track(address, where)
 
-    # -- where hosts are
+    # -- locations of hosts
 
     def _note(self, address: Address, placed: Iterable[Placed], newest: DatapathId) -> None:
         """Record that a host has entries at these switches."""
@@ -195,7 +195,7 @@ class Mobility:
     # -- entries of sessions
 
     def _work(self) -> None:
-        """Process as many sessions as one turn may take."""
+        """Process at most BATCH sessions."""
         for _ in range(BATCH):
             while self._moves and not self._moves[0].sessions:
                 self._moves.popleft()
@@ -211,7 +211,7 @@ class Mobility:
                 self._place(session, move)
 
     def _place(self, session: Session, move: Move) -> None:
-        """Install the entries of the host's side at its new switch, too."""
+        """Install the entries of the host's side also at its new switch."""
         for ingress, placed in _sides(session, move.address):
             agent_id = session.ingress if ingress else session.egress
             if ingress:
@@ -219,7 +219,7 @@ class Mobility:
             if agent_id in session.ended_by or _stands(placed, move.where.dpid):
                 continue
             agent = self._state.agents.get(agent_id)
-            if agent is None:  # in a new run, its beacon comes within seconds, or its sessions end with it
+            if agent is None:  # after a restart: its beacon arrives within seconds, or its sessions end
                 self._moves.append(Move(move.address, move.where, deque((session,))))
                 continue
             leg = Leg(agent, ingress, self._plan.rewritten_port(agent_id, ingress, session.client_port))
@@ -235,12 +235,12 @@ class Mobility:
         return self._state.cookie(Kind.REDIRECT, session.number)
 
     def _placed(self, session: Session, done: bool) -> None:
-        """Handle the switch's answer: the entry stands, was refused, or the switch is gone."""
+        """Handle a switch's answer: the entry is installed or refused, or the switch is disconnected."""
         if not done and session.state not in FINAL:
             self.reset(session, NOT_FOLLOWED)
 
     def _leave(self, address: Address, where: HostSwitches) -> None:
-        """Remove a host's entries from its former switches, once its location is certain and a track entry can stand there."""
+        """Remove a host's entries from its former switches, once its location is certain and track entries can replace them."""
         state, age = self._state, self._state.now - where.since
         host = state.hosts.by_address(address)
         if age < LINGER_S:
@@ -272,7 +272,7 @@ class Mobility:
     # -- track entries
 
     def _can_track(self, where: HostSwitches) -> bool:
-        """Return whether each switch of a site copies a host's segments to us where the host has no entries."""
+        """Return whether every switch of a site copies a host's segments to the controller if the host has no entries there."""
         site = self._state.sites.get(where.site)
         return where.tracking > 0 and site is not None and all(d.forwarding == "Node" for d in site.datapaths)
 
@@ -295,7 +295,7 @@ class Mobility:
         return FlowEntry(TABLE_REDIRECT, shared(PRIORITY_TRACK, cookie), match, actions, cookie)
 
     def _sweep(self) -> None:
-        """Forget hosts that have had no session for a while."""
+        """Forget hosts that have had no session for FORGET_S."""
         state = self._state
         for address, where in list(self._where.items()):
             if state.sessions.has_host(address):
@@ -342,5 +342,5 @@ def _sides(session: Session, address: Address) -> list[tuple[bool, list[Placed]]
 
 
 def _stands(placed: Iterable[Placed], dpid: DatapathId) -> bool:
-    """Return whether the entry that a side needs at a datapath stands. Beside an agent that rewrites, that entry is a different one."""
+    """Return whether a side has its entry at a datapath. At the switch of an agent that rewrites, this entry rewrites addresses."""
     return any(dpid in dpids for dpids, _ in placed)

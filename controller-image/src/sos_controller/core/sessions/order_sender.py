@@ -1,4 +1,4 @@
-"""Orders and probes out: signed datagrams injected into the port of the agent (spec/order.md 1, 2)."""
+"""Sender of orders, as signed datagrams out of the agent's port (spec/order.md 1, 2), and of probes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _DatagramTemplate(NamedTuple):
 
 
 class OrderSender:
-    """Sender of orders. One sequence counter serves all agents: an agent's replay window only requires that the numbers rise."""
+    """Sender of orders. One sequence counter serves all agents: an agent's replay window only requires that the numbers increase."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -43,7 +43,7 @@ class OrderSender:
         return self._sequence + 1
 
     def send(self, agent: Agent, kind: OrderType, body: bytes, reply_to: int = 0) -> bool:
-        """Sign an order and send it out of the agent's datapath; False if there is no key for the agent's site."""
+        """Sign an order and send it out of the agent's datapath; return False if there is no key for the agent's site."""
         state, said = self._state, agent.beacon
         cached = self._templates.get(said.agent_id)
         if cached is None or cached.ring is not state.agents.ring or cached.place != _place(said):
@@ -60,7 +60,7 @@ class OrderSender:
         return True
 
     def send_to(self, agent_id: AgentId, kind: OrderType, body: bytes, reply_to: int = 0) -> bool:
-        """Send an order to an agent by id; False if the agent is not known any more."""
+        """Send an order to an agent by id; return False if the agent is no longer known."""
         agent = self._state.agents.get(agent_id)
         return agent is not None and self.send(agent, kind, body, reply_to)
 
@@ -74,7 +74,7 @@ class OrderSender:
                 state.out.append(PacketOut(switch.dpid, PORT_CONTROLLER, (Output(port.port_no),), frame))
 
     def watch(self) -> None:
-        """Ask all agents to report sessions without an order."""
+        """Request reports of sessions without an order from all agents."""
         for agent in self._state.agents.all():
             self.send(agent, OrderType.WATCH, b"")
 

@@ -1,4 +1,4 @@
-"""Bodies of Prepare orders. Everything except UUID and flow is the same for all sessions of a service between two agents, and rendered
+"""Bodies of Prepare orders. All fields except UUID and flow are the same for all sessions of a service between two agents, and rendered
 once."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_FORMS = 8_192
 Wishes = tuple[int, int, int, int]
 """Streams, bytes of a block, bytes of a queue, congestion control; 0 = the agent decides."""
 _Asked = tuple[int, int, int]
-"""Accept, and DSCP and TTL of a connection that is made before the session's Open."""
+"""Accept setting, and DSCP and TTL of a server connection that is opened before the session's Open."""
 
 
 class _Form(NamedTuple):

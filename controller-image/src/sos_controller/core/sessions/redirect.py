@@ -1,8 +1,8 @@
 """Redirect entries of one flow (node-config.md, 2).
 
-A site either redirects, which changes the destination MAC address only (`Transparent`), or rewrites, which addresses packets to the agent
-itself and restores what the hosts expect (`OpenFlow`; thesis, tables 2 and 6). Rewriting is done beside the agent. Towards an agent a flow
-is then identified by the host's address and port alone, so one host port can have one session there.
+A site either redirects or rewrites. Redirecting changes the destination MAC address only (`Transparent`). Rewriting addresses packets to
+the agent itself and restores the addresses that the hosts expect (`OpenFlow`; thesis, tables 2 and 6). It is done at the agent's switch.
+Towards an agent, a flow is then identified by the host's address and port alone, so a host port can have only one session at an agent.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ENDS: Final = struct.Struct("!IIHH").unpack
 
 
 class Leg(NamedTuple):
-    """One agent's side of a flow: the client's (`ingress`) or the server's. `port` is the agent's where its site rewrites, else 0."""
+    """One agent's side of a flow: the client's (`ingress`) or the server's. `port`: the agent's port if its site rewrites, else 0."""
 
     agent: Agent
     ingress: bool
@@ -44,7 +44,7 @@ class Leg(NamedTuple):
 
 
 class Adopted(NamedTuple):
-    """Purpose of an entry that was found on a switch. `mac` is the agent's, if the entry shows it."""
+    """Purpose of an entry that was found on a switch. `mac`: the agent's MAC address, if the entry shows it."""
 
     key: FlowKey
     ingress: bool
@@ -52,7 +52,7 @@ class Adopted(NamedTuple):
 
 
 def entries(key: FlowKey, leg: Leg, dpids: Collection[DatapathId], cookie: int) -> list[Placed]:
-    """Return the entries of one side: where its host's packets arrive (`dpids`), and where the agent is."""
+    """Return the entries of one side: at the switches where its host's packets arrive (`dpids`), and at the agent's switch."""
     here = leg.agent.location.dpid
     if not leg.port:
         return _redirects(key, leg, dpids, cookie)
@@ -61,12 +61,13 @@ def entries(key: FlowKey, leg: Leg, dpids: Collection[DatapathId], cookie: int) 
 
 
 def redirects(key: FlowKey, leg: Leg, dpid: DatapathId, cookie: int) -> list[Placed]:
-    """Return the entries for a datapath that the leg's host has moved to. Where the agent rewrites, those beside it already stand."""
+    """Return the entries for a datapath that the leg's host has moved to. At the switch of an agent that rewrites, the entries already
+    exist."""
     return [] if leg.port and leg.agent.location.dpid == dpid else _redirects(key, leg, (dpid,), cookie)
 
 
 def arrival(leg: Leg) -> tuple[Action, ...]:
-    """Return the actions on a client's packet beside the ingress agent."""
+    """Return the actions on a client's packet at the ingress agent's switch."""
     out = Output(leg.agent.location.port_no)
     if not leg.port:
         return (out,)
@@ -74,7 +75,7 @@ def arrival(leg: Leg) -> tuple[Action, ...]:
 
 
 def parse(entry: FlowEntry) -> Adopted | None:
-    """Identify an entry of `entries`; None for any other."""
+    """Identify an entry of `entries`; return None for other entries."""
     m = entry.match
     if m.ipv4_src is None or m.ipv4_dst is None or m.tcp_src is None or m.tcp_dst is None:
         return None
@@ -82,7 +83,7 @@ def parse(entry: FlowEntry) -> Adopted | None:
     host = next((a.address for a in entry.actions if isinstance(a, SetIpv4Src)), None)
     if host is not None:
         port = next((a.port for a in entry.actions if isinstance(a, SetTcpSrc)), None)
-        if port is None:  # the egress agent has the client's own port
+        if port is None:  # the egress agent uses the client's port
             return Adopted(flow_key(host, target, sport, dport), False, None)
         return Adopted(flow_key(target, host, dport, port), True, None)
     mac = next((a.mac for a in entry.actions if isinstance(a, SetEthDst)), None)

@@ -1,7 +1,7 @@
 """Refusal: a connection whose service requires acceleration must not stay plain, and is answered with a reset (docs/adr/0054).
 
-The reset is made here and leaves by the SYN's ingress port, so that `connect()` fails at once with ECONNREFUSED. For SYNs that are not
-punted, the base table of the switch does the same (spec/node-config.md 35).
+The controller builds the reset and sends it out of the SYN's ingress port, so that `connect()` fails immediately with ECONNREFUSED. For
+SYNs that are not punted, the base table of the switch does the same (spec/node-config.md 35).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def requiring(state: State, site: Site | None, flow: Covered) -> Service | None:
 
 
 def refuse(state: State, switch: Switch, in_port: PortNo, data: bytes) -> None:
-    """Answer a segment with a reset; drop it if no reset answers it."""
+    """Answer a segment with a reset; drop a segment that must not be answered with a reset."""
     reset = build_reset(complete_checksum(data))
     if reset:
         state.out.append(PacketOut(switch.dpid, PORT_CONTROLLER, (Output(in_port),), reset))

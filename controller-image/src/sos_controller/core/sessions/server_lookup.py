@@ -1,9 +1,9 @@
 """Server lookup: locate unknown servers by an ARP request at their site.
 
 A controller that has just started knows no hosts, and a server rarely sends ARP. Until a server is known, all agents of its site are
-equally near: sessions would be redirected to agents of other nodes, over paths that they do not need and that may fail. So the first
-connection triggers an ARP request in the name of an agent of the site. A request without a sender address would be a probe, which signals a
-conflict to a host that takes the address just then (RFC 5227, 2.1.1).
+equally near: sessions would be redirected to agents of other nodes, over unnecessary paths that may fail. So the first
+connection triggers an ARP request with an agent of the site as its sender. A request without a sender address would be an ARP probe, which
+signals a conflict to a host that is just taking the address (RFC 5227, 2.1.1).
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class ServerLookup:
         return len(self._asked)
 
     def look_for(self, site: str, server: Address) -> None:
-        """Send a request for a server unless it is known or was asked for just now; its answer is copied to us."""
+        """Send a request for a server unless the server is known or was requested within ASK_S. Switches copy the reply to the
+        controller."""
         state = self._state
         if state.hosts.by_address(server) is not None or state.now - self._asked.get(server, float("-inf")) < ASK_S:
             return
@@ -48,7 +49,7 @@ class ServerLookup:
         self.ask(site, server)
 
     def ask(self, site: str, server: Address) -> None:
-        """Send a request for a host at a site; without an agent there is none, as there are no sessions either."""
+        """Send a request for a host at a site. Without an agent no request is sent: there are no sessions either."""
         agents = self._state.agents.all()
         asker = next((a for a in agents if self._site_of(a.location.dpid) == site and not a.silent), None)
         if asker is not None:
@@ -59,8 +60,8 @@ class ServerLookup:
         return "" if claim is None else claim[0].name
 
     def _ask(self, asker: Agent, site: str, server: Address) -> None:
-        """Send the request as if the agent had: its own switch forwards it in the agent's VLAN (NORMAL). On switches whose forwarding is
-        ours, each sends it out of the ports where hosts may be."""
+        """Send the request as if from the agent: the agent's switch forwards it in the agent's VLAN (NORMAL). If the controller forwards
+        there, each switch of the site sends the request out of the ports where hosts may be."""
         state, at = self._state, asker.location
         frame = build_arp_request(asker.beacon.mac, asker.beacon.address, server)
         beside = state.switches.get(at.dpid)

@@ -1,17 +1,18 @@
 """Set-up of a session: from a SYN to a redirected flow, or to plain TCP (thesis 3.4; spec/order.md 8).
 
-1. The SYN is punted. No service, no agents, no room, a special option: plain, and remembered by (4-tuple, ISN).
+1. The SYN is punted. Without a service, agents or capacity, or with a special option, it goes plain, and the decision is remembered by
+   (4-tuple, ISN).
 2. Prepare goes to both agents, and the redirect entries to the switches, each followed by a barrier. Retransmitted SYNs are dropped
    meanwhile: the held SYN will be delivered.
 3. Both agents are Ready, all barriers are answered and no cache can hold the flow (`cache_guard`): the held SYN goes to the ingress agent.
-   If the server must have accepted first (`accepting_servers`), the egress agent gets its Prepare once the egress entries stand, since they
-   redirect the server's answer to it, and is ready once it has connected.
-4. A refusal, a second without all of that, or a switch that fails: entries are removed, Release is sent, the SYN goes on plain.
+   If the server must have accepted first (`accepting_servers`), the egress agent gets its Prepare once the egress entries are installed,
+   since they redirect the server's answer to it, and is ready once it has connected.
+4. After a refusal, a switch failure, or a second without completion, entries are removed, Release is sent, and the SYN goes plain.
 
 So a connection that the server refuses, or does not answer, stays plain TCP: the client learns the outcome from the server itself.
 
 Entries need not wait for the agents' answers: they match one flow only, and while its SYN is held here it has no packets (ADR 0010). The
-ingress entry leaves out SYNs, so that a client that reuses its port is punted again instead of meeting a session that is ending.
+ingress entry does not match SYNs, so the SYN of a client that reuses its port is punted and does not reach a session that is ending.
 """
 
 from __future__ import annotations
@@ -49,20 +50,21 @@ from sos_controller.core.wire.packets import Syn, complete_checksum, parse_ends,
 GIVE_UP_AFTER_S: Final = 1.0
 """Time limit of set-up: both answers and all barriers must have arrived."""
 PLAIN_S: Final = 130.0
-"""A plain decision outlives all retransmissions of its SYN (RFC 6298 with 6 retries: 127 s)."""
+"""Lifetime of a plain decision: it outlives all retransmissions of its SYN (RFC 6298 with 6 retries: 127 s)."""
 OPENING_S: Final = 1.5
 """Time within which a client may retransmit a delivered SYN (RFC 6298: after 1 s), because the agent's answer is lost, or late (the agent
 may first have to resolve the client's MAC address). If the retransmission went plain, the server would answer, and the agent would reset
 the client's next segment."""
 _ASKED_AGAIN: Final = frozenset(("server-unreachable", "server-elsewhere"))
-"""Back-off reasons that do not refuse a connection whose service requires acceleration: set-up asks the server again, and the SYN waits."""
+"""Back-off reasons that do not refuse a connection whose service requires acceleration: set-up tries the server again, and holds the
+SYN."""
 MAX_EGRESS_DATAPATHS: Final = 64
 """Maximum number of datapaths of the egress site that get the egress entry while the server's location is unknown; in a larger site,
 connections stay plain meanwhile."""
 
 
 class Timer(NamedTuple):
-    """A session to look at again when due."""
+    """A session to process again when due."""
 
     due: float
     number: int
@@ -122,7 +124,7 @@ class SetUp:
         self._complete(session)
 
     def refused(self, agent_id: AgentId, uuid: bytes, reason: int) -> None:
-        """Handle Refused: an agent does not take a session, or the server does not accept, which the egress agent may report after its
+        """Handle Refused: an agent refuses a session, or the server has not accepted. The egress agent may report the latter after its
         Ready."""
         begun = self._state.sessions.by_uuid(uuid)
         if reason in REFUSED_BY_SERVER and begun is not None and agent_id == begun.egress:
@@ -132,14 +134,14 @@ class SetUp:
             self.give_up(session, f"refused-{reason or 0xFFFF}")
 
     def _asked(self, agent_id: AgentId, uuid: bytes) -> Session | None:
-        """Return the session of an agent's answer, if the agent was asked and the answer still counts."""
+        """Return the session of an agent's answer, if it is being prepared by this agent."""
         session = self._state.sessions.by_uuid(uuid)
         if session is None or session.state is not Phase.PREPARING or agent_id not in (session.ingress, session.egress):
             return None
         return session
 
     def tick(self) -> None:
-        """Retransmit unanswered orders, give up sessions that take too long, forget old decisions."""
+        """Retransmit unanswered orders, time out set-ups, forget old decisions."""
         now = self._state.now
         while self._timers and self._timers[0].due <= now:
             due, _, session = heapq.heappop(self._timers)
@@ -160,7 +162,7 @@ class SetUp:
         return now < self._opening_until
 
     def leave(self) -> None:
-        """Begin no more sessions, and release sessions that are not active yet as plain TCP."""
+        """Start no more sessions, and release sessions that are not active yet as plain TCP."""
         self._leaving = True
         for session in [session for session in self._state.sessions if session.state in PENDING]:
             self.give_up(session, "leaving")
@@ -196,7 +198,7 @@ class SetUp:
 
     def _refuse(self, session: Session, reason: PlainReason | None, why: str) -> None:
         """Answer the SYN of a session that was given up and must not be plain. If the server is silent, drop the SYN without an answer: its
-        retransmission asks the server again."""
+        retransmission tries the server again."""
         self._state.count("syns", why)
         switch = self._state.switches.get(session.dpid)
         if switch is not None and session.syn and reason is not PlainReason.SERVER_SILENT:
@@ -208,20 +210,21 @@ class SetUp:
         return session.confirms and not session.waiting and session.ingress in session.ready and session.connect_at <= self._state.now
 
     def _release(self, session: Session) -> None:
-        """Send the SYN of a session that was given up to the server. An entry that still stands there redirects the answer to an agent that
-        forwards unknown packets (ADR 0010), except where the site rewrites: there the SYN has waited."""
+        """Forward the SYN of a session that was given up to the server. An entry that still exists at the server's site redirects the
+        answer to an agent, which forwards unknown packets (ADR 0010). If the site rewrites, the SYN has been delayed until the entries are
+        gone."""
         switch = self._state.switches.get(session.dpid)
         if switch is not None and session.syn:
             self._forwarding.release(switch, session.in_port, session.syn)
         session.syn = b""
 
     def _repeated(self, session: Session, syn: Syn, data: bytes) -> bool:
-        """Handle a SYN of a flow that has a session. False if it begins a new life of the flow."""
+        """Handle a SYN of a flow that has a session. Return False if it opens a new connection."""
         state = self._state
         if session.state in PENDING and syn.isn != session.isn:
             session.isn, session.syn = syn.isn, data
         kept = session.state is Phase.ACTIVE and state.now < session.deliver_at
-        if kept or session.state in PENDING:  # the first one will be delivered
+        if kept or session.state in PENDING:  # the first SYN will be delivered
             state.count("syns", "held")
             return True
         if session.state is Phase.ACTIVE or syn.isn == session.isn:
@@ -252,7 +255,7 @@ class SetUp:
         return why or self._start(service, switch, location, syn, data)
 
     def _no_room(self, service: Service, syn: Syn) -> str:
-        """Return why there is no room for one more session of a service, or between its hosts; "" if there is."""
+        """Return the reason for which a service, or its two hosts, cannot have one more session; "" if they can."""
         state = self._state
         if state.sessions.full or state.programmer.busy:
             return "full"
@@ -286,14 +289,14 @@ class SetUp:
         return ""
 
     def _follows_entries(self, session: Session, egress: Leg, where: Collection[DatapathId]) -> bool:
-        """Return whether an order sent behind the egress entries, over the same connection, reaches the agent after them."""
+        """Return whether an order sent after the egress entries, over the same connection, reaches the agent after they are installed."""
         dpid = egress.agent.location.dpid
         switch = self._state.switches.get(dpid)
         is_ours = switch is not None and switch.claim is not None and switch.claim.forwarding == "Node"
         return is_ours and set(where) == {dpid} and not self._plan.cache_guard.wait(session)
 
     def _connect(self, session: Session) -> None:
-        """Let the egress agent connect, now that the egress entries stand, as soon as no switch forwards by a cached megaflow."""
+        """Let the egress agent connect as soon as no switch forwards by a cached megaflow. The egress entries are installed."""
         wait = self._plan.cache_guard.wait(session)
         session.connect_at = self._state.now + wait
         if wait:
@@ -342,7 +345,7 @@ class SetUp:
         return session
 
     def _prepare(self, session: Session) -> bool:
-        """Send Prepare to the agents that have not answered. False if one of them cannot be sent orders."""
+        """Send Prepare to the agents that have not answered. Return False if orders cannot be sent to an agent."""
         state = self._state
         ingress, egress = state.agents.get(session.ingress), state.agents.get(session.egress)
         if ingress is None or egress is None:
@@ -361,7 +364,7 @@ class SetUp:
         return sent
 
     def _install(self, session: Session, legs: tuple[Leg, Leg], where: Collection[DatapathId]) -> None:
-        """Send the redirect entries, those of the egress side first."""
+        """Send the redirect entries, egress side first."""
         state, (ingress, egress) = self._state, legs
         cookie = state.cookie(pipeline.Kind.REDIRECT, session.number)
         session.ingress_entries = redirect.entries(session.key, ingress, (session.dpid,), cookie)
@@ -376,7 +379,7 @@ class SetUp:
             self.begun(session)
 
     def _installed(self, session: Session, is_egress: bool, done: bool) -> None:
-        """Handle a redirect entry's outcome. `done`: all barriers behind it are answered; False: one never will be."""
+        """Handle a redirect entry's outcome. `done`: all barriers after it are answered; False: a barrier never will be."""
         if session.state is not Phase.PREPARING:
             return
         if not done:
@@ -415,8 +418,8 @@ class SetUp:
         self._state.out.append(PacketOut(agent.location.dpid, PORT_CONTROLLER, actions, frame, after_s))
 
     def _unparsed(self, switch: Switch, in_port: PortNo, data: bytes) -> None:
-        """Count a first packet that is not a plain SYN for the service that covers it, retransmissions included, which are
-        indistinguishable; then let it go on, or refuse it."""
+        """Count a first packet that cannot be parsed, for the service that covers it. Retransmissions count as well, since they are
+        indistinguishable. Then forward or refuse the packet."""
         state, ends, site = self._state, parse_ends(data), switch.site
         policy = None if ends is None or site is None else state.policies.first(site.name, ends)
         if ends is not None and policy is not None:
@@ -428,7 +431,7 @@ class SetUp:
             self._forwarding.release(switch, in_port, data)
 
     def _note_plain(self, switch: Switch, syn: Syn, why: str) -> None:
-        """Count a plain connection for the service that covers it, and for a service that this one hides."""
+        """Count a plain connection for the service that covers it, and for a service hidden by that service."""
         state, site = self._state, switch.site
         covering = [] if site is None else state.policies.covering(site.name, syn, 2)
         if not covering or why == "decided":  # a retransmission of a SYN that has been counted
@@ -443,7 +446,7 @@ class SetUp:
             state.plain_traffic.plain(first.id, reason, syn.key, state.now)
 
     def _plain(self, switch: Switch, in_port: PortNo, decision: bytes, data: bytes, why: str) -> None:
-        """Let a SYN go on as plain TCP, and keep that decision as long as it may be retransmitted."""
+        """Forward a SYN as plain TCP, and keep the decision as long as the SYN may be retransmitted."""
         self._decide(decision, why)
         self._forwarding.release(switch, in_port, data)
 

@@ -1,8 +1,8 @@
-"""Teardown of sessions, and adoption of those that an earlier run of the controller left (spec/order.md 6, 7).
+"""Teardown of sessions, and adoption of sessions of an earlier run of the controller (spec/order.md 6, 7).
 
-Each agent ends its own side: its redirect entries are removed shortly after it reports the end, when a complete report omits the session,
-or when the agent is dead. The session is over when both sides are. Each side ends by itself because the egress agent may still be feeding a
-slow server.
+Each agent ends its own side. Its redirect entries are removed shortly after it reports the end, when a complete report omits the session,
+or when the agent is dead. The session is over when both sides are over. Each side ends separately because the egress agent may still be
+sending data to a slow server.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sos_controller.core.wire.order import ENDS, Ended, OrderType, Report
 LINGER_S: Final = 1.0
 """Delay before entries are removed, so that last acknowledgements and retransmitted FINs still reach the agent."""
 REPORT_AGE_S: Final = 10.0
-"""Minimum age of a session that a report may end: a younger one may be missing because the report was written before."""
+"""Minimum age of a session that a report may end: a younger session may be missing because the report was written earlier."""
 ORPHAN_S: Final = 15.0
 """Time limit within which an adopted entry's agent must be heard."""
 MAX_CHUNKS: Final = 1_024
@@ -102,8 +102,8 @@ class Teardown:
             state.plain_backoff.servers.succeeded(ServerKey(session.site, server, port))
 
     def agent_silent(self, agent_id: AgentId) -> None:
-        """Handle an agent whose beacons are missing and whose switch is silent. Its sides whose peer agent has lost it, or never reached
-        it, are over: the machine is most likely gone. Other sides may continue."""
+        """Handle an agent whose beacons are missing and whose switch is silent. Its side of a session is over if the peer agent has lost it
+        or never reached it: its machine is probably gone. Other sessions may continue."""
         for session in self._state.sessions.of(agent_id):
             told = (how for who, how in session.ended_by.items() if who != agent_id)
             if any(isinstance(how, Ended) and how.reason in _HEARS_NOTHING for how in told):
@@ -145,8 +145,8 @@ class Teardown:
     def adopt(self, dpid: DatapathId, installed: Iterable[FlowEntry], first: bool) -> list[FlowEntry]:
         """Take over the redirect entries of an earlier run; return the other entries of earlier runs.
 
-        `first`: this run has sent nothing to the datapath yet, so no entry there is of this run, whatever its epoch: a cookie has 8 bits of
-        the epoch, and a controller that replaces another may have the same.
+        `first`: this run has sent nothing to the datapath yet, so all its entries are of earlier runs, whatever their epoch: a cookie has
+        only 8 bits of the epoch, and a replacement controller may have the same bits.
         """
         rest = []
         epoch = self._state.identity.epoch & 0xFF
@@ -161,7 +161,7 @@ class Teardown:
         return rest
 
     def tick(self) -> None:
-        """Remove entries that have lingered long enough, and adopted entries whose agent was never heard."""
+        """Remove entries after LINGER_S, and adopted entries whose agent was not heard within ORPHAN_S."""
         now = self._state.now
         while self._timers and self._timers[0].due <= now:
             session = heapq.heappop(self._timers).session
@@ -194,7 +194,7 @@ class Teardown:
         found = self._state.sessions.by_uuid(uuid)
         if found is not None or self._is_of_this_life(uuid):
             return found
-        # Of several sessions with this number, none can be picked: the next complete report shows which remain.
+        # Several sessions with this number are indistinguishable: the next complete report shows the remaining sessions.
         nameless = [s for s in self._state.sessions.nameless(uuid[-2:]) if agent_id in (s.ingress, s.egress)]
         return nameless[0] if len(nameless) == 1 else None
 

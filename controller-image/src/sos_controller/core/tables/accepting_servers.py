@@ -1,7 +1,7 @@
-"""Servers that accepted a connection recently: for these, an agent answers the client's SYN at once; for all other servers, after the
+"""Servers that accepted a connection recently: for these, an agent answers the client's SYN immediately; for all other servers, after the
 server has accepted.
 
-An entry is an address and port, whoever the client is. An accepted connection adds it; a refusal or an unanswered SYN removes it at once.
+An entry is an address and port, for all clients. An accepted connection adds it; a refusal or an unanswered SYN removes it immediately.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sessions that agents began by their own configuration, without an order (docs/adr/0008), from their reports (spec/order.md 11).
 
-The controller neither makes nor ends them. It counts them, keeps the paths of their agents and, when a service is removed, its entries
-until the last of them is over.
+The controller neither makes nor ends them. It counts them, keeps the paths of their agents, and keeps a removed service's entries until the
+last of its sessions is over.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_CHUNKS = 4_096
 
 
 class Flow(NamedTuple):
-    """One such session, from both its agents' reports."""
+    """A session without an order, from the reports of its agents."""
 
     uuid: bytes
     key: FlowKey
@@ -75,7 +75,7 @@ class AgentSessions:
         return iter(seen.values())
 
     def report(self, agent_id: AgentId, report: FlowReport, now: float) -> bool:
-        """Handle a chunk of an agent's list. True if a complete list has changed the pairs of agents that have such sessions."""
+        """Handle a chunk of an agent's list. Return True if a complete list has changed the pairs of agents that have such sessions."""
         if report.chunks > MAX_CHUNKS:
             return False
         parts = self._parts.get(agent_id)
@@ -91,7 +91,7 @@ class AgentSessions:
         return self._replace(agent_id, {uuid: _flow(agent_id, f, before.get(uuid), now) for uuid, f in parts.flows.items()})
 
     def forget(self, agent_id: AgentId) -> bool:
-        """Drop the report of an agent that is dead, restarted or elsewhere. True if that changes the pairs."""
+        """Drop the report of an agent that is dead, restarted or elsewhere. Return True if that changes the pairs."""
         self._parts.pop(agent_id, None)
         self._at.pop(agent_id, None)
         return self._replace(agent_id, {})

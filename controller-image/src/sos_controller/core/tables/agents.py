@@ -16,8 +16,8 @@ MAX_AGENTS = 4_096
 """Maximum number of agents known at once, and of senders whose replay windows are kept."""
 RELAY = "tcp-parallel"
 ASSUMED_BUSY = 0.01
-"""Assumed cost, as a share of a core or of the agent's capacity, of a session assigned since its last beacon. Without it all sessions that
-begin within a second would go to one of two agents, and a second later all to the other."""
+"""Assumed cost, as a share of a core or of the agent's capacity, of a session assigned since its last beacon. Otherwise all sessions that
+begin within one second would go to one of two agents, and all sessions of the next second to the other."""
 
 
 class Agent:
@@ -74,15 +74,15 @@ class Agent:
 
 
 class Surroundings(NamedTuple):
-    """Lookups for the place where a beacon came in."""
+    """Lookups for the location at which a beacon arrived."""
 
     site_of: Callable[[DatapathId], tuple[int, tuple[Prefix, ...]] | None]
-    """Site id and the prefixes its agents' addresses may lie in."""
+    """Site id, and the prefixes that may contain its agents' addresses."""
     is_inter_switch: Callable[[Location], bool]
 
 
 class Heard(NamedTuple):
-    """Changes by a beacon. `restarted`: another boot, or another place: its earlier sessions are gone."""
+    """Changes by a beacon. `restarted`: the boot id or location has changed, so its earlier sessions are gone."""
 
     agent: Agent
     appeared: bool
