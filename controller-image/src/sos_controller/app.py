@@ -249,7 +249,7 @@ class Controller:
         if changed:
             if not self.happen(ConfigChanged(config)):
                 self._restore(before)
-                raise ConfigError("", "could not be taken; the log says why")
+                raise ConfigError("", "could not be applied; see the log")
             self.raw_config = data
             self.flush()
             LOG.info("configuration generation %d, %d sites, %d services", config.generation, len(config.sites), len(config.services))

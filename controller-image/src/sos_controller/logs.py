@@ -1,6 +1,6 @@
 """Log lines as text or JSON, on standard error.
 
-Addresses of users appear at DEBUG only, except in the audit log, which consists of them and which an operator can turn off. Keys and tokens
+Addresses of users appear at DEBUG only, except in the audit log, which contains them in every record and can be turned off. Keys and tokens
 never appear.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from sos_controller import audit as audit_log
 
-# Attributes of every LogRecord; the rest came by `extra=` and is printed as fields.
+# Attributes of every LogRecord. Other attributes come from `extra=` and are printed as fields.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "fields"}
 _ENCODE = json.JSONEncoder(default=str).encode
 
@@ -39,12 +39,12 @@ class _Json(logging.Formatter):
 
 class _Text(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        """Return the line, with the fields behind the message."""
+        """Return the line, with the fields after the message."""
         return " ".join((super().formatMessage(record), *(f"{name}={value}" for name, value in _fields(record).items())))
 
 
 def setup(level: str, form: str, *, audit: bool = True) -> None:
-    """Configure logging once. Audit records are of level INFO: a higher `level` leaves them out too."""
+    """Configure logging once. Audit records have level INFO, so a higher `level` excludes them as well."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if form == "json" else _Text("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

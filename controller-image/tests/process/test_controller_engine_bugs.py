@@ -76,7 +76,7 @@ def test_a_document_that_meets_a_bug_is_refused_and_the_one_in_force_stays() -> 
 def test_a_first_document_that_meets_a_bug_is_not_in_force() -> None:
     controller, engine = stumbling(Engine(Identity(1, 1, 1, b"k")))
     engine.stumbles = lambda _: True
-    with pytest.raises(Exception, match="could not be taken"):
+    with pytest.raises(Exception, match="could not be applied"):
         controller.configure(json.dumps(document(1)).encode())
     assert controller.engine.state.config is None and controller.raw_config is None
     engine.stumbles = lambda _: False

@@ -156,9 +156,9 @@ def test_refusals_are_told_as_such() -> None:
 
 def test_a_programmed_services_state_at_the_controller_is_shown() -> None:
     said = status()
-    said["services"][0]["message"] = "first packets of any client ask the controller"
+    said["services"][0]["message"] = "first packets of any client are punted to the controller"
     (programmed,) = [v for v in the("SosService", "bulk", situation(view(status=said))).verdicts if v.type == "Programmed"]
-    assert programmed.message == "acknowledged by 2 datapaths; first packets of any client ask the controller"
+    assert programmed.message == "acknowledged by 2 datapaths; first packets of any client are punted to the controller"
 
 
 def test_of_a_controller_that_counts_nothing_nothing_is_said() -> None:

@@ -39,7 +39,7 @@ def test_a_service_of_many_prefixes_and_ports_is_accelerated(net: Lab, tmp_path:
     net.declare(with_service(net.objects, **spec))
     eventually("armed: as many elements as prefixes and ports", lambda: elements(net) == 3 * MANY - 1)
     (service,) = eventually("programmed", lambda: programmed(net))
-    assert "first packets of any client to any port of its servers ask the controller" in service["message"]
+    assert "first packets of any client to any port of its servers are punted to the controller" in service["message"]
     transfers(net, SOS_PORT, 1_000_000, tmp_path / "copy")
 
 

@@ -83,7 +83,7 @@ class Api:
             return _respond(start_response, refusal.status, {"error": error})
         except Exception:
             self._controller.bug("request")
-            return _respond(start_response, 500, {"error": {"message": "a bug of the controller; its log says more"}})
+            return _respond(start_response, 500, {"error": {"message": "internal error of the controller; see its log"}})
 
     def _answer(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
@@ -91,13 +91,13 @@ class Api:
             return _respond(start_response, 200, self._put_config(environ))
         known = path in self._routes or path in ("/metrics", "/v1/events")
         if method != "GET":
-            raise _RefusalError(405 if known else 404, "there is no such method here")
+            raise _RefusalError(405 if known else 404, "no such method")
         if path == "/metrics":
             return _send(start_response, 200, metrics.render(self._registry), "text/plain; version=0.0.4; charset=utf-8")
         if path == "/v1/events":
             return self._events(start_response)
         if not known:
-            raise _RefusalError(404, "there is nothing here")
+            raise _RefusalError(404, "no such resource")
         return _respond(start_response, 200, self._routes[path](environ))
 
     def _ready(self, _: Environ) -> object:
@@ -155,7 +155,7 @@ class Api:
 
     def _events(self, start_response: StartResponse) -> Iterable[bytes]:
         if self._readers >= MAX_READERS:
-            raise _RefusalError(503, f"{MAX_READERS} readers are there already")
+            raise _RefusalError(503, f"{MAX_READERS} readers are connected already")
         self._readers += 1  # decremented when the generator ends, for whatever reason
         start_response("200 OK", [("Content-Type", "application/x-ndjson"), ("Cache-Control", "no-store")])
         return _Stream(self._stream())

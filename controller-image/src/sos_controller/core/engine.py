@@ -360,7 +360,7 @@ class Engine:
         state = self.state
         before, claimed = state.config, [switch for switch in state.switches.values() if switch.claim is not None]
         if before is not None and before.controller != event.config.controller:
-            raise ValueError("the controller's id does not change while it runs: entries already out carry it")
+            raise ValueError("the controller's id cannot change while it runs: installed entries carry it")
         state.adopt_config(event.config)
         self._due["probe"] = 0.0
         for switch in claimed:  # a switch that refused a message is sent nothing until it is read; unclaimed, it never is

@@ -13,10 +13,10 @@ DatapathId = NewType("DatapathId", int)
 PortNo = NewType("PortNo", int)
 MacAddress = NewType("MacAddress", bytes)
 Address = NewType("Address", int)
-"""An IPv4 address as a number; IPv4-mapped IPv6 on our own wires (spec/README 2)."""
+"""An IPv4 address as a number; encoded as IPv4-mapped IPv6 in our own messages (spec/README 2)."""
 AgentId = NewType("AgentId", bytes)
 FlowKey = NewType("FlowKey", bytes)
-"""12 bytes: client address, server address, client port, server port, as they stand in the packet."""
+"""12 bytes: client address, server address, client port, server port, in the packet's byte order."""
 
 MAX_PORT_NO = 0xFFFFFF00
 """Higher port numbers are reserved (OpenFlow 1.3.5, 7.2.1)."""
@@ -68,13 +68,14 @@ class Location(NamedTuple):
 
 
 def parse_address(text: str) -> Address:
-    """Convert `10.0.0.1` to a number; ValueError if it is not an IPv4 address."""
+    """Convert `10.0.0.1` to a number; raise ValueError if it is not an IPv4 address."""
     return Address(int(ipaddress.IPv4Address(text)))
 
 
 @functools.lru_cache(maxsize=4096)
 def parse_prefix(text: str) -> Prefix:
-    """Convert `10.0.0.0/24` to a Prefix; ValueError if it is none or has host bits set. A mask instead of a length is invalid."""
+    """Convert `10.0.0.0/24` to a Prefix; raise ValueError if the text is no prefix or has host bits set. A mask instead of a length is
+    invalid."""
     if _LENGTH.search(text) is None:
         raise ValueError(f"not a prefix with its length: {text!r}")
     net = ipaddress.IPv4Network(text, strict=True)
@@ -82,7 +83,7 @@ def parse_prefix(text: str) -> Prefix:
 
 
 def parse_mac(text: str) -> MacAddress:
-    """Convert `02:53:...` to six bytes; ValueError otherwise. `int` would accept signs, spaces and other scripts' digits."""
+    """Convert `02:53:...` to six bytes; raise ValueError for other text. `int` would accept signs, spaces and other scripts' digits."""
     if _MAC.fullmatch(text) is None:
         raise ValueError(f"not a MAC address: {text!r}")
     return MacAddress(bytes.fromhex(text.replace(":", "")))
@@ -104,7 +105,7 @@ def format_dpid(dpid: int) -> str:
 
 
 def map_address(address: int) -> bytes:
-    """Return the 16 bytes of an address on our wires (RFC 4291, 2.5.5.2)."""
+    """Return the 16 bytes of an address in our messages (RFC 4291, 2.5.5.2)."""
     return MAPPED + address.to_bytes(4, "big")
 
 

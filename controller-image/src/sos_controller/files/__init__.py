@@ -1,6 +1,7 @@
-"""Files the controller reads, and what it keeps between runs.
+"""Files that the controller reads, and state that it keeps between runs.
 
-`__main__` calls each at start; `reload` calls `key_files` again each second; `app` calls `config` for documents that arrive over the API.
+`__main__` calls all modules at start; `reload` calls `key_files` again each second; `app` calls `config` for documents that arrive over the
+API.
 
 - `config`: strict parser of the controller-config document
 - `key_files`: key folder and token files

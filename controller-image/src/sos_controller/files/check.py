@@ -1,6 +1,6 @@
 """`--check`: report errors of a controller-config or of custom resources, without running anything.
 
-The only module that may import `sos_compile` (docs/adr/0009), and only if it is asked about custom resources.
+The only module that may import `sos_compile` (docs/adr/0009), and only to check custom resources.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from sos_controller.files.config import ConfigError, parse
 
 
 def check(files: Iterable[Path]) -> tuple[list[str], bool]:
-    """Return one line per file (or per problem), and whether all is well. YAML files are checked together, since objects refer to each
-    other."""
+    """Return one line per file (or per problem), and whether all files are valid. YAML files are checked together, since objects refer to
+    each other."""
     lines: list[str] = []
     well = True
     resources = []

@@ -23,11 +23,11 @@ class ConfigError(Exception):
 
 
 class ConflictError(Exception):
-    """A document that is valid but may not follow the one in force (clause 1)."""
+    """A valid document that must not replace the configuration in force (clause 1)."""
 
 
 def parse(data: bytes) -> Config:
-    """Return the configuration in a document; ConfigError if it is none."""
+    """Return the configuration in a document; raise ConfigError if it is invalid."""
     if len(data) > MAX_BYTES:
         raise ConfigError("", f"larger than {MAX_BYTES} bytes")
     document, expected = _load(data)
@@ -47,7 +47,7 @@ def document_hash(document: dict[str, Any]) -> str:
 
 
 def follows(config: Config, before: Config | None) -> bool:
-    """Return whether a configuration changes anything; ConflictError if it may not replace the one in force."""
+    """Return whether a configuration differs from the former one; raise ConflictError if it must not replace it."""
     if before is None:
         return True
     if config.generation < before.generation:
@@ -60,7 +60,7 @@ def follows(config: Config, before: Config | None) -> bool:
 
 
 def _load(data: bytes) -> tuple[dict[str, Any], str]:
-    """Return the document and its hash, which exists only if all its text is Unicode (half a surrogate pair is not)."""
+    """Return the document and its hash. The hash requires valid Unicode text, without half surrogate pairs."""
     try:
         document = json.loads(data, parse_float=_no_float, parse_constant=_no_float, object_pairs_hook=_no_duplicates)
         if not isinstance(document, dict):
@@ -71,7 +71,7 @@ def _load(data: bytes) -> tuple[dict[str, Any], str]:
 
 
 def _no_float(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not an integer, and there are no other numbers here")
+    raise ValueError(f"{text} is not an integer, and only integers are allowed")
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def _service_problems(config: Config) -> Iterator[tuple[str, str]]:
             for j, prefix in enumerate(end.prefixes):
                 yield from _try(f"services[{i}].{name}.prefixes[{j}]", prefix, parse_prefix)
         if service.from_.site == service.to.site:
-            yield f"services[{i}].to.site", "is the site the connections come from"
+            yield f"services[{i}].to.site", "is the same site as from.site"
         for j, ports in enumerate(service.ports):
             if ports.last < ports.first:
                 yield f"services[{i}].ports[{j}]", f"last {ports.last} is below first {ports.first}"

@@ -11,9 +11,9 @@ from sos_controller.core.state import Identity
 
 
 def new_identity(state: Path | None) -> Identity:
-    """Return a new identity. With a state folder epoch and boot id increase whatever the clock does; without one, or with an empty one,
-    they come from the clock: entries left by a predecessor with another folder must not look like ours. OSError if the folder cannot be
-    written, ValueError if its file does not hold two numbers.
+    """Return a new identity. With a state folder, epoch and boot id increase regardless of the clock. Without a folder, or with an empty
+    folder, they come from the clock, so that entries of a predecessor with another folder do not look like ours. Raise OSError if the
+    folder cannot be written, ValueError if its file does not contain two numbers.
     """
     now = time.time_ns()
     epoch, boot_id = now // 1_000_000_000 & 0x7FFFFFFF, now

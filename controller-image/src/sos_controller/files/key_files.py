@@ -21,13 +21,14 @@ class Folder(NamedTuple):
     sites: dict[int, dict[int, bytes]]
     """Site keys by site id and key id."""
     sending: int | None
-    """The id to sign with if that is not the highest."""
+    """Id of the signing key, if it is not the highest id."""
 
 
 def read_keys(folder: Path) -> Folder:
     """Return the keys of a folder; files of other names are ignored.
 
-    ValueError naming the file if a key file does not hold 64 hex digits or has an impossible id, OSError if the folder cannot be read.
+    Raise ValueError with the file's name if a key file does not contain 64 hex digits or has an invalid id, OSError if the folder cannot be
+    read.
     """
     found: dict[int, dict[int, bytes]] = {}
     sending = None
@@ -55,9 +56,10 @@ def _read_id(path: Path) -> int:
 
 
 def read_tokens(path: Path) -> tuple[bytes, ...]:
-    """Return the bearer tokens, without surrounding white space: the file's, and while it is changed that of `<file>-also` beside it.
+    """Return the bearer tokens, without surrounding white space: the file's token and, while it is being replaced, the token of
+    `<file>-also`.
 
-    ValueError if one is empty, OSError if the first cannot be read.
+    Raise ValueError if a token is empty, OSError if the first file cannot be read.
     """
     tokens = [_read_token(path)]
     with suppress(FileNotFoundError):

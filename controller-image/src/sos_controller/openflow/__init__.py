@@ -1,7 +1,7 @@
 """OpenFlow 1.3 on the wire, and the connection to a switch. Only this package imports Ryu.
 
-`app` accepts a socket and starts `connection.serve`. The connection frames and parses messages (`ofp`) and reports them to `app` by the
-interface of `receiver`; `app` queues encoded commands (`flow_mods`, `ofp`, `rewrite`) on the connection.
+`app` accepts a socket and starts `connection.serve`. The connection frames and parses messages (`ofp`) and reports them to `app` through
+the interface of `receiver`; `app` queues encoded commands (`flow_mods`, `ofp`, `rewrite`) on the connection.
 
 - `framework`: eventlet's patches and Ryu's handshake; to be imported first
 - `connection`: receive loop, liveness, backlog of a switch; `receiver`: interface to `app`

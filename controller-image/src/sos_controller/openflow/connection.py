@@ -1,10 +1,10 @@
 """Connection to a switch: Ryu's handshake, our own receive loop.
 
-Messages are framed here and dispatched by type. Frequent messages, and those that could stall Ryu's parsers, are sliced by `ofp`; only the
-handshake goes through Ryu, after its lengths have been checked. Output is collected and written once per read.
+Messages are framed here and dispatched by type. Frequent messages, and messages that could stall Ryu's parsers, are parsed by `ofp`; only
+the handshake goes through Ryu, after its lengths have been checked. Output is collected and written once per read.
 
-After the handshake the hub itself calls us when bytes have come: waking a green thread costs more than handling most messages. So no
-handler of a message may block.
+After the handshake, the hub calls the connection directly when bytes arrive: waking a green thread costs more than handling most messages.
+So message handlers must not block.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from ryu.ofproto import ofproto_parser
 LOG = logging.getLogger("sos_controller.connection")
 
 READ_BYTES = 65_536
-"""Maximum bytes per read: some hundred SYNs, after which other switches have their turn."""
+"""Maximum bytes per read: a few hundred SYNs, after which other switches are served."""
 MAX_UNSENT_BYTES = 16 * 1024 * 1024
-"""A switch with this backlog is disconnected; it is read and compared again when it reconnects."""
+"""Maximum backlog of a switch. Beyond it the switch is disconnected; it is read and compared again when it reconnects."""
 MAX_UNSENT_TO_UNCLAIMED = 256 * 1024
-"""The same limit for a switch that no site claims or that has not finished its handshake: it gets echoes only, and such switches may be
-many."""
+"""The same limit for a switch that no site claims or that has not finished its handshake: it gets echoes only, and there may be many such
+switches."""
 MAX_ENTRIES = 262_144
 """Maximum number of entries of ours accepted from one switch; more than two per session on one datapath cannot be ours."""
 MAX_PORTS = 16_384
@@ -45,7 +45,7 @@ SILENCE_S = 15.0
 HANDSHAKE_S = 10.0
 """Time limit of a handshake, which takes three round trips. Checked with each echo."""
 REPORTING_S = 5.0
-"""Silence after which a switch has stopped reporting its entries."""
+"""Silence after which a switch is assumed to have stopped reporting its entries."""
 CHALLENGE_S = 2.0
 """Time for a connected switch to answer an echo when another connection claims its datapath id: a round trip."""
 
@@ -77,7 +77,7 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
         return DatapathId(self.id)
 
     def take_ports(self) -> tuple[Port, ...]:
-        """Return the ports of the handshake; once."""
+        """Return the ports of the handshake, and drop them."""
         heard, self._ports_heard = self._ports_heard, []
         return tuple(heard)
 
@@ -96,7 +96,7 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
             self.abort()
 
     def kick(self) -> None:
-        """Have the output written: now, as far as the socket takes it without blocking, and the rest by the loop."""
+        """Write the output: immediately as much as the socket accepts without blocking, the rest in the send loop."""
         if not self._out or self._sending:
             return
         data = b"".join(self._out)
@@ -119,7 +119,7 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
         return True
 
     def read_entries(self, cookie: int, mask: int) -> bytes:
-        """Return the request for the entries of a cookie; the controller gets them when all have come."""
+        """Return the request for the entries of a cookie; the controller receives them when all have arrived."""
         self._xid = self._xid % 0x7FFFFFFF + 1
         self._reading = (self._xid, [])
         return ofp.flow_stats_request(self._xid, cookie, mask)
@@ -127,7 +127,7 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
     def read_tables(self) -> bytes:
         """Return the request for the tables' capacity. A switch that does not know the request answers with an error only."""
         self._xid = self._xid % 0x7FFFFFFF + 1
-        xid = self._xid | 0x80000000  # flow-mods count up from 1: keep their errors apart from errors about this request
+        xid = self._xid | 0x80000000  # flow-mods count up from 1: distinguish their errors from errors about this request
         self._sizing = (xid, {})
         return ofp.table_features_request(xid)
 
@@ -142,7 +142,7 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
         return self.state != MAIN_DISPATCHER or not self._controller.claims(self.dpid)
 
     def challenge(self) -> None:
-        """Send an echo to check whether the switch is still there, and end the connection without an answer."""
+        """Send an echo request to check whether the switch is still there. If it does not answer, end the connection."""
         if not self._challenged:
             self._challenged = True
             self.queue(ofp.echo_request(0))
@@ -152,7 +152,7 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
     def _judge(self, heard: float) -> None:
         self._challenged = False
         if self.heard <= heard and self.state != DEAD_DISPATCHER:
-            LOG.info("switch at %s is silent and another one takes its place", self.address)
+            LOG.info("switch at %s is silent, and another connection replaces it", self.address)
             self.abort()
 
     def abort(self) -> None:
@@ -207,7 +207,7 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
         try:
             self._receive()
         except ofp.WireError as error:
-            LOG.warning("switch at %s sent nonsense (%s): disconnected", self.address, error)
+            LOG.warning("switch at %s sent an invalid message (%s): disconnected", self.address, error)
             self._controller.count("wire_errors", str(error))
         except Exception:
             self._controller.bug("connection")
@@ -230,7 +230,7 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
             self._listen()
 
     def _listen(self) -> None:
-        """Have the hub call `_readable` until the connection is over; raise its error."""
+        """Let the hub call `_readable` until the connection is over; raise the connection's error."""
         main = framework.eventlet.hubs.get_hub()
         over = self._over.set
         listener = main.add(main.READ, self.socket.fileno(), self._readable, lambda *_: over(), over)
@@ -242,7 +242,7 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
             raise self._wrong
 
     def _readable(self, _fileno: int) -> None:
-        """Read bytes that have come. Runs in the hub, so it must not block, and hands errors to the connection's own thread."""
+        """Read available bytes. Runs in the hub, so it must not block, and passes errors to the connection's own thread."""
         if self._over.is_set():
             return
         try:
@@ -264,14 +264,14 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
         self._controller.was_read(self)
 
     def _split(self, data: bytes) -> bytes:
-        """Handle all whole messages; return the rest. Consecutive barrier replies are one event."""
+        """Handle all complete messages; return the remaining bytes. Consecutive barrier replies are one event."""
         parts, at, sound = ofp.split(data)
         for part in parts:
             if isinstance(part, bytes):
                 self._message(part)
             elif self.state == MAIN_DISPATCHER:
                 self._controller.barrier_replies(self, part)
-        if not sound:  # messages before the invalid one count, however the stream was cut
+        if not sound:  # messages before the invalid message count, however the stream was split
             raise ofp.WireError("bad length")
         return data[at:]
 
@@ -320,7 +320,7 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
             self._table_sizes(message, more)
 
     def _table_sizes(self, message: bytes, more: int) -> None:
-        """Handle a part of the answer to `read_tables`: tables are numbered with eight bits, which bounds them."""
+        """Handle a part of the reply to `read_tables`. Table numbers have eight bits, so the number of tables is bounded."""
         if self._sizing is None or self._sizing[0] != int.from_bytes(message[4:8], "big"):
             return
         sizes = self._sizing[1]
@@ -341,13 +341,13 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
             raise ofp.WireError("error during handshake")
 
     def _handshake(self, message: bytes) -> None:
-        """Pass a message to Ryu, which answers and advances. Each type is accepted once: a slow parser must not be fed at will."""
+        """Pass a message to Ryu, which answers and advances. Each type is accepted once, so that a peer cannot keep slow parsers busy."""
         due = ofp.HELLO if self.state == HANDSHAKE_DISPATCHER else ofp.FEATURES_REPLY if self.id is None else None
         if message[1] != due:
             raise ofp.WireError("out of turn")
         if message[1] == ofp.HELLO:
             ofp.check_hello(message)
-            message = ofp.PLAIN_HELLO  # Ryu steps through elements without their padding, which can hold it forever
+            message = ofp.PLAIN_HELLO  # Ryu does not skip the padding of elements, and can loop forever
         elif message[1] == ofp.FEATURES_REPLY and len(message) != 32:
             raise ofp.WireError("bad features reply")
         xid = int.from_bytes(message[4:8], "big")

@@ -7,7 +7,8 @@ from sos_controller.openflow import ofp
 
 
 def apply(command: Apply) -> bytes:
-    """Return adds, a barrier if deletes follow, deletes, a barrier to confirm: all under the command's token."""
+    """Return adds, a barrier if adds and deletes exist, deletes, and a barrier if the command requests it. All messages except the first
+    barrier carry the command's token."""
     parts = [ofp.flow_mod(entry, ofp.ADD, command.token) for entry in command.adds]
     if command.adds and command.deletes:
         parts.append(ofp.barrier_request(0))

@@ -1,6 +1,6 @@
-"""The one place where eventlet patches the standard library and Ryu is made importable. Import this before anything that opens sockets.
+"""Let eventlet patch the standard library, and make Ryu importable; no other module does. Import this before anything that opens sockets.
 
-Ryu 4.34 wants a name that current eventlet no longer has, and reads options from a global that has to be initialised once.
+Ryu 4.34 imports a name that current eventlet no longer has, and reads options from a global that has to be initialised once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ with warnings.catch_warnings():
     from ryu.ofproto import ofproto_v1_3
 
 SOCKET_TIMEOUT_S = 5.0
-"""A switch that accepts no bytes for this long is disconnected; also the interval of checks of an idle one."""
+"""A switch that accepts no bytes for this long is disconnected; also the interval at which an idle connection is checked."""
 
 
 class Handshake(ofp_handler.OFPHandler):  # type: ignore[misc]
@@ -34,7 +34,7 @@ class Handshake(ofp_handler.OFPHandler):  # type: ignore[misc]
 
 
 def start_handshake() -> None:
-    """Prepare Ryu's handshake for connections of this process; once."""
+    """Prepare Ryu's handshake for connections of this process; called once."""
     cfg.CONF(args=[], project="sos-controller", version="")
     cfg.CONF.set_override("socket_timeout", SOCKET_TIMEOUT_S)
     app_manager.AppManager.get_instance().instantiate(Handshake)

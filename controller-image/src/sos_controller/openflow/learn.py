@@ -1,6 +1,6 @@
 """OpenFlow 1.3 on the wire, part 3: round robin inside Open vSwitch (ovs-actions(7): "learn", "bundle_load", "resubmit").
 
-Fields have Open vSwitch's names (`nicira`), so that entries read compare equal to entries sent.
+Fields have Open vSwitch's names (`nicira`), so that entries read from a switch equal the entries sent.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _WRITE_RESULT: Final = 4
 """NX_LEARN_F_WRITE_RESULT: report in a bit whether the entry was made."""
 
 _TURN_BITS, _RESULT_BIT = 16, 16
-"""The low half of register 0 is a turn, then a port; the bit above them is the result."""
+"""The low half of register 0 holds a turn, then a port; the bit above it is the result."""
 _TURN_PRIORITY: Final = 1
 _MAX_PORTS: Final = 1_024
-"""Ports of one bundle, far more than there are uplinks: a switch may send anything."""
+"""Maximum number of ports of a decoded bundle, far more than there are uplinks: a switch may send any number."""
 
 _LEARN_HEAD = struct.Struct("!HHIHHHHQHBxHH")
 _LIMIT = struct.Struct("!IHH")
@@ -45,12 +45,12 @@ _PUT, _LOAD, _TO_PORT = 0x2000, 0x2800, 0x1000
 
 
 def _copy(source: int, field: int) -> bytes:
-    """Match in a field the value that this packet has in another one."""
+    """Match in `field` the value that this packet has in `source`."""
     return _COPY.pack(8 * (field & 0xFF), source, 0, field, 0)
 
 
 _UNTAGGED: Final = _PUT_U16.pack(_PUT | 13, 0, nicira.VLAN_TCI, 0)
-"""VLAN and "there is a tag" (bit 12): the very match of the controller's own entries."""
+"""VLAN id and tag-present bit (bit 12): the same match as in the controller's own entries."""
 _IS_TCP: Final = _UNTAGGED + _PUT_U16.pack(_PUT | 16, ETH_IPV4, nicira.ETH_TYPE, 0) + _PUT_U16.pack(_PUT | 8, PROTO_TCP, nicira.IP_PROTO, 0)
 _CONNECTION: Final = _IS_TCP + b"".join(_copy(field, field) for field in (nicira.IP_SRC, nicira.IP_DST, nicira.TCP_SRC, nicira.TCP_DST))
 _FROM_SERVER: Final = _IS_TCP + _copy(nicira.IP_DST, nicira.IP_SRC)
@@ -137,7 +137,7 @@ def _decode_give(actions: bytes) -> GiveTurn | None:
 
 
 def _encode_remember(action: Remember) -> bytes:
-    """Learn an entry like those that the controller makes for a connection; the port is the one in the register."""
+    """Learn an entry like the controller's entries for connections; the register holds the port."""
     parts = (
         _limited(action, PRIORITY_CONNECTION, _WRITE_RESULT, _REMEMBER_BYTES),
         _LIMIT.pack(action.limit, _RESULT_BIT, 0) + nicira.REG0.to_bytes(4, "big") + _CONNECTION,
@@ -157,7 +157,7 @@ def _decode_remember(actions: bytes) -> Remember | None:
 
 
 def _encode_answers(action: RememberAnswers) -> bytes:
-    """Learn the same for answers, to the ingress port of the host's packet."""
+    """Learn an entry for responses, to the ingress port of the host's packet."""
     parts = (
         _limited(action, PRIORITY_ANSWER_CONNECTION, 0, _ANSWERS_BYTES),
         _LIMIT.pack(action.limit, 0, 0) + _PUT_U16.pack(_PUT | 16, action.port_no, nicira.IN_PORT, 0) + _FROM_SERVER,
@@ -188,6 +188,6 @@ def _limited(action: Remember | RememberAnswers, priority: int, flags: int, size
 
 
 def _counted(actions: bytes) -> tuple[int, int, int, int]:
-    """Return idle time, that after the end, limit and cookie of a `learn` whose entries are counted."""
+    """Return idle timeout, idle timeout after the end, limit and cookie of a `learn` whose entries are counted."""
     head = _LEARN_HEAD.unpack_from(actions)
     return head[4], head[10], _LIMIT.unpack_from(actions, _LEARN_HEAD.size)[0], head[7]

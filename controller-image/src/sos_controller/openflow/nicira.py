@@ -1,4 +1,4 @@
-"""Open vSwitch's extensions of OpenFlow 1.3 on the wire: field names in its replies, whatever names a request used, and the actions that
+"""Open vSwitch's extensions of OpenFlow 1.3 on the wire: field names that its replies use for any request, and the actions that
 `rewrite` and `learn` share (ovs-fields(7), ovs-actions(7))."""
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ SET_REGISTER_BYTES: Final = 16
 
 
 def resubmit(table: int) -> bytes:
-    """Go through a table as well, with the same ingress port."""
+    """Return the action that resubmits a packet to a table with the same ingress port."""
     return _RESUBMIT.pack(EXPERIMENTER, _RESUBMIT.size, NICIRA, _RESUBMIT_TABLE, _SAME_PORT, table)
 
 
 def set_register(register: int, value: int) -> bytes:
-    """Put a value in a register (OFPAT_SET_FIELD)."""
+    """Return the action that sets a register (OFPAT_SET_FIELD)."""
     return _SET_REGISTER.pack(_SET_FIELD, SET_REGISTER_BYTES, register, value)

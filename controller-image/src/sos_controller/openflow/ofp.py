@@ -1,7 +1,7 @@
 """OpenFlow 1.3 on the wire: flow-mods, packet-outs, barriers and requests rendered with struct; messages of switches parsed by slicing.
 
-Clause numbers are those of OpenFlow Switch Specification 1.3.5. Framework objects cost tens of microseconds apiece; these a few. Matches
-are in `oxm`, rarer actions and groups in `rewrite`.
+Clause numbers are those of OpenFlow Switch Specification 1.3.5. Framework objects cost tens of microseconds each, these functions a few.
+Matches are in `oxm`, rarer actions and groups in `rewrite`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MAX_HELLO_BYTES: Final = 64
 """Maximum length of a Hello. A header and one bitmap take 16 bytes; an older parser reads thousands of versions from a long Hello, bit by
 bit."""
 MAX_ERROR_TYPE, MAX_ERROR_CODE = 17, 21
-"""Highest values named by OpenFlow 1.3.5, 7.4.4; others are counted together, so that a switch cannot add metrics at will."""
+"""Highest values named by OpenFlow 1.3.5, 7.4.4; higher values are counted together, so that a switch cannot add metrics at will."""
 
 NO_BUFFER: Final = 0xFFFFFFFF
 ANY: Final = 0xFFFFFFFF
@@ -56,7 +56,7 @@ ADD: Final = 0
 DELETE_STRICT: Final = 4
 SEND_FLOW_REMOVED: Final = 1
 GROUP_DELETE, GROUP_ADD_OR_MODIFY = 2, 0x8000
-"""OFPGC_DELETE, and OFPGC11_ADD_OR_MOD of Open vSwitch: an agent's switch is always one of ours."""
+"""OFPGC_DELETE, and OFPGC11_ADD_OR_MOD of Open vSwitch: an agent's switch is always one of our bridges."""
 INDIRECT, FAST_FAILOVER = 2, 3
 PORT_STATUS_DELETE: Final = 1
 PORT_DOWN, LINK_DOWN = 1, 1
@@ -77,7 +77,7 @@ _TABLE_FEATURES: Final = struct.Struct("!HB5x32x8x8x4xI")
 _FLOW_STATS: Final = struct.Struct("!HBxIIHHHH4xQQQ")
 
 PLAIN_HELLO: Final = _HEADER.pack(VERSION, HELLO, HEADER_BYTES, 0)
-"""A Hello that offers our version and nothing else."""
+"""A Hello that offers only OpenFlow 1.3."""
 
 _SET_ETH: dict[type, bytes] = {
     SetEthDst: struct.pack("!HHI", 25, 16, ETH_DST),
@@ -100,7 +100,7 @@ def encode_actions(actions: tuple[Action, ...]) -> bytes:
 
 @lru_cache(maxsize=4_096)
 def encode_instructions(actions: tuple[Action, ...]) -> bytes:
-    """Return apply-actions, then goto-table (7.2.4). Cached: those that forward to an agent are the same for all its flows."""
+    """Return apply-actions, then goto-table (7.2.4). Cached: instructions that forward to an agent are the same for all its flows."""
     applied = encode_actions(actions)
     parts = _APPLY.pack(4, 8 + len(applied)) + applied if applied else b""
     last = actions[-1] if actions else None
@@ -108,7 +108,7 @@ def encode_instructions(actions: tuple[Action, ...]) -> bytes:
 
 
 def flow_mod(entry: FlowEntry, command: int, xid: int) -> bytes:
-    """Return ofp_flow_mod (7.3.4.2). A strict delete removes only the entry with that very cookie."""
+    """Return ofp_flow_mod (7.3.4.2). A strict delete removes only the entry with the same cookie."""
     match = encode_match(entry.match)
     adding = command == ADD
     tail = match + encode_instructions(entry.actions) if adding else match
@@ -121,8 +121,9 @@ def flow_mod(entry: FlowEntry, command: int, xid: int) -> bytes:
 
 
 def failover_group(group_id: int, port_no: PortNo, mac: MacAddress | None) -> bytes:
-    """Return two groups (7.3.4.3): one that chooses between `mac`, while `port_no` is live, and plain forwarding, which is the other group
-    (`group_id` + 1), since a bucket has to watch something and nothing else is always live. No `mac` = delete both."""
+    """Return the messages for two groups (7.3.4.3). The first redirects to `mac` while `port_no` is live, else it points to the second
+    group (`group_id` + 1), which forwards plainly. A bucket has to watch a port or group, and only the second group is always live. No
+    `mac` = delete both groups."""
     plain = group_id + 1
     if mac is None:
         return _group_mod(GROUP_DELETE, FAST_FAILOVER, group_id, b"") + _group_mod(GROUP_DELETE, INDIRECT, plain, b"")
@@ -194,12 +195,12 @@ def table_features_request(xid: int) -> bytes:
 
 
 class WireError(Exception):
-    """A switch sent something impossible; its connection is closed."""
+    """A switch sent an invalid message; its connection is closed."""
 
 
 def split(data: bytes) -> tuple[list[bytes | tuple[int, ...]], int, bool]:
-    """Return the whole messages at the start of a stream, the offset of the rest, and whether the stream can continue: not after an
-    impossible length.
+    """Return the whole messages at the start of a stream, the offset of the rest, and whether the stream can continue: it cannot after an
+    invalid length.
 
     Consecutive barrier replies are one part: their tokens.
     """
@@ -284,7 +285,7 @@ def error_name(kind: int, code: int) -> str:
 
 
 def parse_flow_stats(body: bytes) -> list[FlowEntry]:
-    """Return the entries of a flow-stats reply (7.3.5.2). Every length is checked: a zero one must not hold us forever."""
+    """Return the entries of a flow-stats reply (7.3.5.2). Every length is checked: a length of zero must not cause an endless loop."""
     entries, at = [], 0
     while at < len(body):
         if at + _FLOW_STATS.size + 8 > len(body):
@@ -298,7 +299,7 @@ def parse_flow_stats(body: bytes) -> list[FlowEntry]:
 
 
 def parse_table_features(body: bytes) -> dict[int, int]:
-    """Return the capacity of tables by number, from a table-features reply (7.3.5.5). Properties are left out."""
+    """Return the capacity of tables by number, from a table-features reply (7.3.5.5). Properties are ignored."""
     found, at = {}, 0
     while at < len(body):
         if at + _TABLE_FEATURES.size > len(body):
@@ -345,7 +346,7 @@ def _parse_action(kind: int, body: bytes) -> Action:
 
 
 def _tlvs(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield type-length-value items of instructions and actions; WireError on an impossible length."""
+    """Yield type-length-value items of instructions and actions; raise WireError on an invalid length."""
     at = 0
     while at + 4 <= len(data):
         kind, length = struct.unpack_from("!HH", data, at)
@@ -356,7 +357,7 @@ def _tlvs(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def check_hello(message: bytes) -> None:
-    """Raise WireError if a Hello holds an element whose length would stall a parser, or offers no version that we speak (7.5.1)."""
+    """Raise WireError if a Hello has an element whose length would stall a parser, or if it does not offer OpenFlow 1.3 (7.5.1)."""
     if not HEADER_BYTES <= len(message) <= MAX_HELLO_BYTES:
         raise WireError("bad length of a hello")
     at, offered = 8, None

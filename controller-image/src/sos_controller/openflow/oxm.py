@@ -1,6 +1,6 @@
 """OpenFlow 1.3 on the wire: matches (OXM, OpenFlow Switch Specification 1.3.5, 7.2.2 and 7.2.3).
 
-TCP flags are matched by the ONF extension that Open vSwitch accepts, and shows, in OpenFlow 1.3 (ovs-fields(7), "TCP flags").
+TCP flags are matched by the ONF extension that Open vSwitch accepts and reports in OpenFlow 1.3 (ovs-fields(7), "TCP flags").
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ _UNTAGGED: Final = _U16(_H_VLAN, 0)
 """OFPVID_NONE: the frame has no 802.1Q tag."""
 _FLOW: Final = struct.Struct("!25sI4sI4sH4sH7x").pack
 _FLOW_AND_FLAGS: Final = struct.Struct("!25sI4sI4sH4sH8sHH3x").pack
-"""A whole match of one connection in one direction, as most entries have: without and with TCP flags."""
+"""Complete match of one connection in one direction, as in most entries: without and with TCP flags."""
 _TCP_OF_IPV4: Final = _U16(_H_ETH_TYPE, ETH_IPV4) + _UNTAGGED + _U8(_H_PROTO, PROTO_TCP) + _H_SRC.to_bytes(4, "big")
 _FLOW_BEGINS: Final = struct.pack("!HH", 1, 49) + _TCP_OF_IPV4
 _FLOW_AND_FLAGS_BEGINS: Final = struct.pack("!HH", 1, 61) + _TCP_OF_IPV4
 _TO, _FROM_PORT, _TO_PORT = (header.to_bytes(4, "big") for header in (_H_DST, _H_TCP_SRC, _H_TCP_DST))
 _FLAGS: Final = struct.pack("!II", _H_FLAGS_M, _ONF)
-"""Constant part of all of them, headers included: copying bytes costs less than packing numbers each time."""
+"""Constant parts of these matches, headers included: copying bytes costs less than packing numbers each time."""
 
 
 def encode_match(m: Match) -> bytes:
@@ -64,7 +64,7 @@ def encode_match(m: Match) -> bytes:
 
 
 def _encode_flow(m: Match) -> bytes | None:
-    """Return the match of one connection's entries in one go, None for any other match."""
+    """Encode the match of one connection's entries in one step; return None for other matches."""
     source, target, sport, dport = m.ipv4_src, m.ipv4_dst, m.tcp_src, m.tcp_dst
     if source is None or target is None or sport is None or dport is None or m.eth_type != ETH_IPV4 or m.ip_proto != PROTO_TCP:
         return None
@@ -144,7 +144,7 @@ def _arp_fields(m: Match) -> Iterator[bytes]:
 
 
 def decode_match(oxms: bytes) -> Match:
-    """Return the match of OXM bytes; one with only `raw` if it holds a field that we never write."""
+    """Return the match of OXM bytes. If they contain a field that we never write, it has only `raw`."""
     found: dict[str, object] = {"any_vlan": True}
     at = 0
     while at + 4 <= len(oxms):
@@ -161,7 +161,8 @@ def decode_match(oxms: bytes) -> Match:
 
 
 _OF_TRANSPORT: Final = frozenset(("tcp_src", "tcp_dst", "udp_dst", "icmp_type", "tcp_flags"))
-"""Fields that have IP_PROTO as a prerequisite (7.2.3.8). A match without IP_PROTO is none of ours: it is kept as it was read."""
+"""Fields that have IP_PROTO as a prerequisite (7.2.3.8). A match with such a field but without IP_PROTO is not ours: it is kept as raw
+bytes."""
 
 
 _PLAIN_FIELDS: Final = {

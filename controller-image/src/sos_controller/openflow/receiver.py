@@ -11,10 +11,10 @@ C_contra = TypeVar("C_contra", contravariant=True)  # a connection, which passes
 
 
 class Receiver(Protocol[C_contra]):
-    """Receiver of what a switch's connection reports."""
+    """Receiver of the reports of a switch's connection."""
 
     def arrived(self, connection: C_contra, /) -> None:
-        """A connection was accepted; its switch is unknown yet."""
+        """A connection was accepted; its switch is not known yet."""
 
     def left(self, connection: C_contra, /) -> None:
         """A connection is over, whether its handshake was done or not."""
@@ -26,13 +26,13 @@ class Receiver(Protocol[C_contra]):
         """The connection to a switch is lost."""
 
     def packet_in(self, connection: C_contra, message: bytes, /) -> None:
-        """A packet-in message came."""
+        """A packet-in message arrived."""
 
     def barrier_replies(self, connection: C_contra, tokens: tuple[int, ...], /) -> None:
         """Barriers with these transaction ids were answered."""
 
     def was_read(self, connection: C_contra, /) -> None:
-        """All bytes that had come were handled."""
+        """All bytes of a read were handled."""
 
     def rejected(self, connection: C_contra, token: int, why: str, /) -> None:
         """The switch answered a message of ours with an error."""
@@ -44,10 +44,10 @@ class Receiver(Protocol[C_contra]):
         """The switch removed an entry of ours."""
 
     def entries_read(self, connection: C_contra, entries: list[FlowEntry], /) -> None:
-        """All entries that were asked for have come."""
+        """All requested entries have arrived."""
 
     def tables_read(self, connection: C_contra, sizes: dict[int, int], /) -> None:
-        """Table sizes have come."""
+        """Table sizes have arrived."""
 
     def claims(self, dpid: DatapathId, /) -> bool:
         """Return whether a site claims a datapath."""

@@ -35,7 +35,7 @@ GROUP_ADD, GROUP_MODIFY, GROUP_DELETE = 0, 1, 2
 TYPE_SELECT = 1
 NO_GROUP = 0xFFFFFFFF
 UNHEARD = 0xFFFFFFFF
-"""Transaction id of messages whose refusal is ignored: adding a group that exists. No token gets this high in any lifetime."""
+"""Transaction id of messages whose refusal is ignored: adding a group that exists. In practice no token reaches this value."""
 
 _ACTION_OUTPUT, _ACTION_GROUP, _ACTION_SET_FIELD, _ACTION_DEC_TTL = 0, 22, 25, 24
 _OXM_IPV4_SRC, _OXM_IPV4_DST = 0x8000_1604, 0x8000_1804
@@ -74,7 +74,7 @@ _ARP_TURN = (
     + _move(nicira.REG0, nicira.ARP_SPA)
     + _SET_OP.pack(_ACTION_SET_FIELD, 16, _OXM_ARP_OP, _ARP_REPLY)
 )
-"""Swap sender and target (RFC 826); the target's MAC address is set after."""
+"""Swap sender and target (RFC 826); the target's MAC address is set afterwards."""
 
 
 _TELL_APART = {
@@ -87,7 +87,7 @@ _TELL_APART = {
         (TellApart("both"), (nicira.TCP_SRC, nicira.TCP_DST)),
     )
 }
-"""Moving a field makes every bit of it part of the megaflow; register 1 is not used."""
+"""Moving a field makes all its bits part of the megaflow; register 1 is otherwise unused."""
 
 
 def _arp_answer(mac: MacAddress) -> bytes:
@@ -112,7 +112,7 @@ def decode_leading(actions: bytes) -> tuple[Action | None, bytes]:
 
 
 def encode_action(action: Action) -> bytes:
-    """Return one action (7.2.5) of those that `ofp` leaves to us; in buckets all but Goto."""
+    """Encode an action (7.2.5) that `ofp` does not encode itself, or any action of a bucket except Goto."""
     if isinstance(action, Output):
         return _OUTPUT.pack(_ACTION_OUTPUT, 16, action.port_no, _WHOLE_PACKET)
     if isinstance(action, ToGroup):
@@ -127,7 +127,7 @@ def encode_action(action: Action) -> bytes:
 
 
 def _encode_extension(action: FinTimeout | AnswerArp | TellApart | ForgetPort) -> bytes:
-    """Return actions of Open vSwitch alone."""
+    """Encode an action that only Open vSwitch has."""
     if isinstance(action, FinTimeout):
         return _FIN.pack(nicira.EXPERIMENTER, 16, nicira.NICIRA, _FIN_TIMEOUT, action.idle_s, 0)
     if isinstance(action, ForgetPort):
@@ -149,7 +149,7 @@ def _encode_set_field(action: Action) -> bytes:
 
 
 def decode_action(kind: int, body: bytes) -> Action | None:
-    """Return an action of ours from its type and the bytes behind type and length; None if it is none."""
+    """Decode an action of ours from its type and the bytes after type and length; return None for other actions."""
     if kind == _ACTION_GROUP and len(body) == _TO_GROUP.size - 4:
         return ToGroup(int.from_bytes(body, "big"))
     if kind == _ACTION_DEC_TTL and len(body) == len(_DEC_TTL) - 4:

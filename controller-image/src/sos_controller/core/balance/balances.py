@@ -355,7 +355,7 @@ class Balances:
     def _reason(self, policy: Policy) -> tuple[str, str]:
         state, balance, dpid = self._state, policy.balance, policy.dpid
         if not policy.fits:
-            return "TooManyEntries", f"its prefixes and ports take more than {MAX_CONDITIONS} entries: use wider ones"
+            return "TooManyEntries", f"its prefixes and ports take more than {MAX_CONDITIONS} entries: use wider prefixes and port ranges"
         if dpid not in state.switches:
             return "DatapathDisconnected", ""
         if self._neighbours.find(policy.host) is None:
@@ -363,7 +363,7 @@ class Balances:
         ready = self._ready.get(balance.id)
         works = {way.name for way in ready.ways if way.up} if ready is not None else set()
         out = ", ".join(f"{u.name} ({u.gateway})" for u in balance.uplinks if u.name not in works)
-        message = f"left out, as down or without an answer from the gateway: {out}" if out else ""
+        message = f"unused, because down or without an answer from the gateway: {out}" if out else ""
         if not works:
             return "NoUplink", message
         return ("Programmed" if state.programmer.is_acknowledged(dpid) else "Programming"), message

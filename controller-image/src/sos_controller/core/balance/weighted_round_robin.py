@@ -19,7 +19,7 @@ class WeightedRoundRobin:
     def turn(self) -> str:
         """Return the next name; raise KeyError if there are no names."""
         if not self.weights:
-            raise KeyError("an empty wheel has no turn")
+            raise KeyError("no names to choose from")
         for name, weight in self.weights.items():
             self._credit[name] += weight
         chosen = max(self._credit, key=lambda name: self._credit[name])

@@ -114,7 +114,8 @@ class Agents:
         return self._agents.get(self._places.get(location, AgentId(b"")))
 
     def hear(self, data: bytes, location: Location, around: Surroundings, clock: tuple[int, float]) -> Heard:
-        """Check a beacon in the order of spec/beacon.md 3 and accept it; BeaconError with the reason to count. `clock` = (wall ms, now)."""
+        """Check a beacon in the order of spec/beacon.md 3 and accept it, or raise BeaconError with the reason to count. `clock` = (wall ms,
+        now)."""
         said = wire.decode(data)
         self._authenticate(said, data, clock[0])
         site = around.site_of(location.dpid)
@@ -139,7 +140,7 @@ class Agents:
         return forgotten
 
     def accept_order(self, agent_id: AgentId, boot_id: int, sequence: int, time_ms: int, wall_ms: int) -> bool:
-        """Return whether an order from an agent, whose tag is right, is no replay."""
+        """Return whether an agent's order, whose tag is valid, is not a replay."""
         window = self._window(self._orders, agent_id, wall_ms)
         return window is not None and window.accept(boot_id, sequence, time_ms, wall_ms)
 

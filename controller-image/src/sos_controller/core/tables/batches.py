@@ -1,6 +1,6 @@
-"""Batches: entries of sessions on their way to datapaths, with one barrier behind all that go to the same datapaths.
+"""Batches: entries of sessions in flight to datapaths, with one barrier after all entries for the same datapaths.
 
-With one barrier per entry, the answers of all datapaths would be most of the cost of a burst of SYNs.
+With one barrier per entry, barrier replies would be most of the cost of a burst of SYNs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Waiter = Callable[[bool], None]
 
 
 class Batch:
-    """Entries on their way to the same datapaths: datapaths whose barriers are missing, and waiters, by token."""
+    """Entries in flight to the same datapaths: datapaths whose barrier replies are missing, and waiters by token."""
 
     __slots__ = ("dpids", "missing", "token", "waiters")
 
@@ -24,7 +24,7 @@ class Batch:
 
 
 class Batches:
-    """All entries of sessions not known to be installed everywhere. `len` counts unanswered barriers and their waiters."""
+    """All entries of sessions that some datapath has not acknowledged. `len` counts unanswered barriers and their waiters."""
 
     def __init__(self, next_token: Callable[[], int]) -> None:
         self._next_token = next_token
@@ -49,7 +49,7 @@ class Batches:
         return token
 
     def close(self, out: list[Command]) -> None:
-        """Emit the barriers behind the entries added since the last call."""
+        """Emit the barriers after the entries added since the last call."""
         if self._open:
             for batch in self._open.values():
                 self._by_barrier[batch.token] = batch
@@ -57,7 +57,7 @@ class Batches:
             self._open.clear()
 
     def acknowledge(self, dpid: DatapathId, token: int) -> bool:
-        """Handle a barrier's answer. False if the barrier is none of these."""
+        """Handle a barrier reply. Return False if the barrier belongs to no batch."""
         batch = self._by_barrier.get(token)
         if batch is None:
             return False
@@ -69,8 +69,8 @@ class Batches:
         return True
 
     def reject(self, dpid: DatapathId, token: int) -> bool:
-        """Handle a refusal: of an entry, which fails that entry, or of a barrier, which fails all entries before it. False for anything
-        else."""
+        """Handle a refused message: a refused entry fails alone, a refused barrier fails all entries before it. Return False for other
+        messages."""
         batch = self._by_entry.get(token)
         if batch is not None:
             if dpid in batch.missing:
@@ -87,7 +87,7 @@ class Batches:
             self._end(batch, False)
 
     def _end(self, batch: Batch, done: bool) -> None:
-        """Close a batch: its barriers are answered, or the other answers no longer matter."""
+        """Close a batch: its barriers are answered, or further replies no longer matter."""
         self._by_barrier.pop(batch.token, None)
         if self._open.get(batch.dpids) is batch:
             del self._open[batch.dpids]

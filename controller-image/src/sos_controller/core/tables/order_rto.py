@@ -1,4 +1,4 @@
-"""Retransmission time-out (RTO) of orders to an agent, from the times of its earlier answers, as for segments of TCP (RFC 6298).
+"""Retransmission time-out (RTO) of orders to an agent, computed from the agent's response times as for TCP segments (RFC 6298).
 
 An order is answered within milliseconds. If the controller, the agent or the machine of either is overloaded, retransmission only adds to
 the load.
@@ -7,7 +7,7 @@ the load.
 from __future__ import annotations
 
 MIN_S = 0.05
-"""Minimum RTO, and the first one."""
+"""Minimum and initial RTO."""
 MAX_S = 0.4
 """Maximum RTO: leaves time for one more order before a set-up is given up."""
 
@@ -22,7 +22,7 @@ class OrderRto:
         self.seconds = MIN_S
 
     def answered(self, took: float) -> None:
-        """Record an answer after this many seconds: smoothed as in RFC 6298, 2.2 and 2.3."""
+        """Record a response time in seconds, smoothed as in RFC 6298, 2.2 and 2.3."""
         if not self._mean:
             self._mean, self._deviation = took, took / 2
         else:

@@ -1,4 +1,4 @@
-"""Policies: the service that a SYN belongs to. Services are tried in order; the first match decides, even for plain TCP."""
+"""Policies: the service that covers a SYN. Services are tried in order; the first match decides, even if it leaves the SYN plain."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from sos_controller.core.wire.packets import Syn
 
 MAX_PERCENT = 100
 MAX_PUNTS = 1_024
-"""Maximum number of punt entries of one service on one datapath; beyond it, ports, then client prefixes, are not matched. The policy
-decides about punted SYNs anyway."""
+"""Maximum number of punt entries of one service on one datapath; beyond it, entries do not match ports and then not client prefixes, since
+the policy decides about punted SYNs anyway."""
 
 
 class Covered(Protocol):
-    """Ends of a connection, to find its service: of a SYN, or of a flow an agent has reported."""
+    """Addresses and port that select a connection's service: of a SYN, or of a flow reported by an agent."""
 
     @property
     def client(self) -> Address:
@@ -95,7 +95,7 @@ class Policies:
 
 
 def why_not_proactive(policy: Policy, earlier: Iterable[Policy], sites: Mapping[str, Site]) -> str:
-    """Return why a service cannot be proactive; "" if it can. `earlier`: services tried before it that are reactive."""
+    """Return the reason for which a service cannot be proactive, or "". `earlier`: reactive services that are tried before it."""
     return (
         _why_one_by_one(policy.service, sites)
         or _why_not_beside_agents(policy.service, sites)
@@ -105,7 +105,7 @@ def why_not_proactive(policy: Policy, earlier: Iterable[Policy], sites: Mapping[
 
 
 def _why_one_by_one(service: Service, sites: Mapping[str, Site]) -> str:
-    """Return why each connection of a service needs a decision."""
+    """Return the reason for which each connection of a service needs a decision, or ""."""
     if service.percent < MAX_PERCENT:
         return "percent is decided connection by connection"
     if service.paths.mode in ONE_PATH_MODES:
@@ -115,10 +115,10 @@ def _why_one_by_one(service: Service, sites: Mapping[str, Site]) -> str:
 
 
 def _why_not_beside_agents(service: Service, sites: Mapping[str, Site]) -> str:
-    """Return why the switches of a service's sites cannot have such entries."""
+    """Return the reason for which switches of a service's sites cannot have standing entries, or ""."""
     for site in (sites[service.from_.site], sites[service.to.site]):
         if len(site.datapaths) != 1:
-            return f"site {site.name} has {len(site.datapaths)} datapaths, and only the one beside its agent sees whether that lives"
+            return f"site {site.name} has {len(site.datapaths)} datapaths, and only its agent's datapath detects that the agent is down"
         if site.datapaths[0].forwarding != "Node":
             return f"the datapath of site {site.name} is not one of our Open vSwitch bridges"
         if site.rewrite != "Transparent":
@@ -127,7 +127,8 @@ def _why_not_beside_agents(service: Service, sites: Mapping[str, Site]) -> str:
 
 
 def _too_wide(policy: Policy) -> str:
-    """Return why a service's entries would be too wide: they would redirect other TCP through the agents' kernels."""
+    """Return the reason for which a service's entries would be too wide, or "": they would redirect other TCP connections to the agents'
+    kernels."""
     count = needed(policy)
     return f"{count} entries would match its prefixes and ports, and {MAX_PUNTS} are made at most" if count > MAX_PUNTS else ""
 
@@ -139,12 +140,13 @@ def _decided_before(policy: Policy, earlier: Iterable[Policy]) -> str:
 
 
 def accelerated(service: Service) -> bool:
-    """Return whether a service redirects anything at all."""
+    """Return whether a service redirects any connections."""
     return service.mode == "Accelerate" and service.percent > 0
 
 
 def compared(service: Service) -> bool:
-    """Return whether connections of a service are measured: observed ones, and both groups of one that is accelerated in part."""
+    """Return whether connections of a service are measured: of an observed service, and both groups of a service that is accelerated in
+    part."""
     return service.mode == "Observe" or 0 < service.percent < MAX_PERCENT
 
 
@@ -165,7 +167,7 @@ def punt_matches(policy: Policy) -> list[Match]:
 
 
 def answer_matches(policy: Policy, flags: Iterable[Masked]) -> list[Match]:
-    """Return the match of packets from servers to clients of a service with these TCP flags."""
+    """Return the matches of packets with these TCP flags from servers to clients of a service."""
     clients, servers, ports = _blocks(policy)
     return [_match((s, c), port, None, flag) for flag in flags for c in clients for s in servers for port in ports]
 
@@ -180,51 +182,51 @@ def redirect_matches(policy: Policy, ingress: bool) -> list[Match]:
 
 
 def error_matches(prefixes: Iterable[Prefix]) -> list[Match]:
-    """Return the match of ICMP errors to hosts in these prefixes."""
+    """Return the matches of ICMP errors to hosts in these prefixes."""
     blocks = [prefix.masked for prefix in outermost(prefixes)]
     return [Match(eth_type=ETH_IPV4, ip_proto=PROTO_ICMP, ipv4_dst=block, icmp_type=kind) for block in blocks for kind in ICMP_ERRORS]
 
 
 def fragment_matches(policy: Policy, ingress: bool) -> list[Match]:
     """Return the matches of fragments of TCP segments from client to server on the ingress side, from server to client on the egress side,
-    whatever their ports: for Open vSwitch fragments have none, not even the first (ovs-ofctl(8), "set-frags normal")."""
+    for all ports: Open vSwitch matches no ports of fragments, not even of the first (ovs-ofctl(8), "set-frags normal")."""
     pairs = [(c, s) if ingress else (s, c) for c in outermost(policy.clients) for s in outermost(policy.servers)]
     return [msgspec.structs.replace(_match(pair, None, None, None), ip_frag=FRAGMENT) for pair in pairs]
 
 
 def exact_matches(policy: Policy, ingress: bool) -> list[Match]:
-    """Return the matches of a service's exact entries: as `redirect_matches`, on the ingress side without SYNs, which are punted; only for
-    packets that no session's entry matches."""
+    """Return the matches of a service's exact entries: as `redirect_matches`, on the ingress side without SYNs, which are punted. They
+    apply only to packets that no session's entry matches."""
     found = redirect_matches(policy, ingress)
     return [msgspec.structs.replace(m, tcp_flags=NOT_SYN if ingress else None, reg0=0) for m in found]
 
 
 def needed(policy: Policy) -> int:
-    """Return the number of matches that cover exactly what a service covers."""
+    """Return the number of matches that cover exactly the connections of a service."""
     clients, servers, ports = _parts(policy)
     return len(clients) * len(servers) * len(ports)
 
 
 def widening(policy: Policy) -> str:
-    """Return what the entries of a service do not match because it would take too many of them; "" if they match all."""
+    """Return a message if the entries of a service match more connections than the service covers, else ""."""
     count = needed(policy)
     if count <= MAX_PUNTS:
         return ""
     clients, servers, _ = _parts(policy)
     wide = len(clients) * len(servers) > MAX_PUNTS
     who = "of any client to any port of its servers" if wide else "to any port between its prefixes"
-    return f"{count} entries would match it exactly and {MAX_PUNTS} are made at most, so first packets {who} ask the controller"
+    return f"{count} entries would match it exactly and {MAX_PUNTS} are made at most, so first packets {who} are punted to the controller"
 
 
 def _parts(policy: Policy) -> tuple[list[Prefix], list[Prefix], list[Masked | None]]:
-    """Return clients, servers and ports of a service as few blocks."""
+    """Return clients, servers and ports of a service in as few blocks as possible."""
     ports = [m for first, last in policy.ports for m in masks(first, last)]
     matches: list[Masked | None] = [None if mask == 0 else (value, mask) for value, mask in dict.fromkeys(ports)]
     return outermost(policy.clients), outermost(policy.servers), matches
 
 
 def _blocks(policy: Policy) -> tuple[list[Prefix], list[Prefix], list[Masked | None]]:
-    """Return clients, servers and ports of a service as few blocks; wider than the service if it has too many."""
+    """Return clients, servers and ports of a service in few blocks; if there would be too many, the blocks are wider than the service."""
     clients, servers, port_matches = _parts(policy)
     if len(clients) * len(servers) * len(port_matches) > MAX_PUNTS:
         port_matches = [None]
@@ -251,7 +253,7 @@ def _meet(one: Prefix, other: Prefix) -> bool:
 
 
 def outermost(prefixes: Iterable[Prefix]) -> list[Prefix]:
-    """Return the prefixes that no other one of them contains."""
+    """Return the prefixes that no other prefix of the input contains."""
     kept: list[Prefix] = []
     for prefix in sorted(set(prefixes), key=lambda p: (p.length, p.network)):
         if not any(k.holds(prefix.network) for k in kept):

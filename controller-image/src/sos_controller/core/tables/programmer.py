@@ -1,8 +1,8 @@
-"""Programmer: entries wanted on every datapath, those sent to it, and those it has acknowledged.
+"""Programmer: desired, sent and acknowledged entries of every datapath.
 
-Entries wanted are kept in named *groups* (guards, the paths of a pair, a host, ...), each replaced as a whole and compared with its former
-contents; redirect entries of sessions are added and removed one by one. A datapath that has not been read since it connected is sent
-nothing until then: then everything is compared at once.
+Desired entries are kept in named *groups* (guards, the paths of a pair, a host, ...). Each group is replaced as a whole and compared with
+its former contents; redirect entries of sessions are added and removed one by one. After a datapath connects, nothing is sent to it until
+its entries have been read; then all entries are compared together.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from sos_controller.core.types import DatapathId
 
 MAX_TOKEN: Final = 0xFFFFFFFF
 MAX_PENDING = 262_144
-"""Maximum number of unanswered barriers, over all datapaths, and entries of sessions that wait for them. Above half of it no sessions
-begin."""
+"""Maximum number of unanswered barriers, over all datapaths, and entries of sessions that wait for them. Above half of this number no
+sessions begin."""
 
 Group = Hashable
 
 
 class Pending(NamedTuple):
-    """An unanswered barrier behind a group, and its serial number."""
+    """An unanswered barrier after a group's entries, and its serial number."""
 
     dpid: DatapathId
     serial: int
@@ -51,11 +51,11 @@ class Programmer:
 
     @property
     def busy(self) -> bool:
-        """Return whether too much is unanswered to begin anything new."""
+        """Return whether too many messages are unanswered to begin new sessions."""
         return len(self._pending) + len(self._batches) > MAX_PENDING // 2
 
     def entries(self, dpid: DatapathId) -> list[FlowEntry]:
-        """Return all entries wanted on a datapath, in canonical order."""
+        """Return all desired entries of a datapath, in canonical order."""
         return sorted(self._desired.get(dpid, {}).values(), key=flow_entries.order)
 
     def groups(self) -> list[Group]:
@@ -67,12 +67,12 @@ class Programmer:
         return dpid in self._synced
 
     def is_acknowledged(self, dpid: DatapathId) -> bool:
-        """Return whether the datapath has acknowledged by barrier everything sent to it for groups."""
+        """Return whether the datapath has acknowledged, by barriers, all entries sent to it for groups."""
         return dpid in self._synced and self._acked.get(dpid, 0) >= self._marks.get(dpid, 0)
 
     @property
     def is_quiet(self) -> bool:
-        """Return whether every datapath that has been read has acknowledged everything sent to it for groups."""
+        """Return whether every datapath that has been read has acknowledged all entries sent to it for groups."""
         return all(map(self.is_acknowledged, self._synced))
 
     def set_group(self, group: Group, wanted: Mapping[DatapathId, Iterable[FlowEntry]], out: list[Command]) -> None:
@@ -86,38 +86,38 @@ class Programmer:
             self._replace(dpid, before.get(dpid, {}), after.get(dpid, {}), out)
 
     def standing(self, dpid: DatapathId, table: int, without: Group) -> int:
-        """Return how many entries of a table groups want on a datapath, one group left out. Entries of sessions are not counted."""
+        """Return the number of entries that all groups but one have in a table of a datapath. Entries of sessions are not counted."""
         groups = (those.get(dpid, {}) for group, those in self._groups.items() if group != without)
         return sum(entry.table == table for entries in groups for entry in entries.values())
 
     def renew(self, group: Group, out: list[Command]) -> None:
-        """Send a group's entries again, which restarts their hard timeouts."""
+        """Resend a group's entries, which restarts their hard timeouts."""
         for dpid, entries in sorted(self._groups.get(group, {}).items()):
             if dpid in self._synced:
                 out.append(Apply(dpid, tuple(entries.values()), (), 0, False))
 
     def install(self, dpids: tuple[DatapathId, ...], entry: FlowEntry, waiter: Waiter, out: list[Command]) -> None:
-        """Add one entry to datapaths; `close` emits its barrier. `waiter` is called once: True when all datapaths have it, False if one
-        never will."""
+        """Add one entry to datapaths; `close` emits its barrier. `waiter` is called once: True when all datapaths have the entry, False if
+        a datapath never will."""
         key, desired = entry.key, self._desired
         for dpid in dpids:
             desired.setdefault(dpid, {})[key] = entry
         out.append(Install(dpids, entry, self._batches.add(dpids, waiter)))
 
     def close(self, out: list[Command]) -> None:
-        """Emit the barriers behind the entries installed since the last call."""
+        """Emit the barriers after the entries installed since the last call."""
         self._batches.close(out)
 
     def adopt(self, dpid: DatapathId, entry: FlowEntry) -> None:
-        """Record an entry that the datapath already has as wanted."""
+        """Add an entry that the datapath already has to the desired entries."""
         self._desired.setdefault(dpid, {}).setdefault(entry.key, entry)
 
     def wants(self, dpid: DatapathId, entry: FlowEntry) -> bool:
-        """Return whether an entry of this identity is wanted."""
+        """Return whether an entry with this identity is desired."""
         return entry.key in self._desired.get(dpid, {})
 
     def remove(self, dpids: tuple[DatapathId, ...], entry: FlowEntry, out: list[Command]) -> None:
-        """Delete one entry from datapaths, unless another one has replaced it."""
+        """Delete one entry from datapaths, unless another entry has replaced it."""
         key, deleted = entry.key, []
         for dpid in dpids:
             wanted = self._desired.get(dpid, {})
@@ -130,7 +130,7 @@ class Programmer:
             out.append(Withdraw(tuple(deleted), entry))
 
     def end_leases(self, out: list[Command]) -> None:
-        """Delete leases at once instead of letting them expire, on every datapath that has been read."""
+        """Delete leases immediately instead of letting them expire, on every datapath that has been read."""
         for dpid in sorted(self._synced):
             leased = sorted((entry for entry in self._desired.get(dpid, {}).values() if entry.hard_timeout), key=flow_entries.order)
             for entry in leased:
@@ -140,7 +140,7 @@ class Programmer:
                 out.append(Apply(dpid, (), tuple(leased), self._expect(dpid), True))
 
     def sync(self, dpid: DatapathId, installed: Iterable[FlowEntry], out: list[Command]) -> None:
-        """Compare a datapath that has just been read with the wanted entries, and send the difference."""
+        """Compare a datapath that has just been read with the desired entries, and send the difference."""
         there = flow_entries.index(installed)
         changes = flow_entries.diff(self._desired.get(dpid, {}), there, self.owner)
         leased = [e for key, e in self._desired.get(dpid, {}).items() if e.hard_timeout and there.get(key) == e]
@@ -149,7 +149,8 @@ class Programmer:
         out.append(Apply(dpid, (*changes.adds, *leased), changes.deletes, self._expect(dpid), True))
 
     def acknowledge(self, dpid: DatapathId, token: int) -> bool:
-        """Handle a barrier's answer: everything sent to the datapath up to it is done. True if it stood behind a group."""
+        """Handle a barrier reply: the datapath has processed all earlier messages. Return True if the barrier followed a group's
+        entries."""
         if self._batches.acknowledge(dpid, token):
             return False
         done = self._pending.get(token)
@@ -160,7 +161,7 @@ class Programmer:
         return True
 
     def reject(self, dpid: DatapathId, token: int) -> bool:
-        """Handle a refused message. True if it belonged to a group: the datapath has to be read again."""
+        """Handle a refused message. Return True if it belonged to a group: the datapath has to be read again."""
         if self._batches.reject(dpid, token):
             return False
         failed = self._pending.get(token)

@@ -10,7 +10,7 @@ from sos_controller.core.types import FlowKey
 IDLE_S = 10.0
 """Open vSwitch keeps a megaflow this long after its last packet (ovs-vswitchd.conf.db(5), max-idle)."""
 MAX_RECENT_FLOWS = 131_072
-"""Maximum number of flows; the oldest are dropped. At 10,000 new connections a second it covers the whole IDLE_S."""
+"""Maximum number of flows; the oldest are dropped. At 10,000 new connections per second this covers IDLE_S."""
 _ENDS: Final = 10
 """Length of the part of a flow's key that exact entries match: addresses and the client's port (`types.flow_key`)."""
 
@@ -22,7 +22,7 @@ class RecentFlows:
         self._noted: OrderedDict[bytes, float] = OrderedDict()
 
     def note(self, key: FlowKey, now: float) -> None:
-        """Record a flow that is forwarded plainly, or whose session is over."""
+        """Record a flow that is forwarded as plain traffic, or whose session is over."""
         noted, ends = self._noted, key[:_ENDS]
         noted[ends] = now
         noted.move_to_end(ends)
@@ -31,6 +31,6 @@ class RecentFlows:
 
     def holds(self, key: FlowKey, now: float) -> bool:
         """Return whether a flow from the same client port to the same server was recorded within the last IDLE_S: its megaflow may cover
-        this one."""
+        this flow."""
         noted_at = self._noted.get(key[:_ENDS])
         return noted_at is not None and now < noted_at + IDLE_S

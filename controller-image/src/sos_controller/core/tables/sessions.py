@@ -1,11 +1,11 @@
-"""Sessions: their life as a table of transitions, and the tables that index them.
+"""Sessions: their phases as a table of transitions, and the tables that index them.
 
     OBSERVED --ORDERED--> PREPARING --COMPLETE--> ACTIVE --AGENT_ENDED--> ENDING --OVER--> ENDED   (ACTIVE --OVER--> ENDED)
     OBSERVED, PREPARING --GIVE_UP--> PLAIN
 
-PREPARING is complete when both agents are ready and all switches have answered the barriers behind the redirect entries, in any order.
+PREPARING is complete when both agents are ready and all switches have answered the barriers after the redirect entries, in any order.
 
-A session that gives up was never redirected: its SYN goes on plain. One that has been ACTIVE is never continued plain.
+A session that is given up has never been redirected: its SYN goes plain. A session that has been ACTIVE never continues as plain TCP.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sos_controller.core.wire.order import Ended
 
 MAX_SESSIONS: Final = 65_536
 MAX_PENDING = 16_384
-"""Maximum number of sessions on their way to ACTIVE; each holds a whole SYN, so this bounds that memory (25 MiB)."""
+"""Maximum number of sessions being set up; each holds a SYN frame, so this bounds the memory of these frames (25 MiB)."""
 
 
 Group = tuple[str, str]
@@ -79,15 +79,15 @@ def adopted_uuid(number: bytes) -> bytes:
 
 
 def session_uuid(seed: int, counter: int) -> bytes:
-    """Return a UUID of version 8 (RFC 9562, 5.8): 60 bits of the controller's run, a counter of 62 bits, so that the last 16 bits tell
-    65,536 sessions apart."""
+    """Return a UUID of version 8 (RFC 9562, 5.8): 60 bits of the controller's run, a counter of 62 bits, so that the last 16 bits
+    distinguish 65,536 sessions."""
     high = (seed >> 12 & 0xFFFFFFFFFFFF) << 16 | 0x8000 | seed & 0xFFF
     low = 0b10 << 62 | ((seed >> 60) + counter) & 0x3FFFFFFFFFFFFFFF
     return high.to_bytes(8, "big") + low.to_bytes(8, "big")
 
 
 class InvalidTransitionError(Exception):
-    """A bug: the engine asked for a transition that the table does not have."""
+    """A bug: the engine requested a transition that is not in the table."""
 
 
 class Session:
@@ -139,22 +139,22 @@ class Session:
         self.state = Phase.OBSERVED
         self.service = ""
         self.site = ""
-        self.requires = False  # its service requires more than plain TCP: given up, it is refused
+        self.requires = False  # its service requires more than plain TCP: if given up, it is refused
         self.ingress = self.egress = AgentId(b"")
         self.labels = 1
         self.isn = self.syn = b""
-        self.mac = MacAddress(b"")  # the client's, from its SYN
+        self.mac = MacAddress(b"")  # of the client, from its SYN
         self.attempts = 0
         self.asked = 0  # sequence number of its first Prepare; the order to the other agent has the next number
-        self.due = 0.0  # the only timer still valid
+        self.due = 0.0  # time of its only valid timer
         self.ready: set[AgentId] = set()
         self.ended_by: dict[AgentId, Ended | str] = {}  # an agent's Ended, else the reason why its side is assumed to be over
-        self.waiting = 0  # entries that not all their datapaths have acknowledged
+        self.waiting = 0  # number of entries that some datapath has not acknowledged
         self.installed_at = now  # when the last entry was acknowledged
         self.deliver_at = now  # time from which its SYN may go to the ingress agent
         self.confirms = False  # its SYN waits until the server has accepted the egress agent's connection
-        self.connect_at = 0.0  # from when on the egress agent may connect: the server's answer needs its entries
-        self.leading = 0  # entries of the egress side that not all their datapaths have acknowledged
+        self.connect_at = 0.0  # time from which the egress agent may connect: the server's answer needs the egress entries
+        self.leading = 0  # number of egress entries that some datapath has not acknowledged
         self.ingress_entries: list[Placed] = []
         self.egress_entries: list[Placed] = []
         self.adopted = False
@@ -169,7 +169,7 @@ class Session:
 
     @property
     def is_nameless(self) -> bool:
-        """Return whether the session is adopted and its UUID unknown but for the last 16 bits."""
+        """Return whether the session is adopted and only the last 16 bits of its UUID are known."""
         return self.uuid[:14] == _NAMELESS
 
     @property
@@ -194,11 +194,11 @@ class Session:
 
     @property
     def server(self) -> Address:
-        """Return the address of the host that the connection goes to."""
+        """Return the address of the host that accepts the connection."""
         return Address(int.from_bytes(self.key[4:8], "big"))
 
     def entries(self) -> list[Placed]:
-        """Return all its redirect entries, those of the ingress side first (the order of removal)."""
+        """Return all its redirect entries, ingress side first (the order of removal)."""
         return self.ingress_entries + self.egress_entries
 
     def datapaths(self) -> set[DatapathId]:
@@ -213,7 +213,7 @@ class Sessions:
         self._limit, self._pending_limit = limit, pending_limit
         self._by_key: dict[FlowKey, Session] = {}
         self._by_uuid: dict[bytes, Session] = {}
-        self._nameless: dict[bytes, dict[FlowKey, Session]] = {}  # by number; two may have the same
+        self._nameless: dict[bytes, dict[FlowKey, Session]] = {}  # by number; several sessions may share a number
         self._by_agent: dict[AgentId, dict[FlowKey, Session]] = {}
         self._by_host: dict[bytes, dict[FlowKey, Session]] = {}  # by the four bytes of an address
         self.pairs: Counter[tuple[AgentId, AgentId]] = Counter()
@@ -223,7 +223,7 @@ class Sessions:
         self.pending = 0
 
     def group(self, groups: Mapping[str, tuple[Group, ...]]) -> None:
-        """Count sessions by the groups of their services from now on, existing ones included."""
+        """Count sessions by the groups of their services from now on, including existing sessions."""
         self._groups, self.by_group = groups, Counter()
         for service, members in groups.items():
             for each in members:
@@ -249,7 +249,7 @@ class Sessions:
         return self._by_uuid.get(uuid)
 
     def nameless(self, number: bytes) -> list[Session]:
-        """Return adopted sessions of whose UUID only the last two bytes are known."""
+        """Return adopted sessions with a known number, the last two bytes of their otherwise unknown UUIDs."""
         return list(self._nameless.get(number, {}).values())
 
     def of(self, agent: AgentId) -> list[Session]:

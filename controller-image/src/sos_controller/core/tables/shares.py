@@ -1,6 +1,6 @@
 """Shares: maximum fraction of a site's sessions for the services of one namespace (spec/controller-config.md clause 3, docs/adr/0049).
 
-Connections over the share stay plain TCP, so that a namespace that opens many connections leaves room for others.
+Connections over the share stay plain TCP, so that a namespace that opens many connections leaves sessions to other namespaces.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ class Shares:
         given = {(site.name, share.namespace): share for site in (sites or {}).values() for share in site.shares}
         self._percent = {key: share.percent for key, share in given.items()}
         self.groups: dict[str, tuple[Group, ...]] = {}
-        """The groups that sessions of a service count in: one for each of its sites where its namespace is bounded."""
+        """Groups in which sessions of a service are counted: one for each of its sites with a bound for its namespace."""
         for service in services if given else ():
             bounded = tuple(key for key in keys_of(service) if key in given)
             if bounded:
                 self.groups[service.id] = bounded
 
     def allows(self, service: str, used: Mapping[Group, int], capacity: Callable[[str], int]) -> bool:
-        """Return whether a service may have one more session. `capacity`: the sessions that the agents of a site take, together."""
+        """Return whether a service may have one more session. `capacity`: sum of the session limits of a site's agents."""
         return all(used.get(key, 0) * ALL < self._percent[key] * capacity(key[0]) for key in self.groups.get(service, ()))
 
 
 class Bound(NamedTuple):
-    """A share that keeps a service from being proactive."""
+    """A share that prevents a service from being proactive."""
 
     site: str
     share: Share

@@ -1,4 +1,4 @@
-"""Network as the controller has learned it.
+"""Network state that the controller has learned.
 
 `engine` feeds `links` with received probes, `forwarding` feeds `hosts`, `balance` feeds `neighbours`, and agents' reports feed
 `path_stats`. `services` and `forwarding` compute paths and trees over the graph of `links`.

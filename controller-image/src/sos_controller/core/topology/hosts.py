@@ -1,7 +1,7 @@
-"""Locations of hosts, learned from ARP and from first packets. Never behind agent ports or inter-switch ports (the caller's check).
+"""Locations of hosts, learned from ARP and from first packets. The caller excludes agent ports and inter-switch ports.
 
-Bounded: beyond MAX_HOSTS, or MAX_AT_PORT behind one port, no new hosts are learned: their traffic is flooded, and routed sites do not reach
-them.
+Bounded: beyond MAX_HOSTS, or MAX_AT_PORT behind one port, no new hosts are learned: traffic to them is flooded, and routed sites do not
+reach them.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from sos_controller.core.types import Address, DatapathId, Location, MacAddress
 
 MAX_HOSTS = 65_536
 MAX_AT_PORT = 16_384
-"""Maximum number of hosts behind one port: forged addresses there leave room for hosts elsewhere."""
+"""Maximum number of hosts behind one port: forged addresses there leave capacity for hosts elsewhere."""
 MAX_ADDRESSES = 16
 """Maximum number of addresses remembered per MAC address; the oldest is dropped."""
 
 
 class Host(msgspec.Struct, frozen=True, gc=False):
-    """One MAC address and where it was last heard."""
+    """A MAC address and its last location."""
 
     mac: MacAddress
     location: Location
@@ -54,7 +54,7 @@ class Hosts:
         return None if mac is None else self._by_mac.get(mac)
 
     def learn(self, mac: MacAddress, address: Address, location: Location, now: float) -> bool:
-        """Record where a host was heard; True if it is new or has moved. Multicast addresses and address 0 belong to no host."""
+        """Record a host's location; return True if the host is new or has moved. Multicast addresses and address 0 belong to no host."""
         if mac[0] & 1 or not any(mac):
             return False
         before = self._by_mac.get(mac)

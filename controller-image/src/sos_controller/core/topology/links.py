@@ -1,8 +1,8 @@
 """Links between datapaths, learned from probes and expired when probes stop.
 
-A link counts when both directions have been heard within the expiry: one recorded or relayed probe is not enough. A port on which any probe
-of ours from another port has been heard is *inter-switch* at once, because there it is safer to assume a switch. It stays inter-switch
-while the switch at either end cannot be heard (it may still forward), while both ends are down, and for one link expiry after. Such a link
+A link counts when both directions have been heard within the expiry: one recorded or relayed probe is not enough. A port that has received
+one of our probes from another port is *inter-switch* immediately, because it is safer to assume a switch there. It stays inter-switch while
+the switch at either end cannot be heard (it may still forward), while both ends are down, and for one link expiry after that. Such a link
 is *unheard*: no path uses it, but it may close a loop.
 """
 
@@ -35,7 +35,7 @@ class _Heard(NamedTuple):
 class _Unheard(NamedTuple):
     origin: Location
     since: float | None
-    """Since when it could be heard again."""
+    """Time since which it could have been heard again."""
 
 
 def link(one: Location, other: Location) -> Link:
@@ -53,7 +53,7 @@ class Topology:
         self._links: frozenset[Link] = frozenset()
 
     def observe(self, origin: Location, receiver: Location, now: float) -> bool:
-        """Record a probe sent from `origin` that arrived at `receiver`; True if links or inter-switch ports changed."""
+        """Record a probe sent from `origin` that arrived at `receiver`; return True if links or inter-switch ports changed."""
         if origin == receiver:
             return False
         before = self._heard.get(receiver)
@@ -66,24 +66,24 @@ class Topology:
         return self._settle()
 
     def port_down(self, location: Location, gone: bool) -> bool:
-        """Handle a port that is down: its link is over at once. When it is up again, it is assumed to lead to the same port, unless it was
-        removed (`gone`)."""
+        """Handle a port that is down: its link ends immediately. When the port is up again, it is assumed to lead to the same port, unless
+        it was removed (`gone`)."""
         if gone:
             return self._forget(lambda receiver, origin: location in (receiver, origin))
         return self._lose([r for r, h in self._heard.items() if location in (r, h.origin)])
 
     def datapath_down(self, dpid: DatapathId) -> bool:
-        """Handle a lost connection to a datapath: nothing can be heard there or from there."""
+        """Handle a lost connection to a datapath: it can neither send nor receive probes."""
         return self._lose([r for r, h in self._heard.items() if dpid in (r.dpid, h.origin.dpid)])
 
     def keep(self, dpids: Collection[DatapathId]) -> bool:
-        """Forget all but these datapaths, with everything heard there or from there."""
+        """Forget all other datapaths, with all probes that they have sent or received."""
         return self._forget(lambda receiver, origin: receiver.dpid not in dpids or origin.dpid not in dpids)
 
     def expire(self, now: float, max_age: float, present: Collection[DatapathId], is_down: Callable[[Location], bool]) -> bool:
-        """Forget links not heard for longer than `max_age` seconds although they could have been.
+        """Forget links that were not heard for longer than `max_age` seconds although they could have been heard.
 
-        A link could not be heard while one of its datapaths was not `present`, or both its ends were down: as one cable, they will be up
+        A link could not be heard while one of its datapaths was not `present`, or both its ends were down: the ends of one cable come up
         together.
         """
         gone = set()
@@ -103,7 +103,7 @@ class Topology:
         return location in self._heard or location in self._unheard
 
     def inter_switch_ports(self, dpid: DatapathId) -> list[Location]:
-        """Return all such ports of a datapath, sorted."""
+        """Return all inter-switch ports of a datapath, sorted."""
         return sorted(r for r in (*self._heard, *self._unheard) if r.dpid == dpid)
 
     def links(self) -> list[Link]:
@@ -111,12 +111,12 @@ class Topology:
         return sorted(self._links)
 
     def unheard(self) -> list[Link]:
-        """Return all links of which some direction cannot be heard, sorted."""
+        """Return all links with a direction that cannot be heard, sorted."""
         origins = {r: h.origin for r, h in self._heard.items()} | {r: u.origin for r, u in self._unheard.items()}
         return sorted({link(r, u.origin) for r, u in self._unheard.items() if origins.get(u.origin) == r})
 
     def heard_at(self, found: Link) -> float:
-        """Return when the older of a link's two directions was last heard."""
+        """Return the last time at which both directions of a link had been heard."""
         ends = [self._heard[end].at for end in found if end in self._heard]
         return min(ends) if ends else 0.0
 
@@ -148,7 +148,7 @@ class Topology:
 
 
 def graph(dpids: Iterable[DatapathId], links: Iterable[Link], cost: Callable[[Link], int] = lambda _: DEFAULT_COST) -> nx.MultiGraph:
-    """Return the graph of datapaths; each edge is keyed by its Link and weighs its cost. The same whatever the order of the input."""
+    """Return the graph of datapaths; with the Link as an edge's key and its cost as the weight. The order of the input does not matter."""
     built: nx.MultiGraph = nx.MultiGraph()
     built.add_nodes_from(sorted(set(dpids)))
     for found in sorted(set(links)):

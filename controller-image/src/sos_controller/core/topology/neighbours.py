@@ -1,4 +1,4 @@
-"""Neighbours: resolution of addresses at a datapath by ARP, refreshed, and lost when silent (RFC 1122, 2.3.2.1)."""
+"""Neighbours: addresses resolved by ARP at a datapath, refreshed, and removed when silent (RFC 1122, 2.3.2.1)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import msgspec
 from sos_controller.core.types import Address, DatapathId, MacAddress, PortNo
 
 ASK_S = 1.0
-"""Interval of requests to a neighbour that owes an answer."""
+"""Interval of requests to a neighbour that has not answered."""
 REFRESH_S = 15.0
 """Interval of requests to a neighbour that has answered."""
 LOST_S = 30.0
-"""Silence after which a neighbour is gone: 15 requests unanswered. A full queue of an uplink drops some of them."""
+"""Silence after which a neighbour is removed: 15 unanswered requests, since a full queue of an uplink drops some of them."""
 
 
 class Place(NamedTuple):
@@ -33,7 +33,7 @@ class Neighbour(msgspec.Struct, frozen=True, gc=False):
 
 
 class Neighbours:
-    """Answers, and times of the next requests. Bounded by the argument of `keep`."""
+    """Answers, and times of the last requests. Bounded by the argument of `keep`."""
 
     def __init__(self) -> None:
         self._heard: dict[Place, Neighbour] = {}
@@ -53,7 +53,7 @@ class Neighbours:
         return True
 
     def hear(self, place: Place, mac: MacAddress, port_no: PortNo, now: float) -> bool:
-        """Record an answer; True if it changes anything. Multicast addresses and zero belong to no host."""
+        """Record an answer; return True if the neighbour is new or has changed. Multicast addresses and zero belong to no host."""
         if mac[0] & 1 or not any(mac):
             return False
         before = self._heard.get(place)

@@ -1,7 +1,7 @@
 """Path and service statistics from agents' reports: rates and round trips of paths, rates of services (spec/order.md 13). Bounded and aged.
 
-Agents report counters and the moment they were read at, so a rate is exact however late or jittery its reports are; only the time since the
-last report is missing.
+Agents report counters with the time at which they were read, so a rate is exact even if reports are late or jittery; only the time since
+the last report is missing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FRESH_S = 7.0
 SAMPLES = 6
 """Number of samples kept of each counter: with a report every 2 s the rates shown are means over the last 10 s."""
 MAX_SERIES = 16_384
-"""Maximum number of paths, and of services, of all agents; further ones are not kept."""
+"""Maximum number of paths, and of services, of all agents; further paths and services are not kept."""
 
 
 class Rates(NamedTuple):
@@ -40,7 +40,7 @@ class Series:
         self.heard_at = 0.0
 
     def add(self, sampled_ms: int, counters: tuple[int, int], now: float) -> bool:
-        """Add a sample. A sample not later than the last is left out; counters that fall start over."""
+        """Add a sample. A sample with the time of the last sample is ignored. An earlier time or a lower counter starts the series over."""
         if self._samples:
             last = self._samples[-1]
             if sampled_ms == last[0]:
@@ -52,7 +52,7 @@ class Series:
         return True
 
     def rates(self) -> Rates:
-        """Return the rates, zero while there is one sample only."""
+        """Return the rates, zero while there are fewer than two samples."""
         return Rates(self._between(0), self._between(-2))
 
     def _between(self, first: int) -> tuple[float, float]:
@@ -82,7 +82,7 @@ class PathMeasure(NamedTuple):
     forward: float
     back: float
     load: float
-    """Bytes per second between the last two reports, both directions together."""
+    """Bytes per second between the last two reports, sum of both directions."""
     heard_at: float
 
 
@@ -119,7 +119,7 @@ class PathStats:
                 series.add(report.sampled_ms, (counted.up, counted.down), now)
 
     def _series(self, table: dict[Key, _Reported[Row]], key: Key, row: Row) -> Series | None:
-        """Return the counters that a row continues, None if there is no room for it."""
+        """Return the counters that a row continues, None if the table is full."""
         if key not in table:
             if len(table) >= self._limit:
                 return None
@@ -140,7 +140,7 @@ class PathStats:
     def path(self, low: AgentId, high: AgentId, label: int) -> PathMeasure | None:
         """Return the statistics of a path between two agents, None without a recent report of either.
 
-        Bytes received count rather than bytes handed to streams: those the path has carried.
+        The rates count received bytes rather than bytes written to streams: the path has carried the received bytes.
         """
         at_low, at_high = self._paths.get((low, high, label)), self._paths.get((high, low, label))
         ends = [path for path in (at_low, at_high) if path is not None]
@@ -155,7 +155,7 @@ class PathStats:
         return PathMeasure(rtt, lowest, forward, back, load, max(path.series.heard_at for path in ends))
 
     def services(self) -> dict[bytes, ServiceMeasure]:
-        """Return statistics by the marks of the services, all agents together."""
+        """Return statistics by the marks of the services, summed over all agents."""
         found: dict[bytes, ServiceMeasure] = {}
         for (_, mark), service in self._services.items():
             before = found.get(mark, ServiceMeasure(0, 0.0, 0.0, 0, 0))

@@ -62,11 +62,11 @@ def next_hop(g: nx.MultiGraph, here: DatapathId, left: dict[DatapathId, int]) ->
 def disjoint(
     g: nx.MultiGraph, source: DatapathId, target: DatapathId, count: int, left: dict[DatapathId, int] | None = None
 ) -> tuple[Path, ...]:
-    """Return up to `count` paths that share no link, as many as there are and together the cheapest; the cheapest first. `left` as for
+    """Return up to `count` paths that share no link: as many as exist, with the lowest total cost, the cheapest first. `left` as for
     `shortest`.
 
-    A repeated shortest-path search finds fewer paths where the shortest crosses the others (Suurballe 1974), so this is a minimum-cost
-    flow: one unit per path, and an extra arc, more expensive than all links together, for paths that do not exist.
+    A repeated shortest-path search finds fewer paths if the shortest path crosses the others (Suurballe 1974), so this is a minimum-cost
+    flow: one unit per path, and an extra arc, more expensive than all links together, for missing paths.
     """
     only = shortest(g, source, target, left)
     if only is None or not only.steps:
@@ -76,7 +76,7 @@ def disjoint(
 
 
 def _flow(g: nx.MultiGraph, source: DatapathId, target: DatapathId, units: int) -> nx.MultiDiGraph:
-    """Return the links that `units` paths of least cost use, each in the direction it is used."""
+    """Return the links that `units` paths of least cost use, each in its direction of use."""
     arcs: nx.MultiDiGraph = nx.MultiDiGraph()
     arcs.add_nodes_from(sorted(g), demand=0)
     arcs.nodes[source]["demand"], arcs.nodes[target]["demand"] = -units, units
@@ -109,7 +109,8 @@ def _split(used: nx.MultiDiGraph, source: DatapathId, target: DatapathId) -> Ite
 
 
 def spanning_links(links: Iterable[Link], rank: Callable[[Link], tuple[int, ...]], joined: Iterable[Link] = ()) -> frozenset[Link]:
-    """Return the links of a loop-free tree (a forest if the graph is not connected), lowest rank first; `joined` links connect already."""
+    """Return the links of a loop-free tree (a forest if the graph is not connected), lowest rank first; `joined` links already connect
+    their ends."""
     above: dict[DatapathId, DatapathId] = {}
 
     def root(dpid: DatapathId) -> DatapathId:
@@ -130,7 +131,8 @@ def spanning_links(links: Iterable[Link], rank: Callable[[Link], tuple[int, ...]
 
 
 def _next_step(g: nx.MultiGraph, here: DatapathId, left: dict[DatapathId, int]) -> tuple[Location, Location]:
-    """Return the step from `here` on a cheapest path whose far end is lowest. One exists: `here` can reach the target."""
+    """Return the step from `here` on a cheapest path, to the lowest port among equals. Such a step exists, since `here` can reach the
+    target."""
     steps = []
     for _, there, found, weight in g.edges(here, keys=True, data="weight"):
         if there in left and left[there] + weight == left[here]:

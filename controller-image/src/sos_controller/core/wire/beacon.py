@@ -1,4 +1,4 @@
-"""Beacon of an agent: bytes to value and back (spec/beacon.md)."""
+"""Encoding and decoding of agents' beacons (spec/beacon.md)."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def encode(beacon: Beacon, key: bytes) -> bytes:
 
 
 def decode(data: bytes) -> Beacon:
-    """Return the value of a beacon whose tag the caller checks with `signed_by`; BeaconError if the bytes are none."""
+    """Return the value of a beacon whose tag the caller checks with `signed_by`; raise BeaconError if the bytes are no beacon."""
     if not FIXED_BYTES + keys.TAG_BYTES <= len(data) <= MAX_BYTES:
         raise BeaconError("length")
     f = _FIXED.unpack_from(data)
@@ -88,7 +88,7 @@ def decode(data: bytes) -> Beacon:
 
 
 def signed_by(data: bytes, key: bytes) -> bool:
-    """Return whether the tag at the end is right."""
+    """Return whether the tag at the end is valid."""
     return keys.verify(key, data[: -keys.TAG_BYTES], data[-keys.TAG_BYTES :])
 
 

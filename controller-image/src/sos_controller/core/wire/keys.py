@@ -47,7 +47,7 @@ def _begun(key: bytes) -> tuple[Any, Any]:
 class KeyRing:
     """Site keys by site id and key id, with a cache of the per-agent keys derived from them.
 
-    Bounded by the agents known: entries of an agent are forgotten with it, and all with the next set of keys.
+    The cache is bounded by MAX_DERIVED, and replaced with the next set of keys.
     """
 
     def __init__(self, sites: dict[int, dict[int, bytes]] | None = None, sending: int | None = None) -> None:
@@ -56,7 +56,8 @@ class KeyRing:
         self._derived: dict[tuple[bytes, int, int, bytes], bytes] = {}
 
     def sending(self, site_id: int) -> int | None:
-        """Return the key id to sign with for a site: the highest not above the agreed one, None if the site has no key."""
+        """Return the id of a site's signing key: the highest id up to the agreed id, or else the highest of all; None if there is no
+        key."""
         ids = self._sites.get(site_id, {})
         agreed = [key_id for key_id in ids if self._sending is None or key_id <= self._sending]
         return max(agreed or ids, default=None)

@@ -1,7 +1,7 @@
 """Probes: LLDP frames (IEEE 802.1AB) that carry their sender and egress port, and a keyed tag so that no host can forge one.
 
-Parsed by slicing, after the ethertype has been checked. A probe is accepted only while it is fresh, so that a recorded one cannot announce
-a link elsewhere for long, and a link counts only when both directions have been seen (`topology.links`).
+Parsed by slicing, after the ethertype has been checked. A probe is accepted only while it is fresh, so that a recorded probe cannot
+announce a link elsewhere for long, and a link counts only when both directions have been seen (`topology.links`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ORGANISATION: Final = b"\x02\x53\x4f"
 """A locally administered identifier for our TLV (IEEE 802.1AB-2016, 8.6)."""
 SUBTYPE: Final = 1
 MAX_AGE_MS: Final = 1_500
-"""Maximum age of a probe: one and a half probe intervals, while a genuine one takes milliseconds."""
+"""Maximum age of a probe: one and a half probe intervals. A genuine probe takes milliseconds."""
 TAG_BYTES: Final = 16
 MAX_TLVS: Final = 16
 
@@ -37,7 +37,7 @@ class Probe(NamedTuple):
 
 
 def encode(key: bytes, probe: Probe, mac: MacAddress) -> bytes:
-    """Return the frame to send out of `probe.origin`; `mac` is the port's."""
+    """Return the frame to send out of `probe.origin`; `mac`: MAC address of the port."""
     dpid, port_no = probe.origin
     body = _BODY.pack(probe.controller_id, dpid, port_no, probe.sent_ms)
     own = ORGANISATION + bytes([SUBTYPE]) + body + keys.tag(key, body)[:TAG_BYTES]
@@ -49,7 +49,7 @@ def encode(key: bytes, probe: Probe, mac: MacAddress) -> bytes:
 
 
 def decode(key: bytes, data: bytes, now_ms: int) -> Probe | None:
-    """Return the probe in a frame if we sent it recently, else None."""
+    """Return the probe in a frame if it is recent and signed with this key, else None."""
     if ethertype(data) != ETH_LLDP:
         return None
     at = 14

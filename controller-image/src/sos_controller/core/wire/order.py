@@ -1,4 +1,4 @@
-"""Orders between controller and agents: bytes to value and back (spec/order.md)."""
+"""Encoding and decoding of orders between controller and agents (spec/order.md)."""
 
 from __future__ import annotations
 
@@ -57,17 +57,17 @@ ENDS: Final = ("closed", "client-reset", "server-reset", "server-refused", "serv
 
 ACCEPT_EARLY: Final = 0
 ACCEPT_CONFIRMED: Final = 1
-"""The egress agent sends Ready only after it has connected to the server, not before (spec/order.md 3)."""
+"""The egress agent sends Ready only after it has connected to the server (spec/order.md 3)."""
 
 REFUSED_BY_SERVER: Final = (9, 10, 11)
-"""Reasons of a Refused that are about the server (spec/order.md 4): a reset, an ICMP error, no answer."""
+"""Reasons of a Refused that concern the server (spec/order.md 4): a reset, an ICMP error, no answer."""
 
 CONGESTION: Final = {"Auto": 0, "Cubic": 1, "BBR": 2, "Reno": 3}
 TRANSPORT_TCP_PARALLEL: Final = 1
 
 
 class OrderError(Exception):
-    """A message that is no order we accept; the argument is the reason counted."""
+    """A message that is no acceptable order; the argument is the reason counted."""
 
 
 class Header(NamedTuple):
@@ -84,7 +84,7 @@ class Header(NamedTuple):
 
 
 class Prepare(NamedTuple):
-    """A client is about to arrive. Zeroes mean that the agent decides."""
+    """Announcement of a client's connection. 0 = the agent decides."""
 
     uuid: bytes
     role: int
@@ -166,7 +166,7 @@ def encode_prepare(p: Prepare) -> bytes:
 
 
 def prepare_form(p: Prepare) -> tuple[bytes, bytes]:
-    """Return the parts of a Prepare's body before and after the ends of the flow, for `fill_prepare`."""
+    """Return the parts of a Prepare's body before and after the flow's addresses and ports, for `fill_prepare`."""
     body = encode_prepare(p)
     return body[_UUID_BYTES:_CLIENT_AT], body[_AFTER_ENDS:]
 
@@ -177,7 +177,7 @@ def fill_prepare(before: bytes, after: bytes, uuid: bytes, key: FlowKey) -> byte
 
 
 def decode_prepare(body: bytes) -> Prepare:
-    """Return the value of a Prepare body (the controller only sends it; tests and tools read it). OrderError if it is none."""
+    """Return the value of a Prepare body (the controller only sends it; tests and tools read it). Raise OrderError if it is invalid."""
     if len(body) != _PREPARE.size:
         raise OrderError("length")
     f = _PREPARE.unpack(body)
@@ -190,7 +190,7 @@ def decode_prepare(body: bytes) -> Prepare:
 
 
 def decode_header(data: bytes) -> Header:
-    """Return the header of an order; the caller checks the tag with `signed_by`. OrderError if it is none."""
+    """Return the header of an order; the caller checks the tag with `signed_by`. Raise OrderError if it is no order."""
     if not HEADER_BYTES + keys.TAG_BYTES <= len(data) <= MAX_BYTES:
         raise OrderError("length")
     magic, version, type_, key_id, controller_id, length, _, agent_id, boot, sequence, time_ms, reply_to = _HEADER.unpack_from(data)
@@ -204,7 +204,7 @@ def decode_header(data: bytes) -> Header:
 
 
 def signed_by(data: bytes, key: bytes) -> bool:
-    """Return whether the tag at the end is right."""
+    """Return whether the tag at the end is valid."""
     return keys.verify(key, data[: -keys.TAG_BYTES], data[-keys.TAG_BYTES :])
 
 

@@ -1,6 +1,7 @@
-"""Packets by slicing bytes. Hosts' packets are parsed here and nowhere else, and never by a packet library (CVE-2024-28732 family).
+"""Parsing and building of packets by slicing bytes. Hosts' packets are parsed only here, and never by a packet library (CVE-2024-28732
+family).
 
-Every function is total: whatever the bytes, it returns a value or None in time bounded by the header's own length.
+Every function is total: for any bytes it returns a value or None, in time bounded by the length of the header.
 """
 
 from __future__ import annotations
@@ -62,13 +63,13 @@ class Arp(NamedTuple):
 
 
 def is_claim(packet: Arp) -> bool:
-    """Return whether an ARP packet is a probe or an announcement of the sender's own address (RFC 5227, 1.1). Any answer to it, or copy of
-    it to others, would signal a conflict."""
+    """Return whether an ARP packet is a probe or an announcement of the sender's own address (RFC 5227, 1.1). An answer to it, or a copy of
+    it sent to other hosts, would signal a conflict."""
     return packet.sender in (0, packet.target)
 
 
 class IcmpError(NamedTuple):
-    """An ICMP error about a TCP segment: its receiver, and the ends of the segment."""
+    """An ICMP error about a TCP segment: its receiver, and the segment's addresses and ports."""
 
     target: Address
     source: Address
@@ -88,7 +89,7 @@ class Datagram(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """Ends of a first packet that is no SYN for `parse_syn`."""
+    """Addresses and ports of a first packet that `parse_syn` does not accept."""
 
     key: FlowKey
     client: Address
@@ -103,7 +104,7 @@ def ethertype(data: bytes) -> int:
 
 
 def parse_syn(data: bytes) -> Syn | None:
-    """Return the bare SYN in a frame, None if it is anything else."""
+    """Return the bare SYN in a frame, None for other frames."""
     if len(data) < 54 or data[12] != 0x08 or data[13] != 0x00 or data[23] != PROTO_TCP:
         return None
     first = data[14]
@@ -127,7 +128,7 @@ def parse_syn(data: bytes) -> Syn | None:
 
 
 def parse_ends(data: bytes) -> Ends | None:
-    """Return addresses and ports of a TCP segment that begins in a frame, despite a VLAN tag, a fragment or odd lengths."""
+    """Return addresses and ports of a TCP segment that begins in a frame, even with a VLAN tag, in a fragment or with invalid lengths."""
     is_tagged = ethertype(data) == ETH_VLAN
     ip = ETHERNET_BYTES + 4 * is_tagged
     if len(data) < ip + 24 or data[ip - 2 : ip] != b"\x08\x00" or data[ip] >> 4 != 4 or data[ip + 9] != PROTO_TCP:
@@ -141,7 +142,7 @@ def parse_ends(data: bytes) -> Ends | None:
 
 
 def parse_segment(data: bytes) -> Segment | None:
-    """Return the TCP segment in a frame, None if there is none or it is cut short before its payload."""
+    """Return the TCP segment in a frame, None if there is none or its headers are truncated."""
     if len(data) < 54 or ethertype(data) != ETH_IPV4 or data[23] != PROTO_TCP or data[14] >> 4 != 4:
         return None
     if (data[20] << 8 | data[21]) & 0x3FFF:
@@ -188,8 +189,8 @@ def ipv4_source(data: bytes) -> Address | None:
 
 
 def parse_icmp_error(data: bytes) -> IcmpError | None:
-    """Return the ICMP error in a frame that quotes a TCP segment's addresses and ports (RFC 792: at least 64 bits of it), None for anything
-    else.
+    """Return the ICMP error in a frame that quotes a TCP segment's addresses and ports (RFC 792: at least 64 bits of it), None for other
+    frames.
 
     An error to a host that did not send the quoted segment gives None, since that host would ignore it.
     """
@@ -224,7 +225,7 @@ def readdress_icmp_error(data: bytes, address: Address, port: int) -> bytes:
 
 
 def parse_arp(data: bytes) -> Arp | None:
-    """Return the ARP packet in a frame, None if it is none we understand."""
+    """Return the ARP packet in a frame, None if the frame is not ARP for IPv4 over Ethernet."""
     if len(data) < ETHERNET_BYTES + 28 or ethertype(data) != ETH_ARP:
         return None
     _, _, _, hardware, protocol, hlen, plen, operation, sha, spa, _, tpa = _ARP.unpack_from(data)
@@ -234,7 +235,7 @@ def parse_arp(data: bytes) -> Arp | None:
 
 
 def build_arp_reply(asked: Arp, mac: MacAddress) -> bytes:
-    """Return the frame that answers the asker that its target has this MAC address."""
+    """Return the reply that resolves the requested target to this MAC address."""
     target, sender = asked.target.to_bytes(4, "big"), asked.sender.to_bytes(4, "big")
     return _ARP.pack(asked.sender_mac, mac, ETH_ARP, 1, ETH_IPV4, 6, 4, 2, mac, target, asked.sender_mac, sender)
 
@@ -256,8 +257,8 @@ def build_acknowledgement(source: MacAddress, target: MacAddress, key: FlowKey, 
 
 
 def build_reset(data: bytes) -> bytes:
-    """Return the frame that answers the TCP segment in a frame as a host without such a connection does (RFC 9293, 3.10.7.1); b"" if none
-    is due: to a reset, to a fragment, whose length is unknown, and to anything else."""
+    """Return the frame that answers the TCP segment in a frame as a host without such a connection does (RFC 9293, 3.10.7.1); b"" if no
+    reset is due: for a reset, for a fragment, whose length is unknown, and for any other frame."""
     if len(data) < 54 or ethertype(data) != ETH_IPV4 or data[23] != PROTO_TCP or data[14] >> 4 != 4:
         return b""
     tcp = ETHERNET_BYTES + (data[14] & 15) * 4
@@ -327,7 +328,7 @@ def complete_checksum(frame: bytes) -> bytes:
 
 
 def _ipv4_at(frame: bytes) -> int:
-    """Return the offset of the IPv4 header of a frame, behind its VLAN tags; 0 if there is none."""
+    """Return the offset of the IPv4 header of a frame, after its VLAN tags; 0 if there is none."""
     at = ETHERNET_BYTES
     while frame[at - 2 : at] in _TAG_BYTES and at < ETHERNET_BYTES + 4 * _MAX_TAGS:
         at += 4
@@ -349,7 +350,7 @@ class UdpTemplate:
         self._sum = 0x4500 + 0x4000 + (64 << 8 | PROTO_UDP) + sum(words)
 
     def render(self, payload: bytes) -> bytes:
-        """Return a frame carrying the payload, not to be fragmented."""
+        """Return a frame that carries the payload and must not be fragmented."""
         total = 28 + len(payload)
         checksum = self._sum + total
         checksum = (checksum & 0xFFFF) + (checksum >> 16)

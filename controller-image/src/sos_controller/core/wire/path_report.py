@@ -1,4 +1,4 @@
-"""Agents' reports of paths and services: bytes to value and back (spec/order.md 13)."""
+"""Encoding and decoding of agents' reports of paths and services (spec/order.md 13)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ServiceRow(NamedTuple):
 
 
 class PathReport(NamedTuple):
-    """Counters of an agent at one moment of its boot."""
+    """Counters of an agent, read at one time since its start."""
 
     sampled_ms: int
     paths: tuple[PathRow, ...]
@@ -47,12 +47,12 @@ class PathReport(NamedTuple):
 
 
 def service_mark(service_id: str) -> bytes:
-    """Return the mark that stands for a service's id."""
+    """Return the mark that represents a service's id."""
     return hashlib.sha256(service_id.encode()).digest()[:8]
 
 
 def decode_path_report(data: bytes) -> PathReport:
-    """Return the value of a PathReport body. OrderError if it is none."""
+    """Return the value of a PathReport body; raise OrderError if it is invalid."""
     if len(data) < _HEAD.size:
         raise OrderError("length")
     sampled_ms, paths, services = _HEAD.unpack_from(data)

@@ -1,4 +1,4 @@
-"""Agents' reports of connections they left to plain TCP: bytes to value and back (spec/order.md 14)."""
+"""Encoding and decoding of agents' reports of connections that they left plain (spec/order.md 14)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class PlainReport(NamedTuple):
 
 
 def decode_plain_report(data: bytes) -> PlainReport:
-    """Return the value of a PlainReport body. OrderError if it is none."""
+    """Return the value of a PlainReport body; raise OrderError if it is invalid."""
     if len(data) < _HEAD.size:
         raise OrderError("length")
     rows, samples = _HEAD.unpack_from(data)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 WINDOW = 128
-"""Number of sequences behind the highest that are still tracked."""
+"""Number of sequence numbers tracked, up to the highest."""
 CLOCK_WINDOW_MS = 30_000
 
 
 class Replay:
-    """Sequences seen from one sender."""
+    """Sequence numbers seen from one sender."""
 
     __slots__ = ("_seen", "boot_id", "highest", "used_ms")
 
@@ -19,7 +19,7 @@ class Replay:
         self.used_ms = 0  # our clock when a message was last accepted
 
     def accept(self, boot_id: int, sequence: int, time_ms: int, wall_ms: int) -> bool:
-        """Return whether a correctly signed message is new; remember it if so. Sequences count from 1."""
+        """Return whether a correctly signed message is new, and record it if so. Sequence numbers start at 1."""
         taken = self._accept(boot_id, sequence, time_ms, wall_ms)
         if taken:
             self.used_ms = wall_ms
