@@ -36,7 +36,7 @@ def _zeroed(data: bytes, reserved: tuple[tuple[int, int], ...]) -> bytes:
 
 
 def beacon(data: bytes) -> None:
-    """Check that a decoded beacon is encoded to the same bytes."""
+    """Check that a decoded beacon, except for reserved fields, is encoded to the same bytes."""
     try:
         said = beacons.decode(data)
     except beacons.BeaconError as error:
@@ -48,7 +48,7 @@ def beacon(data: bytes) -> None:
 
 
 def order(data: bytes) -> None:
-    """Check that a decoded order, header and body, is encoded to the same bytes."""
+    """Check that a decoded order, header and body, is encoded to the same bytes, except for reserved fields."""
     try:
         header = orders.decode_header(data)
         body = orders.body(data)
@@ -85,14 +85,14 @@ def _body(kind: int, body: bytes) -> tuple[bytes, tuple[tuple[int, int], ...]]:
         samples = [(middle + 48 * i + 10, middle + 48 * i + 12) for i in range(len(report.samples))]
         return encode_plain_report(report), ((4, 8), *rows, *samples)
     if kind == OrderType.PREPARE:
-        # The controller only sends Prepare orders, and decodes them in tests: what was decoded must survive encoding
+        # The controller only sends Prepare orders; tests decode them. The decoded value must survive encoding.
         prepare = orders.decode_prepare(body)
         assert orders.decode_prepare(orders.encode_prepare(prepare)) == prepare
     return body, ()
 
 
 def lldp(data: bytes) -> None:
-    """Check that an accepted probe is fresh and that its contents are signed with our key; other frames are no probes."""
+    """Check that an accepted probe is fresh and that its contents are signed with our key."""
     if not data:
         return
     frame = _signed_probe(data[1:]) if data[0] & 1 else data[1:]

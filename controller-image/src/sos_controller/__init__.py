@@ -3,7 +3,7 @@
 `__main__` reads arguments (`cli`), starts the listeners and loops, and joins the edges. On each event from a switch, `app` calls
 `core.engine.Engine.handle` and carries out the commands that come back.
 
-- `openflow/`: OpenFlow messages, and the connection to a switch; the only importers of Ryu
+- `openflow/`: OpenFlow messages, and the connection to a switch; the only package that imports Ryu
 - `api/`: northbound API and metrics
 - `files/`: configuration, keys, tokens, identity, and `--check`
 - `reload`: rereads keys and tokens each second

@@ -62,7 +62,7 @@ MAX_CONNECTIONS = 4_096 + MAX_UNCLAIMED
 """Maximum number of connections: the maximum number of datapaths of a configuration, plus MAX_UNCLAIMED."""
 
 GC_THRESHOLDS = (50_000, 20, 50)
-"""Thresholds of garbage collection: far less often than every 700 objects, since sessions make no reference cycles."""
+"""Thresholds of garbage collection. The default, every 700 objects, is far too often, since sessions make no reference cycles."""
 
 LEAVE_POLL_S = 0.01
 DELAY_GAP_S = 0.001
@@ -72,7 +72,7 @@ Listener = Callable[[Notice], None]
 
 
 class DelayedPacketOut(NamedTuple):
-    """A packet-out that is not due yet. Their number equals the number of sessions that begin within the delay."""
+    """A packet-out that is not due yet. As many packet-outs are kept as sessions begin within the delay."""
 
     due: float
     number: int
@@ -138,7 +138,7 @@ class Controller:
         self.count("bugs", what)
 
     def carry_out(self, commands: list[Command]) -> None:
-        """Carry out commands, as far as the datapaths they name are connected."""
+        """Carry out commands; skip datapaths that are not connected."""
         do = self._do
         for command in commands:
             try:
@@ -213,7 +213,8 @@ class Controller:
         self._unclaimed.pop(connection, None)
 
     def connected(self, connection: SwitchConnection) -> None:
-        """Handle a completed handshake. The connection that has a datapath id keeps it while it answers (docs/adr/0014)."""
+        """Handle a completed handshake. The connection that already has the datapath id keeps it while its switch answers
+        (docs/adr/0014)."""
         older = self._connections.get(connection.dpid)
         if older is not None:
             LOG.warning(
@@ -243,7 +244,7 @@ class Controller:
             LOG.info("keys of %d sites%s", len(folder.sites), f", signing with {folder.sending}" if folder.sending else "")
 
     def configure(self, data: bytes) -> tuple[Config, bool]:
-        """Take a configuration document. Raise ConfigError or ConflictError; the configuration in force then stays."""
+        """Apply a configuration document. Raise ConfigError or ConflictError; the configuration in force then stays."""
         config, before = parse(data), self.engine.state.config
         changed = follows(config, before)
         if changed:
@@ -274,7 +275,7 @@ class Controller:
     def flush(self) -> None:
         """Write the output that the last events left.
 
-        A connection that cannot take its output ends here, and this call also flushes the output that its end causes. Order is kept: no
+        A connection that cannot take its output is closed, and this call also flushes the output that the closing causes. Order is kept: no
         message overtakes an earlier message to the same switch.
         """
         while self._unsent:
@@ -362,7 +363,7 @@ class Controller:
 
     def leave(self, within_s: float) -> None:
         """Shut down gracefully: new connections stay plain. Wait up to `within_s` for connections being opened, then up to `within_s` until
-        switches punt nothing more and delayed packets are sent. The controller is not usable after this."""
+        switches have stopped punting and delayed packets have been sent. The controller is not usable after this."""
         self.happen(Leaving())
         self.flush()
         _wait_while(lambda: self.engine.setup.is_opening(time.monotonic()), within_s)

@@ -16,7 +16,7 @@ RELOAD_S = 1.0
 
 
 def reload_loop(controller: Controller, api: Api, keys: Path, token: Path) -> None:
-    """Apply changed keys and tokens; if they cannot be read, keep the last good keys and tokens and log one message."""
+    """Apply changed keys and tokens; if they cannot be read, keep the last valid keys and tokens, and log one message."""
     said = ""
     while True:
         eventlet.sleep(RELOAD_S)

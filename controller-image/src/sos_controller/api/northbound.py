@@ -31,7 +31,7 @@ MAX_READERS = 16
 MAX_WAITING = 1_024
 """Maximum backlog of events of one reader; beyond it the reader is disconnected."""
 ACCEPT_PAUSE_S = 0.1
-"""Delay before the next `accept` after a lack of descriptors or memory: an immediate retry would fail, too."""
+"""Delay before the next `accept` if descriptors or memory are exhausted: an immediate retry would fail, too."""
 HEARTBEAT_S = 15.0
 """Interval of empty lines on an event stream, by which each side detects a lost peer."""
 

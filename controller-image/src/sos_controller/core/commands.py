@@ -35,7 +35,7 @@ class Install(msgspec.Struct, frozen=True, gc=False):
 
 
 class Barrier(msgspec.Struct, frozen=True, gc=False):
-    """Request datapaths to confirm, with `token`, that they have processed all earlier messages."""
+    """Request confirmation, with `token`, that datapaths have processed all earlier messages."""
 
     dpids: tuple[DatapathId, ...]
     token: int
@@ -60,8 +60,8 @@ class PacketOut(msgspec.Struct, frozen=True, gc=False):
 
 
 class ApplyGroup(msgspec.Struct, frozen=True, gc=False):
-    """Make a group that forwards to `mac` out of `port_no` while that port is live, else out of `otherwise` (by default plain forwarding).
-    No `mac` = remove the group."""
+    """Make a group that redirects to `mac` out of `port_no` while that port is live, and otherwise outputs to `otherwise` (plain forwarding
+    by default). No `mac` = remove the group."""
 
     dpid: DatapathId
     group_id: int

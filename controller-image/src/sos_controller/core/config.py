@@ -183,7 +183,7 @@ class Service(_Strict, frozen=True):
 
 
 class BalanceUplink(_Strict, frozen=True):
-    """An uplink that connections are spread over."""
+    """An uplink over which connections are spread."""
 
     name: UplinkName
     address: str
@@ -192,7 +192,7 @@ class BalanceUplink(_Strict, frozen=True):
 
     @property
     def ip(self) -> Address:
-        """Return the address that stands for the client, as a number."""
+        """Return the address that represents the client, as a number."""
         return parse_address(self.address)
 
     @property

@@ -95,7 +95,7 @@ def _convert(document: dict[str, Any]) -> Config:
 
 
 def _problems(config: Config) -> Iterator[tuple[str, str]]:
-    """Yield errors beyond the types, in document order."""
+    """Yield errors that type checks do not find, in document order."""
     yield from _try("discovery.address", config.discovery.address, parse_address)
     yield from _try("discovery.mac", config.discovery.mac, parse_mac)
     yield from _unique("sites[{}].name", [s.name for s in config.sites])

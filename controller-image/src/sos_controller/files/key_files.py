@@ -25,7 +25,7 @@ class Folder(NamedTuple):
 
 
 def read_keys(folder: Path) -> Folder:
-    """Return the keys of a folder; files of other names are ignored.
+    """Return the keys of a folder; files with other names are ignored.
 
     Raise ValueError with the file's name if a key file does not contain 64 hex digits or has an invalid id, OSError if the folder cannot be
     read.

@@ -102,7 +102,7 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
         data = b"".join(self._out)
         try:
             sent = self.socket.fd.send(data)
-        except OSError:  # buffer full or peer gone: the loop waits, or detects the loss
+        except OSError:  # buffer full or peer gone: the send loop waits, or detects the loss
             sent = 0
         self._out.clear()
         self._out_bytes = 0
@@ -125,7 +125,7 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
         return ofp.flow_stats_request(self._xid, cookie, mask)
 
     def read_tables(self) -> bytes:
-        """Return the request for the tables' capacity. A switch that does not know the request answers with an error only."""
+        """Return the request for the tables' capacity. A switch that does not know the request answers only with an error."""
         self._xid = self._xid % 0x7FFFFFFF + 1
         xid = self._xid | 0x80000000  # flow-mods count up from 1: distinguish their errors from errors about this request
         self._sizing = (xid, {})

@@ -62,7 +62,7 @@ _REMEMBER_BYTES, _ANSWERS_BYTES = 184, 184
 
 
 def encode(action: TakeTurn | GiveTurn | Remember | RememberAnswers) -> bytes:
-    """Return the wire actions of one of our actions."""
+    """Encode an action as OpenFlow actions."""
     if isinstance(action, TakeTurn):
         return nicira.set_register(nicira.REG0, 0) + nicira.set_register(nicira.REG2, action.group_id) + _TABLES
     if isinstance(action, GiveTurn):
@@ -88,7 +88,7 @@ def _decode_take(actions: bytes) -> TakeTurn | None:
 
 
 def _encode_give(action: GiveTurn) -> bytes:
-    """Replace the turn's own entry, then put the first port that is up into the register."""
+    """Encode the replacement of the turn's entry, then the load of the first port that is up into the register."""
     head = (
         nicira.EXPERIMENTER,
         _LEARN_TURN_BYTES,
@@ -137,7 +137,7 @@ def _decode_give(actions: bytes) -> GiveTurn | None:
 
 
 def _encode_remember(action: Remember) -> bytes:
-    """Learn an entry like the controller's entries for connections; the register holds the port."""
+    """Encode the learning of an entry like the controller's entries for connections; the register holds the port."""
     parts = (
         _limited(action, PRIORITY_CONNECTION, _WRITE_RESULT, _REMEMBER_BYTES),
         _LIMIT.pack(action.limit, _RESULT_BIT, 0) + nicira.REG0.to_bytes(4, "big") + _CONNECTION,
@@ -157,7 +157,7 @@ def _decode_remember(actions: bytes) -> Remember | None:
 
 
 def _encode_answers(action: RememberAnswers) -> bytes:
-    """Learn an entry for responses, to the ingress port of the host's packet."""
+    """Encode the learning of an entry for responses, which outputs to the ingress port of the host's packet."""
     parts = (
         _limited(action, PRIORITY_ANSWER_CONNECTION, 0, _ANSWERS_BYTES),
         _LIMIT.pack(action.limit, 0, 0) + _PUT_U16.pack(_PUT | 16, action.port_no, nicira.IN_PORT, 0) + _FROM_SERVER,

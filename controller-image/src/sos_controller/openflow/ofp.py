@@ -42,8 +42,8 @@ MULTIPART_FLOW, MULTIPART_TABLE_FEATURES, MULTIPART_PORT_DESC = 1, 12, 13
 REPLY_MORE: Final = 1
 HELLO_VERSIONS: Final = 1
 MAX_HELLO_BYTES: Final = 64
-"""Maximum length of a Hello. A header and one bitmap take 16 bytes; an older parser reads thousands of versions from a long Hello, bit by
-bit."""
+"""Maximum length of a Hello. A header and one bitmap take 16 bytes; from a longer Hello, an older parser would read thousands of versions,
+bit by bit."""
 MAX_ERROR_TYPE, MAX_ERROR_CODE = 17, 21
 """Highest values named by OpenFlow 1.3.5, 7.4.4; higher values are counted together, so that a switch cannot add metrics at will."""
 
@@ -155,7 +155,7 @@ def _bucket(watch_port: int, watch_group: int, actions: tuple[Action, ...]) -> b
 
 
 def packet_out(in_port: int, actions: tuple[Action, ...], data: bytes, xid: int = 0) -> bytes:
-    """Return ofp_packet_out (7.3.7). b"" if the packet would not fit a message: it is dropped."""
+    """Return ofp_packet_out (7.3.7). b"" if the packet would not fit into a message: it is dropped."""
     encoded = encode_actions(actions)
     length = _PACKET_OUT.size + len(encoded) + len(data)
     if length > MAX_MESSAGE:
@@ -199,8 +199,8 @@ class WireError(Exception):
 
 
 def split(data: bytes) -> tuple[list[bytes | tuple[int, ...]], int, bool]:
-    """Return the whole messages at the start of a stream, the offset of the rest, and whether the stream can continue: it cannot after an
-    invalid length.
+    """Return the complete messages at the start of a stream, the offset of the rest, and whether the stream can continue: it cannot after
+    an invalid length.
 
     Consecutive barrier replies are one part: their tokens.
     """

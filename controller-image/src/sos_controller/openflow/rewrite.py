@@ -172,7 +172,7 @@ def _decode_set_field(field: int, value: int) -> Action | None:
 
 
 def encode_groups(command: ApplyGroups) -> bytes:
-    """Return ofp_group_mod (7.3.4.3): a group that may exist is added, which fails if it does, and then modified."""
+    """Return ofp_group_mod (7.3.4.3): a group that may exist is added and then modified; the addition fails if the group exists."""
     parts = [_group_mod(GROUP_ADD, group, UNHEARD) for group in command.puts]
     parts += [_group_mod(GROUP_MODIFY, group, 0) for group in (*command.puts, *command.changes)]
     parts += [_group_mod(GROUP_DELETE, SelectGroup(number, ()), 0) for number in command.deletes]

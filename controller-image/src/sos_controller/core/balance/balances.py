@@ -185,7 +185,7 @@ class Balances:
         """Return the rows of `GET /v1/status` (spec/northbound.md 1)."""
         return [self._status(policy) for policy in self._all()]
 
-    # -- inside
+    # -- internals
 
     def _all(self) -> list[Policy]:
         return [policy for policies in self._policies.values() for policy in policies]
@@ -248,8 +248,8 @@ class Balances:
         return policy.reaches(target) and not any(p.holds(target) for p in self._state.subnets[site.name])
 
     def _stand_in(self, policy: Policy) -> Address | None:
-        """Return an address that the host resolves to `GATEWAY_MAC`: its gateway, or a router or destination that it reaches only through
-        this address."""
+        """Return an address that the host resolves to `GATEWAY_MAC`: its gateway or, without a gateway, a router or destination outside its
+        subnets."""
         gateway = self._state.sites[policy.balance.site].gateway
         if gateway is not None:
             return parse_address(gateway)

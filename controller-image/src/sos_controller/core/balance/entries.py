@@ -1,7 +1,7 @@
 """Entries and groups of a balance (docs/adr/0013). Pure functions of host, uplinks and their routers.
 
-Out: from the host to `GATEWAY_MAC`, rewritten to the uplink's addresses. Back: from the uplink to its address, rewritten to the host's.
-Connections to the host cannot be opened from outside: only segments with ACK or RST are forwarded to it.
+Outgoing packets, sent to `GATEWAY_MAC`, are rewritten to the uplink's addresses. Responses, sent to the uplink's address, are rewritten to
+the host's addresses. Connections to the host cannot be opened from outside: only segments with ACK or RST are forwarded to it.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Policy(NamedTuple):
 
     @property
     def mark(self) -> int:
-        """Return the number in its connections' cookies, the same in every run of the controller."""
+        """Return the number in the cookies of its connections, the same in every run of the controller."""
         return zlib.crc32(self.balance.id.encode()) & 0xFFFF
 
 

@@ -1,8 +1,8 @@
 """L3 forwarding between sites with subnets of their own: the switch answers for a virtual gateway, and entries route to hosts of other such
 sites.
 
-A host's packets for another site come to `GATEWAY_MAC`. An entry for each requested destination changes that to the destination host's MAC
-address and decrements the TTL; plain forwarding does the rest (RFC 1812, 5.2). The source's MAC address stays, so that switches learn
+Hosts send packets for other sites to `GATEWAY_MAC`. An entry for each requested destination changes this address to the destination host's
+MAC address and decrements the TTL; plain forwarding does the rest (RFC 1812, 5.2). The source's MAC address stays, so that switches learn
 locations of hosts and never a location of the gateway. Destinations are resolved by ARP; a few packets to unresolved destinations are held
 for a short time. Punts are leases: while the controller is dead, known hosts keep communicating, and switches answer for the gateway. The
 next controller adopts the routes that it finds and sends ARP requests to their hosts, so routes survive a restart.
@@ -37,7 +37,7 @@ from sos_controller.core.types import Address, DatapathId, Location, MacAddress,
 from sos_controller.core.wire.packets import build_arp_request, complete_checksum, ipv4_destination
 
 MAX_ROUTES = 16_384
-"""Maximum number of destinations over all datapaths; the least recently requested is dropped."""
+"""Maximum number of destinations over all datapaths; the least recently requested destination is dropped."""
 MAX_HELD, HELD_S = 256, 3.0
 """Maximum number of packets held until their destination is resolved, and their maximum age. A further packet replaces the oldest."""
 QUIET_S = 1
@@ -182,7 +182,7 @@ class Routing:
         state.programmer.set_group("routes", routes, state.out)
         state.programmer.set_group("route-punts", self._punts(cookie), state.out)
 
-    # -- inside
+    # -- internals
 
     def _of(self, switch: Switch) -> Routed | None:
         """Return the routed site of a datapath that forwards by itself."""

@@ -1,7 +1,7 @@
-"""Flow entries as values, and the difference between the wanted and the installed ones.
+"""Flow entries as values, and the difference between desired and installed entries.
 
-An entry is identified by (table, priority, match), as in OpenFlow 1.3.5, 6.4: adding an entry with the identity of another one replaces it
-in one step, which is how entries are renewed and re-pointed without a gap.
+An entry is identified by (table, priority, match), as in OpenFlow 1.3.5, 6.4: adding an entry with the identity of an existing entry
+replaces that entry in one step, so entries are renewed and changed without a gap.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Match(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
 
 
 class Output(msgspec.Struct, frozen=True, gc=False, tag="output"):
-    """Send out of a port; `PortNo` may be one of the reserved ones of `pipeline`."""
+    """Send out of a port; `PortNo` may be one of the reserved ports of `pipeline`."""
 
     port_no: PortNo
 

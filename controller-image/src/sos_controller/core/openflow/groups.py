@@ -14,7 +14,7 @@ KEEP_S = 10.0
 
 
 class Bucket(msgspec.Struct, frozen=True, gc=False):
-    """One choice. `watch_port`: the switch skips the bucket while this port is down."""
+    """One choice of a group. `watch_port`: the switch skips the bucket while this port is down."""
 
     weight: int
     watch_port: PortNo
@@ -31,7 +31,7 @@ class SelectGroup(msgspec.Struct, frozen=True, gc=False):
 class ApplyGroups(msgspec.Struct, frozen=True, gc=False):
     """A command: make these groups, and delete others by id, with all entries that point to them.
 
-    Groups of `puts` may or may not exist; groups of `changes` do.
+    Groups of `puts` may or may not exist; groups of `changes` exist.
     """
 
     dpid: DatapathId
@@ -49,7 +49,7 @@ def group_id(controller_id: int, number: int) -> int:
 
 
 class GroupTable:
-    """Groups wanted, and groups sent since a datapath connected."""
+    """Desired groups, and groups sent since a datapath connected."""
 
     def __init__(self) -> None:
         self._wanted: dict[DatapathId, Groups] = {}
@@ -57,11 +57,11 @@ class GroupTable:
         self._old: dict[DatapathId, tuple[float, set[int]]] = {}
 
     def want(self, wanted: Mapping[DatapathId, Iterable[SelectGroup]]) -> None:
-        """Set the groups wanted on all datapaths."""
+        """Set the desired groups of all datapaths."""
         self._wanted = {dpid: {g.group_id: g for g in groups} for dpid, groups in wanted.items()}
 
     def wanted(self, dpid: DatapathId) -> list[SelectGroup]:
-        """Return the groups of a datapath, by id."""
+        """Return the desired groups of a datapath, by id."""
         return [group for _, group in sorted(self._wanted.get(dpid, {}).items())]
 
     def found(self, dpid: DatapathId, controller_id: int, entries: Iterable[FlowEntry], now: float) -> None:

@@ -27,7 +27,7 @@ SLICES: Final = 1000
 PRIORITY_TO_CONTROLLER: Final = 65000
 PRIORITY_PATH: Final = 50000
 PRIORITY_REWRITE: Final = 47000
-"""Entries beside an agent whose site rewrites: above the guards, since these entries match packets of agents and from other nodes."""
+"""Entries at the switch of an agent whose site rewrites: above the guards, since they match packets of agents and of other nodes."""
 PRIORITY_MEASURE: Final = 46200
 """Servers' packets that are copied to the controller for measurement: above the guards, since these packets arrive on a guarded port."""
 PRIORITY_ANSWER_CONNECTION: Final = 46100
@@ -39,7 +39,7 @@ PRIORITY_REDIRECT: Final = 40000
 PRIORITY_SERVICE: Final = 35000
 """Proactive services: below entries of single sessions, above punts."""
 PRIORITY_SERVICE_SYN: Final = 36000
-"""First packets of services that must not bypass their agent (`Service.require`): to a group of their own, armed or not."""
+"""First packets that must not bypass their service's agent (`Service.require`): sent to a separate group, armed or not."""
 PRIORITY_UNARMED: Final = 34000
 """Proactive services before they are armed. Services may overlap: an armed service wins."""
 PRIORITY_REDIRECTED: Final = 39000
@@ -47,7 +47,8 @@ PRIORITY_REDIRECTED: Final = 39000
 PRIORITY_ICMP: Final = 33000
 """ICMP errors that routers send to hosts of a service: copied, and forwarded as if the entry did not exist."""
 PRIORITY_FRAGMENT: Final = PRIORITY_ICMP
-"""Fragments between hosts of a service, copied and forwarded likewise. Below proactive services, which redirect them to their agent."""
+"""Fragments between hosts of a service: copied and forwarded like ICMP errors. Below proactive services, which redirect them to their
+agent."""
 PRIORITY_TRACK: Final = 32000
 """Segments of a host with sessions at a switch where it is not known to be: above exact entries, below entries of sessions and services."""
 PRIORITY_EXACT: Final = 31000

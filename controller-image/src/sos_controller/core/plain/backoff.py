@@ -24,7 +24,7 @@ MAX_S: Final = 3_600.0
 FORGET_S: Final = 2 * MAX_S
 """Age at which failures no longer count."""
 PROVEN_FAILURES: Final = 3
-"""Consecutive failures that make a proven client plain: a client that dies once in the middle of a handshake does not count."""
+"""Consecutive failures that make a proven client plain: a single client failure in the middle of a handshake does not count."""
 CLIENT_FAILURES, SERVER_FAILURES = 1, 2
 MAX_KEPT: Final = 4_096
 """Maximum number of failing, and of proven, clients or servers in a table; the least recently heard are dropped, and tried again."""
@@ -113,7 +113,7 @@ class _Plain(NamedTuple):
 
 
 class PlainBackoff:
-    """Clients and servers that are plain for a while."""
+    """Clients and servers that are temporarily plain."""
 
     def __init__(self) -> None:
         self.clients = Backoff[ClientKey](CLIENT_FAILURES)

@@ -85,7 +85,7 @@ WORDS: Final = {
     PlainReason.SERVER_SILENT: "the server did not answer the egress agent's SYN, so the client's SYN goes to it directly",
     PlainReason.SHARE: "services of its namespace have their share of a site's sessions (spec.services.rules of the SosSite)",
 }
-"""One line for users, for each reason."""
+"""Message for users, one line per reason."""
 
 _REFUSED: Final = {
     1: PlainReason.AGENT_DRAINING,

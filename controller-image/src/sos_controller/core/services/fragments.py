@@ -46,7 +46,8 @@ MAX_REDIRECTED: Final = 1_024
 MAX_PLAIN: Final = 4_096
 """Maximum number of plain host pairs; the oldest are dropped, and detected again."""
 PLAIN_S: Final = 600.0
-"""Time for which a host pair is plain: a path that fragments usually does so for longer than a connection lasts, but may be repaired."""
+"""Time for which a host pair is plain: a path that fragments packets usually does so for longer than a connection lasts, but may be
+repaired."""
 QUIET_S: Final = 2
 """Hard timeout of the entry that stops copies of fragments between hosts without a session: a plain connection may send many fragments."""
 KEEP_S: Final = 60.0

@@ -2,7 +2,7 @@
 
 A hash of addresses and ports assigns each connection to a group, so the groups differ only in acceleration. Yet both contain short and long
 transfers, and may have few samples. So connections are compared within size classes, and each class is weighted by the number of samples in
-both groups. Old samples count less. Only sums are kept: memory is bounded whatever the number of connections.
+both groups. Old samples count less. Only sums are kept: memory is bounded for any number of connections.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ from sos_controller.core.types import AgentId, DatapathId, FlowKey, Location, fl
 from sos_controller.core.wire.packets import IcmpError, parse_icmp_error, readdress_icmp_error
 
 MAX_PER_SECOND: Final = 1_000
-"""Maximum number of errors processed. A router reports each error once per session and round trip; forged excess is forwarded as plain
-traffic, which costs a session at most a retransmission."""
+"""Maximum number of errors processed. A router reports each error once per session and round trip; errors beyond this number are probably
+forged, and are forwarded as plain traffic, which costs a session at most a retransmission."""
 
 
 class IcmpErrors:

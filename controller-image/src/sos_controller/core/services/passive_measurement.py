@@ -32,7 +32,7 @@ from sos_controller.core.types import DatapathId, FlowKey
 from sos_controller.core.wire.packets import Syn, parse_segment, parse_syn
 
 MAX_CONNECTIONS = 65_536
-"""Maximum number of connections whose end is awaited; the oldest are dropped and counted as begun only."""
+"""Maximum number of connections whose end is awaited; the oldest are dropped, and count only as begun."""
 GROUP = "measure"
 _SEQUENCES = 1 << 32
 

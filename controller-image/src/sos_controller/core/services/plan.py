@@ -1,4 +1,4 @@
-"""Plan: from configuration and live state to entries on switches (paths of pairs, guards, punts), and the pair that serves a flow.
+"""Plan: derive entries of switches (paths of pairs, guards, punts), and the pair that serves a flow, from configuration and live state.
 
 The plan is recomputed on each change and compared group by group; only differences are sent. Order matters: guards, paths and egress sides
 first; a punt entry is *armed* only when all of these have been acknowledged, and stays while the service has a pair and a path.
@@ -201,7 +201,7 @@ class Plan:
         return 1 if pair is None else pair.label_mask & ((1 << labels) - 1)
 
     def session_labels(self, service: Service, choice: Candidate) -> int:
-        """Return the path labels of a new session: all labels of its service, or the one assigned to the session."""
+        """Return the path labels of a new session: all labels of its service, or the single label assigned to the session."""
         mask, measured = self.label_mask(choice.ingress, choice.egress, service.labels), self._state.path_stats
         if service.paths.mode not in ONE_PATH_MODES:
             return mask

@@ -1,6 +1,6 @@
 """Proactive services: standing entries, a constant number per service and switch, without packet-ins and state per flow (docs/adr/0012).
 
-On the switch beside each site's agent all packets of a service go to the agent: client to server at the ingress site, server to client at
+The switch of each site's agent sends all packets of a service to the agent: client to server at the ingress site, server to client at
 the egress site. The agents' kernels forward packets of other connections as plain traffic. An entry points to a group that the switch
 itself diverts to plain forwarding when the agent's port goes down, so entries need no lease and work while the controller is down.
 
@@ -101,7 +101,7 @@ class Proactive:
         return found is not None and found.stage is Stage.ARMED
 
     def replan(self) -> None:
-        """Begin new services, release those that are removed or changed."""
+        """Begin new services; release removed and changed services."""
         state = self._state
         wanted = {p.service.id: p for policies in state.policies.by_site.values() for p in policies if state.is_proactive(p.service)}
         footprints = {service_id: self._footprint(policy) for service_id, policy in wanted.items()}

@@ -1,6 +1,6 @@
 """Table capacity: check that a service's entries fit into a datapath's table before they are sent.
 
-A switch that refuses an entry is read and programmed anew, and refuses it again: one service too many would break all services. So
+A switch that refuses an entry is read and programmed again, and refuses the entry again: one service too many would break all services. So
 a service whose entries do not fit waits, and its status shows the numbers.
 """
 

@@ -3,10 +3,10 @@
 A host is located by its ARP, its SYNs, and, while it has sessions, by its segments, which a *track* entry at each other switch of its site
 copies to the controller. Redirect entries are placed at the new switch first. Redirect entries at the old switch are removed LINGER_S
 later, and only where a track entry can replace them: spoofing a host's address from elsewhere delays the host by one packet to the
-controller, and does not cut its sessions off.
+controller, and breaks none of its sessions.
 
 A host heard where none of our entries matches its packets (another site, behind an uplink) is looked up by ARP at its own site. If it does
-not answer, its sessions are reset at both ends: its packets would reach the peer directly, whose connection has other sequence numbers.
+not answer, its sessions are reset at both ends: its packets would reach the peer host, whose connection has other sequence numbers.
 """
 
 from __future__ import annotations

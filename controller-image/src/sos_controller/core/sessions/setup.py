@@ -224,7 +224,7 @@ class SetUp:
         if session.state in PENDING and syn.isn != session.isn:
             session.isn, session.syn = syn.isn, data
         kept = session.state is Phase.ACTIVE and state.now < session.deliver_at
-        if kept or session.state in PENDING:  # the first SYN will be delivered
+        if kept or session.state in PENDING:  # the held SYN will be delivered
             state.count("syns", "held")
             return True
         if session.state is Phase.ACTIVE or syn.isn == session.isn:

@@ -86,7 +86,7 @@ class Teardown:
         return None
 
     def _learn(self, session: Session, agent_id: AgentId, reason: int) -> None:
-        """Update back-off of the session's client and server by the reason of an end (`plain.backoff`)."""
+        """Update the back-off of the session's client and server by the reason of its end (`plain.backoff`)."""
         if session.adopted or session.state in PENDING:
             return
         state, (_, server, _, port) = self._state, ends_of(session.key)
@@ -102,7 +102,7 @@ class Teardown:
             state.plain_backoff.servers.succeeded(ServerKey(session.site, server, port))
 
     def agent_silent(self, agent_id: AgentId) -> None:
-        """Handle an agent whose beacons are missing and whose switch is silent. Its side of a session is over if the peer agent has lost it
+        """Handle an agent whose beacons are missing. Its side of a session is over if the peer agent has lost it
         or never reached it: its machine is probably gone. Other sessions may continue."""
         for session in self._state.sessions.of(agent_id):
             told = (how for who, how in session.ended_by.items() if who != agent_id)
@@ -123,7 +123,7 @@ class Teardown:
             self._judge(agent_id, parts.uuids)
 
     def agent_lost(self, agent_id: AgentId) -> list[Session]:
-        """Handle an agent that is dead, restarted or elsewhere: its side of every session is over. Return sessions that were not active
+        """Handle an agent that is dead, restarted or moved: its side of every session is over. Return sessions that were not active
         yet."""
         self._reports.pop(agent_id, None)
         pending = []

@@ -91,7 +91,7 @@ class AgentSessions:
         return self._replace(agent_id, {uuid: _flow(agent_id, f, before.get(uuid), now) for uuid, f in parts.flows.items()})
 
     def forget(self, agent_id: AgentId) -> bool:
-        """Drop the report of an agent that is dead, restarted or elsewhere. Return True if that changes the pairs."""
+        """Drop the report of an agent that is dead, restarted or moved. Return True if that changes the pairs."""
         self._parts.pop(agent_id, None)
         self._at.pop(agent_id, None)
         return self._replace(agent_id, {})

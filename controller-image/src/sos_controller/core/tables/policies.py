@@ -19,8 +19,8 @@ from sos_controller.core.wire.packets import Syn
 
 MAX_PERCENT = 100
 MAX_PUNTS = 1_024
-"""Maximum number of punt entries of one service on one datapath; beyond it, entries do not match ports and then not client prefixes, since
-the policy decides about punted SYNs anyway."""
+"""Maximum number of punt entries of one service on one datapath; beyond it, entries match no ports, and if necessary no client prefixes,
+since the policy decides about punted SYNs anyway."""
 
 
 class Covered(Protocol):
@@ -57,7 +57,7 @@ class Policy(NamedTuple):
         )
 
     def overlaps(self, other: Policy) -> bool:
-        """Return whether both could cover one connection."""
+        """Return whether both services could cover the same connection."""
         return (
             any(a <= d and c <= b for a, b in self.ports for c, d in other.ports)
             and any(_meet(p, q) for p in self.servers for q in other.servers)

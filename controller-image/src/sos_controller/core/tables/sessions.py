@@ -160,7 +160,7 @@ class Session:
         self.adopted = False
 
     def advance(self, trigger: Trigger) -> Phase:
-        """Make a transition; InvalidTransitionError if the table has none."""
+        """Make a transition; raise InvalidTransitionError if the table has none."""
         following = TRANSITIONS.get((self.state, trigger))
         if following is None:
             raise InvalidTransitionError(f"{self.state.value} has no {trigger.name}")
@@ -245,11 +245,11 @@ class Sessions:
         return self._by_key.get(key)
 
     def by_uuid(self, uuid: bytes) -> Session | None:
-        """Return the session with a UUID, as agents name it."""
+        """Return the session with a UUID."""
         return self._by_uuid.get(uuid)
 
     def nameless(self, number: bytes) -> list[Session]:
-        """Return adopted sessions with a known number, the last two bytes of their otherwise unknown UUIDs."""
+        """Return adopted sessions whose UUIDs are unknown except for these last two bytes."""
         return list(self._nameless.get(number, {}).values())
 
     def of(self, agent: AgentId) -> list[Session]:

@@ -116,7 +116,7 @@ class Topology:
         return sorted({link(r, u.origin) for r, u in self._unheard.items() if origins.get(u.origin) == r})
 
     def heard_at(self, found: Link) -> float:
-        """Return the last time at which both directions of a link had been heard."""
+        """Return the time of the last probe of each direction of a link, the older of the two."""
         ends = [self._heard[end].at for end in found if end in self._heard]
         return min(ends) if ends else 0.0
 
@@ -148,7 +148,7 @@ class Topology:
 
 
 def graph(dpids: Iterable[DatapathId], links: Iterable[Link], cost: Callable[[Link], int] = lambda _: DEFAULT_COST) -> nx.MultiGraph:
-    """Return the graph of datapaths; with the Link as an edge's key and its cost as the weight. The order of the input does not matter."""
+    """Return the graph of datapaths, with the Link as an edge's key and its cost as the weight. The order of the input does not matter."""
     built: nx.MultiGraph = nx.MultiGraph()
     built.add_nodes_from(sorted(set(dpids)))
     for found in sorted(set(links)):

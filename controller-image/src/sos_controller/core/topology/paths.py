@@ -39,7 +39,7 @@ def distances(g: nx.MultiGraph, source: DatapathId) -> dict[DatapathId, int]:
 
 
 def shortest(g: nx.MultiGraph, source: DatapathId, target: DatapathId, left: dict[DatapathId, int] | None = None) -> Path | None:
-    """Return the cheapest path or None; a path from a datapath to itself has no steps. `left` = distances(g, target), if at hand."""
+    """Return the cheapest path or None; a path from a datapath to itself has no steps. `left` = distances(g, target), if known."""
     if source not in g or target not in g:
         return None
     left = distances(g, target) if left is None else left
@@ -53,7 +53,7 @@ def shortest(g: nx.MultiGraph, source: DatapathId, target: DatapathId, left: dic
 
 
 def next_hop(g: nx.MultiGraph, here: DatapathId, left: dict[DatapathId, int]) -> Location | None:
-    """Return the port to leave `here` by towards the target of `left` = distances(g, target); None at the target or without a path."""
+    """Return the egress port of `here` towards the target of `left` = distances(g, target); None at the target or without a path."""
     if left.get(here, 0) == 0:
         return None
     return _next_step(g, here, left)[0]

@@ -1,6 +1,6 @@
 """Conversion between bytes and values, without decisions.
 
-`engine` decodes packet-ins by `packets`, `lldp`, `beacon` and `order`; `sessions` and `forwarding` encode the packets that they send.
+`engine` decodes packet-ins with `packets`, `lldp`, `beacon` and `order`; `sessions` and `forwarding` encode the packets that they send.
 
 - `packets`: Ethernet, ARP, IPv4, TCP, UDP, ICMP, by slicing
 - `lldp`: probes between switches

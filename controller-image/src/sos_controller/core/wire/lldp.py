@@ -1,4 +1,4 @@
-"""Probes: LLDP frames (IEEE 802.1AB) that carry their sender and egress port, and a keyed tag so that no host can forge one.
+"""Probes: LLDP frames (IEEE 802.1AB) that carry their sender and egress port, and a keyed tag, so that no host can forge a probe.
 
 Parsed by slicing, after the ethertype has been checked. A probe is accepted only while it is fresh, so that a recorded probe cannot
 announce a link elsewhere for long, and a link counts only when both directions have been seen (`topology.links`).

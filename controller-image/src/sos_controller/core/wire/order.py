@@ -144,7 +144,7 @@ class FlowReport(NamedTuple):
 
 
 def encode(header: Header, body: bytes, key: bytes) -> bytes:
-    """Return a whole order with its tag."""
+    """Return a complete order with its tag."""
     h = header
     message = (
         _HEADER.pack(
