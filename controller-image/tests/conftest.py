@@ -1,4 +1,7 @@
-"""The world most tests begin in, and a controller process for each file that wants one. Hypothesis has no deadlines: see compile's."""
+"""Provide a converged world, and one controller process per test module.
+
+Hypothesis runs without deadlines; compile/tests/conftest.py gives the reason.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,14 @@ from controller_world import World
 from hypothesis import HealthCheck, settings
 from sos_controller.core import engine
 
-EXAMPLES = int(os.environ.get("SOS_EXAMPLES", "50"))  # per property; .ci/run asks for more
+EXAMPLES = int(os.environ.get("SOS_EXAMPLES", "50"))  # per property; .ci/run sets a higher number
 
 settings.register_profile("busy-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=EXAMPLES)
 settings.load_profile("busy-machine")
 
 
 def pytest_configure() -> None:
-    """`make test-compiled` must not pass for what was never compiled."""
+    """Fail `make test-compiled` if the tests import an uncompiled controller."""
     wanted, found = os.environ.get("SOS_COMPILED"), str(engine.__file__)
     if wanted and not (found.startswith(wanted) and found.endswith(".so")):
         raise pytest.UsageError(f"the controller is not the compiled one of {wanted}: {found}")

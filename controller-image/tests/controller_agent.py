@@ -1,8 +1,8 @@
-"""A fake agent with the real protocol: beacons, answers to orders, and a packet socket in place of the relay.
+"""Fake agent that speaks the real protocol: it sends beacons and answers orders. A packet socket replaces the relay.
 
-Run inside an agent's namespace. Writes, as JSON lines, the orders it got and the redirected TCP packets it saw; answers a redirected SYN by
-a SYN-ACK from the server's address, as a transparent socket would. `--refuse` answers Refused; `--silent` answers nothing. A line `end` on
-standard input ends all sessions.
+The process runs inside an agent's namespace. It logs received orders and redirected TCP packets as JSON lines. It answers a redirected SYN
+with a SYN-ACK from the server's address, as a transparent socket would. With `--refuse`, it answers Prepare orders with Refused. With
+`--silent`, it leaves them unanswered. A line `end` on standard input ends all sessions.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class FakeAgent:
             self.write("ended-ack", uuid=body.hex())
 
     def packet(self, frame: bytes) -> None:
-        """Write down TCP packets that are not for our own address; answer SYNs."""
+        """Log redirected TCP packets, whose destination is not the agent's own address, and answer SYNs."""
         if frame[:6] != self.mac or frame[23] != 6 or frame[30:34] == self.address.to_bytes(4, "big"):
             return
         at = 14 + (frame[14] & 15) * 4
@@ -104,7 +104,7 @@ class FakeAgent:
             self.answer(frame, sport, dport, seq)
 
     def answer(self, frame: bytes, sport: int, dport: int, seq: int) -> None:
-        """A SYN-ACK from the server's address to the client's MAC, as a transparent socket sends it."""
+        """Send a SYN-ACK from the server's address to the client's MAC address, as a transparent socket does."""
         head = struct.pack("!HHIIBBHHH", dport, sport, 1000, (seq + 1) & 0xFFFFFFFF, 5 << 4, 0x12, 65000, 0, 0)
         addresses = frame[30:34] + frame[26:30]
         total = checksum(addresses + struct.pack("!HH", 6, len(head)) + head)

@@ -1,6 +1,6 @@
-"""A fake network to walk packets through.
+"""Fake network that forwards test packets.
 
-Flow tables filled by the engine's own commands, wires, and the hosts and agents behind ports.
+It consists of flow tables, filled by the engine's own commands, of wires, and of hosts and agents behind ports.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from sos_controller.core.types import DatapathId, Location, PortNo
 
 MAX_HOPS = 64
 TPID = b"\x81\x00"
-"""Of a frame with an 802.1Q tag."""
+"""EtherType of a frame with an 802.1Q tag."""
 
 E1, E2, C1, C2 = (DatapathId(SWITCHES[n]) for n in ("edge1", "edge2", "core1", "core2"))
 WIRES = {
@@ -68,13 +68,13 @@ WIRES = {
 
 
 class LoopError(AssertionError):
-    """A packet went round and round."""
+    """A packet looped."""
 
 
 def matches(m: Match, in_port: int, frame: bytes) -> bool:
-    """Return whether a frame matches (OpenFlow 1.3.5, 7.2.3), for the fields we use."""
+    """Return whether a frame matches (OpenFlow 1.3.5, 7.2.3), for the fields in use."""
     if frame[12:14] == TPID:
-        return m.any_vlan and matches(m, in_port, frame[:12] + frame[16:])  # fields are found inside a tag, too (ovs-fields(7))
+        return m.any_vlan and matches(m, in_port, frame[:12] + frame[16:])  # fields behind a tag match, too (ovs-fields(7))
     ethertype = frame[12] << 8 | frame[13]
     wanted_ethernet = ((m.in_port, in_port), (m.eth_dst, frame[:6]), (m.eth_src, frame[6:12]), (m.eth_type, ethertype))
     if any(wanted not in (None, found) for wanted, found in wanted_ethernet):
@@ -104,7 +104,7 @@ def matches(m: Match, in_port: int, frame: bytes) -> bool:
 
 
 def _matches_ip(m: Match, frame: bytes | None) -> bool:
-    """Return whether the fields that only IPv4 packets have match."""
+    """Return whether the IPv4-only fields match."""
     if m.icmp_type is not None and (frame is None or frame[23] != 1 or frame[34] != m.icmp_type):
         return False
     if m.ip_frag is None:
@@ -113,7 +113,7 @@ def _matches_ip(m: Match, frame: bytes | None) -> bool:
 
 
 def rewritten(frame: bytes, action: Action) -> bytes:
-    """A frame after an action that changes it (checksums are left as they are)."""
+    """Return a frame after an action that rewrites it. Checksums stay unchanged."""
     if isinstance(action, SetEthDst):
         return action.mac + frame[6:]
     if isinstance(action, SetEthSrc):
@@ -135,13 +135,13 @@ def rewritten(frame: bytes, action: Action) -> bytes:
 
 
 def connection(source: int, target: int, sport: int, dport: int, in_port: PortNo | None = None) -> Match:
-    """One direction of one connection."""
+    """Return the match of one direction of a connection."""
     ends = {"ipv4_src": (source, 0xFFFFFFFF), "ipv4_dst": (target, 0xFFFFFFFF), "tcp_src": (sport, 0xFFFF), "tcp_dst": (dport, 0xFFFF)}
     return Match(in_port=in_port, eth_type=ETH_IPV4, ip_proto=PROTO_TCP, **ends)
 
 
 def one_by_one(command: Apply | Barrier | Install | Withdraw) -> list[Apply]:
-    """Split a command into one for each datapath."""
+    """Split a command into one per datapath."""
     if isinstance(command, Install):
         return [Apply(dpid, (command.entry,), (), command.token, False) for dpid in command.dpids]
     if isinstance(command, Barrier):
@@ -173,9 +173,9 @@ class FakeNetwork:
         for entry in command.adds:
             named = [a.group_id for a in entry.actions if isinstance(a, ToGroup)]
             there = {*self.groups.get(command.dpid, {}), *(number for dpid, number in self.failovers if dpid == command.dpid)}
-            assert there.issuperset(named), f"a switch refuses an entry whose group is not there: {entry}"
+            assert there.issuperset(named), f"a switch refuses an entry whose group does not exist: {entry}"
             plain = cookie_kind(entry.cookie) == Kind.FORWARD
-            assert plain or not entry.match.any_vlan, f"an entry that does more than forward meets frames of every VLAN: {entry}"
+            assert plain or not entry.match.any_vlan, f"only forwarding entries may match frames of every VLAN: {entry}"
             table[entry.key] = entry
             self.expires[command.dpid, entry.key] = now + entry.hard_timeout if entry.hard_timeout else float("inf")
         for entry in command.deletes:
@@ -185,7 +185,7 @@ class FakeNetwork:
 
     def apply_groups(self, command: ApplyGroups) -> None:
         there = self.groups.setdefault(command.dpid, {})
-        assert all(group.group_id in there for group in command.changes), "a switch refuses to modify what it does not have"
+        assert all(group.group_id in there for group in command.changes), "a switch refuses to modify a group that it does not have"
         there.update((group.group_id, group) for group in (*command.puts, *command.changes))
         for number in command.deletes:
             there.pop(number, None)
@@ -194,17 +194,17 @@ class FakeNetwork:
                 del self.tables[command.dpid][key]
 
     def apply_group(self, command: ApplyGroup) -> None:
-        """Make or remove a group; entries go with the group they name (6.4.4)."""
+        """Create or remove a group. A switch would remove the entries of a group with the group (6.4.4)."""
         if command.mac is not None:
             self.failovers[command.dpid, command.group_id] = command
             return
         self.failovers.pop((command.dpid, command.group_id), None)
         table = self.tables.setdefault(command.dpid, {})
         for entry in list(table.values()):
-            assert ToGroup(command.group_id) not in entry.actions, f"its group took an entry along: {entry}"
+            assert ToGroup(command.group_id) not in entry.actions, f"an entry would be removed with its group: {entry}"
 
     def expire(self, now: float) -> None:
-        """Take away entries whose hard timeout is over."""
+        """Remove entries whose hard timeout has expired."""
         for dpid, table in self.tables.items():
             for key in [k for k in table if self.expires.get((dpid, k), float("inf")) <= now]:
                 del table[key]
@@ -216,7 +216,7 @@ class FakeNetwork:
         return ends
 
     def emit(self, command: PacketOut) -> list[tuple[DatapathId, PortNo, bytes]]:
-        """Return where a packet-out arrives: the other end of a wire, or the port itself where a host or agent is behind it."""
+        """Return the ports that a packet-out reaches: the other end of a wire, or the output port itself at a host or agent."""
         found = []
         for action in command.actions:
             if isinstance(action, Output) and action.port_no < 0xFFFFFF00:
@@ -224,7 +224,10 @@ class FakeNetwork:
         return [f for f in found if f is not None]
 
     def walk(self, where: Location, frame: bytes) -> list[tuple[Location, bytes]]:
-        """All places where a frame that enters at `where` comes out: edge ports, PORT_CONTROLLER, or PORT_NORMAL (left to the switch)."""
+        """Return all ports by which a frame leaves that enters at `where`.
+
+        These are edge ports, PORT_CONTROLLER, or PORT_NORMAL (the switch itself forwards the frame).
+        """
         out: list[tuple[Location, bytes]] = []
         todo = [(where, frame)]
         for _ in range(MAX_HOPS):
@@ -240,7 +243,7 @@ class FakeNetwork:
         raise LoopError(f"{len(todo)} copies after {MAX_HOPS} hops")
 
     def _switch(self, at: Location, frame: bytes) -> list[tuple[PortNo, bytes]]:
-        """One pass through a switch's tables. A miss in table 0 goes on (the base table), one in table 1 is NORMAL."""
+        """Run a frame through a switch's tables. A miss in table 0 continues in the base table, table 1. A miss there means NORMAL."""
         found, table = [], 0
         while table is not None:
             entry = self._lookup(at, table, frame)
@@ -268,7 +271,7 @@ class FakeNetwork:
         return found
 
     def _expand(self, dpid: DatapathId, entry: FlowEntry, frame: bytes) -> list[Action]:
-        """The actions of an entry, a group's put in by a hash of the connection."""
+        """Return the actions of an entry, with each group replaced by the actions of a bucket. A hash of the connection selects it."""
         found: list[Action] = []
         for action in entry.actions:
             if isinstance(action, ToGroup) and (dpid, action.group_id) not in self.failovers:
@@ -279,7 +282,7 @@ class FakeNetwork:
         return found
 
     def _take_turn(self, at: Location, frame: bytes, group_id: int) -> FlowEntry | None:
-        """The entry by which a first packet leaves; those of its turn and its connection are made on the way."""
+        """Return the entry by which a first packet leaves. Advance the round robin and learn the connection's entries."""
 
         def look(table: int, reg0: int) -> FlowEntry | None:
             return self._lookup(at, table, frame, reg0, group_id)

@@ -1,4 +1,4 @@
-"""A site for tests of balances: one switch, `edge1`, the host at port 3, routers at ports 1 and 2 (uplinks p1 and p2) that answer ARP."""
+"""Site for balance tests: one switch, `edge1`, with a host at port 3 and routers that answer ARP at ports 1 and 2 (uplinks p1 and p2)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def encode(made: dict[str, Any]) -> bytes:
 
 
 class Home(World):
-    """edge1 alone, with a host and two routers that answer ARP unless they are in `silent`."""
+    """World of `edge1` only. Its host and two routers answer ARP unless they are in `silent`."""
 
     def __init__(self, made: dict[str, Any] | None = None, **more: Any) -> None:
         self.silent: set[int] = set()
@@ -73,7 +73,7 @@ class Home(World):
         self.tick(4)
 
     def ask(self, port: int, sender: int, mac: MacAddress, target: int) -> bytes | None:
-        """Request an address by ARP; return the MAC address in the answer, if any, of the switch or the controller, and not of both."""
+        """Request an address by ARP; return the MAC address in the answer, if any. Only the switch or the controller may answer."""
         self.answers.clear()
         request = packets.build_arp_request(mac, sender, target)
         self.do(PacketIn(EDGE, PortNo(port), 0, request))
@@ -87,7 +87,7 @@ class Home(World):
         return Counter(cookie_kind(e.cookie) for e in self.network.entries(EDGE))
 
     def open(self, sport: int, dport: int = 80, isn: int = 1) -> list[tuple[Location, bytes]]:
-        """The host's SYN, wherever it comes out in the end."""
+        """Send a SYN from the host, through the controller if it is punted; return the ports by which it leaves."""
         out = self.network.walk(Location(EDGE, PortNo(CLIENT_PORT)), segment(sport, dport, isn=isn))
         if [where.port_no for where, _ in out] != [PORT_CONTROLLER]:
             return out
@@ -113,12 +113,12 @@ class Home(World):
 
 
 def segment(sport: int, dport: int = 80, flags: int = 2, isn: int = 1) -> bytes:
-    """From the host to its gateway."""
+    """Return a TCP segment from the host to the gateway's MAC address."""
     return GATEWAY_MAC + syn_frame(CLIENT, SERVER, sport, dport, isn, flags)[6:]
 
 
 def answer(frame: bytes, flags: int = 0x12) -> bytes:
-    """Return the server's answer to the sender of a frame, by the router it went to."""
+    """Return the server's answer to a frame, as the frame's router forwards it."""
     sport, dport = struct.unpack_from("!HH", frame, 34)
     back = syn_frame(SERVER, int.from_bytes(frame[26:30], "big"), dport, sport, 1, flags)
     return frame[6:12] + frame[:6] + back[12:]

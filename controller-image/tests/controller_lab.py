@@ -1,6 +1,6 @@
-"""Real switches for tests: private Open vSwitch instances and hosts in network namespaces of random names, taken down whatever happens.
+"""Lab with real switches: private Open vSwitch instances, and hosts in network namespaces with random names. Teardown always runs.
 
-client -- edge1 -- core1 -- edge2 -- server          agent1 on edge1, agent2 on edge2; edge1 and edge2 also meet over core2
+client -- edge1 -- core1 -- edge2 -- server          agent1 on edge1, agent2 on edge2; core2 also joins edge1 and edge2
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CONTROLLER = "127.0.0.1"
 
 
 def run(*command: str, check: bool = True) -> str:
-    """Run a command and return what it printed."""
+    """Run a command and return its output."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     if check and done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr}{done.stdout}")
@@ -44,7 +44,7 @@ def run(*command: str, check: bool = True) -> str:
 
 
 def wait(what: str, seconds: float, ready: Callable[[], Any]) -> Any:
-    """Wait until something is true and return it; AssertionError naming it otherwise."""
+    """Poll until `ready` returns a true value, and return the value. After the timeout, raise an AssertionError that names `what`."""
     end = time.monotonic() + seconds
     while True:
         got = ready()
@@ -58,7 +58,7 @@ UNTAGGED = "vlan_tci=0x0000/0x1fff"
 
 
 def document(generation: int = 1, forwarding: str = "Node", services: bool = True, ports: tuple[int, int] = (5000, 5999)) -> dict[str, Any]:
-    """The controller-config of the lab."""
+    """Return the controller-config of the lab."""
 
     def site(name: str, number: int, switch: str, prefixes: list[str], agent: str | None) -> dict[str, Any]:
         agents = [{"id": AGENTS[agent][2].hex(), "pool": "default", "node": switch, "address": HOSTS[agent][1]}] if agent else []
@@ -94,7 +94,7 @@ def document(generation: int = 1, forwarding: str = "Node", services: bool = Tru
 
 
 class Lab:
-    """A figure of eight that is up. Everything made is undone by the stack."""
+    """Running network of four switches in a ring. The exit stack undoes everything."""
 
     def __init__(self, stack: ExitStack, forwarding: str, openflow: str = "OpenFlow13", *, tso: bool = True) -> None:
         self._stack = stack
@@ -127,7 +127,7 @@ class Lab:
         return full
 
     def ns(self, name: str) -> str:
-        """Namespace of a host."""
+        """Return the namespace of a host."""
         return f"{self.tag}-{name}"
 
     def execute(self, name: str, *command: str, check: bool = True) -> str:
@@ -135,7 +135,7 @@ class Lab:
         return run("ip", "netns", "exec", self.ns(name), *command, check=check)
 
     def spawn(self, name: str, *command: str, log: str) -> subprocess.Popen[bytes]:
-        """Start a process in a namespace; killed at the end."""
+        """Start a process in a namespace. The exit stack kills it."""
         out = self._stack.enter_context((self.folder / log).open("ab"))
         command = ("ip", "netns", "exec", self.ns(name), *command)
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=out)
@@ -144,21 +144,21 @@ class Lab:
         return process
 
     def running(self, word: str) -> list[subprocess.Popen[bytes]]:
-        """Processes of this lab that are up and have a word in their command."""
+        """Return the lab's running processes whose command contains a word."""
         return [p for p in self.processes if p.poll() is None and any(word in str(a) for a in p.args)]  # type: ignore[union-attr]
 
     def agents(self) -> list[subprocess.Popen[bytes]]:
-        """The fake agents that are up."""
+        """Return the running fake agents."""
         return self.running("controller_agent")
 
     def kill_all(self, processes: list[subprocess.Popen[bytes]]) -> None:
-        """Kill several."""
+        """Kill several processes."""
         for process in processes:
             self.kill(process)
 
     @staticmethod
     def kill(process: subprocess.Popen[bytes]) -> None:
-        """Kill a process of ours and wait for it."""
+        """Kill a process of the lab and wait until it has exited."""
         process.kill()
         process.wait(timeout=30)
 
@@ -179,12 +179,12 @@ class Lab:
         return done.stdout
 
     def flows(self, switch: str) -> list[str]:
-        """Flow entries of a switch as ovs-ofctl shows them."""
+        """Return the flow entries of a switch in the format of ovs-ofctl."""
         text = self.ovs("ovs-ofctl", "-O", "OpenFlow13", "--no-stats", "dump-flows", f"unix:{self.folder}/{switch}.mgmt")
         return [line.strip() for line in text.splitlines() if "table=" in line or "priority=" in line]
 
     def cached(self, switch: str, flow: str) -> str:
-        """Return the fields in the megaflow of a packet from the switch's host (ofproto/trace)."""
+        """Return the megaflow that a packet from the switch's host creates (ofproto/trace)."""
         host = next(name for name, (where, _) in HOSTS.items() if where == switch)
         traced = self.traced(switch, f"in_port={self.port(switch, 'p-' + host)},{flow}")
         return next(line for line in traced.splitlines() if line.startswith("Megaflow:"))
@@ -194,7 +194,7 @@ class Lab:
         return self.ovs("ovs-appctl", f"--target={self.folder}/sw.ctl", "ofproto/trace", switch, packet)
 
     def ours(self, switch: str, kind: int | None = None) -> list[str]:
-        """The controller's entries on a switch, all or of one kind."""
+        """Return the controller's entries on a switch, optionally of one kind only."""
         found = []
         for line in self.flows(switch):
             cookie = int(line.split("cookie=")[1].split(",")[0], 16)
@@ -212,7 +212,7 @@ class Lab:
         run("ovsdb-tool", "create", f"{folder}/conf.db", str(schema))
         db = ["ovsdb-server", f"{folder}/conf.db", f"--remote=punix:{folder}/db.sock", f"--unixctl={folder}/db.ctl"]
         self.spawn("sw", *db, log="ovsdb.log")
-        # The socket is there a moment before anybody listens on it
+        # The socket file exists shortly before ovsdb-server listens on it, so retry.
         self.ovs("ovs-vsctl", "--retry", "--timeout=20", "--no-wait", "init")
         self.ovs("ovs-vsctl", "--no-wait", "set", "Open_vSwitch", ".", f"other_config:userspace-tso-enable={str(self.tso).lower()}")
         switch = ["env", f"OVS_RUNDIR={folder}", "ovs-vswitchd", f"unix:{folder}/db.sock", f"--unixctl={folder}/sw.ctl"]
@@ -245,11 +245,11 @@ class Lab:
             run("ip", "-n", ns, "neigh", "replace", DISCOVERY, "lladdr", DISCOVERY_MAC, "dev", "eth0", "nud", "permanent")
 
     def port(self, switch: str, name: str) -> int:
-        """OpenFlow number of a port."""
+        """Return the OpenFlow number of a port."""
         return int(self.ovs("ovs-vsctl", "--timeout=30", "get", "interface", name, "ofport").strip())
 
     def _base(self, switch: str) -> None:
-        """The base table of spec/node-config.md 2: the wires over core1 carry plain traffic, those over core2 do not."""
+        """Install the base table of spec/node-config.md 2. Only wires over core1 carry plain traffic, not wires over core2."""
         wires = {f"{a}-{b}": "core2" not in (a, b) for pair in WIRES for a, b in (pair, pair[::-1]) if a == switch}
         up = "CONTROLLER:65535"
         flows = [f"table=0,priority=65000,{UNTAGGED},dl_type=0x88cc,actions={up}"]
@@ -288,13 +288,13 @@ class Lab:
         return process
 
     def _connect_switches(self) -> None:
-        """Tell the switches where the controller is."""
+        """Configure the controller's address on the switches."""
         for name in SWITCHES:
             self.ovs("ovs-vsctl", "--timeout=30", "set-controller", name, f"tcp:{CONTROLLER}:6653")
             self.ovs("ovs-vsctl", "--timeout=30", "set", "controller", name, "max_backoff=1000", "connection_mode=out-of-band")
 
     def request(self, method: str, path: str, body: bytes | None = None, token: str | None = None, check: bool = True) -> Any:
-        """One request to the API, made inside the switches' namespace."""
+        """Send a request to the API from the switches' namespace."""
         script = (
             "import sys,json,urllib.request,urllib.error\n"
             "m,u,t=sys.argv[1:4]\n"
@@ -318,7 +318,7 @@ class Lab:
         return (int(status), json.loads(text) if text.startswith(("{", "[")) else text)
 
     def get(self, path: str, check: bool = True) -> Any:
-        """The answer of a GET that must work."""
+        """Return the response to a GET that must succeed."""
         answer = self.request("GET", path, check=check)
         if answer is None:
             return None
@@ -330,7 +330,7 @@ class Lab:
         return self.request("PUT", "/v1/config", json.dumps(config).encode(), TOKEN)
 
     def service_state(self) -> str:
-        """State/reason of the one service."""
+        """Return state/reason of the only service."""
         services = self.get("/v1/status")["services"]
         return f"{services[0]['state']}/{services[0]['reason']}" if services else ""
 
@@ -350,18 +350,18 @@ class Lab:
         return self.spawn(name, sys.executable, str(script), *arguments, *extra, log=f"{name}.log")
 
     def heard(self, name: str, kind: str) -> list[dict[str, Any]]:
-        """Return the lines that a fake agent has written."""
+        """Return a fake agent's log lines of one kind."""
         path = self.folder / f"{name}.jsonl"
         lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
         return [line for line in lines if line["what"] == kind]
 
     def namespace(self, name: str) -> str:
-        """One more namespace."""
+        """Create an additional namespace."""
         return self._namespace(name)
 
 
 @contextmanager
 def lab(forwarding: str = "Node", *, tso: bool = True) -> Iterator[Lab]:
-    """A lab, taken down at the end."""
+    """Yield a lab and tear it down afterwards."""
     with ExitStack() as stack:
         yield Lab(stack, forwarding, tso=tso)

@@ -1,4 +1,4 @@
-"""A controller process over loopback sockets, and a switch's side of the handshake."""
+"""Controller process with loopback sockets, and the switch side of the OpenFlow handshake."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Process:
             return False
 
     def metric(self, name: str) -> float:
-        """Sum over the labels of a metric."""
+        """Return the sum of a metric over its labels."""
         return sum(
             float(line.rsplit(" ", 1)[1]) for line in self.ask("/metrics")[1].splitlines() if line.startswith(f"sos_controller_{name}")
         )
@@ -80,7 +80,7 @@ def _free_port() -> int:
 
 
 def receive(sock: socket.socket, kind: int) -> bytes:
-    """The next message of a type."""
+    """Return the next message of a type."""
     while True:
         head = read(sock, 8)
         rest = read(sock, struct.unpack_from("!H", head, 2)[0] - 8)
@@ -121,7 +121,7 @@ def assert_closed(sock: socket.socket) -> None:
 
 
 class Honest:
-    """A switch that shakes hands and then answers echoes and barriers, on a thread of its own, until it is closed or told to be silent."""
+    """Well-behaved switch: completes the handshake, then answers echoes and barriers on its own thread until it is closed or `silent`."""
 
     def __init__(self, process: Process, dpid: int) -> None:
         self.process = process
@@ -141,7 +141,7 @@ class Honest:
         self.sock.close()
 
     def serves(self) -> None:
-        """Fails unless the controller answers this switch and its API."""
+        """Assert that the controller answers both this switch and API requests."""
         before = self.heard.count(ECHO_REPLY)
         self.sock.sendall(struct.pack("!BBHI", 4, ECHO_REQUEST, 8, 99))
         wait("the answer to an honest switch", lambda: self.heard.count(ECHO_REPLY) > before)

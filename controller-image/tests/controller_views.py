@@ -1,4 +1,4 @@
-"""Helpers around a `World`: its places, tables, punted packets, and documents to configure it with."""
+"""Helpers for a `World`: its locations, tables, punted packets and configuration documents."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def tables(world: World) -> dict:
 
 
 def released(world: World) -> list[PacketOut]:
-    """SYNs sent on plain."""
+    """Return the SYNs that were forwarded as plain TCP."""
     return [c for c in world.delivered if c.actions == (Output(PORT_NORMAL),) and c.data[12:14] == b"\x08\x00"]
 
 
 def to_agent(world: World, where: Location) -> list[PacketOut]:
-    """TCP packets handed to an agent."""
+    """Return the TCP packets that were sent to an agent."""
     return [c for c in world.delivered if (c.dpid, c.actions[0].port_no) == where and c.data[23:24] == b"\x06"]
 
 
@@ -44,15 +44,15 @@ def reverse(sport: int, flags: int = 0x12) -> bytes:
 
 
 def signed(made: dict[str, Any]) -> dict[str, Any]:
-    """A document with its hash put right."""
+    """Return a document with the correct hash."""
     return {**made, "hash": document_hash(made)}
 
 
 def parsed(made: dict[str, Any]) -> Config:
-    """The configuration a changed document is."""
+    """Return the configuration in a changed document."""
     return parse(json.dumps(signed(made)).encode())
 
 
 def changed(generation: int, **more: Any) -> Config:
-    """The lab's configuration with changes."""
+    """Return the lab's configuration with changes."""
     return parsed(document(generation, **more))

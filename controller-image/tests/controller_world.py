@@ -1,7 +1,7 @@
-"""A network around an engine without sockets or clocks.
+"""Simulated network around an engine, without sockets or clocks.
 
-Switches answer barriers, wires carry probes, agents speak the protocol. Two sites with an edge switch each (`west`, `east`), joined over
-`core1` and `core2`. Client at port 3 of west, server at port 3 of east, agents at port 4.
+Switches answer barriers, wires carry probes, and agents speak the protocol. Two sites (`west`, `east`) have one edge switch each, joined
+over `core1` and `core2`. The client is at port 3 of west, the server at port 3 of east, and agents are at port 4.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def encode(made: dict[str, Any]) -> bytes:
 def syn_frame(
     client: int, server: int, sport: int, dport: int, isn: int = 1, flags: int = 2, options: bytes = b"", mac: str = "client", dscp: int = 0
 ) -> bytes:
-    """A TCP segment from a host, checksum left out (0)."""
+    """Return a TCP segment from a host, without a checksum (0)."""
     padded = options + bytes(-len(options) % 4)
     tcp = struct.pack("!HHIIBBHHH", sport, dport, isn & 0xFFFFFFFF, 0, (5 + len(padded) // 4) << 4, flags, 65535, 1, 0) + padded
     ip = struct.pack("!BBHHHBBHII", 0x45, dscp << 2, 20 + len(tcp), 0, 0x4000, 64, 6, 0, client, server)
@@ -72,13 +72,13 @@ def syn_frame(
 
 
 def packet_in(cookie: int, in_port: int, data: bytes) -> bytes:
-    """An OpenFlow packet-in as Open vSwitch sends it."""
+    """Return an OpenFlow packet-in in Open vSwitch's format."""
     match = struct.pack("!HHII", 1, 12, 0x80000004, in_port) + bytes(4)
     return struct.pack("!BBHIIHBBQ", 4, 10, 24 + 16 + 2 + len(data), 0, 0xFFFFFFFF, len(data), 1, 0, cookie) + match + b"\0\0" + data
 
 
 class FakeAgent:
-    """One agent's voice."""
+    """Build an agent's signed beacons, orders and reports."""
 
     def __init__(self, name: str, boot: int) -> None:
         self.name, self.boot = name, boot
@@ -95,7 +95,10 @@ class FakeAgent:
         self.watched = False
         self.mode = "ready"
         self.server = "accepts"
-        """Of a connection that is made ahead: "accepts", "refuses", else it says nothing; "unasked": the agent is older than that."""
+        """Server's answer to a connection opened before the client is accepted: "accepts", "refuses" or "silent".
+
+        "unasked" stands for an old agent that does not open connections early.
+        """
         self.asked: list[order.Prepare] = []
 
     def beacon(self, wall_ms: int, **changes: Any) -> bytes:
@@ -127,18 +130,18 @@ class FakeAgent:
 
 
 def fake_port(number: int, up: bool) -> Port:
-    """A port as each switch has it."""
+    """Return a port as every fake switch numbers and names it."""
     return Port(PortNo(number), f"p{number}", parse_mac(f"02:00:00:00:00:{number:02x}"), up)
 
 
 class World:
-    """The engine and everything around it, in virtual time."""
+    """Engine and its environment in virtual time."""
 
     def __init__(
         self, config: dict[str, Any] | None = None, network: FakeNetwork | None = None, epoch: int = 1, now: float = 100.0
     ) -> None:
         self.now = now
-        seed = 12345 * epoch + int(now)  # each life has its own, be it of the same epoch
+        seed = 12345 * epoch + int(now)  # every run has its own seed, even within the same epoch
         self.engine = Engine(Identity(epoch, epoch * 10**18, seed, b"probe-key-%d" % epoch))
         self.network = network if network is not None else FakeNetwork()
         self.agents = {name: FakeAgent(name, 1_700_000_000 * 10**9) for name in AGENTS}
@@ -150,10 +153,10 @@ class World:
         self.punt_cookie = pipeline.cookie(1, pipeline.Kind.PUNT, epoch)
         self.mute: set[DatapathId] = set()
         self.table_sizes: dict[DatapathId, dict[int, int]] = {}
-        """Of those that tell it."""
+        """Table sizes of the switches that report them."""
         self.unheard: set[DatapathId] = set()
         self.wedged: set[DatapathId] = set()
-        """Switches that forward on, but neither say nor do anything, although their connections seem to stand."""
+        """Switches that forward but neither send nor execute messages, although their control connections look alive."""
         self.queue: list[Event] = []
         self.do(KeysChanged({site: {1: key} for site, key in SITE_KEYS.items()}))
         self.tick()
@@ -165,7 +168,7 @@ class World:
     # -- running
 
     def do(self, event: Event) -> list[Command]:
-        """Handle an event and everything that follows from it at once."""
+        """Handle an event and all events that follow from it immediately."""
         if self._is_lost(event):
             return []
         commands = self.engine.handle(event, self.now)
@@ -173,7 +176,7 @@ class World:
         return commands
 
     def follow(self, commands: list[Command]) -> None:
-        """Carry out what the engine said, and let it handle everything that follows from it at once."""
+        """Execute the engine's commands, and handle all events that follow from them immediately."""
         for command in commands:
             self._obey(command)
         while self.queue:
@@ -182,7 +185,7 @@ class World:
                 self._obey(command)
 
     def _is_lost(self, event: Event) -> bool:
-        """Return whether the switch is silent although its connection seems to stand."""
+        """Return whether the event comes from a switch that is silent although its control connection looks alive."""
         if isinstance(event, PortChanged) and event.dpid in self.wedged:
             return True
         return isinstance(event, PacketIn | BarrierReplies) and event.dpid in self.unheard | self.wedged
@@ -234,9 +237,9 @@ class World:
                         self.queue.append(PacketIn(DatapathId(answer[0]), PortNo(answer[1]), 0, answer[2]))
 
     def _order_in(self, command: PacketOut) -> tuple[FakeAgent, Header, bytes] | None:
-        """The order that a packet-out takes to an agent's port. None where it has none that the agent would believe.
+        """Return the order that a packet-out delivers to an agent's port, or None without an order that the agent would accept.
 
-        Hosts send what looks like orders, and the controller lets hosts' frames through.
+        Hosts may send packets that look like orders, and the controller forwards frames of hosts.
         """
         data = command.data[42:]
         port = getattr(command.actions[0], "port_no", None)
@@ -246,7 +249,7 @@ class World:
         return agent, order.decode_header(data), order.body(data)
 
     def answer(self, command: PacketOut) -> tuple[int, int, bytes] | None:
-        """Return the answer of the agent an order was sent to."""
+        """Return the answer of the agent that receives an order."""
         told = self._order_in(command)
         if told is None:
             return None
@@ -268,7 +271,7 @@ class World:
         return (*agent.where, frame)
 
     def _ahead(self, agent: FakeAgent, prepare: order.Prepare, sequence: int) -> tuple[int, int, bytes] | None:
-        """Return the answer of an agent that has connected to the server first."""
+        """Return the answer of an agent that first connects to the server."""
         agent.asked.append(prepare)
         if agent.server == "silent":
             return None
@@ -278,7 +281,7 @@ class World:
         return (*agent.where, agent.order(OrderType.READY, order.encode_accepted(prepare.uuid), self.wall(self.now), sequence))
 
     def ended(self, uuid: bytes, names: Iterable[str] = ("agent1", "agent2"), reason: int = 0) -> list[tuple[int, int, bytes]]:
-        """The agents' words that a session is over."""
+        """Return the agents' Ended orders for a session."""
         body = order.encode_ended(order.Ended(uuid, reason, 1, 2, 3))
         told = []
         for name in names:
@@ -287,10 +290,10 @@ class World:
             told.append((*agent.where, agent.order(OrderType.ENDED, body, self.wall(self.now))))
         return told
 
-    # -- what happens
+    # -- events
 
     def tick(self, seconds: float = 0.0, step: float = 0.025, beacons: bool = True) -> None:
-        """Let time pass, with beacons each half second and reports each second."""
+        """Advance time, with beacons each half second and reports each second."""
         end = self.now + seconds
         while True:
             self.do(Tick(self.wall(self.now)))
@@ -325,7 +328,7 @@ class World:
         self.do(DatapathDown(DatapathId(SWITCHES[name])))
 
     def cut(self, one: str, other: str, up: bool = False) -> None:
-        """Take a wire away (or back), with the port status both ends send."""
+        """Cut or restore a wire, and deliver the port status messages of both ends."""
         for dpid, port in self.network.cut(SWITCHES[one], SWITCHES[other], up):
             self.do(PortChanged(dpid, fake_port(port, up), False))
 
@@ -335,12 +338,12 @@ class World:
         self.tick(3.5)
 
     def syn(self, sport: int, isn: int = 1, dport: int = 5001, **more: Any) -> list[Command]:
-        """A client's SYN meets the punt entry at west."""
+        """Send a client's SYN to the punt entry at west."""
         frame = syn_frame(10 << 24 | 11, 10 << 24 | 139, sport, dport, isn, **more)
         return self.do(PacketIn(self.west, PortNo(CLIENT_PORT), self.punt_cookie, frame))
 
     def do_packet(self, where: Location, frame: bytes) -> None:
-        """A frame comes in by a port, from no entry of ours."""
+        """Deliver a packet-in from a port. No entry of the controller sent it."""
         self.do(PacketIn(where.dpid, where.port_no, 0, frame))
 
     def end(self, uuid: bytes, names: Iterable[str] = ("agent1", "agent2"), reason: int = 0) -> None:

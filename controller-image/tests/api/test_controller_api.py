@@ -1,4 +1,4 @@
-"""The northbound API as a WSGI application over a live engine."""
+"""Test the northbound API as a WSGI application over a live engine."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def ask(api: Api, path: str, method: str = "GET", body: bytes = b"", token: str 
     return int(said[0].split()[0]), json.loads(text) if text.startswith("{") else text
 
 
-def test_status_tells_the_truth(api: Api, world: World) -> None:
+def test_status_reports_datapaths_agents_services_and_sessions(api: Api, world: World) -> None:
     status, said = ask(api, "/v1/status")
     assert status == 200 and said["config"] == {"generation": 1, "hash": document()["hash"]}
     assert [d["name"] for d in said["datapaths"]] == ["edge1", "edge2", "core1", "core2"] and all(d["connected"] for d in said["datapaths"])
@@ -59,11 +59,11 @@ def test_status_tells_the_truth(api: Api, world: World) -> None:
     world.disconnect("core1")
     world.tick(0.1)
     (service,) = ask(api, "/v1/status")[1]["services"]
-    assert service["state"] == "Programmed", "over the other path"
+    assert service["state"] == "Programmed", "the service stays programmed over the other path"
     assert "0003000000000003" not in service["needed"]
 
 
-def test_every_page_is_there(api: Api) -> None:
+def test_each_endpoint_answers(api: Api) -> None:
     assert ask(api, "/healthz")[0] == 200 and ask(api, "/readyz")[0] == 200
     topology = ask(api, "/v1/topology")[1]
     assert len(topology["links"]) == 4 and topology["links"][0]["a"]["name"] == "p1" and topology["hosts"][0]["address"] == "10.0.0.11"
@@ -78,7 +78,7 @@ def test_every_page_is_there(api: Api) -> None:
     assert ask(api, "/v1/config")[1] == document()
 
 
-def test_a_session_is_found_among_more_than_are_listed(api: Api, world: World) -> None:
+def test_filters_find_a_session_beyond_the_list_limit(api: Api, world: World) -> None:
     for port in range(40001, 40004):
         world.syn(port)
     for query, ports in (
@@ -95,7 +95,7 @@ def test_a_session_is_found_among_more_than_are_listed(api: Api, world: World) -
         assert (said["total"], "truncated" in said) == (len(ports), False)
 
 
-def test_every_address_of_a_host_is_told(api: Api, world: World) -> None:
+def test_topology_lists_every_address_of_a_host(api: Api, world: World) -> None:
     (host,) = [h for h in world.engine.state.hosts.all() if h.addresses[:1] == (parse_address("10.0.0.11"),)]
     world.engine.state.hosts.learn(host.mac, parse_address("10.0.0.77"), host.location, world.engine.state.now)
     (shown,) = [h for h in ask(api, "/v1/topology")[1]["hosts"] if "10.0.0.11" in h["addresses"]]
@@ -128,7 +128,7 @@ def test_metrics_are_prometheus_text(api: Api) -> None:
         ("/v1/sessions", "GET", "server=10.0.0.1:65536", 400),
     ],
 )
-def test_errors_have_their_status(api: Api, path: str, method: str, query: str, status: int) -> None:
+def test_invalid_requests_return_the_matching_status(api: Api, path: str, method: str, query: str, status: int) -> None:
     got, said = ask(api, path, method, query=query)
     assert got == status and said["error"]["message"]
 
@@ -143,7 +143,7 @@ def test_put_config_needs_the_token(api: Api) -> None:
     assert [ask(api, "/v1/config", "PUT", body, token)[0] for token in ("one", "other", "none", TOKEN)] == [200, 200, 401, 401]
 
 
-def test_put_config_takes_later_generations_only(api: Api) -> None:
+def test_put_config_accepts_only_newer_generations(api: Api) -> None:
     def put(made: dict) -> tuple[int, object]:
         return ask(api, "/v1/config", "PUT", json.dumps(made).encode(), TOKEN)
 
@@ -159,7 +159,7 @@ def test_put_config_takes_later_generations_only(api: Api) -> None:
     assert ask(api, "/v1/config")[1]["generation"] == 2
 
 
-def test_without_a_configuration_it_is_not_ready() -> None:
+def test_controller_without_configuration_is_not_ready() -> None:
     from sos_controller.core.engine import Engine
     from sos_controller.core.state import Identity
 
@@ -168,7 +168,7 @@ def test_without_a_configuration_it_is_not_ready() -> None:
     assert ask(api, "/v1/status")[1]["services"] == [] and ask(api, "/metrics")[0] == 200
 
 
-def test_events_are_streamed_and_slow_readers_cut_off(api: Api) -> None:
+def test_events_are_streamed_and_slow_readers_disconnected(api: Api) -> None:
     controller = api._controller
     environ = {"PATH_INFO": "/v1/events", "REQUEST_METHOD": "GET", "QUERY_STRING": ""}
     streams = [api(environ, lambda *_: None) for _ in range(MAX_READERS)]
@@ -187,13 +187,13 @@ def test_events_are_streamed_and_slow_readers_cut_off(api: Api) -> None:
     assert len(left) <= 1024 and not controller.listeners and api._readers == 0
 
 
-def test_lists_say_when_they_are_cut() -> None:
+def test_truncated_lists_are_marked() -> None:
     assert listing("x", [{}] * 3, 2) == {"x": [{}, {}], "truncated": True} and listing("x", [{}], 2) == {"x": [{}]}
 
 
 @pytest.fixture
 def served(api: Api) -> Iterator[int]:
-    """The port of a server."""
+    """Yield the port of a running API server."""
     sock = eventlet.listen(("127.0.0.1", 0))
     server = eventlet.spawn(serve, api, sock)
     yield sock.getsockname()[1]
@@ -202,14 +202,14 @@ def served(api: Api) -> Iterator[int]:
 
 
 def probed(port: int) -> bytes:
-    """Return the server's answer to a probe from another address than 127.0.0.2."""
+    """Return the server's response to a health probe from 127.0.0.1."""
     with eventlet.Timeout(WAIT_S):
         sock = eventlet.connect(("127.0.0.1", port))
         sock.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
         return bytes(sock.recv(4096))
 
 
-def test_one_address_leaves_connections_to_others(served: int, api: Api) -> None:
+def test_one_client_address_cannot_use_all_connections(served: int, api: Api) -> None:
     crowd = [eventlet.connect(("127.0.0.1", served), bind=("127.0.0.2", 0)) for _ in range(MAX_CONNECTIONS * 2)]
     assert probed(served).startswith(b"HTTP/1.1 200 OK")
     assert api.served["127.0.0.2"] == MAX_PER_CLIENT
@@ -234,7 +234,7 @@ BODY = b"HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n"
         b"PUT /v1/config " + BODY + b"Authorization: Bearer " + TOKEN.encode() + b"\r\n\r\n",
     ],
 )
-def test_a_request_that_trickles_is_given_up(served: int, monkeypatch: pytest.MonkeyPatch, begun: bytes) -> None:
+def test_slow_requests_time_out(served: int, monkeypatch: pytest.MonkeyPatch, begun: bytes) -> None:
     monkeypatch.setattr("sos_controller.api.northbound.REQUEST_S", 0.2)
     sock = eventlet.connect(("127.0.0.1", served))
     sock.sendall(begun)
@@ -245,7 +245,7 @@ def test_a_request_that_trickles_is_given_up(served: int, monkeypatch: pytest.Mo
     assert probed(served).startswith(b"HTTP/1.1 200 OK")
 
 
-def test_an_answer_may_take_longer_than_a_request(served: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_responses_may_outlast_the_request_timeout(served: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sos_controller.api.northbound.REQUEST_S", 0.2)
     monkeypatch.setattr("sos_controller.api.northbound.HEARTBEAT_S", 0.1)
     sock = eventlet.connect(("127.0.0.1", served))

@@ -1,4 +1,4 @@
-"""Metric names match spec/metrics, which dashboards, alerts and the users' page are checked against."""
+"""Check metric names against spec/metrics. Dashboards, alerts and the users' page are checked against the same table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sos_controller.app import Controller
 TABLE = Path(__file__).resolve().parents[3] / "spec" / "metrics" / "controller.tsv"
 
 
-def test_the_table_in_spec_is_what_the_controller_shows() -> None:
+def test_exported_metrics_match_the_table_in_spec() -> None:
     world = World()
     world.converge()
     controller = Controller(world.engine)

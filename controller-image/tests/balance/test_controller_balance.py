@@ -1,6 +1,6 @@
-"""Balances: the engine in a world where routers and hosts answer ARP.
+"""Test balances with the engine in a world whose routers and hosts answer ARP.
 
-One switch, `edge1`: the host at port 3, routers at ports 1 and 2 (uplinks p1 and p2).
+The world has one switch, `edge1`, with the host at port 3 and routers at ports 1 and 2 (uplinks p1 and p2).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def port_of(out: list[tuple[Location, bytes]]) -> int:
 
 
 def external() -> dict[str, Any]:
-    """edge1 may be any OpenFlow switch."""
+    """Return a configuration in which edge1 may be any OpenFlow switch."""
     made = config()
     made["sites"][0]["datapaths"][0]["forwarding"] = "Controller"
     del made["hash"]
@@ -49,18 +49,18 @@ def test_requests_for_the_virtual_gateway_are_answered(made: dict[str, Any]) -> 
     home.up()
     mac = parse_mac(MACS["client"])
     assert home.ask(CLIENT_PORT, CLIENT, mac, GATEWAY) == GATEWAY_MAC
-    assert home.ask(CLIENT_PORT, CLIENT, mac, SERVER) == GATEWAY_MAC, "a host with a route but no gateway asks for the server itself"
+    assert home.ask(CLIENT_PORT, CLIENT, mac, SERVER) == GATEWAY_MAC, "a host with a route but no gateway requests the server's address"
     assert home.ask(CLIENT_PORT, CLIENT, mac, parse_address("10.0.0.99")) is None
-    assert home.ask(CLIENT_PORT, parse_address("10.0.0.12"), parse_mac("02:00:00:00:00:12"), GATEWAY) is None, "not the host of a balance"
+    assert home.ask(CLIENT_PORT, parse_address("10.0.0.12"), parse_mac("02:00:00:00:00:12"), GATEWAY) is None, "sender without a balance"
 
 
 @pytest.mark.parametrize("made", [config(), external()], ids=["Node", "Controller"])
-def test_routers_are_told_the_ports_address(made: dict[str, Any]) -> None:
+def test_routers_resolve_an_uplink_address_to_its_port_mac(made: dict[str, Any]) -> None:
     home = Home(made)
     home.up()
     assert home.ask(1, ROUTERS[1], ROUTER_MACS[1], OUTSIDE[1]) == parse_mac("02:00:00:00:00:01")
-    assert home.ask(1, ROUTERS[1], ROUTER_MACS[1], OUTSIDE[2]) is None, "an address has one uplink"
-    assert not [h for h in home.engine.state.hosts.all() if h.location.port_no in (1, 2)], "no hosts behind uplinks"
+    assert home.ask(1, ROUTERS[1], ROUTER_MACS[1], OUTSIDE[2]) is None, "each address belongs to one uplink"
+    assert not [h for h in home.engine.state.hosts.all() if h.location.port_no in (1, 2)], "no host is learned behind an uplink"
 
 
 # -- connections
@@ -68,7 +68,7 @@ def test_routers_are_told_the_ports_address(made: dict[str, Any]) -> None:
 
 @given(at=st.sampled_from(["Controller", "Switch"]), sports=st.lists(st.integers(1024, 65535), min_size=1, max_size=30, unique=True))
 @settings(max_examples=30, deadline=None)
-def test_answers_find_back_and_no_packet_changes_uplink(at: str, sports: list[int]) -> None:
+def test_answers_reach_the_host_and_connections_keep_their_uplink(at: str, sports: list[int]) -> None:
     home = Home(config(at))
     home.up()
     host = Location(EDGE, PortNo(CLIENT_PORT))
@@ -76,18 +76,18 @@ def test_answers_find_back_and_no_packet_changes_uplink(at: str, sports: list[in
         ((where, frame),) = home.open(sport)
         assert frame[:12] == ROUTER_MACS[where.port_no] + parse_mac(f"02:00:00:00:00:{where.port_no:02x}")
         assert int.from_bytes(frame[26:30], "big") == OUTSIDE[where.port_no] and frame[30:38] == segment(sport)[30:38]
-        assert port_of(home.open(sport)) == where.port_no, "a SYN that is sent again"
+        assert port_of(home.open(sport)) == where.port_no, "a retransmitted SYN keeps its uplink"
         for flags in (0x10, 0x18, 0x11, 0x04):
             assert port_of(home.network.walk(host, segment(sport, flags=flags))) == where.port_no
         for flags in (0x12, 0x10, 0x11, 0x04):
             ((back, seen),) = home.network.walk(where, answer(frame, flags))
             assert back == host and seen[:6] == parse_mac(MACS["client"])
-            assert seen[26:38] == answer(segment(sport), flags)[26:38], "the host sees whom it talked to, and itself"
+            assert seen[26:38] == answer(segment(sport), flags)[26:38], "addresses and ports are translated back"
 
 
 @given(weights=st.tuples(st.integers(1, 5), st.integers(1, 5)))
 @settings(max_examples=15, deadline=None)
-def test_turns_follow_the_weights(weights: tuple[int, int]) -> None:
+def test_controller_spreads_connections_by_weight(weights: tuple[int, int]) -> None:
     home = Home(config("Controller", weights))
     home.up()
     count = 3 * sum(weights)
@@ -96,7 +96,7 @@ def test_turns_follow_the_weights(weights: tuple[int, int]) -> None:
 
 
 def by_the_switch(made: dict[str, Any], weights: tuple[int, int] = (1, 1)) -> dict[str, Any]:
-    """The same, where the switch decides."""
+    """Return the same configuration, with a switch that selects the uplinks."""
     (entry,) = made["balances"]
     uplinks = [{**u, "weight": w} for u, w in zip(entry["uplinks"], weights, strict=True)]
     made = {**made, "balances": [{**entry, "at": "Switch", "uplinks": uplinks}]}
@@ -104,7 +104,7 @@ def by_the_switch(made: dict[str, Any], weights: tuple[int, int] = (1, 1)) -> di
     return {**made, "hash": document_hash(made)}
 
 
-def test_the_group_of_any_switch_has_a_bucket_per_uplink_and_the_switch_nothing_per_connection() -> None:
+def test_switch_group_has_a_bucket_per_uplink_and_no_connection_entries() -> None:
     home = Home(by_the_switch(external(), (1, 2)))
     home.up()
     before = home.kinds()
@@ -117,7 +117,7 @@ def test_the_group_of_any_switch_has_a_bucket_per_uplink_and_the_switch_nothing_
 
 @given(weights=st.tuples(st.integers(1, 5), st.integers(1, 5)))
 @settings(max_examples=15, deadline=None)
-def test_an_open_vswitch_takes_turns_by_itself(weights: tuple[int, int]) -> None:
+def test_open_vswitch_runs_the_round_robin_itself(weights: tuple[int, int]) -> None:
     home = Home(config("Switch", weights))
     home.up()
     before, count, handed = home.kinds(), 3 * sum(weights), len(home.delivered)
@@ -126,7 +126,7 @@ def test_an_open_vswitch_takes_turns_by_itself(weights: tuple[int, int]) -> None
     assert len(home.delivered) == handed and not [e for e in home.network.entries(EDGE) if e.hard_timeout]
 
 
-def test_what_an_open_vswitch_may_not_remember_is_the_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_group_decides_beyond_the_limit_of_learned_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ovs_round_robin, "MAX_REMEMBERED", 4)
     home = Home(config("Switch"))
     home.up()
@@ -137,7 +137,7 @@ def test_what_an_open_vswitch_may_not_remember_is_the_groups(monkeypatch: pytest
         assert port_of(home.open(sport)) == port == port_of(home.network.walk(host, segment(sport, flags=0x10)))
 
 
-def test_an_uplink_that_went_down_has_no_turn_before_the_controller_knows() -> None:
+def test_open_vswitch_skips_a_down_uplink_before_the_controller_knows() -> None:
     home = Home(config("Switch"))
     home.up()
     home.network.down.add(Location(EDGE, PortNo(2)))
@@ -146,7 +146,7 @@ def test_an_uplink_that_went_down_has_no_turn_before_the_controller_knows() -> N
     assert Counter(port_of(home.open(sport)) for sport in range(50000, 50010)) == {1: 5, 2: 5}
 
 
-def test_a_turn_of_more_uplinks_than_there_are_now_begins_again() -> None:
+def test_round_robin_restarts_when_its_sequence_shrinks() -> None:
     home = Home(config("Switch", (2, 3)))
     home.up()
     for sport in range(40000, 40004):
@@ -156,7 +156,7 @@ def test_a_turn_of_more_uplinks_than_there_are_now_begins_again() -> None:
     assert Counter(port_of(home.open(sport)) for sport in range(50000, 50010)) == {1: 5, 2: 5}
 
 
-def test_other_traffic_is_left_alone() -> None:
+def test_traffic_outside_the_balance_is_not_changed() -> None:
     home = Home()
     home.up()
     host = Location(EDGE, PortNo(CLIENT_PORT))
@@ -164,10 +164,10 @@ def test_other_traffic_is_left_alone() -> None:
         assert [port for (_, port), _ in home.network.walk(host, frame)] == [0xFFFFFFFA]
     opened = answer(segment(40000), flags=2)
     inward = parse_mac("02:00:00:00:00:01") + opened[6:30] + OUTSIDE[1].to_bytes(4, "big") + opened[34:]
-    assert [port for (_, port), _ in home.network.walk(Location(EDGE, PortNo(1)), inward)] == [0xFFFFFFFA], "nobody connects to the host"
+    assert [port for (_, port), _ in home.network.walk(Location(EDGE, PortNo(1)), inward)] == [0xFFFFFFFA], "inbound SYN: not balanced"
 
 
-def test_a_repeated_syn_keeps_its_uplink_and_a_new_one_of_the_same_ports_has_its_own_turn() -> None:
+def test_retransmitted_syn_keeps_its_uplink_and_a_new_syn_gets_the_next() -> None:
     home = Home()
     home.up()
     entry = home.network._lookup(Location(EDGE, PortNo(CLIENT_PORT)), 0, segment(40000))
@@ -176,11 +176,11 @@ def test_a_repeated_syn_keeps_its_uplink_and_a_new_one_of_the_same_ports_has_its
     assert port_of(home.punted(entry.cookie, segment(40000, isn=2))) != first[0]
 
 
-def test_a_port_that_is_used_again_has_its_own_turn_while_the_last_connections_entries_are_there() -> None:
+def test_reused_port_gets_the_next_uplink_while_old_entries_exist() -> None:
     home = Home()
     home.up()
     taken = [port_of(home.open(40000, isn=isn)) for isn in range(1, 7)]
-    assert [sent.after_s for sent in home.delivered if sent.data[12:14] == b"\x08\x00"] == [0.0] + [SETTLE_S] * 5, "caches forget"
+    assert [sent.after_s for sent in home.delivered if sent.data[12:14] == b"\x08\x00"] == [0.0] + [SETTLE_S] * 5, "stale caches"
     assert taken in ([1, 2] * 3, [2, 1] * 3)
     host = Location(EDGE, PortNo(CLIENT_PORT))
     ((where, frame),) = home.network.walk(host, segment(40000, flags=0x10))
@@ -189,7 +189,7 @@ def test_a_port_that_is_used_again_has_its_own_turn_while_the_last_connections_e
     assert home.row()["sessions"] == 1
 
 
-def test_an_uplink_that_left_the_service_gets_no_connection_by_a_port_that_is_used_again() -> None:
+def test_reused_port_avoids_an_uplink_that_left_the_balance() -> None:
     home = Home(config(weights=(1, 1)))
     home.up()
     assert {port_of(home.open(sport)) for sport in range(40000, 40010)} == {1, 2}
@@ -198,7 +198,7 @@ def test_an_uplink_that_left_the_service_gets_no_connection_by_a_port_that_is_us
     assert {port_of(home.open(sport, isn=2)) for sport in range(40000, 40010)} == {1}
 
 
-def test_a_balance_of_the_switch_that_comes_first_keeps_its_connections() -> None:
+def test_switch_balance_listed_first_keeps_its_connections() -> None:
     made = config("Switch")
     second = {**made["balances"][0], "id": "default/turns", "at": "Controller", "uplinks": made["balances"][0]["uplinks"][:1]}
     made["balances"].append(second)
@@ -210,7 +210,7 @@ def test_a_balance_of_the_switch_that_comes_first_keeps_its_connections() -> Non
     assert Kind.CONNECTION not in home.kinds()
 
 
-def test_when_the_controller_is_gone_the_switch_decides_and_connections_go_on() -> None:
+def test_switch_decides_and_connections_continue_without_a_controller() -> None:
     home = Home()
     home.up()
     kept = {sport: port_of(home.open(sport)) for sport in range(40000, 40010)}
@@ -220,7 +220,7 @@ def test_when_the_controller_is_gone_the_switch_decides_and_connections_go_on() 
     assert kept == {sport: port_of(home.network.walk(host, segment(sport, flags=0x10))) for sport in kept}
 
 
-def test_a_new_life_of_the_controller_leaves_connections_alone() -> None:
+def test_restarted_controller_preserves_connections() -> None:
     home = Home()
     home.up()
     kept = {sport: port_of(home.open(sport)) for sport in range(40000, 40010)}
@@ -234,7 +234,7 @@ def test_a_new_life_of_the_controller_leaves_connections_alone() -> None:
     assert again.network.groups[EDGE] == groups and again.row()["sessions"] == 10 and again.row()["state"] == "Programmed"
 
 
-def test_a_lost_connection_to_the_switch_changes_nothing_there() -> None:
+def test_reconnecting_switch_keeps_its_entries_and_groups() -> None:
     home = Home(config("Switch"))
     home.up()
     before, groups = home.kinds(), dict(home.network.groups[EDGE])
@@ -246,7 +246,7 @@ def test_a_lost_connection_to_the_switch_changes_nothing_there() -> None:
     assert (home.kinds(), home.network.groups[EDGE]) == (before, groups)
 
 
-def test_a_switch_that_forgot_everything_gets_groups_before_entries() -> None:
+def test_switch_without_state_gets_groups_before_entries() -> None:
     home = Home(config("Switch"))
     home.up()
     before = home.kinds()
@@ -257,7 +257,7 @@ def test_a_switch_that_forgot_everything_gets_groups_before_entries() -> None:
     assert home.kinds() == before and port_of(home.open(40000)) in (1, 2)
 
 
-def test_ended_connections_are_counted_off_and_over_the_bound_the_group_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_group_decides_above_the_connection_limit_until_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(balance, "MAX_CONNECTIONS", 2)
     home = Home()
     home.up()
@@ -273,7 +273,7 @@ def test_ended_connections_are_counted_off_and_over_the_bound_the_group_decides(
     assert home.kinds()[Kind.CONNECTION] == 6 and home.row()["sessions"] == 2
 
 
-# -- uplinks that come and go
+# -- uplinks that go down and return
 
 
 def set_port(home: Home, port: int, up: bool) -> None:
@@ -281,7 +281,7 @@ def set_port(home: Home, port: int, up: bool) -> None:
     home.tick(0.5)
 
 
-def test_an_uplink_that_is_down_is_left_out_and_the_group_left_to_the_switch() -> None:
+def test_down_uplink_is_skipped_and_its_group_unchanged() -> None:
     home = Home()
     home.up()
     groups = dict(home.network.groups[EDGE])
@@ -289,12 +289,12 @@ def test_an_uplink_that_is_down_is_left_out_and_the_group_left_to_the_switch() -
     home.tick(LOST_S + 5)
     assert {port_of(home.open(40000 + i)) for i in range(6)} == {2}
     assert "p1 (192.0.2.1)" in home.row()["message"] and home.row()["state"] == "Programmed"
-    assert home.network.groups[EDGE] == groups, "the other uplink's connections would move"
+    assert home.network.groups[EDGE] == groups, "a changed group would move connections of the other uplink"
     set_port(home, 1, up=True)
     assert {port_of(home.open(41000 + i)) for i in range(6)} == {1, 2}
 
 
-def test_a_router_that_falls_silent_is_left_out_until_it_answers() -> None:
+def test_unresponsive_router_is_skipped_until_it_answers() -> None:
     home = Home()
     home.up()
     home.silent.add(2)
@@ -306,7 +306,7 @@ def test_a_router_that_falls_silent_is_left_out_until_it_answers() -> None:
     assert {port_of(home.open(41000 + i)) for i in range(6)} == {1, 2}
 
 
-def test_status_says_what_is_missing() -> None:
+def test_status_names_missing_hosts_and_uplinks() -> None:
     home = Home()
     assert home.row()["reason"] == "DatapathDisconnected"
     home.silent |= {1, 2, CLIENT_PORT}
@@ -323,7 +323,7 @@ def test_status_says_what_is_missing() -> None:
     }
 
 
-def test_a_group_is_not_made_of_the_first_answers_alone() -> None:
+def test_group_creation_waits_for_slow_routers() -> None:
     home = Home()
     home.silent.add(2)
     home.connect(["edge1"])
@@ -336,7 +336,7 @@ def test_a_group_is_not_made_of_the_first_answers_alone() -> None:
 # -- configuration
 
 
-def test_a_balance_taken_away_leaves_only_connections() -> None:
+def test_removed_balance_keeps_only_connection_entries() -> None:
     home = Home()
     home.up()
     kept = {sport: port_of(home.open(sport)) for sport in range(40000, 40004)}
@@ -350,7 +350,7 @@ def test_a_balance_taken_away_leaves_only_connections() -> None:
         assert [at for at, _ in home.network.walk(where, answer(frame))] == [host]
 
 
-def test_what_would_fill_a_switch_is_refused() -> None:
+def test_balance_with_too_many_entries_is_refused() -> None:
     ports = [{"first": 1 + 1000 * i, "last": 998 + 1000 * i} for i in range(60)]
     home = Home(config(to=[f"198.51.{i}.0/24" for i in range(60)], ports=ports))
     home.up()
@@ -358,7 +358,7 @@ def test_what_would_fill_a_switch_is_refused() -> None:
     assert len(home.network.entries(EDGE)) < 50
 
 
-def test_of_two_balances_the_first_has_a_connection_and_each_its_group() -> None:
+def test_first_of_two_balances_wins_and_each_has_a_group() -> None:
     made = config("Switch")
     wide = {**made["balances"][0], "id": "default/wide", "to": ["0.0.0.0/0"], "ports": [{"first": 1, "last": 65535}]}
     wide["uplinks"] = wide["uplinks"][1:]
@@ -381,7 +381,7 @@ def test_conditions_select_exactly_the_ports(ranges: list[tuple[int, int]]) -> N
         assert any(port & mask == value for value, mask in filter(None, found)) == wanted
 
 
-def test_datapaths_that_go_and_come_are_no_bug() -> None:
+def test_stale_events_of_a_reconnecting_datapath_are_no_bug() -> None:
     home = Home()
     home.up()
     home.do(DatapathDown(EDGE))

@@ -1,4 +1,7 @@
-"""Any history of joining and leaving uplinks, routers, switches and controllers: a connection that has its entries keeps its uplink."""
+"""Drive random histories of joining and leaving uplinks, routers, switches and controllers.
+
+A connection keeps its uplink while its entries exist.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +37,14 @@ class BalanceMachine(RuleBasedStateMachine):
 
     @rule(sport=st.integers(40000, 40020), isn=st.integers(1, 3))
     def connects(self, sport: int, isn: int) -> None:
-        """Often by a port whose last connection's entries are still there."""
+        """Open a connection, often from a port that still has entries of its previous connection."""
         if self.away:
             return
         out = self.home.open(sport, isn=isn)
         if out and any(sport in (e.match.tcp_src or ()) for e in self.home.network.entries(EDGE)):
             port = out[0][0].port_no
             assert port not in self.down or port == self.opened[sport]
-            assert self.at == "Controller" or self.opened.get(sport, port) == port, "a switch knows connections by their ports"
+            assert self.at == "Controller" or self.opened.get(sport, port) == port, "a switch identifies a connection by its ports"
             self.opened[sport] = port
 
     @rule(data=st.data())
@@ -131,7 +134,7 @@ class BalanceMachine(RuleBasedStateMachine):
             assert self.at == "Controller" or Kind.CONNECTION not in out
 
     def teardown(self) -> None:
-        """All well again: what stands is what stood at first, and nothing else."""
+        """Repair everything and check that the standing entries equal the initial entries."""
         self.home.silent.clear()
         self.down.clear()
         self.home.network.down.clear()
@@ -147,7 +150,7 @@ TestBalanceMachine = BalanceMachine.TestCase
 
 
 class SwitchMachine(BalanceMachine):
-    """The switch decides, and remembers, by itself."""
+    """Run the same machine with a switch that selects uplinks and learns connections itself."""
 
     at = "Switch"
 

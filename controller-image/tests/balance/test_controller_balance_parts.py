@@ -1,4 +1,4 @@
-"""Laws of a balance's parts: weighted round robin, and neighbours resolved by ARP."""
+"""Test the parts of a balance: weighted round robin, and neighbours resolved by ARP."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROUTER_MAC = parse_mac("02:aa:00:00:00:01")
 
 
 @given(st.dictionaries(st.text(max_size=3), st.integers(1, 100), min_size=1, max_size=8), st.integers(0, 300))
-def test_of_any_full_turn_each_gets_its_weight(weights: dict[str, int], start: int) -> None:
+def test_each_name_gets_its_weight_in_every_full_round(weights: dict[str, int], start: int) -> None:
     round_robin = WeightedRoundRobin(weights)
     for _ in range(start):
         round_robin.turn()
@@ -33,7 +33,7 @@ def test_equal_weights_are_plain_round_robin(names: list[str]) -> None:
 
 
 @given(st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 20), min_size=1))
-def test_no_name_ever_deviates_far_from_its_weight(weights: dict[str, int]) -> None:
+def test_deviation_from_a_weight_is_bounded(weights: dict[str, int]) -> None:
     round_robin, seen, total = WeightedRoundRobin(weights), Counter[str](), sum(weights.values())
     for turn in range(1, 2 * total + 1):
         seen[round_robin.turn()] += 1
@@ -41,7 +41,7 @@ def test_no_name_ever_deviates_far_from_its_weight(weights: dict[str, int]) -> N
 
 
 @given(st.dictionaries(st.integers(0, 99).map(str), st.integers(1, 100), min_size=1, max_size=32))
-def test_a_switchs_turns_are_the_weights_and_bounded(weights: dict[str, int]) -> None:
+def test_switch_sequence_approximates_weights_within_a_bounded_length(weights: dict[str, int]) -> None:
     turns = Counter(sequence(weights))
     assert turns.keys() == weights.keys() and turns.total() <= MAX_TURNS
     total, rounding = sum(weights.values()), len(weights) + 1
@@ -49,18 +49,18 @@ def test_a_switchs_turns_are_the_weights_and_bounded(weights: dict[str, int]) ->
 
 
 @given(st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 40), min_size=1))
-def test_turns_that_fit_are_exact(weights: dict[str, int]) -> None:
+def test_short_sequences_match_the_weights_exactly(weights: dict[str, int]) -> None:
     turns = Counter(sequence(weights))
     assert {name: count * sum(weights.values()) for name, count in turns.items()} == {n: w * turns.total() for n, w in weights.items()}
 
 
-def test_an_empty_wheel_does_not_turn() -> None:
+def test_round_robin_without_names_raises_an_error() -> None:
     with pytest.raises(KeyError):
         WeightedRoundRobin({}).turn()
 
 
 @given(st.lists(st.floats(0.01, 40), min_size=1, max_size=60), st.data())
-def test_neighbours_are_asked_at_a_bounded_rate_and_lost_when_silent(gaps: list[float], data: st.DataObject) -> None:
+def test_neighbour_requests_are_rate_limited_and_silent_neighbours_expire(gaps: list[float], data: st.DataObject) -> None:
     found, now, asked, heard = Neighbours(), 0.0, list[float](), None
     for gap in gaps:
         now += gap
@@ -74,7 +74,7 @@ def test_neighbours_are_asked_at_a_bounded_rate_and_lost_when_silent(gaps: list[
     assert all(later - earlier >= ASK_S for earlier, later in pairwise(asked))
 
 
-def test_neighbours_are_refreshed_and_asked_often_once_overdue() -> None:
+def test_neighbours_are_refreshed_and_retried_when_overdue() -> None:
     found = Neighbours()
     assert found.due(PLACE, 0) and not found.due(PLACE, ASK_S / 2) and found.due(PLACE, ASK_S)
     found.hear(PLACE, ROUTER_MAC, PortNo(1), ASK_S)

@@ -1,4 +1,4 @@
-"""Changes under running sessions: configuration, leases, datapaths that disconnect and reconnect."""
+"""Test changes during running sessions: configuration, leases, and datapaths that disconnect and reconnect."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sos_controller.files.config import document_hash
 PEER_LOST = ENDS.index("peer-lost")
 
 
-def test_leases_are_renewed_and_run_out_without_the_controller(world: World) -> None:
+def test_leases_are_renewed_and_expire_without_the_controller(world: World) -> None:
     world.tick(20, step=0.1)
     world.network.expire(world.now)
     assert 1 in kinds(world, E1)
@@ -33,7 +33,7 @@ def test_leases_are_renewed_and_run_out_without_the_controller(world: World) -> 
     assert 3 in kinds(world, E1), "redirects have no timeout"
 
 
-def test_service_removed_withdraws_punts_at_once_and_leaves_sessions_alone(world: World) -> None:
+def test_removed_service_withdraws_punts_immediately_and_keeps_sessions(world: World) -> None:
     world.syn(40000)
     world.do(ConfigChanged(changed(2, services=False)))
     assert 1 not in kinds(world, E1) and 3 in kinds(world, E1)
@@ -44,7 +44,7 @@ def test_service_removed_withdraws_punts_at_once_and_leaves_sessions_alone(world
     assert not world.network.entries(C1) and not kinds(world, E1) & {1, 3, 4}
 
 
-def test_service_changed_moves_the_punts(world: World) -> None:
+def test_changed_service_moves_its_punts(world: World) -> None:
     world.syn(40000)
     world.do(ConfigChanged(changed(2, ports=(80, 80))))
     world.tick(0.2)
@@ -53,7 +53,7 @@ def test_service_changed_moves_the_punts(world: World) -> None:
     assert len(world.engine.state.sessions) == 1
 
 
-def test_a_lost_datapath_is_told_and_synchronised_when_it_is_back(world: World) -> None:
+def test_lost_datapath_is_reported_and_synchronised_on_reconnect(world: World) -> None:
     world.syn(40000)
     (session,) = world.engine.state.sessions
     world.disconnect("edge1")
@@ -66,7 +66,7 @@ def test_a_lost_datapath_is_told_and_synchronised_when_it_is_back(world: World) 
     assert session.ingress_entries[0][1] in world.network.entries(E1)
 
 
-def test_entries_of_a_session_that_ended_meanwhile_go_when_the_datapath_is_back(world: World) -> None:
+def test_reconnecting_datapath_loses_entries_of_ended_sessions(world: World) -> None:
     world.syn(40000)
     (session,) = world.engine.state.sessions
     world.disconnect("edge1")
@@ -78,8 +78,8 @@ def test_entries_of_a_session_that_ended_meanwhile_go_when_the_datapath_is_back(
     assert 3 not in kinds(world, E1)
 
 
-def test_what_runs_goes_on_while_a_switch_is_away_that_only_lost_its_connection(world: World) -> None:
-    """Its agents cannot be heard either, and live: the other agents say nothing else."""
+def test_sessions_continue_while_a_switch_is_disconnected(world: World) -> None:
+    """The switch's agents are unreachable for the controller but alive: no other agent reports them lost."""
     world.syn(40000)
     (session,) = world.engine.state.sessions
     before = {dpid: world.network.entries(dpid) for dpid in (E1, C1, C2, E2)}
@@ -87,7 +87,7 @@ def test_what_runs_goes_on_while_a_switch_is_away_that_only_lost_its_connection(
     world.disconnect("edge2")
     world.tick(60, step=0.1)
     assert list(world.engine.state.sessions) == [session] and not session.ended_by
-    assert released(world, 40001), "what is new is plain"
+    assert released(world, 40001), "new connections are plain"
     world.connect(["edge2"])
     world.tick(8, step=0.1)
     assert list(world.engine.state.sessions) == [session] and not session.ended_by
@@ -95,8 +95,8 @@ def test_what_runs_goes_on_while_a_switch_is_away_that_only_lost_its_connection(
     assert not released(world, 40002)
 
 
-def test_what_runs_goes_on_while_nothing_is_heard_of_a_switch_whose_connection_seems_to_stand(world: World) -> None:
-    """As when packets between it and the controller are lost, until an echo is missed. What is new is plain after four seconds."""
+def test_sessions_continue_while_a_connected_switch_is_silent(world: World) -> None:
+    """Packets between switch and controller may be lost until an echo times out. New connections are plain after four seconds."""
     world.syn(40000)
     (session,) = world.engine.state.sessions
     world.unheard.add(E2)
@@ -112,7 +112,7 @@ def test_what_runs_goes_on_while_nothing_is_heard_of_a_switch_whose_connection_s
 
 @pytest.mark.parametrize("reason", ["peer-lost", "expired"])
 @pytest.mark.parametrize("told_at", [2, 8])
-def test_what_another_agent_has_lost_or_never_got_is_over_when_nothing_is_heard_of_agent_and_switch(
+def test_session_lost_at_one_agent_ends_while_the_other_is_silent(
     world: World, told_at: int, reason: str
 ) -> None:
     world.syn(40000)
@@ -125,7 +125,7 @@ def test_what_another_agent_has_lost_or_never_got_is_over_when_nothing_is_heard_
     assert 3 not in kinds(world, E2)
 
 
-def test_an_agent_whose_switch_speaks_is_lost_as_soon_as_it_is_missed(world: World) -> None:
+def test_silent_agent_on_a_responsive_switch_is_lost_immediately(world: World) -> None:
     world.syn(40000)
     (session,) = world.engine.state.sessions
     del world.agents["agent2"]
@@ -133,7 +133,7 @@ def test_an_agent_whose_switch_speaks_is_lost_as_soon_as_it_is_missed(world: Wor
     assert session.ended_by == {session.egress: "agent-lost"}
 
 
-def test_an_agent_that_is_gone_when_its_switch_is_back_is_lost(world: World) -> None:
+def test_agent_missing_after_its_switch_reconnects_is_lost(world: World) -> None:
     world.syn(40000)
     world.disconnect("edge2")
     world.tick(10, step=0.1)
@@ -153,7 +153,7 @@ def released(world: World, sport: int) -> bool:
     return any(out.data[:6] == parse_mac(MACS["server"]) for out in world.delivered)
 
 
-def test_status_looks_at_a_path_once_however_many_services_use_it(world: World) -> None:
+def test_status_examines_a_path_once_for_all_services(world: World) -> None:
     made = document(2)
     (service,) = made["services"]
     ports = [{"first": 6000 + i, "last": 6000 + i} for i in range(40)]
@@ -169,7 +169,7 @@ def test_status_looks_at_a_path_once_however_many_services_use_it(world: World) 
     assert 0 < len(looked) < 10
 
 
-def test_foreign_entries_are_never_touched(world: World) -> None:
+def test_foreign_entries_are_never_changed(world: World) -> None:
     foreign = next(e for e in world.network.entries(E1) if cookie_kind(e.cookie) == Kind.GUARD)
     alien = type(foreign)(0, 123, foreign.match, (), 0x534F_0107_0300_0001)
     world.network.tables[E1][alien.key] = alien
@@ -180,7 +180,7 @@ def test_foreign_entries_are_never_touched(world: World) -> None:
     assert alien in reborn.network.entries(E1)
 
 
-def test_unclaimed_datapaths_get_nothing(world: World) -> None:
+def test_unclaimed_datapaths_get_no_entries_or_packets(world: World) -> None:
     world.delivered.clear()
     stranger = DatapathId(0xFF)
     world.do(DatapathUp(stranger, (Port(PortNo(1), "p1", bytes(6), True),)))
@@ -189,7 +189,7 @@ def test_unclaimed_datapaths_get_nothing(world: World) -> None:
     assert snapshot.status(world.engine, "", "")["unclaimed"] == ["00000000000000ff"]
 
 
-def test_a_datapath_given_up_loses_our_entries(world: World) -> None:
+def test_datapath_removed_from_the_configuration_loses_our_entries(world: World) -> None:
     made = document(2)
     made["sites"][3]["datapaths"] = []
     made["sites"][1]["datapaths"] = []
@@ -203,13 +203,13 @@ def test_a_datapath_given_up_loses_our_entries(world: World) -> None:
     assert len(world.engine.state.sessions) == 0
 
 
-def test_a_datapath_given_up_while_it_refuses_something_loses_our_entries(world: World) -> None:
-    """It is read again every few seconds, and not compared most of the time."""
+def test_removed_datapath_that_rejects_messages_loses_our_entries(world: World) -> None:
+    """The controller rereads the entries of such a datapath every few seconds. Most of the time the datapath is not synchronised."""
     world.syn(40000)
     world.disconnect("edge2")
     world.mute.add(E2)
     world.connect(["edge2"])
-    for token in range(1, 1_000):  # whatever has not been answered yet
+    for token in range(1, 1_000):  # all unanswered requests
         world.do(Rejected(E2, token))
     assert not world.engine.state.programmer.is_synced(E2)
     made = document(2)
@@ -221,14 +221,14 @@ def test_a_datapath_given_up_while_it_refuses_something_loses_our_entries(world:
     assert not [host for host in world.engine.state.hosts.all() if host.location.dpid == E2]
 
 
-def test_a_declared_link_is_up_while_probes_pass_both_ways(world: World) -> None:
+def test_declared_link_is_up_while_probes_pass_in_both_directions(world: World) -> None:
     def link(*ends: tuple[str, str]) -> dict[str, Any]:
         return {name: {"site": site, "uplink": uplink} for name, (site, uplink) in zip("ab", ends, strict=True)}
 
     links = [
         link(("core1", "p1"), ("west", "p1")),
         link(("west", "p2"), ("core1", "p1")),
-    ]  # the way round does not matter; the second is none
+    ]  # the order of the ends does not matter; the second link does not exist
     made = {**document(2), "links": [{**ends, "cost": 10, "capacityMbps": 0} for ends in links]}
     world.do(ConfigChanged(parsed({**made, "hash": document_hash(made)})))
 

@@ -1,4 +1,4 @@
-"""Rules of failing open (docs/concepts/fail-open.md) that the controller keeps: one test each."""
+"""Test the controller's fail-open rules (docs/concepts/fail-open.md)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from sos_controller.core.types import Location, PortNo, parse_address, parse_mac
 AGENTS = [parse_address(HOSTS[name][1]) for name in ("agent1", "agent2")]
 
 
-def test_rule_4_entries_that_send_to_somebody_without_a_way_round_are_leases(world: World) -> None:
-    """Of all entries of a reactive service only the punts need a live controller: they expire, and match bare SYNs only."""
+def test_rule_4_only_punt_entries_are_leases_of_a_reactive_service(world: World) -> None:
+    """Only the punt entries of a reactive service need a live controller. They expire, and match only bare SYNs."""
     world.syn(40000)
     entries = [entry for dpid in (E1, E2, C1) for entry in world.network.entries(dpid)]
     punts = [entry for entry in entries if cookie_kind(entry.cookie) == Kind.PUNT]
@@ -22,7 +22,7 @@ def test_rule_4_entries_that_send_to_somebody_without_a_way_round_are_leases(wor
     assert not any(entry.hard_timeout for entry in entries if entry not in punts)
 
 
-def test_rule_4_a_controller_that_leaves_takes_its_leases_back_and_keeps_nobody_waiting(world: World) -> None:
+def test_rule_4_leaving_controller_withdraws_leases_and_releases_delayed_syns(world: World) -> None:
     world.syn(40000)
     (running,) = world.engine.state.sessions
     stays = {entry for dpid in (E1, E2, C1) for entry in world.network.entries(dpid) if not entry.hard_timeout}
@@ -31,19 +31,19 @@ def test_rule_4_a_controller_that_leaves_takes_its_leases_back_and_keeps_nobody_
     assert world.engine.state.sessions.pending == 1
     world.delivered.clear()
     world.do(Leaving())
-    assert released(world) == [40001], "the SYN that was held"
+    assert released(world) == [40001], "the delayed SYN is released"
     assert list(world.engine.state.sessions) == [running]
-    world.syn(40002)  # it had met the punt before that was gone
+    world.syn(40002)  # matched the punt entry before its removal
     assert released(world) == [40001, 40002]
     world.do(EndLeases())
     world.do(ConfigChanged(changed(2, ports=(80, 80))))
     world.tick(2 * LEASE_S)
-    assert {entry for dpid in (E1, E2, C1) for entry in world.network.entries(dpid)} == stays, "nothing is renewed, planned or removed"
+    assert {entry for dpid in (E1, E2, C1) for entry in world.network.entries(dpid)} == stays, "no entry is renewed, planned or removed"
     assert world.engine.state.programmer.is_quiet
 
 
-def test_rule_4_a_controller_that_leaves_gives_agents_the_repeats_of_what_it_gave_them(world: World) -> None:
-    """As the agent's answer may be late: were a repeat plain, the server would answer it, and the agent reset what comes then."""
+def test_rule_4_leaving_controller_sends_retransmitted_syns_to_their_agents(world: World) -> None:
+    """The agent's answer may be late. The server would answer a plain retransmitted SYN, and the agent would reset the connection."""
     world.syn(40000)
     opening = world.engine.setup
     assert opening.is_opening(world.now + 1.1) and not opening.is_opening(world.now + 2)
@@ -56,20 +56,20 @@ def test_rule_4_a_controller_that_leaves_gives_agents_the_repeats_of_what_it_gav
     (repeat,) = world.delivered
     assert repeat.data[:6] == world.agents["agent1"].mac
     world.syn(40001)
-    assert released(world) == [40000, 40001], "what is new is plain"
+    assert released(world) == [40000, 40001], "new connections are plain"
     assert not opening.is_opening(world.now + 1)
     world.do(EndLeases())
     assert places(world, AT_CLIENT, syn) == {Location(E1, PORT_NORMAL)}
 
 
 def released(world: World) -> list[int]:
-    """Client ports of the SYNs that were sent on to where they would have gone without a service."""
+    """Return the client ports of the SYNs that were forwarded as without a service."""
     plain = [out for out in world.delivered if out.data[12:14] == b"\x08\x00" and out.data[23] == 6]
     return [int.from_bytes(out.data[34:36], "big") for out in plain]
 
 
-def test_rule_6_guards_stand_above_services_of_all_ports(world: World) -> None:
-    """Nothing from agents and switches, or to or from agents' addresses, is ever punted; a host's connection is."""
+def test_rule_6_guards_take_precedence_over_services_of_all_ports(world: World) -> None:
+    """Packets from agents and switches, or to or from agents' addresses, are never punted. Connections of hosts are."""
     world.do(ConfigChanged(changed(2, ports=(1, 65535))))
     world.tick(1)
     between = [location for pair in WIRES.items() for location in pair if location.dpid == E1]
@@ -84,7 +84,7 @@ def test_rule_6_guards_stand_above_services_of_all_ports(world: World) -> None:
 
 
 def test_rule_6_no_host_is_learned_behind_an_agent(world: World) -> None:
-    """An agent sends with its clients' addresses; they live where they were."""
+    """An agent sends with the addresses of its clients. The clients keep their locations."""
     world.syn(40000)
     world.engine.forwarding.learn(parse_mac(MACS["client"]), CLIENT, AT_INGRESS)
     host = world.engine.state.hosts.by_address(CLIENT)
@@ -93,7 +93,7 @@ def test_rule_6_no_host_is_learned_behind_an_agent(world: World) -> None:
 
 
 def test_rule_8_entries_of_sessions_have_no_timeout(world: World) -> None:
-    """They go when the agents report the end, not when a connection is silent for long."""
+    """They are removed when the agents report the end of a session, even if a connection was idle for long."""
     world.syn(40000)
     redirects = [entry for dpid in (E1, E2) for entry in world.network.entries(dpid) if cookie_kind(entry.cookie) == Kind.REDIRECT]
     assert len(redirects) == 2
@@ -103,8 +103,8 @@ def test_rule_8_entries_of_sessions_have_no_timeout(world: World) -> None:
     assert set(redirects) <= {*world.network.entries(E1), *world.network.entries(E2)}
 
 
-def test_rule_9_what_runs_is_left_alone_when_sites_and_services_change(world: World) -> None:
-    """A service that moves to other ports, goes, and comes back: the session of before keeps its entries, to the last."""
+def test_rule_9_sessions_survive_changes_of_services(world: World) -> None:
+    """Change a service's ports, remove the service and restore it. A running session keeps all its entries until it ends."""
     world.syn(40000)
     (session,) = world.engine.state.sessions
     entries = session.entries()
@@ -119,5 +119,5 @@ def test_rule_9_what_runs_is_left_alone_when_sites_and_services_change(world: Wo
 
 
 def places(world: World, where: Location, frame: bytes) -> set[Location]:
-    """Return the places where a frame comes out."""
+    """Return the ports by which a frame leaves."""
     return {location for location, _ in world.network.walk(where, frame)}

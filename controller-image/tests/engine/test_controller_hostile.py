@@ -1,4 +1,4 @@
-"""Beacons, orders and probes that are forged, replayed or from the wrong place are rejected."""
+"""Test that forged, replayed or misplaced beacons, orders and probes are rejected."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_bad_beacons_are_dropped_and_counted(world: World, change: dict, reason:
     assert world.engine.state.counters["beacons_dropped", reason] == 1
 
 
-def test_beacons_from_the_wrong_place_are_dropped(world: World) -> None:
+def test_beacons_from_the_wrong_port_or_site_are_dropped(world: World) -> None:
     agent = world.agents["agent1"]
     world.do(PacketIn(E2, PortNo(3), 0, agent.beacon(world.wall(world.now))))
     world.do(PacketIn(E1, PortNo(1), 0, agent.beacon(world.wall(world.now))))
@@ -47,13 +47,13 @@ def test_beacons_from_the_wrong_place_are_dropped(world: World) -> None:
     assert [counters["beacons_dropped", r] for r in ("site", "port", "tag")] == [1, 1, 1]
 
 
-def test_a_new_boot_with_an_old_clock_is_not_believed(world: World) -> None:
+def test_new_boot_id_with_an_old_time_is_dropped(world: World) -> None:
     agent = world.agents["agent1"]
     world.do(PacketIn(*agent.where, 0, agent.beacon(world.wall(world.now) - 40_000, boot_id=agent.boot + 1)))
     assert world.engine.state.counters["beacons_dropped", "replay"] == 1
 
 
-def test_orders_with_wrong_tags_or_twice_are_dropped(world: World) -> None:
+def test_forged_and_replayed_orders_are_dropped(world: World) -> None:
     world.syn(40000)
     (session,) = world.engine.state.sessions
     ((dpid, port, frame),) = world.ended(session.uuid, ["agent1"])
@@ -66,8 +66,8 @@ def test_orders_with_wrong_tags_or_twice_are_dropped(world: World) -> None:
     assert session.state is Phase.ENDING and world.engine.state.counters["orders_dropped", "replay"] == 1
 
 
-def test_hosts_cannot_make_up_links(world: World) -> None:
-    """Neither by a probe of their own nor by recording one and sending it later or from elsewhere alone."""
+def test_hosts_cannot_forge_links(world: World) -> None:
+    """A host may forge a probe, or record one and replay it later or from another port."""
     links = world.engine.state.topology.links()
     world.delivered.clear()
     world.tick(1.1)
@@ -77,14 +77,14 @@ def test_hosts_cannot_make_up_links(world: World) -> None:
     world.do(PacketIn(*AT_SERVER, 0, bytes(forged)))
     assert not world.engine.state.topology.is_inter_switch(AT_SERVER)
     world.do(PacketIn(*AT_SERVER, 0, recorded))
-    assert world.engine.state.topology.links() == links, "one direction is no link"
+    assert world.engine.state.topology.links() == links, "a link needs probes in both directions"
     world.tick(5)
     world.do(PacketIn(*AT_SERVER, 0, recorded))
-    assert not world.engine.state.topology.is_inter_switch(AT_SERVER), "an old probe is not believed"
+    assert not world.engine.state.topology.is_inter_switch(AT_SERVER), "old probes are ignored"
 
 
 def test_unclaimed_switches_that_join_and_leave_cause_no_work(world: World) -> None:
-    """Else whoever reaches the port has all links probed and all entries planned again as often as he likes."""
+    """Otherwise any host that reaches the OpenFlow port could trigger probes of all links and replanning of all entries at any rate."""
     world.tick(0.1)
     world.delivered.clear()
     stranger, port = DatapathId(0xFF), Port(PortNo(1), "p1", bytes(6), True)
@@ -107,21 +107,21 @@ def test_an_unclaimed_switch_cannot_fill_memory_with_ports(world: World) -> None
     assert (len(switch.ports), len(switch.up_since)) == (MAX_PORTS - 1, MAX_PORTS - 1)
 
 
-def test_senders_that_are_gone_make_room_for_others() -> None:
-    """As nodes come and go; not before what was recorded of them is too old to be believed."""
+def test_records_of_departed_senders_are_replaced() -> None:
+    """Nodes join and leave. A sender's record is dropped only when its recorded messages are too old to be accepted."""
     agents, wall = Agents(KeyRing()), 1_774_000_000_000
 
     def new(number: int, time_ms: int, wall_ms: int) -> bool:
         return agents.accept_order(AgentId(number.to_bytes(16)), 1, 1, time_ms, wall_ms)
 
     assert all(new(number, wall, wall) for number in range(MAX_AGENTS))
-    assert not new(MAX_AGENTS, wall + 60_000, wall + 60_000), "there is no room"
+    assert not new(MAX_AGENTS, wall + 60_000, wall + 60_000), "the table is full"
     assert new(MAX_AGENTS, wall + 60_001, wall + 60_001)
-    assert not new(0, wall, wall + 60_001), "it is known no more, and its message is too old"
+    assert not new(0, wall, wall + 60_001), "the record is dropped, and the message is too old"
 
 
 @pytest.mark.parametrize("cut", [0, 1, 40, 200])
-def test_what_a_host_sends_as_an_order_is_none(world: World, cut: int) -> None:
+def test_orders_from_host_ports_are_ignored(world: World, cut: int) -> None:
     frame = world.agents["agent1"].order(OrderType.READY, b"u" * 16, world.wall(world.now))[: -cut or None]
     held = [dict(agent.held) for agent in world.agents.values()]
     world.do(PacketIn(E1, PortNo(3), world.punt_cookie, frame))

@@ -1,4 +1,4 @@
-"""Any history of events, in any order and with repetitions, returns to the baseline: an engine state machine driven by Hypothesis."""
+"""Drive the engine through random histories of events, in any order and with repetitions, and check that it returns to the baseline."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @invariant()
     def redirects_belong_to_sessions(self) -> None:
-        """Redirect entries on a connected switch are those that sessions have."""
+        """Check that sessions own all redirect entries of a connected switch."""
         state = self.world.engine.state
         known = {(dpid, e.key) for s in state.sessions for dpids, e in s.entries() for dpid in dpids}
         for dpid in (E1, E2):
@@ -120,7 +120,7 @@ class EngineMachine(RuleBasedStateMachine):
                 assert held <= known
 
     def teardown(self) -> None:
-        """All well again, all sessions ended: the tables are what they were."""
+        """Repair everything, end all sessions, and check that the tables equal the initial tables."""
         world = self.world
         world.mute.clear()
         world.connect(sorted(SWITCHES))
@@ -128,7 +128,7 @@ class EngineMachine(RuleBasedStateMachine):
             world.cut(*wire, up=True)
         for agent in world.agents.values():
             agent.mode, agent.flags = "ready", 2
-        world.tick(2, step=0.05)  # what is being set up gets there, or is given up
+        world.tick(2, step=0.05)  # running set-ups complete or time out
         for agent in world.agents.values():
             agent.held.clear()
         world.tick(14, step=0.1)

@@ -1,4 +1,4 @@
-"""Two controllers over one set of switches and agents: neither replaces the other's entries, nor removes them when it ends."""
+"""Test two controllers over the same switches and agents: each preserves entries of the other, even when it stops."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def config(number: int, setup: str = "Reactive") -> dict[str, Any]:
 
 
 def pair(setup: str = "Reactive") -> tuple[World, World]:
-    """Two controllers that have found everything, in one network."""
+    """Return two converged controllers in one network."""
     first = up(config(FIRST, setup))
     second = up(config(SECOND, setup), first.network)
     first.tick(1)
@@ -52,14 +52,14 @@ def owned(network: FakeNetwork, number: int) -> dict[DatapathId, list[FlowEntry]
 
 
 def stream(world: World) -> list[tuple[Location, bytes]]:
-    """Return the place where a segment of the first agent's first stream to the second comes out."""
+    """Return the port by which a segment leaves that belongs to the first stream from agent1 to agent2."""
     ingress, egress = (parse_address(HOSTS[name][1]) for name in ("agent1", "agent2"))
     frame = syn_frame(ingress, egress, 40000, STREAM_PORT, flags=0x10, mac="agent1")
     return world.network.walk(Location(world.west, PortNo(INGRESS_PORT)), parse_mac(MACS["agent2"]) + frame[6:])
 
 
 @pytest.mark.parametrize("setup", ["Reactive", "Proactive"])
-def test_each_has_what_it_would_have_alone(setup: str) -> None:
+def test_each_controller_has_the_entries_that_it_would_have_alone(setup: str) -> None:
     together, _ = pair(setup)
     for number in PORTS:
         alone = up(config(number, setup))
@@ -67,7 +67,7 @@ def test_each_has_what_it_would_have_alone(setup: str) -> None:
 
 
 @pytest.mark.parametrize("leaver", [FIRST, SECOND])
-def test_paths_stay_when_either_leaves(leaver: int) -> None:
+def test_paths_remain_when_either_controller_leaves(leaver: int) -> None:
     first, second = pair()
     before = stream(first)
     assert [where for where, _ in before] == [Location(second.east, PortNo(4))]
@@ -78,7 +78,7 @@ def test_paths_stay_when_either_leaves(leaver: int) -> None:
     assert stream(first) == before
 
 
-def test_each_is_asked_for_its_own_connections() -> None:
+def test_each_controller_receives_its_own_connections() -> None:
     first, second = pair()
     for world, dport in ((first, 5001), (second, 5501)):
         client, server = (parse_address(HOSTS[name][1]) for name in ("client", "server"))

@@ -1,4 +1,4 @@
-"""The configuration document, key files, state folder and --check."""
+"""Test the configuration document, key files, state folder and --check."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def encode(made: dict) -> bytes:
 
 
 def changed(path: str, value: object) -> dict:
-    """The lab's document with one field changed and its hash right again."""
+    """Return the lab's document with one changed field and the correct hash."""
     made = copy.deepcopy(document())
     *way, last = [int(p) if p.isdigit() else p for p in path.split(".")]
     at: object = made
@@ -40,7 +40,7 @@ def changed(path: str, value: object) -> dict:
     return {**made, "hash": document_hash(made)}
 
 
-def test_there_are_vectors() -> None:
+def test_vectors_exist() -> None:
     assert len(GOOD) >= 2 and len(BAD) >= 6
 
 
@@ -93,7 +93,7 @@ def test_bad_vectors_name_the_field(path: Path) -> None:
         ("extra", 1, ""),
     ],
 )
-def test_what_is_wrong_is_named(field: str, value: object, path: str) -> None:
+def test_errors_name_the_invalid_field(field: str, value: object, path: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(encode(changed(field, value)))
     assert caught.value.path == path
@@ -103,13 +103,13 @@ NO_DOCUMENTS = ("", "[]", "{", '{"a": 1, "a": 2}', '{"a": 1.5}', '{"a": NaN}', "
 
 
 @pytest.mark.parametrize("text", NO_DOCUMENTS)
-def test_what_is_no_document_is_an_error(text: str) -> None:
+def test_malformed_documents_are_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         parse(text.encode())
 
 
 @pytest.mark.parametrize("where", ["services.0.id", "generation", "hash"])
-def test_half_a_surrogate_pair_is_refused_wherever_it_stands(where: str) -> None:
+def test_lone_surrogates_are_refused_in_every_field(where: str) -> None:
     made = copy.deepcopy(document())
     if where == "services.0.id":
         made["services"][0]["id"] = "\ud800"
@@ -120,12 +120,12 @@ def test_half_a_surrogate_pair_is_refused_wherever_it_stands(where: str) -> None
     assert str(caught.value).encode()
 
 
-def test_a_name_given_twice_among_very_many_is_found_in_time() -> None:
+def test_duplicate_name_among_many_is_found_in_bounded_time() -> None:
     text = "{" + ",".join(f'"{n}":0' for n in range(300_000)) + ',"299999":1}'
     began = time.process_time()
     with pytest.raises(ConfigError, match="'299999' is given twice"):
         parse(text.encode())
-    assert time.process_time() - began < 60, "not in the square of the number of names"
+    assert time.process_time() - began < 60, "time must not grow with the square of the number of names"
 
 
 def test_the_hash_covers_everything_but_generation() -> None:
@@ -163,12 +163,12 @@ def test_keys_are_read_by_name(tmp_path: Path) -> None:
         read_keys(tmp_path)
 
 
-def test_what_is_only_announced_is_not_signed_with() -> None:
+def test_announced_keys_are_not_used_for_signing() -> None:
     sites = {1: {1: bytes(32), 2: bytes(32)}, 2: {3: bytes(32)}}
     assert KeyRing(sites).sending(1) == 2
     agreed = KeyRing(sites, 1)
     assert (agreed.sending(1), agreed.sending(2), agreed.sending(9)) == (1, 3, None)
-    assert agreed.derive(BEACON, 1, 2, AgentId(bytes(16))) is not None, "and what is signed with it is taken"
+    assert agreed.derive(BEACON, 1, 2, AgentId(bytes(16))) is not None, "messages signed with the announced key are accepted"
 
 
 @pytest.mark.parametrize(
@@ -196,13 +196,13 @@ def test_tokens(tmp_path: Path) -> None:
         read_tokens(tmp_path / "token")
 
 
-def test_each_life_has_a_higher_epoch_and_boot_id(tmp_path: Path) -> None:
+def test_each_run_has_a_higher_epoch_and_boot_id(tmp_path: Path) -> None:
     one, other = new_identity(tmp_path / "state"), new_identity(tmp_path / "state")
     assert other.epoch == one.epoch + 1 and other.boot_id > one.boot_id and other.probe_key != one.probe_key
     (tmp_path / "state" / "epoch").write_text(f"7 {2**62}\n")
-    assert new_identity(tmp_path / "state").boot_id == 2**62 + 1, "also when the clock was set back"
+    assert new_identity(tmp_path / "state").boot_id == 2**62 + 1, "the boot id increases even if the clock was set back"
     assert new_identity(None).epoch > 0
-    assert new_identity(tmp_path / "empty").epoch > 10**9, "one whose folder is empty is not the first life of all"
+    assert new_identity(tmp_path / "empty").epoch > 10**9, "an empty state folder does not mean epoch 1"
 
 
 # -- --check and the command line
@@ -213,7 +213,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env={**os.environ, "PYTHONWARNINGS": "ignore"})
 
 
-def test_check_says_ok_or_names_file_and_field(tmp_path: Path) -> None:
+def test_check_reports_ok_or_names_file_and_field(tmp_path: Path) -> None:
     good, bad = tmp_path / "good.json", tmp_path / "bad.json"
     good.write_bytes(encode(document(12)))
     bad.write_bytes(encode(changed("services.0.ports.0.first", 0)))
@@ -252,7 +252,7 @@ def test_bad_usage_and_bad_files_have_their_exit_codes(tmp_path: Path) -> None:
     assert run("--keys", str(tmp_path / "none"), "--token-file", str(tmp_path / "token")).returncode == 1
 
 
-def test_imports_keep_to_their_contracts() -> None:
+def test_imports_obey_their_contracts() -> None:
     lint = Path(sys.executable).with_name("lint-imports")
     contracts = ["--contract", "controller-core", "--contract", "check"]
     command = [str(lint), "--config", str(ROOT / ".importlinter"), *contracts, "--no-cache"]

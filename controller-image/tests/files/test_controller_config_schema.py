@@ -1,4 +1,4 @@
-"""The controller's configuration types are as strict as the contract (spec/controller-config.schema.json)."""
+"""Check that the controller's configuration types are as strict as the contract (spec/controller-config.schema.json)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SCHEMA = json.loads((Path(__file__).resolve().parents[3] / "spec" / "controller-
 TYPES = msgspec.json.schema(Config)
 LIMITS = ("minLength", "maxLength", "minimum", "maximum", "minItems", "maxItems", "additionalProperties")
 PARSED = ("address", "mac", "gateway", "subnet", "client", "prefixes[]", "to[]")
-"""Fields that the edge reads as what they are (`config.py`); a pattern would say less."""
+"""Fields that the edge parses (`config.py`), which is stricter than a pattern."""
 
 
 def resolved(document: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def resolved(document: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
 
 
 def limits(node: dict[str, Any], *, parsed: bool) -> dict[str, Any]:
-    """Return the limits of a field, however they are written: Python's \\Z is the $ of a schema."""
+    """Return the limits of a field in one notation: Python's \\Z becomes the $ of a schema."""
     found = {limit: node[limit] for limit in LIMITS if limit in node}
     if "enum" in node or "const" in node:
         found["values"] = sorted(node.get("enum", [node.get("const")]))

@@ -1,4 +1,4 @@
-"""Host learning, and datapaths whose plain forwarding is ours."""
+"""Test host learning, and datapaths whose plain traffic the controller forwards."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sos_controller.core.types import Address, Location, PortNo, parse_address, 
 from sos_controller.core.wire.packets import Arp, build_arp_reply, build_arp_request
 
 
-def test_hosts_are_learned_where_they_are_and_never_behind_agents_or_wires(world: World) -> None:
+def test_hosts_are_learned_at_their_ports_but_not_behind_agents_or_wires(world: World) -> None:
     def arp(where: Location, name: str) -> None:
         mac = parse_mac(MACS[name])
         sender = parse_address(HOSTS[name][1]).to_bytes(4, "big")
@@ -46,14 +46,14 @@ ANSWER = build_arp_reply(QUESTION, parse_mac(MACS["server"]))
 
 
 def asked(world: World) -> list[PacketOut]:
-    """Return packets that switches are told to send after the client's second request for the server."""
+    """Return the packet-outs that follow an ARP request from the client for the server."""
     return [
         c for c in world.do(PacketIn(*AT_CLIENT, 0, build_arp_request(QUESTION.sender_mac, CLIENT, SERVER))) if isinstance(c, PacketOut)
     ]
 
 
 def answered(world: World) -> list[PacketOut]:
-    """Return packets that switches are told to send after the server has answered at its own switch."""
+    """Return the packet-outs that follow the server's ARP reply at its own switch."""
     return [c for c in world.do(PacketIn(*AT_SERVER, 0, ANSWER)) if isinstance(c, PacketOut)]
 
 
@@ -61,15 +61,15 @@ def told(where: Location, frame: bytes) -> list[PacketOut]:
     return [PacketOut(where.dpid, PORT_CONTROLLER, (Output(where.port_no),), frame)]
 
 
-def test_an_unanswered_request_is_relayed_to_its_target_and_the_answer_back(world: World) -> None:
+def test_unanswered_arp_request_and_its_answer_are_relayed(world: World) -> None:
     answered(world)
-    assert asked(world) == [], "the first comes through by itself, as long as anything plain does"
-    assert answered(world) == [], "and so does its answer"
+    assert asked(world) == [], "the switches flood the first request"
+    assert answered(world) == [], "the switches forward the answer"
     world.tick(1)
     assert asked(world) == told(AT_SERVER, build_arp_request(QUESTION.sender_mac, CLIENT, SERVER))
-    assert asked(world) == [], "the same one, on another way"
+    assert asked(world) == [], "the relayed request arrives again by another path"
     assert answered(world) == told(AT_CLIENT, ANSWER)
-    assert answered(world) == [], "once"
+    assert answered(world) == [], "an answer is relayed once"
 
 
 def test_late_and_unsolicited_answers_are_not_relayed(world: World) -> None:
@@ -79,7 +79,7 @@ def test_late_and_unsolicited_answers_are_not_relayed(world: World) -> None:
     assert asked(world) != []
     world.tick(PENDING_S)
     assert answered(world) == []
-    assert asked(world) == [], "the first again"
+    assert asked(world) == [], "a request after the timeout counts as a first request"
 
 
 def test_requests_for_unknown_or_departed_hosts_are_not_relayed(world: World) -> None:
@@ -92,7 +92,7 @@ def test_requests_for_unknown_or_departed_hosts_are_not_relayed(world: World) ->
     assert asked(world) == []
 
 
-def test_questions_that_are_remembered_are_bounded(world: World) -> None:
+def test_pending_arp_requests_are_bounded(world: World) -> None:
     for number in range(MAX_PENDING + 1):
         world.do(PacketIn(*AT_CLIENT, 0, build_arp_request(QUESTION.sender_mac, CLIENT, Address(SERVER + 1 + number))))
     assert len(world.engine.forwarding.relay) == MAX_PENDING
@@ -112,10 +112,10 @@ def test_external_switches_flood_without_looping(external: World) -> None:
     wires = external.network.wires
     expected = sorted(Location(d, PortNo(p)) for d in (E1, E2, C1, C2) for p in range(1, 6) if Location(d, PortNo(p)) not in wires)
     expected.remove(AT_CLIENT)
-    assert reached == expected, "every edge port once, also in the loop"
+    assert reached == expected, "the broadcast reaches every edge port once, despite the loop"
 
 
-def test_external_switches_learn_hosts_and_send_straight(external: World) -> None:
+def test_external_switches_send_to_learned_hosts_without_flooding(external: World) -> None:
     for where, name in ((AT_CLIENT, "client"), (AT_SERVER, "server")):
         mac = parse_mac(MACS[name])
         sender = parse_address(HOSTS[name][1]).to_bytes(4, "big")
@@ -125,13 +125,13 @@ def test_external_switches_learn_hosts_and_send_straight(external: World) -> Non
     ping = syn_frame(CLIENT, SERVER, 1, 7, flags=0x10)
     assert external.network.walk(AT_CLIENT, ping) == [(AT_SERVER, ping)]
     answers = [c for c in external.delivered if c.data[12:14] == b"\x08\x06"]
-    assert len(answers) == 1 and answers[0].data[:6] == parse_mac(MACS["server"]), "the second asker is answered from what was learned"
+    assert len(answers) == 1 and answers[0].data[:6] == parse_mac(MACS["server"]), "the second request is answered from the host table"
     external.cut("edge1", "core1")
     external.tick(0.1)
-    assert external.network.walk(AT_CLIENT, ping) == [(AT_SERVER, ping)], "around the loop the other way"
+    assert external.network.walk(AT_CLIENT, ping) == [(AT_SERVER, ping)], "the other side of the loop carries the packet"
 
 
-def test_external_switches_accelerate_too(external: World) -> None:
+def test_external_switches_redirect_accelerated_connections(external: World) -> None:
     assert external.service() == "Programmed/Programmed"
     external.syn(40000)
     (session,) = external.engine.state.sessions
@@ -144,12 +144,13 @@ def test_external_switches_release_plain_syns_towards_the_host(external: World) 
     external.delivered.clear()
     external.syn(40000, dport=80)
     (out,) = [c for c in external.delivered if c.data[23:24] == b"\x06"]
-    assert PortNo(CLIENT_PORT) not in [a.port_no for a in out.actions] and len(out.actions) >= 2, "flooded while the server is unknown"
+    assert PortNo(CLIENT_PORT) not in [a.port_no for a in out.actions] and len(out.actions) >= 2, "flooded: the server is unknown"
 
 
 def among_nodes(external: str, labelled: str) -> World:
-    """One external switch, nodes for the rest. All links of the core `labelled` carry labelled paths only: `p1` and `p2` of that core, and
-    a port of each edge, by the names that the switches have for them.
+    """Return a world with one external switch; all other switches are nodes.
+
+    All links of the core `labelled` carry only labelled paths. These are ports `p1` and `p2` of the core and one port of each edge.
     """
     number = labelled.removeprefix("core")
     names = {"edge1": [f"p{number}"], "edge2": [f"p{number}"], labelled: ["p1", "p2"]}
@@ -163,8 +164,8 @@ def among_nodes(external: str, labelled: str) -> World:
     return world
 
 
-def test_a_way_for_labelled_paths_closes_no_loop() -> None:
-    """The external switch stands in the one way of plain traffic, which does not end there because there is another for labelled paths."""
+def test_links_for_labelled_paths_do_not_block_plain_traffic() -> None:
+    """The only plain path crosses the external switch. The switch must not block its ports because of the links for labelled paths."""
     world = among_nodes("core1", "core2")
     broadcast = b"\xff" * 6 + parse_mac(MACS["client"]) + b"\x08\x06" + bytes(28)
     for port, beyond in ((1, E2), (2, E1)):
@@ -172,8 +173,8 @@ def test_a_way_for_labelled_paths_closes_no_loop() -> None:
         assert Location(beyond, PORT_NORMAL) in [where for where, _ in out]
 
 
-def test_no_host_is_reached_by_a_way_for_labelled_paths() -> None:
-    """Both ways are equally long, and what is plain would be dropped on the one that comes first."""
+def test_plain_traffic_avoids_links_for_labelled_paths() -> None:
+    """Both paths have equal length, and the path listed first would drop plain traffic."""
     world = among_nodes("edge1", "core1")
     mac = parse_mac(MACS["server"])
     world.do(PacketIn(*AT_SERVER, 0, build_arp_request(mac, SERVER, CLIENT)))
@@ -185,7 +186,7 @@ def test_no_host_is_reached_by_a_way_for_labelled_paths() -> None:
 
 
 @pytest.mark.parametrize("sender", [Address(0), SERVER], ids=["probe", "announcement"])
-def test_probes_and_announcements_of_an_address_are_neither_answered_nor_relayed(sender: Address) -> None:
+def test_arp_probes_and_announcements_are_ignored(sender: Address) -> None:
     """A host that has moved announces its address: the controller's record is outdated, and an answer by it would signal a conflict (RFC
     5227, 2.1.1)."""
     for forwarding in ("Node", "Controller"):

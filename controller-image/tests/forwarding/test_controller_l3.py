@@ -1,4 +1,4 @@
-"""Sites with subnets of their own: switches answer for the gateway, hosts reach each other, silent destinations cost little."""
+"""Test routed sites: switches answer ARP for the gateway, hosts reach each other, and silent destinations cause little work."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def config() -> dict[str, Any]:
 
 
 class Sites(World):
-    """The server answers ARP unless it is silent; nothing else is there."""
+    """World in which only the server answers ARP, unless `answers` is false."""
 
     def __init__(self, made: dict[str, Any] | None = None, **more: Any) -> None:
         self.answers = True
@@ -59,7 +59,7 @@ class Sites(World):
         return self
 
     def send(self, target: int, source: int = CLIENT, flags: int = 2, at: DatapathId | None = None) -> list[tuple[int, bytes]]:
-        """A host's packet to its gateway: ports and frames as they come out, the controller's own sending included."""
+        """Send a host's packet to its gateway. Return the ports and frames that leave, including packets that the controller sends."""
         here = Location(self.west if at is None else at, PortNo(CLIENT_PORT))
         frame = GATEWAY_MAC + CLIENT_MAC + syn_frame(source, target, 40000, 80, flags=flags)[12:]
         out = self.network.walk(here, frame)
@@ -75,8 +75,7 @@ class Sites(World):
         return [(PORT_NORMAL, command.data) for command in self.delivered if command.data[12:14] == b"\x08\x00"]
 
     def ask(self, at: DatapathId, target: int) -> packets.Arp | None:
-        """Return the answer to a host's ARP request, the controller taking no part; the frame is for the host and comes from the
-        answerer."""
+        """Return the switch's answer to a host's ARP request, without the controller. Check the MAC addresses of the frame."""
         request = packets.build_arp_request(CLIENT_MAC, CLIENT, target)
         ((where, frame),) = self.network.walk(Location(at, PortNo(CLIENT_PORT)), request)
         if where.port_no == PORT_NORMAL:
@@ -94,23 +93,23 @@ def test_switches_answer_for_the_gateway_of_their_site() -> None:
         gateway = GATEWAYS[site]
         assert world.ask(at, gateway) == packets.Arp(False, GATEWAY_MAC, gateway, CLIENT)
         assert world.ask(at, GATEWAYS[other]) is None and world.ask(at, SERVER) is None
-    assert not [c for c in world.delivered if packets.parse_arp(c.data) is not None], "the controller does not answer, too"
+    assert not [c for c in world.delivered if packets.parse_arp(c.data) is not None], "the controller sends no second answer"
 
 
-def test_a_first_packet_finds_its_host_and_the_next_need_no_controller() -> None:
+def test_first_packet_resolves_its_host_and_later_packets_bypass_the_controller() -> None:
     world = Sites().up()
     assert world.send(SERVER) == []
     world.tick(0.3)
     ((port, frame),) = world.sent()
-    assert port == PORT_NORMAL and frame[:6] == GATEWAY_MAC, "rewritten by the actions that go with it"
+    assert port == PORT_NORMAL and frame[:6] == GATEWAY_MAC, "the actions of the packet-out rewrite it"
     for flags in (2, 0x10):
         ((port, frame),) = world.send(SERVER, flags=flags)
         assert (port, frame[:12], frame[22]) == (PORT_NORMAL, SERVER_MAC + CLIENT_MAC, 63)
 
 
 @pytest.mark.parametrize("answers", [True, False])
-def test_what_leads_to_hosts_behind_a_switch_that_is_away_stays_until_they_have_been_asked(answers: bool) -> None:
-    """It forwards, whether it has a controller or not."""
+def test_routes_to_hosts_behind_a_disconnected_switch_stay_until_checked(answers: bool) -> None:
+    """The disconnected switch keeps forwarding."""
     world = Sites().up()
     world.send(SERVER)
     world.tick(0.3)
@@ -126,11 +125,11 @@ def test_what_leads_to_hosts_behind_a_switch_that_is_away_stays_until_they_have_
     assert not world.engine.routing._presumed
 
 
-def test_a_silent_host_is_asked_for_and_its_packets_are_dropped_meanwhile() -> None:
+def test_packets_to_a_silent_host_are_dropped_between_arp_requests() -> None:
     world = Sites().up()
     assert world.send(SILENT) == []
     asked = world.asked
-    assert asked >= 1 and world.send(SILENT) == [], "an entry drops what follows"
+    assert asked >= 1 and world.send(SILENT) == [], "an entry drops further packets"
     assert world.asked == asked
     world.now += l3.QUIET_S + 0.1
     world.network.expire(world.now)
@@ -153,7 +152,7 @@ def test_held_packets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(world.engine.routing._wanted) == 3
 
 
-def test_while_the_controller_is_dead_known_hosts_go_on() -> None:
+def test_known_hosts_stay_reachable_while_the_controller_is_dead() -> None:
     world = Sites().up()
     world.send(SERVER)
     world.tick(0.3)
@@ -161,11 +160,11 @@ def test_while_the_controller_is_dead_known_hosts_go_on() -> None:
     assert [port for port, _ in world.send(SERVER, flags=0x10)] == [PORT_NORMAL]
     here = Location(world.west, PortNo(CLIENT_PORT))
     ((where, frame),) = world.network.walk(here, GATEWAY_MAC + CLIENT_MAC + syn_frame(CLIENT, SILENT, 1, 2)[12:])
-    assert (where.port_no, frame[:6]) == (PORT_NORMAL, GATEWAY_MAC), "nobody has that address"
+    assert (where.port_no, frame[:6]) == (PORT_NORMAL, GATEWAY_MAC), "no host has that address"
 
 
 def successor(world: Sites, answers: bool = True) -> Sites:
-    """Another controller takes the place of the first, which is heard of no more."""
+    """Return a controller that replaces the first controller after a crash."""
     again = Sites(network=world.network, epoch=2, now=world.now + 3)
     again.answers = answers
     again.connect()
@@ -173,12 +172,12 @@ def successor(world: Sites, answers: bool = True) -> Sites:
 
 
 def onward(world: Sites) -> list[bytes]:
-    """The MAC addresses that routes at the western switch lead to."""
+    """Return the destination MAC addresses of the routes at the western switch."""
     found = [e for e in world.network.entries(world.west) if e.priority == pipeline.PRIORITY_ROUTE]
     return [a.mac for e in found for a in e.actions if isinstance(a, SetEthDst)]
 
 
-def test_a_controller_that_comes_after_keeps_the_routes_and_asks_their_hosts() -> None:
+def test_successor_keeps_routes_and_checks_their_hosts() -> None:
     world = Sites().up()
     world.send(SERVER)
     world.tick(0.3)
@@ -191,7 +190,7 @@ def test_a_controller_that_comes_after_keeps_the_routes_and_asks_their_hosts() -
     assert [port for port, _ in again.send(SERVER, flags=0x10)] == [PORT_NORMAL]
 
 
-def test_a_route_whose_host_is_silent_goes() -> None:
+def test_successor_removes_the_route_of_a_silent_host() -> None:
     world = Sites().up()
     world.send(SERVER)
     world.tick(0.3)
@@ -203,7 +202,7 @@ def test_a_route_whose_host_is_silent_goes() -> None:
     assert not again.engine.routing._presumed
 
 
-def test_unparseable_entries_of_another_version_are_not_written_again() -> None:
+def test_entries_with_unknown_actions_are_not_rewritten() -> None:
     world = Sites().up()
     world.send(SERVER)
     world.tick(0.3)
@@ -216,7 +215,7 @@ def test_unparseable_entries_of_another_version_are_not_written_again() -> None:
     assert onward(again) == [SERVER_MAC]
 
 
-def test_a_host_behind_a_switch_that_is_not_there_yet_is_not_taken_for_silent() -> None:
+def test_host_behind_a_missing_switch_does_not_count_as_silent() -> None:
     world = Sites().up()
     world.send(SERVER)
     world.tick(0.3)
@@ -249,7 +248,7 @@ def test_many_routes_are_confirmed_a_few_at_a_time() -> None:
     assert onward(again) == []
 
 
-def test_a_host_with_a_new_card_is_followed() -> None:
+def test_changed_mac_address_of_a_host_updates_its_route() -> None:
     world = Sites().up()
     world.send(SERVER)
     world.tick(0.3)
@@ -282,7 +281,7 @@ def test_any_bytes_for_the_gateway_are_no_bug(idle: Sites, data: bytes) -> None:
 
 
 @given(st.binary(max_size=60), st.booleans())
-def test_an_unfinished_udp_checksum_is_finished_and_a_right_one_kept(payload: bytes, unfinished: bool) -> None:
+def test_partial_udp_checksum_is_completed_and_a_complete_one_kept(payload: bytes, unfinished: bool) -> None:
     udp = struct.pack("!HHHH", 1000, 2000, 8 + len(payload), 0) + payload
     pseudo = struct.pack("!IIHH", CLIENT, SERVER, UDP, len(udp))
     right = ~total(pseudo + udp) & 0xFFFF

@@ -1,4 +1,4 @@
-"""External switches that lose their controller connection keep forwarding, and must be neither cut off nor part of a loop."""
+"""Test external switches without a controller connection: they keep forwarding, stay reachable and close no loop."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def external() -> World:
 
 
 def flooded(world: World) -> list[Location]:
-    """Return the places where a broadcast of the client comes out."""
+    """Return the ports by which a broadcast of the client leaves."""
     broadcast = b"\xff" * 6 + parse_mac(MACS["client"]) + b"\x08\x06" + bytes(28)
     return sorted(where for where, _ in world.network.walk(AT_CLIENT, broadcast) if where.port_no != PORT_CONTROLLER)
 
 
 @pytest.mark.parametrize("lost", SWITCHES)
-def test_a_switch_whose_connection_is_lost_floods_on_and_closes_no_loop(external: World, lost: str) -> None:
+def test_disconnected_switch_keeps_flooding_and_closes_no_loop(external: World, lost: str) -> None:
     before = flooded(external)
     external.disconnect(lost)
     external.tick(0.1)
@@ -41,13 +41,13 @@ def test_a_switch_whose_connection_is_lost_floods_on_and_closes_no_loop(external
     assert flooded(external) == before
     external.connect([lost])
     for _ in range(40):
-        assert flooded(external) == before, "nothing is interrupted when it is back"
+        assert flooded(external) == before, "reconnecting interrupts no traffic"
         external.tick(0.1)
     assert len(external.engine.state.topology.links()) == 4
 
 
 @pytest.mark.parametrize("silent", SWITCHES)
-def test_a_switch_that_says_nothing_floods_on_and_closes_no_loop(external: World, silent: str) -> None:
+def test_silent_switch_keeps_flooding_and_closes_no_loop(external: World, silent: str) -> None:
     before = flooded(external)
     external.wedged.add(DatapathId(SWITCHES[silent]))
     external.tick(10)
@@ -62,12 +62,12 @@ def test_a_switch_that_says_nothing_floods_on_and_closes_no_loop(external: World
 
 
 @pytest.mark.parametrize("lost", ["core1", "core2"])
-def test_another_way_is_taken_where_the_port_to_a_lost_switch_goes_down(external: World, lost: str) -> None:
+def test_traffic_moves_to_the_other_core_when_ports_to_a_lost_switch_fail(external: World, lost: str) -> None:
     external.disconnect(lost)
     external.cut("edge1", lost)
     external.cut("edge2", lost)
     external.tick(0.1)
-    assert [where for where in flooded(external) if where.dpid == E2], "around the other way"
+    assert [where for where in flooded(external) if where.dpid == E2], "the other core carries the broadcast"
     external.cut("edge1", lost, up=True)
     external.cut("edge2", lost, up=True)
     external.tick(5)
@@ -78,13 +78,13 @@ def test_another_way_is_taken_where_the_port_to_a_lost_switch_goes_down(external
 
 
 def once(world: World) -> None:
-    """A broadcast comes out of each port once at most, and does not go round."""
+    """Assert that a broadcast leaves each port at most once and does not loop."""
     reached = [where for where in flooded(world) if where.port_no != PORT_NORMAL]
     assert len(reached) == len(set(reached))
 
 
 @pytest.mark.parametrize("silence", [1, 10])
-def test_a_port_that_flaps_in_front_of_a_silent_switch_is_no_port_of_a_host(external: World, silence: int) -> None:
+def test_flapping_port_to_a_silent_switch_does_not_become_an_edge_port(external: World, silence: int) -> None:
     external.wedged.add(C1)
     external.tick(silence)
     external.cut("edge1", "core1")
@@ -96,7 +96,7 @@ def test_a_port_that_flaps_in_front_of_a_silent_switch_is_no_port_of_a_host(exte
 
 
 @pytest.mark.parametrize("lost", ["core1", "core2"])
-def test_a_connection_may_be_lost_after_the_ports_that_lead_to_its_switch(external: World, lost: str) -> None:
+def test_switch_that_disconnects_after_its_neighbours_ports_closes_no_loop(external: World, lost: str) -> None:
     for edge in ("edge1", "edge2"):
         for dpid, port in external.network.cut(SWITCHES[edge], SWITCHES[lost], False):
             if dpid != SWITCHES[lost]:
@@ -109,7 +109,7 @@ def test_a_connection_may_be_lost_after_the_ports_that_lead_to_its_switch(extern
     once(external)
 
 
-def test_a_port_that_was_down_when_its_switch_was_told_last_takes_nothing(external: World) -> None:
+def test_port_that_was_down_at_the_last_update_carries_no_broadcasts(external: World) -> None:
     external.cut("edge1", "core1")
     external.tick(1)
     external.disconnect("core1")
@@ -118,7 +118,7 @@ def test_a_port_that_was_down_when_its_switch_was_told_last_takes_nothing(extern
     once(external)
 
 
-def test_a_switch_that_is_claimed_while_it_is_connected_closes_no_loop(external: World) -> None:
+def test_switch_claimed_while_connected_closes_no_loop(external: World) -> None:
     everything = document(forwarding="Controller")
     fewer = {**everything, "sites": [site for site in everything["sites"] if site["datapaths"][0]["name"] != "core1"]}
     for config in (fewer, everything):
@@ -129,7 +129,7 @@ def test_a_switch_that_is_claimed_while_it_is_connected_closes_no_loop(external:
     assert len(external.engine.state.topology.links()) == 4
 
 
-def test_a_lost_switch_that_is_no_longer_configured_is_forgotten(external: World) -> None:
+def test_disconnected_switch_is_forgotten_when_unconfigured(external: World) -> None:
     external.disconnect("core1")
     assert external.engine.state.topology.is_inter_switch(Location(E1, PortNo(1)))
     config = document(forwarding="Controller")
@@ -139,7 +139,7 @@ def test_a_lost_switch_that_is_no_longer_configured_is_forgotten(external: World
     assert external.engine.state.away == {}
 
 
-def test_a_port_that_is_another_one_when_its_switch_is_back_is_new(external: World) -> None:
+def test_changed_port_of_a_reconnecting_switch_counts_as_new(external: World) -> None:
     external.disconnect("core1")
     changed = structs.replace(fake_port(1, up=True), mac=parse_mac("02:00:00:00:00:ff"))
     external.do(DatapathUp(C1, (changed, fake_port(2, up=False), *(fake_port(n, up=True) for n in range(3, 6)))))
@@ -147,7 +147,7 @@ def test_a_port_that_is_another_one_when_its_switch_is_back_is_new(external: Wor
     assert settled == [3, 4, 5]
 
 
-def test_a_switch_that_is_back_keeps_what_it_floods(external: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reconnecting_switch_keeps_its_flood_entries(external: World, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
     apply = external.network.apply
 
@@ -158,7 +158,7 @@ def test_a_switch_that_is_back_keeps_what_it_floods(external: World, monkeypatch
     monkeypatch.setattr(external.network, "apply", noted)
     for name in SWITCHES:
         external.disconnect(name)
-        external.connect([name])  # before anything else is computed
+        external.connect([name])  # before the next tick
         external.disconnect(name)
         external.tick(0.1)
         external.connect([name])
@@ -167,7 +167,7 @@ def test_a_switch_that_is_back_keeps_what_it_floods(external: World, monkeypatch
 
 
 class Outages(RuleBasedStateMachine):
-    """Connections and wires of a ring of external switches come and go; a broadcast must never go round."""
+    """Drive a ring of external switches through random losses of connections and wires. A broadcast must never loop."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -194,7 +194,7 @@ class Outages(RuleBasedStateMachine):
         if wire not in self.cut:
             self.cut.add(wire)
             self.world.cut(*wire)
-            self.world.tick(0.05)  # no carrier is back sooner
+            self.world.tick(0.05)  # minimum time until the carrier returns
 
     @rule()
     def mend_wires(self) -> None:

@@ -1,6 +1,6 @@
-"""Frames with a VLAN tag are not ours: they match entries that forward plainly and nothing else, whatever a site does with untagged ones.
+"""Test that SOS ignores VLAN-tagged frames. They match only entries that forward, in every mode of a site.
 
-`controller_fake` asserts for every entry of every test that no entry which does more than forward matches them.
+`controller_fake` asserts in every test that all other entries match only untagged frames.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def tagged(frame: bytes, vlan: int, tpid: bytes = b"\x81\x00") -> bytes:
 
 @pytest.fixture(scope="module", params=[*MODES, "balance", "turns"])
 def running(request: pytest.FixtureRequest) -> World:
-    """A site that works in each mode, with connections begun. What a host of it sends that is not tagged does not go on plainly."""
+    """Return a running site in each mode, with open connections. Check that its hosts' untagged frames are not forwarded plainly."""
     if request.param in ("balance", "turns"):
         home = Home(balanced("Controller" if request.param == "balance" else "Switch"))
         home.up()
@@ -75,7 +75,7 @@ macs = st.sampled_from([*map(parse_mac, MACS.values()), GATEWAY_MAC, path_mac(0,
     hosts, hosts, st.integers(40_000, 40_020), st.sampled_from([80, 5001, 9875, 10_000]), st.sampled_from([2, 0x10, 0x12, 0x11]),
     macs, macs, st.integers(1, 0xFFFF), st.sampled_from([E1, E2]), st.booleans(), st.sampled_from([b"\x08\x00", b"\x08\x06", b"\x88\xcc"]),
 )  # fmt: skip
-def test_a_tagged_frame_is_forwarded_plainly_in_every_mode(
+def test_tagged_frame_is_forwarded_plainly_in_every_mode(
     running: World, source: int, target: int, sport: int, dport: int, flags: int, from_mac: MacAddress, to_mac: MacAddress,
     tci: int, dpid: int, swapped: bool, ethertype: bytes,
 ) -> None:  # fmt: skip
@@ -91,7 +91,7 @@ def test_a_checksum_is_completed_behind_vlan_tags(tci: int, tpid: bytes, tags: i
     frame = syn_frame(CLIENT, SERVER, 40_000, 80)
     frame = frame[:16] + struct.pack("!H", 40 + len(payload)) + frame[18:] + payload
     pseudo = frame[26:34] + struct.pack("!HH", 6, 20 + len(payload))
-    partial = 0xFFFF - checksum(pseudo)  # what a kernel leaves to the network card
+    partial = 0xFFFF - checksum(pseudo)  # partial checksum that a kernel leaves to the network card
     frame = frame[:50] + partial.to_bytes(2, "big") + frame[52:]
     whole, expected = frame, packets.complete_checksum(frame)
     assert checksum(pseudo + expected[34:]) == 0
@@ -101,7 +101,7 @@ def test_a_checksum_is_completed_behind_vlan_tags(tci: int, tpid: bytes, tags: i
 
 
 @given(st.binary(max_size=80), st.integers(0, 3))
-def test_frames_of_other_kinds_stay_as_they_are(rest: bytes, tags: int) -> None:
+def test_frames_of_other_protocols_are_not_changed(rest: bytes, tags: int) -> None:
     frame = bytes(12) + b"\x81\x00\x00\x07" * tags + b"\x86\xdd" + rest
     assert packets.complete_checksum(frame) == frame
     assert packets.parse_syn(frame) is packets.parse_arp(frame) is packets.parse_udp(frame) is packets.parse_segment(frame) is None

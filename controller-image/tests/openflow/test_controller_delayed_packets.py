@@ -1,4 +1,4 @@
-"""Order of output: each delayed packet leaves after its own delay, and messages to a switch leave in the order they were queued."""
+"""Test the order of output: each delayed packet leaves after its own delay, and messages to a switch leave in the order of queueing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DPID = DatapathId(1)
 
 
 class Wire:
-    """A connection that writes down what it is given."""
+    """Connection that records its messages."""
 
     def __init__(self) -> None:
         self.dpid = DPID
@@ -43,7 +43,7 @@ def _controller() -> tuple[Controller, Wire]:
     return controller, wire
 
 
-def test_a_packet_with_less_to_wait_overtakes_one_that_was_kept_before() -> None:
+def test_packet_with_a_shorter_delay_overtakes_an_earlier_packet() -> None:
     controller, wire = _controller()
     for command in (late(b"c", 0.3), late(b"a", 0.05), late(b"b", 0.1), late(b"d", 0.4)):
         controller.carry_out([command])
@@ -54,7 +54,7 @@ def test_a_packet_with_less_to_wait_overtakes_one_that_was_kept_before() -> None
     assert not controller._delayed and controller._delay_timer is None
 
 
-def test_what_waits_for_a_connection_that_is_gone_is_dropped() -> None:
+def test_delayed_packets_of_a_lost_connection_are_dropped() -> None:
     controller, wire = _controller()
     controller.carry_out([late(b"a", 0.02)])
     controller._connections[DPID] = SimpleNamespace(kick=lambda: None)  # type: ignore[assignment]
@@ -63,7 +63,7 @@ def test_what_waits_for_a_connection_that_is_gone_is_dropped() -> None:
     assert not wire.sent and not wire.queued
 
 
-def test_what_follows_from_a_connection_that_breaks_while_it_is_written_to_overtakes_nothing() -> None:
+def test_commands_caused_by_a_broken_connection_do_not_overtake_older_commands() -> None:
     controller, first = _controller()
     second, other = Wire(), DatapathId(2)
     controller._connections[other] = second  # type: ignore[assignment]
@@ -88,6 +88,6 @@ def test_graceful_shutdown_finishes_set_ups_and_delayed_sends_within_a_bound() -
         if waits:
             controller.carry_out([late(b"a", 0.05)])
         controller.leave(0.2)
-        assert still_opening == [opening_s == 1e9], "its time is over before everybody has been served"
+        assert still_opening == [opening_s == 1e9], "shutdown ends before all set-ups are complete"
         assert controller.engine.setup._leaving
         assert wire.sent == [b"a"] * waits

@@ -1,4 +1,4 @@
-"""Open vSwitch's learn actions on the wire: compared with Open vSwitch's own output, and encoded and decoded."""
+"""Compare encoded learn actions with Open vSwitch's own output, and test that decoding inverts encoding."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ffff00b8 00002320 002d 1d10 0000 b414 534f010200010001 0000 00 00 003c 0000 0000
     2020 c0000202 00001004 0000   0010 00001402 0000 00001202 0000   0010 00001202 0000 00001402 0000
     2830 02534f530002 00000406 0000   2830 020000000011 00000206 0000   2820 0a00000b 00001004 0000   1010 00000002 0000 0000
 """
-"""Open vSwitch 3.1 gave these back in OpenFlow 1.3 for entries that ovs-ofctl(8) had put in as text (ovs-actions(7))."""
+"""Dumps by Open vSwitch 3.1 in OpenFlow 1.3, for entries that ovs-ofctl(8) had added from text (ovs-actions(7))."""
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ ffff00b8 00002320 002d 1d10 0000 b414 534f010200010001 0000 00 00 003c 0000 0000
     ],
     ids=["take", "give", "remember", "answers"],
 )
-def test_they_are_written_as_open_vswitch_says_them(action: Action, said: str) -> None:
+def test_learn_actions_are_encoded_as_by_open_vswitch(action: Action, said: str) -> None:
     assert ofp.encode_actions((action,)) == bytes.fromhex(said)
     assert ofp._parse_instructions(ofp.encode_instructions((action,))) == (action,)
 
@@ -64,12 +64,12 @@ turn_actions = st.one_of(
 
 
 @given(turn_actions, st.lists(st.builds(Output, st.integers(1, 0xFEFF)), max_size=2))
-def test_they_come_back_with_what_follows(action: Action, others: list[Output]) -> None:
+def test_learn_actions_and_following_actions_survive_a_round_trip(action: Action, others: list[Output]) -> None:
     assert ofp._parse_instructions(ofp.encode_instructions((action, *others))) == (action, *others)
 
 
 @given(turn_actions, st.data())
-def test_what_is_not_quite_one_of_them_is_another_or_none(action: Action, data: st.DataObject) -> None:
+def test_corrupted_learn_action_decodes_differently_or_fails(action: Action, data: st.DataObject) -> None:
     encoded = bytearray(ofp.encode_instructions((action,)))
     encoded[data.draw(st.integers(8, len(encoded) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     try:
@@ -83,7 +83,7 @@ def test_what_is_not_quite_one_of_them_is_another_or_none(action: Action, data: 
 
 
 @given(turn_actions, st.integers(0, 200))
-def test_what_is_cut_short_is_none_of_them(action: Action, length: int) -> None:
+def test_truncated_learn_action_is_not_decoded(action: Action, length: int) -> None:
     encoded = ofp.encode_actions((action,))
     if length < len(encoded):
         body = encoded[:length]

@@ -1,4 +1,4 @@
-"""Our OpenFlow against Ryu's own encoder, and input from hostile switches."""
+"""Compare the controller's OpenFlow encoder with Ryu's, and test input from hostile switches."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from sos_controller.core.types import (
 )
 from sos_controller.openflow import framework, ofp, oxm, rewrite
 
-assert framework.eventlet  # Ryu is importable only after it
+assert framework.eventlet  # Ryu can be imported only after eventlet
 from ryu.lib import type_desc  # noqa: E402
 from ryu.ofproto import ofproto_protocol, ofproto_v1_3, ofproto_v1_3_parser  # noqa: E402
 
@@ -147,12 +147,12 @@ def _ryu_flow_mod(entry: FlowEntry, command: int) -> bytes:
 
 
 @given(entries, st.sampled_from([ofp.ADD, ofp.DELETE_STRICT]))
-def test_flow_mods_are_what_ryu_would_send(entry: FlowEntry, command: int) -> None:
+def test_flow_mods_equal_those_of_ryu(entry: FlowEntry, command: int) -> None:
     assert ofp.flow_mod(entry, command, 77) == _ryu_flow_mod(entry, command)
 
 
 @given(ports, ports, macs)
-def test_a_failover_group_is_what_ryu_would_send(group_id: int, port: int, mac: bytes) -> None:
+def test_failover_group_equals_that_of_ryu(group_id: int, port: int, mac: bytes) -> None:
     parser, datapath, none = ofproto_v1_3_parser, _Datapath(), 0xFFFFFFFF
 
     def bucket(watch_port: int, watch_group: int, *actions: object) -> object:
@@ -178,8 +178,8 @@ def test_a_failover_group_is_what_ryu_would_send(group_id: int, port: int, mac: 
 
 
 @given(ports, plain_actions.filter(bool), st.binary(max_size=100))  # Ryu overwrites the data of a packet-out without actions
-def test_packet_outs_are_what_ryu_would_send(in_port: int, actions: list, data: bytes) -> None:
-    assume(not any(isinstance(a, ToGroup) for a in actions))  # only entries lead to groups
+def test_packet_outs_equal_those_of_ryu(in_port: int, actions: list, data: bytes) -> None:
+    assume(not any(isinstance(a, ToGroup) for a in actions))  # packet-outs never name groups
     parser = ofproto_v1_3_parser
     theirs = [
         parser.OFPActionOutput(a.port_no, 0xFFFF)
@@ -193,7 +193,7 @@ def test_packet_outs_are_what_ryu_would_send(in_port: int, actions: list, data: 
     assert ofp.packet_out(in_port, tuple(actions), data) == bytes(message.buf)
 
 
-def test_requests_are_what_ryu_would_send() -> None:
+def test_requests_equal_those_of_ryu() -> None:
     parser, datapath = ofproto_v1_3_parser, _Datapath()
     stats = parser.OFPFlowStatsRequest(datapath, 0, 0xFF, 0xFFFFFFFF, 0xFFFFFFFF, 0x534F0101 << 32, 0xFFFFFFFF << 32, parser.OFPMatch())
     for ours, theirs in (
@@ -239,7 +239,7 @@ rewriting = st.lists(
 
 
 @given(rewriting)
-def test_rewriting_actions_are_those_of_ryu_and_come_back(actions: list) -> None:
+def test_rewriting_actions_equal_those_of_ryu_and_survive_a_round_trip(actions: list) -> None:
     bodies = []
     for action in actions:
         buffer = bytearray()
@@ -254,7 +254,7 @@ def test_rewriting_actions_are_those_of_ryu_and_come_back(actions: list) -> None
 
 
 @pytest.mark.parametrize("field", [{"arp_op": 2}, {"arp_sender": (10, 0xFFFFFFFF)}, {"arp_target": (8, 0xFFFFFFF8)}])
-def test_what_a_switch_says_of_arp_comes_back_whatever_its_ethertype(field: dict) -> None:
+def test_arp_fields_survive_a_round_trip_with_any_ethertype(field: dict) -> None:
     match = Match(eth_type=0x0800, **field)
     encoded = oxm.encode_match(match)
     assert oxm.decode_match(encoded[4 : int.from_bytes(encoded[2:4], "big")]) == match
@@ -270,7 +270,7 @@ def _serialized(theirs: list) -> bytes:
 
 
 @given(macs, rewriting)
-def test_the_answer_to_an_arp_request_is_that_of_ryu_and_comes_back(mac: MacAddress, others: list) -> None:
+def test_arp_answer_equals_that_of_ryu_and_survives_a_round_trip(mac: MacAddress, others: list) -> None:
     parser = ofproto_v1_3_parser
     moves = [("eth_src_nxm", "eth_dst_nxm", 48), ("arp_sha_nxm", "arp_tha_nxm", 48)]
     moves += [("arp_tpa_nxm", "reg0", 32), ("arp_spa_nxm", "arp_tpa_nxm", 32), ("reg0", "arp_spa_nxm", 32)]
@@ -283,7 +283,7 @@ def test_the_answer_to_an_arp_request_is_that_of_ryu_and_comes_back(mac: MacAddr
 
 
 @pytest.mark.parametrize(("ports", "fields"), [("source", ["tcp_src"]), ("target", ["tcp_dst"]), ("both", ["tcp_src", "tcp_dst"])])
-def test_telling_connections_apart_is_written_as_ryu_writes_it_and_comes_back(
+def test_tell_apart_equals_ryus_encoding_and_survives_a_round_trip(
     ports: Literal["source", "target", "both"], fields: list[str]
 ) -> None:
     parser = ofproto_v1_3_parser
@@ -295,7 +295,7 @@ def test_telling_connections_apart_is_written_as_ryu_writes_it_and_comes_back(
 
 
 @given(st.lists(st.tuples(st.integers(1, 100), st.integers(1, 65279), rewriting), max_size=5), st.integers(1, 2**32 - 256))
-def test_groups_are_those_of_ryu_added_and_then_made_so(buckets: list, number: int) -> None:
+def test_groups_equal_those_of_ryu_as_add_and_modify(buckets: list, number: int) -> None:
     parser, expected = ofproto_v1_3_parser, []
     for command, xid in ((rewrite.GROUP_ADD, rewrite.UNHEARD), (rewrite.GROUP_MODIFY, 0)):
         theirs = [parser.OFPBucket(w, port, 0xFFFFFFFF, [_ryu_action(a) for a in actions]) for w, port, actions in buckets]
@@ -316,7 +316,7 @@ def test_groups_are_deleted_by_id() -> None:
 
 
 @given(st.binary(max_size=120))
-def test_a_told_end_is_a_cookie_and_a_match_or_a_wire_error(data: bytes) -> None:
+def test_flow_removed_yields_cookie_and_match_or_a_wire_error(data: bytes) -> None:
     try:
         assert ofp.parse_flow_removed(data)[0] == int.from_bytes(data[8:16], "big")
     except ofp.WireError:
@@ -325,13 +325,13 @@ def test_a_told_end_is_a_cookie_and_a_match_or_a_wire_error(data: bytes) -> None
 
 
 @given(entries)
-def test_a_told_end_says_whose_it_was(entry: FlowEntry) -> None:
+def test_flow_removed_identifies_its_entry(entry: FlowEntry) -> None:
     head = bytes(8) + entry.cookie.to_bytes(8, "big") + bytes(32)
     assert ofp.parse_flow_removed(head + oxm.encode_match(entry.match)) == (entry.cookie, entry.match)
 
 
 @given(entries)
-def test_flow_stats_come_back_as_the_entries_they_are(entry: FlowEntry) -> None:
+def test_flow_stats_decode_to_their_entries(entry: FlowEntry) -> None:
     rest = oxm.encode_match(entry.match) + ofp.encode_instructions(entry.actions)
     fixed = struct.pack(
         "!HBxIIHHHH4xQQQ", 48 + len(rest), entry.table, 1, 2, entry.priority, entry.idle_timeout, entry.hard_timeout, 0, entry.cookie, 3, 4
@@ -339,7 +339,7 @@ def test_flow_stats_come_back_as_the_entries_they_are(entry: FlowEntry) -> None:
     assert ofp.parse_flow_stats((fixed + rest) * 2) == [entry, entry]
 
 
-def test_tcp_flags_are_written_as_open_vswitch_shows_them() -> None:
+def test_tcp_flags_are_encoded_as_by_open_vswitch() -> None:
     match = Match(eth_type=0x0800, ipv4_src=(0x0A00000B, 0xFFFFFFFF), ip_proto=6, tcp_flags=(0, 2))
     shown = bytes.fromhex("80000a02080080000c02000080001401068000" + "1604" + "0a00000b" + "ffff55084f4e460000000002")
     assert oxm.encode_match(match)[4 : 4 + len(shown)] == shown and oxm.decode_match(shown) == match
@@ -347,7 +347,7 @@ def test_tcp_flags_are_written_as_open_vswitch_shows_them() -> None:
         assert oxm.decode_match(broken).raw == broken
 
 
-def test_entries_that_we_never_write_are_kept_as_raw_bytes() -> None:
+def test_unknown_matches_are_kept_as_raw_bytes() -> None:
     for vlan in map(bytes.fromhex, ("80000c021005", "80000c021000", "80000d0410001000")):
         match = oxm.decode_match(vlan)
         assert match.raw == vlan and oxm.encode_match(match)[4 : 4 + len(vlan)] == vlan
@@ -357,21 +357,21 @@ TRANSPORT_FIELDS = ("80001a020050", "80001b0405780fff", "80001c020050", "8000200
 
 
 @pytest.mark.parametrize("field", TRANSPORT_FIELDS)
-def test_a_field_of_a_transport_without_its_protocol_is_kept_as_raw_bytes(field: str) -> None:
-    """Its prerequisite is missing (OpenFlow 1.3.5, 7.2.3.8): written from fields, the entry would lose the field."""
+def test_transport_field_without_its_protocol_is_kept_as_raw_bytes(field: str) -> None:
+    """The field lacks its prerequisite (OpenFlow 1.3.5, 7.2.3.8). An entry re-encoded from parsed fields would lose this field."""
     shown = bytes.fromhex("80000a020800" + "80000c020000" + field)
     match = oxm.decode_match(shown)
     assert match.raw == shown and oxm.encode_match(match)[4 : 4 + len(shown)] == shown
 
 
-def test_an_entry_without_a_vlan_is_not_one_of_untagged_frames() -> None:
-    """As earlier versions left them on switches: they differ, so that they are replaced."""
+def test_match_without_a_vlan_field_differs_from_untagged() -> None:
+    """Earlier versions left such entries on switches. They must compare as different, so that the controller replaces them."""
     ip, untagged = bytes.fromhex("80000a020800"), bytes.fromhex("80000c020000")
     assert oxm.decode_match(ip) == Match(eth_type=0x0800, any_vlan=True) != oxm.decode_match(ip + untagged) == Match(eth_type=0x0800)
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_from_a_switch_are_parsed_or_refused_in_time(data: bytes) -> None:
+def test_any_bytes_from_a_switch_are_parsed_or_refused(data: bytes) -> None:
     for parse in (ofp.parse_packet_in, ofp.parse_flow_stats, ofp.parse_ports, ofp.parse_port_status, ofp.parse_error, ofp.check_hello):
         try:
             parse(data)
@@ -379,7 +379,7 @@ def test_any_bytes_from_a_switch_are_parsed_or_refused_in_time(data: bytes) -> N
             assert str(error)
 
 
-def test_zero_lengths_from_a_switch_end_the_connection_instead_of_hanging() -> None:
+def test_zero_lengths_from_a_switch_raise_an_error_instead_of_hanging() -> None:
     hello = struct.pack("!BBHI", 4, 0, 12, 1) + struct.pack("!HH", 1, 0)
     stats = struct.pack("!HBxIIHHHH4xQQQ", 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0) + struct.pack("!HH4x", 1, 4)
     instructions = (
@@ -402,7 +402,7 @@ def test_zero_lengths_from_a_switch_end_the_connection_instead_of_hanging() -> N
         (struct.pack("!BBHIHH", 4, 0, 1_008, 1, 1, 1_000) + b"\xff" * 996, False),
     ],
 )
-def test_hellos_that_offer_our_version_are_taken(hello: bytes, well: bool) -> None:
+def test_hellos_that_offer_our_version_are_accepted(hello: bytes, well: bool) -> None:
     if well:
         ofp.check_hello(hello)
         return
@@ -410,7 +410,7 @@ def test_hellos_that_offer_our_version_are_taken(hello: bytes, well: bool) -> No
         ofp.check_hello(hello)
 
 
-def test_packet_in_is_sliced() -> None:
+def test_packet_in_yields_cookie_port_and_frame() -> None:
     assert ofp.parse_packet_in(packet_in(0x1234, 7, b"frame")) == (0x1234, 7, b"frame")
 
 
@@ -424,7 +424,7 @@ messages = st.tuples(
 
 
 @given(st.lists(messages, max_size=12), st.binary(min_size=1, max_size=9), st.data())
-def test_a_stream_is_taken_apart_alike_wherever_it_is_cut(said: list, nonsense: bytes, data: st.DataObject) -> None:
+def test_stream_splits_into_the_same_messages_at_any_cut(said: list, nonsense: bytes, data: st.DataObject) -> None:
     stream = b"".join(whole(*message) for message in said)
     expected = [token if kind == ofp.BARRIER_REPLY else whole(kind, token, body) for kind, token, body in said]
     cut = data.draw(st.integers(0, len(stream)))
@@ -432,8 +432,8 @@ def test_a_stream_is_taken_apart_alike_wherever_it_is_cut(said: list, nonsense: 
     second, rest, also = ofp.split(stream[at:])
     found = [one for part in (*first, *second) for one in (part if isinstance(part, tuple) else [part])]
     assert found == expected and (sound, also, at + rest) == (True, True, len(stream))
-    # a message with a length that none can have, behind the good ones
+    # a message with an invalid length after the valid messages
     parts, at, sound = ofp.split(stream + struct.pack("!BBHI", ofp.VERSION, 10, len(nonsense) % 8, 0) + nonsense)
     assert (len(stream), False) == (at, sound)
     assert [one for part in parts for one in (part if isinstance(part, tuple) else [part])] == expected
-    assert not any(isinstance(one, tuple) and isinstance(other, tuple) for one, other in pairwise(parts)), "barriers in a row are one part"
+    assert not any(isinstance(one, tuple) and isinstance(other, tuple) for one, other in pairwise(parts)), "barriers in a row form one part"

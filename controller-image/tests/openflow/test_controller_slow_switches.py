@@ -1,4 +1,7 @@
-"""A switch that reports its entries slowly is heard to the end; a switch that was sent half of a command has to reconnect."""
+"""Test slow reports and failed commands.
+
+The controller waits until a slow switch has reported all entries. After a partly sent command, the switch has to reconnect.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ DPID = DatapathId(1)
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Controller, SwitchConnection, socket.socket]]:
-    from ryu.base import app_manager  # the framework has to be there first
+    from ryu.base import app_manager  # importable only after the framework
 
     monkeypatch.setitem(app_manager.SERVICE_BRICKS, "ofp_event", SimpleNamespace(send_event_to_observers=lambda *_: None))
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -44,7 +47,7 @@ def part(xid: int, more: bool) -> bytes:
 
 
 def requests(controller: Controller, theirs: socket.socket) -> list[int]:
-    """Transaction ids of what is asked when the engine wants entries."""
+    """Return the transaction ids of requests that the engine's ReadEntries causes."""
     controller.carry_out([ReadEntries(DPID, 0, 0)])
     controller.flush()
     try:
@@ -54,7 +57,7 @@ def requests(controller: Controller, theirs: socket.socket) -> list[int]:
     return [int.from_bytes(said[4:8], "big")]
 
 
-def test_a_reporting_switch_is_not_asked_again_and_a_silent_one_is(asked: tuple[Controller, SwitchConnection, socket.socket]) -> None:
+def test_only_a_silent_switch_gets_a_second_request_for_entries(asked: tuple[Controller, SwitchConnection, socket.socket]) -> None:
     controller, connection, theirs = asked
     (xid,) = requests(controller, theirs)
     connection._multipart(part(xid, more=True))
@@ -63,7 +66,7 @@ def test_a_reporting_switch_is_not_asked_again_and_a_silent_one_is(asked: tuple[
     (again,) = requests(controller, theirs)
     assert again != xid
     connection._multipart(part(xid, more=False))
-    assert connection._reading is not None, "the end of what nobody waits for any more"
+    assert connection._reading is not None, "the last part of an abandoned report is ignored"
     connection._multipart(part(again, more=True))
     connection._multipart(part(again, more=False))
     assert connection._reading is None
@@ -74,10 +77,10 @@ def flood(ports: int) -> FlowEntry:
     return FlowEntry(1, 1, Match(), tuple(Output(PortNo(port)) for port in range(1, ports + 1)), 0)
 
 
-def test_what_cannot_be_said_costs_a_connection_and_nothing_else(asked: tuple[Controller, SwitchConnection, socket.socket]) -> None:
+def test_unencodable_command_costs_only_its_connection(asked: tuple[Controller, SwitchConnection, socket.socket]) -> None:
     controller, _, theirs = asked
     controller.carry_out([Apply(DPID, (flood(5_000),), (), 1, True), ReadEntries(DatapathId(2), 0, 0)])
-    assert theirs.recv(1) == b"", "it is read when it is back"
+    assert theirs.recv(1) == b"", "the controller closes the connection and reads the switch on reconnect"
     assert controller.engine.state.counters["bugs", "Apply"] == 1
 
 

@@ -1,6 +1,6 @@
-"""A real controller process and real Open vSwitch instances in namespaces; agents speak the real protocol through the switches.
+"""Test a real controller process with Open vSwitch instances in namespaces. Agents speak the real protocol through the switches.
 
-Needs root, openvswitch-switch and iproute2. See controller_lab for the picture.
+The tests need root, openvswitch-switch and iproute2. `controller_lab` shows the topology.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from sos_controller.core.types import PortNo, parse_address, parse_mac
 from sos_controller.openflow import ofp
 
 SLOW = 30.0
-"""Bound of every wait; nothing here is judged by how long it takes."""
+"""Bound of every wait in seconds. The tests do not check durations."""
 
 CONNECT = """
 import socket, sys
@@ -81,7 +81,7 @@ def programmed(net: Lab) -> None:
 
 
 def connect(net: Lab, port: int, text: str = "hello") -> int:
-    """A client's connection that the ingress agent answers; returns the client's port."""
+    """Open a client's connection, which the ingress agent answers. Return the client's port."""
     return int(net.execute("client", sys.executable, "-c", CONNECT, HOSTS["server"][1], str(port), text))
 
 
@@ -99,7 +99,7 @@ def net() -> Iterator[Lab]:
         yield made
 
 
-def test_datapaths_links_and_agents_are_found_and_entries_acknowledged(net: Lab) -> None:
+def test_datapaths_links_and_agents_are_discovered_and_entries_acknowledged(net: Lab) -> None:
     status = net.get("/v1/status")
     assert all(d["connected"] for d in status["datapaths"]) and status["links"] == 4 and len(status["agents"]) == 2
     (service,) = status["services"]
@@ -112,13 +112,13 @@ def test_datapaths_links_and_agents_are_found_and_entries_acknowledged(net: Lab)
     assert not net.ours("edge2", Kind.PUNT)
 
 
-def test_what_the_switches_hold_is_what_the_controller_believes(net: Lab) -> None:
+def test_switches_hold_the_entries_that_the_controller_records(net: Lab) -> None:
     for name, dpid in (("edge1", "0001000000000001"), ("core1", "0003000000000003"), ("edge2", "0002000000000002")):
         assert len(net.ours(name)) == len(net.get(f"/v1/entries?dpid={dpid}")["entries"])
 
 
-def test_what_is_cached_of_a_services_packets_is_about_one_port_of_a_client_and_one_server(net: Lab) -> None:
-    """Whatever the history of its tables: a new connection must never be forwarded by a megaflow of another one (docs/adr/0020)."""
+def test_megaflows_of_a_service_match_one_client_port_and_one_server(net: Lab) -> None:
+    """A megaflow of another connection must never forward a new connection, whatever the history of the tables (docs/adr/0020)."""
     client, server = HOSTS["client"][1], HOSTS["server"][1]
     for switch, source, target, ports, told, left in (
         ("edge1", client, server, (40000, 5001), "tp_src=40000", "tp_dst=5001"),
@@ -127,13 +127,13 @@ def test_what_is_cached_of_a_services_packets_is_about_one_port_of_a_client_and_
         hosts = f"nw_src={source},nw_dst={target}"
         cached = net.cached(switch, f"tcp,{hosts},tp_src={ports[0]},tp_dst={ports[1]},tcp_flags=ack,nw_ttl=64").split(",")
         assert {*hosts.split(","), told} <= set(cached)
-        assert left not in cached, "or a scan of a thousand ports would cost the switch a decision each"
+        assert left not in cached, "otherwise each port of a port scan would cost an upcall"
     other = net.cached("edge1", f"tcp,nw_src={client},nw_dst={server},tp_src=40000,tp_dst=8080,tcp_flags=ack,nw_ttl=64")
-    assert "tp_src=40000" not in other, "connections of no service share what is cached, as ever"
+    assert "tp_src=40000" not in other, "connections outside all services share megaflows"
 
 
-def test_what_open_vswitch_tells_of_its_entries_is_what_it_was_told(net: Lab) -> None:
-    """An entry of an earlier life is kept as it is read: fields that come back under another name would be lost."""
+def test_open_vswitch_reports_entries_as_they_were_added(net: Lab) -> None:
+    """The controller keeps an entry of an earlier run as it reads the entry. A field reported under another name would be lost."""
     cookie, mac, address = 0x7E57, parse_mac(MACS["client"]), parse_address("10.0.0.11")
     arp = Match(eth_type=ETH_ARP, arp_op=ARP_REQUEST, arp_sender=(address, 0xFFFFFFFF), arp_target=(address & 0xFFFFFF00, 0xFFFFFF00))
     tcp = Match(
@@ -163,8 +163,8 @@ def test_what_open_vswitch_tells_of_its_entries_is_what_it_was_told(net: Lab) ->
         assert _entries(switch) == []
 
 
-def test_a_labelled_path_goes_from_one_protected_port_to_another(net: Lab) -> None:
-    """As between the tunnels of a node (spec/node-config.md clause 7): what is not forwarded otherwise goes by entries of paths."""
+def test_labelled_path_connects_two_protected_ports(net: Lab) -> None:
+    """Path entries forward between protected ports, such as a node's tunnels (spec/node-config.md clause 7). Other traffic is dropped."""
     ports = ("core1-edge1", "core1-edge2")
     numbers = [net.port("core1", port) for port in ports]
     flow = f"in_port={numbers[0]},dl_src=02:53:01:00:00:00,dl_dst=02:53:01:00:00:01,dl_type=0x1234"
@@ -202,7 +202,7 @@ def _until(switch: socket.socket, kind: int) -> bytes:
                 return body
 
 
-def test_a_connection_is_prepared_redirected_and_cleaned_up(net: Lab) -> None:
+def test_connection_is_prepared_and_redirected_to_the_agents(net: Lab) -> None:
     port = connect(net, 5001)
     prepared = [
         wait("Prepare", SLOW, lambda a=a: [p for p in net.heard(a, "prepare") if p["client_port"] == port]) for a in ("agent1", "agent2")
@@ -211,14 +211,14 @@ def test_a_connection_is_prepared_redirected_and_cleaned_up(net: Lab) -> None:
     seen = wait("data", SLOW, lambda: [t for t in net.heard("agent1", "tcp") if t["sport"] == port and t["payload"] == "hello"])
     assert seen[0]["source"] == HOSTS["client"][1] and seen[0]["target"] == HOSTS["server"][1]
     packets = [t for t in net.heard("agent1", "tcp") if t["sport"] == port]
-    assert packets[0]["flags"] & 0x17 == 2 and packets[0]["checksum"], "what the controller sends on has a whole checksum"
+    assert packets[0]["flags"] & 0x17 == 2 and packets[0]["checksum"], "the controller completes the checksum of packets that it forwards"
     assert any(f"tp_src={port}" in e and "tcp_flags=-syn" in e for e in net.ours("edge1", Kind.REDIRECT))
     assert any(f"tp_dst={port}" in e for e in net.ours("edge2", Kind.REDIRECT))
     uuid = prepared[0][-1]["uuid"]
     assert uuid in {s["uuid"] for s in net.get("/v1/sessions")["sessions"] if s["state"] == "Active"}
 
 
-def test_the_servers_packets_go_to_the_egress_agent(net: Lab) -> None:
+def test_packets_of_the_server_reach_the_egress_agent(net: Lab) -> None:
     port = connect(net, 5003)
     send = (
         "import socket,struct,sys\n"
@@ -234,7 +234,7 @@ def test_the_servers_packets_go_to_the_egress_agent(net: Lab) -> None:
     assert got[0]["source"] == HOSTS["server"][1] and got[0]["target"] == HOSTS["client"][1]
 
 
-def test_a_service_may_change_while_plain_ports_stay_plain(net: Lab) -> None:
+def test_changed_service_leaves_plain_ports_plain(net: Lab) -> None:
     for port in (80, 8080):
         net.spawn("server", sys.executable, "-c", SERVE, str(port), log=f"serve{port}.log")
         wait("the server", SLOW, lambda p=port: f":{p} " in net.execute("server", "ss", "-ltn"))
@@ -246,8 +246,8 @@ def test_a_service_may_change_while_plain_ports_stay_plain(net: Lab) -> None:
     assert echo(net, 8080) == "HELLO"
 
 
-def test_a_hostile_segment_does_not_hang_the_controller(net: Lab) -> None:
-    """CVE-2024-28732 family: a host sends a SYN to port 6653 with nonsense options and payload, and it is punted."""
+def test_malformed_syn_does_not_hang_the_controller(net: Lab) -> None:
+    """A host sends a SYN with malformed options and payload to port 6653, and the switch punts it (CVE-2024-28732 family)."""
     made = document(3, ports=(1, 65535))
     assert net.put_config(made)[0] == 200
     programmed(net)
@@ -283,7 +283,7 @@ def test_a_hostile_segment_does_not_hang_the_controller(net: Lab) -> None:
     programmed(net)
 
 
-def test_ends_told_by_agents_clean_the_tables(net: Lab) -> None:
+def test_ended_orders_of_agents_remove_session_entries(net: Lab) -> None:
     connect(net, 5010)
     assert net.ours("edge1", Kind.REDIRECT) and net.ours("edge2", Kind.REDIRECT)
     for agent in net.agents():
@@ -295,14 +295,14 @@ def test_ends_told_by_agents_clean_the_tables(net: Lab) -> None:
     assert net.ours("edge1", Kind.PUNT) and net.ours("core1", Kind.PATH) + net.ours("core2", Kind.PATH)
 
 
-def test_leases_run_out_when_the_controller_is_killed_and_a_new_one_adopts(net: Lab) -> None:
+def test_leases_expire_after_a_kill_and_a_new_controller_adopts_sessions(net: Lab) -> None:
     port = connect(net, 5020)
     before = {e for e in net.ours("edge1", Kind.REDIRECT) if f"tp_src={port}" in e}
     assert before
     controller = wait("the controller's process", 1, lambda: controllers(net))
     net.kill_all(controller)
     wait("the lease to run out", SLOW, lambda: not net.ours("edge1", Kind.PUNT))
-    assert net.ours("edge1", Kind.REDIRECT) and net.ours("edge1", Kind.PATH), "everything else stays"
+    assert net.ours("edge1", Kind.REDIRECT) and net.ours("edge1", Kind.PATH), "all other entries stay"
     net.spawn("server", sys.executable, "-c", SERVE, "5025", log="serve5025.log")
     wait("the server", SLOW, lambda: ":5025 " in net.execute("server", "ss", "-ltn"))
     assert echo(net, 5025) == "HELLO", "plain without a controller"
@@ -312,25 +312,25 @@ def test_leases_run_out_when_the_controller_is_killed_and_a_new_one_adopts(net: 
     assert f"{HOSTS['client'][1]}:{port}" in {s["client"] for s in adopted}
     assert {e for e in net.ours("edge1", Kind.REDIRECT) if f"tp_src={port}" in e} == before
     wait("the older epoch to go", SLOW, lambda: len({e.split("cookie=")[1][:14] for e in net.ours("edge1", Kind.GUARD)}) == 1)
-    time.sleep(11)  # sessions younger than 10 s are not judged by reports
-    assert f"{HOSTS['client'][1]}:{port}" in {s["client"] for s in net.get("/v1/sessions")["sessions"]}, "reported, so it stays"
+    time.sleep(11)  # reports do not end sessions younger than 10 s
+    assert f"{HOSTS['client'][1]}:{port}" in {s["client"] for s in net.get("/v1/sessions")["sessions"]}, "the reported session stays"
 
 
-def test_a_controller_that_is_told_to_stop_makes_new_connections_plain_before_it_ends(net: Lab) -> None:
+def test_stopping_controller_makes_new_connections_plain_before_it_exits(net: Lab) -> None:
     port = connect(net, 5021)
     net.spawn("server", sys.executable, "-c", SERVE, "5026", log="serve5026.log")
     wait("the server", SLOW, lambda: ":5026 " in net.execute("server", "ss", "-ltn"))
     (controller,) = controllers(net)
     controller.terminate()
     assert controller.wait(SLOW) == 0
-    assert not net.ours("edge1", Kind.PUNT), "taken back, not run out"
-    assert any(f"tp_src={port}" in entry for entry in net.ours("edge1", Kind.REDIRECT)), "what runs goes on"
+    assert not net.ours("edge1", Kind.PUNT), "the controller removed the punt entries before their timeout"
+    assert any(f"tp_src={port}" in entry for entry in net.ours("edge1", Kind.REDIRECT)), "running sessions continue"
     assert echo(net, 5026) == "HELLO"
     net.start_controller(document(6), "--state", str(net.folder / "state"))
     programmed(net)
 
 
-def test_dead_agents_leave_no_entry_but_guards(net: Lab) -> None:
+def test_dead_agents_leave_only_guard_entries(net: Lab) -> None:
     net.kill_all(net.agents())
     wait(
         "clean tables",
@@ -344,7 +344,7 @@ def test_dead_agents_leave_no_entry_but_guards(net: Lab) -> None:
     programmed(net)
 
 
-def test_refusals_and_silence_mean_plain() -> None:
+def test_refusing_and_silent_agents_make_connections_plain() -> None:
     for word in ("--refuse", "--silent"):
         with lab("Node") as made:
             made.start_controller(document())
@@ -358,7 +358,7 @@ def test_refusals_and_silence_mean_plain() -> None:
             assert made.heard("agent1", "release")
 
 
-def test_a_figure_of_eight_of_external_switches_forwards_without_storms() -> None:
+def test_ring_of_external_switches_forwards_without_storms() -> None:
     with lab("Controller") as made:
         made.start_controller(document(forwarding="Controller"))
         for agent in ("agent1", "agent2"):

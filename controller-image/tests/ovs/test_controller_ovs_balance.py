@@ -1,6 +1,6 @@
-"""Balances on a real switch: a host at edge1, a router with two legs that is the server, too. No agents.
+"""Test balances on a real switch, without agents: a host at edge1, and a router with two links that is also the server.
 
-Offload is off where the switch rewrites addresses, so the router's kernel checks the checksums that the switch has updated.
+Offload is off where the switch rewrites addresses. The router's kernel therefore verifies the checksums that the switch has updated.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sos_controller.core.wire.packets import build_arp_request
 SLOW = 30.0
 SERVER = "198.51.100.7"
 LEGS = {"up1": ("192.0.2.1", "192.0.2.2"), "up2": ("192.0.2.5", "192.0.2.6")}
-"""Port of the switch -> the router's address, the uplink's."""
+"""Port of the switch -> address of the router, address of the uplink."""
 
 SERVE = """
 import socket, threading
@@ -52,7 +52,7 @@ if len(sys.argv) > 4:
     print(json.dumps([(s.getsockname()[1], say(s)) for s in open_ if s.getsockname()[1] in stay]), flush=True)
 """
 PORTS = itertools.count(20_000, 300)
-"""No port is used again: a switch that takes turns by itself knows it for a minute after its connection's end."""
+"""Client ports, each used once. A switch with its own round robin remembers a port for a minute after the connection's end."""
 
 
 AGAIN = """
@@ -68,7 +68,7 @@ def ask():
         return s.recv(16).decode().strip()
 print(json.dumps([ask() for _ in range(int(sys.argv[2]))]))
 """
-"""Connections one after the other by the same port, each ended by a reset, so that the port is free at once."""
+"""Sequential connections from the same port. A reset ends each connection, so that the port is free immediately."""
 
 
 def config(at: str, weights: tuple[int, int] = (1, 1), generation: int = 1) -> dict[str, Any]:
@@ -117,29 +117,31 @@ def programmed(net: Lab) -> None:
 
 def change(net: Lab, made: dict[str, Any]) -> None:
     assert net.put_config(made)[0] == 200
-    time.sleep(0.5)  # a replanning
+    time.sleep(0.5)  # time to replan
     programmed(net)
 
 
 def ask(net: Lab, count: int) -> Counter[str]:
-    """Return the client address that the server saw, by connection. Each is asked twice: an answer by another uplink would be another
-    address."""
+    """Return the client address that the server saw on each connection.
+
+    Each connection sends two requests. An answer by another uplink would contain another address.
+    """
     return Counter(who for _, who in json.loads(net.execute("client", sys.executable, "-c", ASK, SERVER, str(next(PORTS)), str(count))))
 
 
 def hold(net: Lab, count: int, log: str) -> subprocess.Popen[bytes]:
-    """Connections that stay open until they are asked again."""
+    """Open connections that stay open until `ask_again`."""
     return net.spawn("client", sys.executable, "-c", ASK, SERVER, str(next(PORTS)), str(count), "hold", log=log)
 
 
 def told(net: Lab, log: str, line: int) -> list[list[Any]]:
-    """Ports of the host and whom the server saw, as said the first time and the second."""
+    """Return the host's ports and the client addresses that the server saw; `line` selects the first or second request."""
     lines = wait("connections", SLOW, lambda: (found := (net.folder / log).read_text().splitlines())[line:] and found)
     return list(json.loads(lines[line]))
 
 
 def ask_again(held: subprocess.Popen[bytes], ports: list[int]) -> None:
-    """Ask by some of the connections, and end."""
+    """Send a second request on the given ports, then end the process."""
     assert held.stdin is not None
     held.stdin.write(json.dumps(ports).encode() + b"\n")
     held.stdin.flush()
@@ -150,7 +152,7 @@ def groups(net: Lab) -> str:
     return net.ovs("ovs-ofctl", "-O", "OpenFlow13", "dump-groups", f"unix:{net.folder}/edge1.mgmt")
 
 
-def test_the_controller_gives_turns_and_each_connection_two_entries(net: Lab) -> None:
+def test_controller_alternates_uplinks_with_two_entries_per_connection(net: Lab) -> None:
     before = len(net.ours("edge1", Kind.CONNECTION))
     assert ask(net, 10) == {"192.0.2.2": 5, "192.0.2.6": 5}
     found = net.ours("edge1", Kind.CONNECTION)
@@ -164,8 +166,8 @@ def shortened(entry: str) -> bool:
     return "idle_timeout=60" in entry.split("actions=", maxsplit=1)[0] or "nw_src=10.0.0.11" not in entry
 
 
-def test_a_port_that_is_used_again_has_its_own_turn(net: Lab) -> None:
-    """The entries of a port's last connection are still there when the next one begins."""
+def test_reused_port_gets_the_next_uplink(net: Lab) -> None:
+    """The next connection from a port starts while the entries of the previous connection still exist."""
     seen = json.loads(net.execute("client", sys.executable, "-c", AGAIN, SERVER, "10"))
     assert Counter(seen) == {"192.0.2.2": 5, "192.0.2.6": 5}
     assert len([e for e in net.ours("edge1", Kind.CONNECTION) if "tp_src=40000" in e and "nw_src=10.0.0.11" in e]) == 1
@@ -175,41 +177,41 @@ def test_the_virtual_gateway_answers(net: Lab) -> None:
     assert GATEWAY_MAC.hex(":") in net.execute("client", "ip", "neigh", "show", "10.0.0.1")
 
 
-def test_weights_are_turns(net: Lab) -> None:
+def test_controller_selects_uplinks_by_weight(net: Lab) -> None:
     change(net, config("Controller", (1, 2), generation=2))
     assert ask(net, 12) == {"192.0.2.2": 4, "192.0.2.6": 8}
 
 
-def test_the_switch_takes_turns_by_weight_without_a_packet_in(net: Lab) -> None:
+def test_switch_selects_uplinks_by_weight_without_a_packet_in(net: Lab) -> None:
     change(net, config("Switch", (1, 2), generation=3))
     assert re.search(r"type=select,bucket=[^=]*watch_port:\d+,.*bucket=[^=]*weight:2,watch_port:\d+,", groups(net)), groups(net)
     held, before, asked = net.ours("edge1", Kind.BALANCE), len(net.ours("edge1", Kind.LEARNED)), net.get("/metrics")
     assert ask(net, 300) == {"192.0.2.2": 100, "192.0.2.6": 200}
     assert len(net.ours("edge1", Kind.LEARNED)) == before + 600 + (not before), (
-        "two for each connection, and one that says whose turn it is"
+        "two entries for each connection, and one entry with the position of the round robin"
     )
     assert net.ours("edge1", Kind.BALANCE) == held
     assert counted(net.get("/metrics")) == counted(asked)
 
 
-def test_what_stands_for_turns_is_read_as_it_was_written(net: Lab) -> None:
-    """A controller that finds the entries after a lost connection leaves them alone."""
+def test_round_robin_entries_survive_a_reconnection_unchanged(net: Lab) -> None:
+    """A controller that reads the entries after a reconnection does not rewrite them."""
     change(net, config("Switch", (1, 2), generation=4))
     before = ages(net)
     (target,) = net.ovs("ovs-vsctl", "--timeout=30", "get-controller", "edge1").split()
     net.ovs(
         "ovs-vsctl", "--timeout=30", "set", "controller", "edge1", f'target="{target[:-1]}4"'
-    )  # an unused address; without any it would forget all
+    )  # an unused address; without a controller address, the switch would remove all entries
     wait("the datapath to be gone", SLOW, lambda: net.get("/v1/status")["services"][0]["reason"] == "DatapathDisconnected")
     net.ovs("ovs-vsctl", "--timeout=30", "set", "controller", "edge1", f'target="{target}"')
     programmed(net)
     after = ages(net)
     assert after.keys() == before.keys() and len(after) > 10
-    assert not [entry for entry, age in after.items() if age < before[entry]], "written again"
+    assert not [entry for entry, age in after.items() if age < before[entry]], "entries were rewritten"
 
 
 def ages(net: Lab) -> dict[str, float]:
-    """Seconds that a balance's entries have been there, by table, match and actions."""
+    """Return the age in seconds of a balance's entries, by table, match and actions."""
     dumped = net.ovs("ovs-ofctl", "-O", "OpenFlow13", "dump-flows", f"unix:{net.folder}/edge1.mgmt").splitlines()
     found = [re.match(r" cookie=0x534f010108\w+, duration=([\d.]+)s, (table=\d+), .*?(priority=.*)", line) for line in dumped]
     return {f"{m[2]} {m[3]}": float(m[1]) for m in found if m is not None}
@@ -219,25 +221,25 @@ def counted(text: str) -> list[str]:
     return [line for line in text.splitlines() if re.match(r"sos_controller_(flow_mods|balance)", line)]
 
 
-def test_without_a_controller_connections_go_on_and_new_ones_take_turns(net: Lab) -> None:
+def test_connections_and_round_robin_continue_without_a_controller(net: Lab) -> None:
     change(net, config("Controller", generation=5))
     held = hold(net, 6, "held.log")
     first = told(net, "held.log", 0)
     assert Counter(who for _, who in first) == {"192.0.2.2": 3, "192.0.2.6": 3}
     net.kill_all(net.running("sos_controller"))
     wait("the leases to run out", SLOW, lambda: not [e for e in net.ours("edge1", Kind.BALANCE) if "hard_timeout" in e])
-    for who in ("client", "router"):  # one that hears nothing from a neighbour for half a minute asks again
+    for who in ("client", "router"):  # avoid ARP refreshes, which start after half a minute of silence
         net.execute(who, "ip", "neigh", "flush", "all")
     assert ask(net, 40) == {"192.0.2.2": 20, "192.0.2.6": 20}
     net.start_controller(config("Controller", generation=5))
     programmed(net)
-    time.sleep(12)  # what is kept of an earlier life is dropped by now
+    time.sleep(12)  # entries of the earlier run are removed by now
     assert ask(net, 10) == {"192.0.2.2": 5, "192.0.2.6": 5}
     ask_again(held, [port for port, _ in first])
-    assert told(net, "held.log", 1) == first, "the same uplink through all of it"
+    assert told(net, "held.log", 1) == first, "connections keep their uplink through the restart"
 
 
-def test_an_uplink_that_goes_down_takes_only_its_own_connections_along(net: Lab) -> None:
+def test_down_uplink_breaks_only_its_own_connections(net: Lab) -> None:
     change(net, config("Switch", generation=6))
     held = hold(net, 16, "down.log")
     first = told(net, "down.log", 0)
@@ -256,7 +258,7 @@ def test_an_uplink_that_goes_down_takes_only_its_own_connections_along(net: Lab)
 
 
 @pytest.mark.parametrize(("at", "generation"), [("Controller", 10), ("Switch", 11)])
-def test_a_tagged_frame_meets_entries_of_the_base_table_only(net: Lab, at: str, generation: int) -> None:
+def test_tagged_frame_matches_only_entries_of_the_base_table(net: Lab, at: str, generation: int) -> None:
     change(net, config(at, generation=generation))
     assert sum(ask(net, 4).values()) == 4
     client, server, gateway = map(parse_address, ("10.0.0.11", SERVER, "10.0.0.1"))
@@ -267,17 +269,17 @@ def test_a_tagged_frame_meets_entries_of_the_base_table_only(net: Lab, at: str, 
     frames = [("p-client", frame) for frame in (*from_client, build_arp_request(parse_mac(MACS["client"]), client, gateway))]
     for uplink, (theirs, ours) in LEGS.items():
         frames.append((uplink, syn_frame(server, parse_address(ours), 80, known, flags=0x10)))
-        router = parse_mac(net.execute("router", "cat", f"/sys/class/net/{uplink}/address").strip())  # the controller hears what is traced
+        router = parse_mac(net.execute("router", "cat", f"/sys/class/net/{uplink}/address").strip())  # traced packets reach the controller
         frames.append((uplink, build_arp_request(router, parse_address(theirs), parse_address(ours))))
     met = [traced(net, port, frame) for port, frame in frames]
-    assert "cookie 0x534f0101" in met[0] and sum("cookie 0x534f0101" in found for found in met) >= 4, "untagged"
+    assert "cookie 0x534f0101" in met[0] and sum("cookie 0x534f0101" in found for found in met) >= 4, "untagged frames match"
     for port, frame in frames:
-        for tci in (0x0007, 0x6000):  # a tag that holds a priority only is one as well
+        for tci in (0x0007, 0x6000):  # a priority tag (VLAN id 0) is a tag, too
             found = traced(net, port, frame[:12] + TPID + tci.to_bytes(2, "big") + frame[12:])
             assert "cookie 0x534f0101" not in found and "NORMAL" in found, found
 
 
 def traced(net: Lab, port: str, frame: bytes) -> str:
-    """Trace of a frame that comes in by a port."""
+    """Return the trace of a frame that enters by a port."""
     target = f"--target={net.folder}/sw.ctl"
     return net.ovs("ovs-appctl", target, "ofproto/trace", "edge1", f"in_port={net.port('edge1', port)}", frame.hex())

@@ -1,6 +1,6 @@
-"""Forged packets from hosts behind real switches: the controller accepts none, counts refusals, and its service continues.
+"""Send forged packets from hosts behind real switches. The controller rejects and counts all of them, and its service continues.
 
-Needs root, openvswitch-switch and iproute2. See controller_lab for the picture.
+The tests need root, openvswitch-switch and iproute2. `controller_lab` shows the topology.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def counted(net: Lab, metric: str, label: str, before: float, least: int = 1) ->
 
 
 def voice(name: str, agent_id: bytes = b"", key: bytes = b"") -> FakeAgent:
-    """The voice of an agent that has just started: under another id, or with a site key that is not the site's."""
+    """Return a signer for a newly started agent, optionally with another agent id or a wrong site key."""
     made = FakeAgent(name, time.time_ns())
     made.id = AgentId(agent_id or made.id)
     made.keys = {p: keys.expand(key or SITE_KEYS[made.site], p + made.id) for p in (keys.BEACON, keys.TO_AGENT, keys.FROM_AGENT)}
@@ -74,7 +74,7 @@ def voice(name: str, agent_id: bytes = b"", key: bytes = b"") -> FakeAgent:
 
 
 def overheard(net: Lab, agent: str, magic: str) -> bytes:
-    """The next message of a kind that an agent sends, as it stands on its wire."""
+    """Return the next message of a kind as captured on the agent's link."""
     return bytes.fromhex(net.execute(agent, sys.executable, "-c", HEAR, magic).strip())
 
 
@@ -83,7 +83,7 @@ def now_ms() -> int:
 
 
 def goes_on(net: Lab) -> None:
-    """Agents are where they were, links are as many, the service is programmed, nothing was a bug."""
+    """Assert that agents, links and service are unchanged and that no bug was counted."""
     status = net.get("/v1/status")
     assert len(status["agents"]) == 2 and status["links"] == 4 and all(d["connected"] for d in status["datapaths"])
     assert net.service_state() == "Programmed/Programmed" and dropped(net, "bugs") == 0
@@ -106,7 +106,7 @@ def test_beacons_of_another_site_are_refused(net: Lab) -> None:
 
 
 @pytest.mark.parametrize("host", ["agent1", "client", "server"])
-def test_replayed_beacons_are_refused_wherever_they_come_from(net: Lab, host: str) -> None:
+def test_replayed_beacons_are_refused_from_every_port(net: Lab, host: str) -> None:
     recorded = overheard(net, "agent1", "SOSB")
     before = dropped(net, "beacons_dropped", "replay")
     send(net, host, recorded, recorded)
@@ -115,7 +115,7 @@ def test_replayed_beacons_are_refused_wherever_they_come_from(net: Lab, host: st
 
 
 def test_forged_and_replayed_orders_are_refused(net: Lab) -> None:
-    net.execute("client", sys.executable, "-c", CONNECT, HOSTS["server"][1])  # agents report to a controller that has asked for something
+    net.execute("client", sys.executable, "-c", CONNECT, HOSTS["server"][1])  # agents report only to a controller that has sent orders
     recorded = overheard(net, "agent1", "SOSO")
     body = order.encode_ended(order.Ended(bytes(16), 0, 0, 0, 0))
     cases = {
@@ -130,7 +130,7 @@ def test_forged_and_replayed_orders_are_refused(net: Lab) -> None:
     goes_on(net)
 
 
-def test_lldp_that_is_not_ours_is_counted_and_nothing_else(net: Lab) -> None:
+def test_foreign_lldp_frames_are_only_counted(net: Lab) -> None:
     chance = random.Random(0x88CC)
     head = bytes.fromhex("0180c200000e020000000011") + b"\x88\xcc"
     tlvs = [

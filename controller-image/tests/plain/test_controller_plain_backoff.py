@@ -1,4 +1,7 @@
-"""Clients and servers that agents cannot serve are plain for a growing time, and forged SYNs make no other host plain for long."""
+"""Test backoff: clients and servers that agents cannot serve stay plain for growing times.
+
+Forged SYNs make no other host plain for long.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ def begin(world: World, sport: int, where: Location = AT_CLIENT, mac: str = "cli
 
 
 def fail(world: World, reason: int, name: str) -> None:
-    """One connection that the agent `name` cannot serve."""
+    """Open a connection that the agent `name` cannot serve."""
     assert begin(world, next(world.ports)) == "session"  # type: ignore[attr-defined]
     world.tick(0.2)
     for session in list(world.engine.state.sessions):
@@ -47,8 +50,8 @@ def made(world: World) -> World:
     return world
 
 
-def test_a_client_that_does_not_complete_its_handshake_is_plain_for_a_growing_time(made: World) -> None:
-    """The repeat of the very SYN goes plain, too: Linux says it again 7 and 15 s after the first."""
+def test_client_with_incomplete_handshakes_is_plain_for_a_growing_time(made: World) -> None:
+    """Retransmissions of the same SYN go plain, too. Linux retransmits it 7 and 15 s after the first SYN."""
     for times in range(4):
         sport = 45_000 + times
         assert begin(made, sport) == "session"
@@ -62,15 +65,15 @@ def test_a_client_that_does_not_complete_its_handshake_is_plain_for_a_growing_ti
         made.tick(2.5)
 
 
-def test_only_the_client_at_its_own_port_with_its_own_mac_address_is_plain(made: World) -> None:
+def test_backoff_covers_only_the_clients_own_port_and_mac_address(made: World) -> None:
     fail(made, EXPIRED, "agent1")
     assert begin(made, 47_000) == "client-silent"
-    assert begin(made, 47_001, ELSEWHERE) == "session", "whoever sends in its name elsewhere"
+    assert begin(made, 47_001, ELSEWHERE) == "session", "a sender with the client's address at another port"
     assert begin(made, 47_002, mac="server") == "session"
 
 
-def test_a_completed_handshake_forgives_and_shortens_whatever_follows(made: World) -> None:
-    """Somebody behind the client's own port may send SYNs in its name: it is plain for as long as the first time, and tried again."""
+def test_completed_handshake_resets_and_shortens_the_backoff(made: World) -> None:
+    """Another host behind the client's port may forge its SYNs. The client is then plain for the shortest time only."""
     fail(made, CLOSED, "agent1")
     for _ in range(3):
         for _ in range(backoff.PROVEN_FAILURES):
@@ -83,20 +86,20 @@ def test_a_completed_handshake_forgives_and_shortens_whatever_follows(made: Worl
         made.tick(FIRST_S, step=0.25)
     fail(made, CLOSED, "agent1")
     fail(made, EXPIRED, "agent1")
-    assert begin(made, 47_003) == "session", "one that dies in a handshake is no reason"
+    assert begin(made, 47_003) == "session", "one expired handshake does not make the client plain"
 
 
-def test_a_server_that_two_agents_legs_did_not_reach_is_plain_and_its_answers_are_elsewhere(made: World) -> None:
+def test_server_that_agents_cannot_reach_is_plain_and_counted_as_elsewhere(made: World) -> None:
     for _ in range(SERVER_FAILURES):
         fail(made, UNREACHABLE, "agent2")
     assert begin(made, 47_000) == "server-unreachable"
     made.tick(backoff.REPEAT_S)
-    assert begin(made, 47_001) == "server-elsewhere", "the SYN before was not repeated, so the server has answered it"
+    assert begin(made, 47_001) == "server-elsewhere", "the previous SYN was not retransmitted, so the server has answered"
     reasons = {reason.label for _, reason, _ in made.engine.state.plain_traffic.totals()}
     assert "ServerElsewhere" in reasons
 
 
-def test_a_server_that_never_answers_is_not_elsewhere(made: World) -> None:
+def test_server_that_never_answers_does_not_count_as_elsewhere(made: World) -> None:
     for _ in range(SERVER_FAILURES):
         fail(made, UNREACHABLE, "agent2")
     for sport in (47_000, 47_001):
@@ -111,7 +114,7 @@ steps = st.lists(st.tuples(keys, st.sampled_from(["fail", "fail", "success"]), s
 
 
 @given(steps, st.integers(1, 3))
-def test_whatever_happens_it_is_bounded_and_ends(taken: list[tuple[tuple[int], str, float]], failures: int) -> None:
+def test_backoff_is_bounded_in_size_and_time(taken: list[tuple[tuple[int], str, float]], failures: int) -> None:
     kept, now = Backoff[tuple[int]](failures, limit=4), 0.0
     proven = set()
     for key, what, passed in taken:
@@ -127,7 +130,7 @@ def test_whatever_happens_it_is_bounded_and_ends(taken: list[tuple[tuple[int], s
         assert proven != {key} or not kept.is_plain(key, now + FIRST_S)
 
 
-def test_it_is_as_long_as_it_says() -> None:
+def test_backoff_doubles_up_to_the_maximum() -> None:
     kept, now, lengths = Backoff[tuple[int]](CLIENT_FAILURES), 0.0, []
     for _ in range(10):
         kept.failed((1,), now)

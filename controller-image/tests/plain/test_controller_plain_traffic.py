@@ -1,4 +1,4 @@
-"""Covered connections that went plain: counters, samples, and when plain is the rule."""
+"""Test covered connections that went plain: counters, samples, and the condition that plain is the rule."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def counted(world: World, **query: Any) -> dict[str, dict[str, int]]:
     return {row["id"]: row["reasons"] for row in snapshot.plain(world.engine, **query)["services"]}
 
 
-def test_a_syn_with_an_option_is_counted_and_named(world: World) -> None:
+def test_syn_with_an_option_is_counted_and_sampled(world: World) -> None:
     world.syn(40000, options=MPTCP)
     world.syn(40000, options=MPTCP)
-    assert counted(world) == {"default/bulk": {"Option": 1}}, "a repeat is the same connection"
+    assert counted(world) == {"default/bulk": {"Option": 1}}, "a retransmission belongs to the same connection"
     (shown,) = snapshot.plain(world.engine)["connections"]
     assert (shown["client"], shown["server"]) == ("10.0.0.11:40000", "10.0.0.139:5001")
     assert (shown["service"], shown["reason"], shown["by"]) == ("default/bulk", "Option", "controller")
@@ -54,12 +54,12 @@ def test_a_syn_with_an_option_is_counted_and_named(world: World) -> None:
     assert not snapshot.plain(world.engine, service="default/other")["connections"]
 
 
-def test_a_connection_outside_all_services_is_not_counted(world: World) -> None:
+def test_connection_outside_all_services_is_not_counted(world: World) -> None:
     world.syn(40000, dport=7777)
     assert counted(world) == {}
 
 
-def test_a_first_packet_that_is_no_plain_syn_is_counted_for_its_service(world: World) -> None:
+def test_tagged_and_unparsable_first_packets_count_for_their_service(world: World) -> None:
     frame = syn_frame(10 << 24 | 11, 10 << 24 | 139, 40000, 5001)
     tagged = frame[:12] + b"\x81\x00\x00\x07" + frame[12:]
     fragment = frame[:20] + b"\x20\x00" + frame[22:]
@@ -69,28 +69,28 @@ def test_a_first_packet_that_is_no_plain_syn_is_counted_for_its_service(world: W
 
 
 @given(st.binary(max_size=80))
-def test_any_bytes_have_ends_or_none(data: bytes) -> None:
+def test_any_bytes_yield_a_flow_key_or_none(data: bytes) -> None:
     for candidate in (data, b"\0" * 12 + b"\x08\x00\x45" + data, b"\0" * 12 + b"\x81\x00\0\0\x08\x00" + data):
         found = parse_ends(candidate)
         assert found is None or len(found.key) == 12
 
 
 @pytest.mark.parametrize(("mode", "reason"), [("refuse", "AgentSessions"), ("silent", "NoAnswer")])
-def test_a_set_up_that_fails_keeps_its_reason(world: World, mode: str, reason: str) -> None:
+def test_failed_set_up_keeps_its_reason(world: World, mode: str, reason: str) -> None:
     world.agents["agent2"].mode = mode
     world.syn(40000)
     world.tick(1.2)
     assert counted(world) == {"default/bulk": {reason: 1}}
 
 
-def test_what_hides_a_service_is_counted_for_both() -> None:
+def test_shadowed_connection_is_counted_for_both_services() -> None:
     world = World(with_services({"id": "a/observer", "mode": "Observe"}, {}))
     world.converge()
     world.syn(40000)
     assert counted(world) == {"a/observer": {"Observed": 1}, "default/bulk": {"Shadowed": 1}}
 
 
-def test_the_share_that_percent_leaves_plain_is_no_cause_for_concern() -> None:
+def test_control_group_does_not_make_plain_the_rule() -> None:
     world = World(with_services({"percent": 1}))
     world.converge()
     for port in range(40000, 40050):
@@ -99,7 +99,7 @@ def test_the_share_that_percent_leaves_plain_is_no_cause_for_concern() -> None:
     assert found.plain[PlainReason.PERCENT] > 40 and not found.is_rule and found.leading is None
 
 
-def test_plain_becomes_the_rule_in_status_and_ends_with_accelerated_connections(world: World) -> None:
+def test_status_shows_plain_as_the_rule_until_connections_are_accelerated(world: World) -> None:
     world.agents["agent2"].mode = "refuse"
     for port in range(40000, 40000 + RULE_CONNECTIONS):
         world.syn(port)
@@ -119,7 +119,7 @@ def row(world: World) -> dict[str, Any]:
     return dict(found)
 
 
-def test_an_agents_report_is_counted_once_and_named(world: World) -> None:
+def test_report_of_an_agent_is_counted_once_and_sampled(world: World) -> None:
     mark, agent = service_mark("default/bulk"), world.agents["agent1"]
 
     def report(*rows: PlainRow, samples: tuple[PlainSample, ...] = ()) -> None:
@@ -127,7 +127,7 @@ def test_an_agents_report_is_counted_once_and_named(world: World) -> None:
         world.do(PacketIn(*agent.where, 0, agent.order(OrderType.PLAIN_REPORT, body, world.wall(world.now))))
 
     report(PlainRow(mark, 1, 70))
-    assert counted(world) == {}, "counted before anybody here listened"
+    assert counted(world) == {}, "a first report only sets the baseline"
     world.tick(2)
     sample = PlainSample(mark, 16, flow_key(10 << 24 | 11, 10 << 24 | 139, 40000, 5001))
     report(PlainRow(mark, 1, 72), PlainRow(mark, 0, 3), PlainRow(mark, 999, 5), samples=(sample,))
@@ -138,13 +138,13 @@ def test_an_agents_report_is_counted_once_and_named(world: World) -> None:
     assert (shown["reason"], shown["by"]) == ("ServerUnreachable", "agent1")
 
 
-def test_a_service_that_is_gone_is_forgotten(world: World) -> None:
+def test_counters_of_a_removed_service_are_dropped(world: World) -> None:
     world.syn(40000, options=MPTCP)
     world.do(ConfigChanged(parse(encode(with_services({"id": "default/other"})))))
     assert counted(world) == {}
 
 
-def test_a_flood_leaves_room_for_what_was_there_before() -> None:
+def test_flood_of_connections_does_not_replace_earlier_samples() -> None:
     made = traffic()
     for i in range(10):
         made.plain("a", PlainReason.FULL, KEY, float(i))
@@ -156,7 +156,7 @@ def test_a_flood_leaves_room_for_what_was_there_before() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from([None, *PlainReason]), st.integers(0, 60))))
-def test_a_window_holds_the_last_minutes_and_nothing_else(events: list[tuple[PlainReason | None, int]]) -> None:
+def test_window_holds_only_the_last_minutes(events: list[tuple[PlainReason | None, int]]) -> None:
     made, now, noted = traffic(), 0.0, []
     for reason, seconds in events:
         now += seconds
@@ -173,7 +173,7 @@ def test_a_window_holds_the_last_minutes_and_nothing_else(events: list[tuple[Pla
 
 
 @given(st.lists(st.booleans(), max_size=200))
-def test_without_plain_connections_there_is_no_rule(events: list[bool]) -> None:
+def test_plain_is_the_rule_only_above_a_number_of_plain_connections(events: list[bool]) -> None:
     made = traffic()
     for number, plain in enumerate(events):
         if plain:

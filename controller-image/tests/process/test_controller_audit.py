@@ -1,4 +1,4 @@
-"""Audit log: each session, however it ends, has exactly one record; format of a record's line."""
+"""Test the audit log: each session has exactly one record, however it ends. Test the format of a record's line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PORT = 40000
 
 
 def only(world: World) -> dict[str, Any]:
-    """The one record, of a session that is gone."""
+    """Return the only record. Its session must be gone."""
     (over,) = world.over
     assert world.engine.state.sessions.by_uuid(over.uuid) is None
     return audit.fields(over)
@@ -50,7 +50,7 @@ def both_say_so(world: World) -> None:
 def one_is_lost(world: World) -> None:
     uuid = uuid_of(world)
     dead(world, INGRESS)
-    assert not world.over, "the other side goes on"
+    assert not world.over, "the session continues at the other agent"
     world.end(uuid, [EGRESS])
     world.tick(1.5)
 
@@ -82,7 +82,7 @@ ACTIVE: dict[str, tuple[Callable[[World], None], str, str]] = {
 
 
 @pytest.mark.parametrize("reason", ACTIVE)
-def test_an_active_session_has_one_record_however_it_ends(world: World, reason: str) -> None:
+def test_active_session_has_one_record_however_it_ends(world: World, reason: str) -> None:
     way, ingress_end, egress_end = ACTIVE[reason]
     began, service = world.now, document()["services"][0]["id"]
     world.syn(PORT)
@@ -103,7 +103,7 @@ def test_an_active_session_has_one_record_however_it_ends(world: World, reason: 
     assert len(world.over) == 1 or reason == "port-reused"
 
 
-def test_both_agents_lost(world: World) -> None:
+def test_session_with_two_lost_agents_has_one_record(world: World) -> None:
     world.syn(PORT)
     both_are_lost(world)
     record = only(world)
@@ -111,7 +111,7 @@ def test_both_agents_lost(world: World) -> None:
 
 
 def two_switches_at_west(*names: str, generation: int) -> ConfigChanged:
-    """The configuration where core1 is a switch of site west, and its agent is there."""
+    """Return a configuration in which core1 belongs to site west."""
     changed = document(generation)
     west, _, core1, _ = changed["sites"]
     both = west["datapaths"] + core1["datapaths"]
@@ -120,7 +120,7 @@ def two_switches_at_west(*names: str, generation: int) -> ConfigChanged:
     return ConfigChanged(parse(encode(changed)))
 
 
-def test_a_datapath_that_is_not_claimed_any_more() -> None:
+def test_session_at_an_unclaimed_datapath_has_one_record() -> None:
     world = World()
     world.agents[INGRESS].where = Location(DatapathId(SWITCHES["core1"]), PortNo(4))
     world.do(two_switches_at_west("edge1", "core1", generation=2))
@@ -182,7 +182,7 @@ def no_key(world: World) -> None:
         (switch_gone, "datapath-failed"), (no_key, "no-key"),
     ],
 )  # fmt: skip
-def test_a_session_that_never_was_active_has_one_too(world: World, way: Callable[[World], None], reason: str) -> None:
+def test_session_that_never_became_active_has_one_record(world: World, way: Callable[[World], None], reason: str) -> None:
     way(world)
     record = only(world)
     assert record["reason"] == reason and record["client"] == f"10.0.0.11:{PORT}" and record["bytesToServer"] is None
@@ -191,7 +191,7 @@ def test_a_session_that_never_was_active_has_one_too(world: World, way: Callable
 
 
 def reborn(world: World, mode: str = "ready") -> World:
-    """Another controller over the same switches and agents."""
+    """Return a new controller over the same switches and agents."""
     other = World(network=world.network, epoch=2, now=world.now + 3)
     other.agents = world.agents
     for agent in other.agents.values():
@@ -200,7 +200,7 @@ def reborn(world: World, mode: str = "ready") -> World:
     return other
 
 
-def test_an_adopted_session_has_one_of_its_own(world: World) -> None:
+def test_adopted_session_has_one_record(world: World) -> None:
     world.syn(PORT)
     uuid = uuid_of(world)
     other = reborn(world)
@@ -214,7 +214,7 @@ def test_an_adopted_session_has_one_of_its_own(world: World) -> None:
     assert (record["bytesToServer"], record["bytesToClient"]) == (1, 2)
 
 
-def test_an_adopted_session_whose_agents_never_came(world: World) -> None:
+def test_adopted_session_without_agents_has_one_record(world: World) -> None:
     world.syn(PORT)
     number = uuid_of(world)[-2:]
     other = reborn(world, "dead")
@@ -234,16 +234,16 @@ def over(**changes: Any) -> SessionOver:
     return SessionOver(**{**fields, **changes})
 
 
-def test_what_a_record_holds() -> None:
+def test_record_holds_times_ends_and_byte_counts() -> None:
     record = audit.fields(over())
     assert record["began"] == "2023-11-14T22:13:20.123Z" and record["seconds"] == 1.235 and record["labels"] == [0, 2]
     assert (record["ingressEnd"], record["egressEnd"]) == ("client-reset", "reason-99")
-    assert (record["bytesToServer"], record["bytesToClient"]) == (10, 20), "the larger of what the two have counted"
+    assert (record["bytesToServer"], record["bytesToClient"]) == (10, 20), "the larger of the two agents' counts"
 
 
 @pytest.fixture
 def restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The loggers as they were."""
+    """Restore the loggers after a test."""
     for flag in ("logThreads", "logProcesses", "logMultiprocessing"):
         monkeypatch.setattr(logging, flag, getattr(logging, flag))
     root, kept = logging.getLogger(), logging.getLogger().handlers[:]
@@ -263,7 +263,7 @@ def restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("level", "wanted", "lines"), [("info", True, 1), ("debug", True, 1), ("info", False, 0), ("debug", False, 0), ("warning", True, 0)]
 )
-def test_records_can_be_turned_off(capsys: pytest.CaptureFixture[str], level: str, wanted: bool, lines: int) -> None:
+def test_audit_records_can_be_disabled(capsys: pytest.CaptureFixture[str], level: str, wanted: bool, lines: int) -> None:
     logs.setup(level, "json", audit=wanted)
     audit.record(over())
     audit.LOG.parent.info("other")  # type: ignore[union-attr]
@@ -273,14 +273,14 @@ def test_records_can_be_turned_off(capsys: pytest.CaptureFixture[str], level: st
 
 
 @pytest.mark.usefixtures("restored")
-def test_an_unwanted_record_is_not_even_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disabled_records_are_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
     logs.setup("info", "json", audit=False)
     monkeypatch.setattr(audit, "fields", lambda _: pytest.fail("made"))
     audit.record(over())
 
 
 @pytest.mark.usefixtures("restored")
-def test_as_json_the_fields_are_fields(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_log_writes_fields_as_members(capsys: pytest.CaptureFixture[str]) -> None:
     logs.setup("info", "json")
     audit.record(over())
     line = json.loads(capsys.readouterr().err)
@@ -289,7 +289,7 @@ def test_as_json_the_fields_are_fields(capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.usefixtures("restored")
-def test_extra_of_any_name_and_kind_is_printed_and_overwrites_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_extra_fields_of_any_name_and_type_overwrite_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     logs.setup("info", "json")
     fields = {"name": "edge1", "level": "none", "where": DatapathId(7), "odd": "\udcff\n"}
     logging.getLogger("x").warning("moved %d", 1, extra={"why": {1}, "fields": fields})
@@ -300,7 +300,7 @@ def test_extra_of_any_name_and_kind_is_printed_and_overwrites_nothing(capsys: py
 
 
 @pytest.mark.usefixtures("restored")
-def test_as_text_the_fields_are_behind_the_message(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_log_appends_fields_to_the_message(capsys: pytest.CaptureFixture[str]) -> None:
     logs.setup("info", "text")
     logging.getLogger("x").info("agent", extra={"fields": {"name": "edge1", "state": "gone"}})
     logging.getLogger("x").info("plain")
@@ -309,7 +309,7 @@ def test_as_text_the_fields_are_behind_the_message(capsys: pytest.CaptureFixture
 
 
 @pytest.mark.usefixtures("restored")
-def test_the_edge_writes_what_the_core_tells(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_edge_logs_the_sessions_that_the_core_reports(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     logs.setup("info", "json")
     controller = Controller(world.engine)
     world.agents[INGRESS].mode = "refuse"

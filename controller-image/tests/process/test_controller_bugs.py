@@ -1,4 +1,4 @@
-"""A bug costs one request, connection or key; the process and the configuration in force continue."""
+"""Test that a bug costs only one request, connection or key. The process and the configuration in force continue."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def bugs(controller: Controller, what: str) -> int:
     return controller.engine.state.counters["bugs", what]
 
 
-def test_a_request_that_meets_a_bug_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_that_triggers_a_bug_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     controller = Controller(Engine(Identity(1, 1, 1, b"k")))
     api, said = Api(controller, ""), list[str]()
 
@@ -32,8 +32,8 @@ def test_a_request_that_meets_a_bug_is_answered(monkeypatch: pytest.MonkeyPatch)
     assert said == ["500 Internal Server Error"] and b"bug" in b"".join(answer) and bugs(controller, "request") == 1
 
 
-def test_the_api_outlives_a_lack_of_descriptors() -> None:
-    """eventlet's server ends at an error of accept(2), and the process ended with it."""
+def test_api_survives_a_lack_of_descriptors() -> None:
+    """An error of accept(2) ends eventlet's server, which used to end the process."""
     api, sock = Api(Controller(Engine(Identity(1, 1, 1, b"k"))), ""), eventlet.listen(("127.0.0.1", 0))
 
     lacks = [errno.EMFILE, errno.ECONNABORTED, errno.ECONNRESET]
@@ -57,7 +57,7 @@ def test_the_api_outlives_a_lack_of_descriptors() -> None:
     sock.close()
 
 
-def test_keys_that_meet_a_bug_leave_the_others_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bug_while_reading_keys_keeps_the_old_keys_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     controller = Controller(Engine(Identity(1, 1, 1, b"k")))
     reads: list[Path] = []
 
@@ -71,5 +71,5 @@ def test_keys_that_meet_a_bug_leave_the_others_in_use(monkeypatch: pytest.Monkey
     with eventlet.Timeout(WAIT_S):
         while len(reads) < 3:
             eventlet.sleep(0.01)
-    assert not loop.dead and bugs(controller, "reload") == 1, "said once"
+    assert not loop.dead and bugs(controller, "reload") == 1, "the bug is counted once"
     loop.kill()

@@ -1,5 +1,8 @@
-"""A bug in the engine costs one event or document. The engine here is one of Python: `make test-compiled` leaves this file out, since
-compiled modules take a compiled engine only."""
+"""Test that a bug in the engine costs only one event or document.
+
+The engine of this file is a Python object, and compiled modules accept only a compiled engine. `make test-compiled` therefore omits this
+file.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from sos_controller.openflow.framework import eventlet
 
 
 class Stumbling:
-    """An engine that meets a bug in some events, half-way through a configuration."""
+    """Engine that raises an error in selected events, halfway through a configuration."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -55,7 +58,7 @@ def put(api: Api, made: dict[str, Any]) -> tuple[int, Any]:
     return int(said[0].split()[0]), json.loads(b"".join(answer))
 
 
-def test_a_document_that_meets_a_bug_is_refused_and_the_one_in_force_stays() -> None:
+def test_document_that_triggers_a_bug_is_refused_and_the_old_one_stays() -> None:
     world = World()
     world.converge()
     controller, engine = stumbling(world.engine)
@@ -70,10 +73,10 @@ def test_a_document_that_meets_a_bug_is_refused_and_the_one_in_force_stays() -> 
     assert [service.id for service in controller.engine.state.services] == [service.id for service in before.services]
     assert bugs(controller, "ConfigChanged") == 1
     engine.stumbles = lambda _: False
-    assert put(api, document(3))[0] == 200, "it may come again"
+    assert put(api, document(3))[0] == 200, "the document is accepted at the next attempt"
 
 
-def test_a_first_document_that_meets_a_bug_is_not_in_force() -> None:
+def test_first_document_that_triggers_a_bug_is_not_in_force() -> None:
     controller, engine = stumbling(Engine(Identity(1, 1, 1, b"k")))
     engine.stumbles = lambda _: True
     with pytest.raises(Exception, match="could not be applied"):
@@ -83,7 +86,7 @@ def test_a_first_document_that_meets_a_bug_is_not_in_force() -> None:
     assert controller.configure(json.dumps(document(1)).encode())[1]
 
 
-def test_ticks_go_on_after_bugs_in_the_engine_and_in_sending(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ticks_continue_after_bugs_in_the_engine_and_in_sending(monkeypatch: pytest.MonkeyPatch) -> None:
     controller, engine = stumbling(Engine(Identity(1, 1, 1, b"k")))
     ticks: list[Event] = []
 

@@ -1,4 +1,4 @@
-"""Seeds of fuzzing, whole, cut short and with one byte wrong; and a short run of the fuzzer. `make fuzz` is the long one."""
+"""Test the fuzzing seeds: complete, truncated and with one wrong byte. Run the fuzzer for a short time; `make fuzz` runs it longer."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ import targets  # noqa: E402
 
 EXAMPLES = seeds.seeds()
 MAX_CHANGED = 400
-"""Places changed in one example; long documents are changed here and there."""
+"""Maximum number of changed positions in one example. In long documents, the positions are evenly spaced."""
 SHORT = {"document": 500, "engine": 1_000, "stream": 1_000}
-"""Cases of the slow targets; the others get 5,000."""
+"""Number of fuzzing cases for the slow targets. All other targets run 5,000 cases."""
 
 
 @functools.cache
@@ -33,7 +33,7 @@ def functions() -> dict[str, Callable[[bytes], None]]:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_examples_are_read_or_refused_whole_cut_and_changed(name: str) -> None:
+def test_complete_truncated_and_changed_seeds_are_parsed_or_refused(name: str) -> None:
     function = functions()[name]
     for example in EXAMPLES[name]:
         function(example)
@@ -42,7 +42,7 @@ def test_examples_are_read_or_refused_whole_cut_and_changed(name: str) -> None:
             function(example[:at] + bytes([example[at] ^ 0x81]) + example[at + 1 :])
 
 
-def test_seeds_are_written_by_a_program_whose_folder_is_not_on_the_path(tmp_path: Path) -> None:
+def test_seeds_are_written_without_their_folder_on_the_path(tmp_path: Path) -> None:
     subprocess.run([sys.executable, str(FUZZ / "seeds.py"), str(tmp_path)], env={**os.environ, "PYTHONSAFEPATH": "1"}, check=True)
     written = {folder.name: len(list(folder.iterdir())) for folder in tmp_path.iterdir()}
     assert written == {name: len(examples) for name, examples in EXAMPLES.items()}
@@ -50,7 +50,7 @@ def test_seeds_are_written_by_a_program_whose_folder_is_not_on_the_path(tmp_path
 
 @pytest.mark.skipif(sys.platform != "linux" or os.uname().machine != "x86_64", reason="there is no fuzzer for this machine")
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_a_short_run_meets_nothing(name: str, tmp_path: Path) -> None:
+def test_short_fuzzer_run_finds_no_error(name: str, tmp_path: Path) -> None:
     start, grown = tmp_path / "seeds", tmp_path / "grown"
     for folder in (start, grown):
         folder.mkdir()
@@ -60,4 +60,4 @@ def test_a_short_run_meets_nothing(name: str, tmp_path: Path) -> None:
     command = [sys.executable, str(FUZZ / "run.py"), name, *arguments, f"-artifact_prefix={tmp_path}/", str(grown), str(start)]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-4_000:]
-    assert "DONE" in done.stderr and any(grown.iterdir()), "coverage led somewhere"
+    assert "DONE" in done.stderr and any(grown.iterdir()), "the fuzzer found new coverage"

@@ -1,4 +1,4 @@
-"""The process itself over loopback sockets: hostile switches, the event stream, changed keys and tokens, shutdown."""
+"""Test the process over loopback sockets: hostile switches, the event stream, changed keys and tokens, and shutdown."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from controller_process import HELLO, WAIT_S, Process, assert_closed, handshake,
         b"GET / HTTP/1.1\r\n\r\n",
     ],
 )
-def test_nonsense_in_the_handshake_ends_that_connection_only(process: Process, message: bytes) -> None:
+def test_malformed_handshake_ends_only_its_connection(process: Process, message: bytes) -> None:
     sock = process.switch()
     sock.settimeout(WAIT_S)
     sock.sendall(message)
@@ -46,7 +46,7 @@ def test_nonsense_in_the_handshake_ends_that_connection_only(process: Process, m
         struct.pack("!BBHI", 4, 10, 0, 0),
     ],
 )
-def test_nonsense_from_a_connected_switch_ends_that_connection_only(process: Process, message: bytes) -> None:
+def test_malformed_message_of_a_connected_switch_ends_only_its_connection(process: Process, message: bytes) -> None:
     sock = handshake(process, 0x1000000000001)
     receive(sock, 18)
     sock.sendall(message)
@@ -54,7 +54,7 @@ def test_nonsense_from_a_connected_switch_ends_that_connection_only(process: Pro
     assert process.up()
 
 
-def test_zero_lengths_in_the_entries_a_switch_tells_do_not_hang(process: Process) -> None:
+def test_zero_lengths_in_reported_entries_do_not_hang_the_controller(process: Process) -> None:
     sock = handshake(process, 0x1000000000001)
     request = receive(sock, 18)
     body = bytes(64)
@@ -63,7 +63,7 @@ def test_zero_lengths_in_the_entries_a_switch_tells_do_not_hang(process: Process
     assert process.up()
 
 
-def test_unclaimed_datapaths_are_listed_and_sent_nothing(process: Process) -> None:
+def test_unclaimed_datapaths_are_listed_but_not_programmed(process: Process) -> None:
     sock = handshake(process, 0xFF)
     wait("the stranger", lambda: json.loads(process.ask("/v1/status")[1])["unclaimed"] == ["00000000000000ff"])
     sock.settimeout(3)
@@ -74,7 +74,7 @@ def test_unclaimed_datapaths_are_listed_and_sent_nothing(process: Process) -> No
             kinds.add(head[1])
             read(sock, struct.unpack_from("!H", head, 2)[0] - 8)
     except TimeoutError:
-        assert kinds <= {2, 9}, "an echo or the switch configuration at most"
+        assert kinds <= {2, 9}, "only echoes and the switch configuration are allowed"
     sock.close()
     wait("the stranger's end", lambda: json.loads(process.ask("/v1/status")[1])["unclaimed"] == [])
 
@@ -92,7 +92,7 @@ def test_events_are_streamed(process: Process) -> None:
     wait("the reader to be forgotten", process.up)
 
 
-def test_tokens_and_keys_are_read_again(process: Process) -> None:
+def test_changed_tokens_and_keys_are_reloaded(process: Process) -> None:
     body = json.dumps(document(2)).encode()
     assert process.ask("/v1/config", "PUT", body, "a-later-token")[0] == 401
     (process.folder / "token").write_text("a-later-token\n")
@@ -104,13 +104,13 @@ def test_tokens_and_keys_are_read_again(process: Process) -> None:
     wait("the new key", lambda: [line for line in process.log() if line["message"] == "keys of 2 sites"])
 
 
-def test_logs_hold_no_secrets_and_no_bugs(process: Process) -> None:
+def test_logs_contain_no_secrets_and_no_bugs(process: Process) -> None:
     text = (process.folder / "log").read_text()
     assert TOKEN not in text and SITE_KEYS[1].hex() not in text and "a-later-token" not in text
     assert not [line for line in process.log() if "exception" in line or "bug:" in line["message"]]
     assert "Traceback" not in text
 
 
-def test_it_ends_when_told_to(process: Process) -> None:
+def test_sigterm_ends_the_process(process: Process) -> None:
     process.process.send_signal(signal.SIGTERM)
     assert process.process.wait(WAIT_S) == 0

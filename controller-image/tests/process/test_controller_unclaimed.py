@@ -1,4 +1,4 @@
-"""Unclaimed connections to port 6653 of a running controller, while an honest switch stays served."""
+"""Open unclaimed connections to port 6653 of a running controller. The controller must keep serving a well-behaved switch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def honest(process: Process) -> Iterator[Honest]:
 
 
 def payloads() -> Iterator[bytes]:
-    """Noise, and OpenFlow that stops or lies somewhere."""
+    """Yield random bytes, truncated OpenFlow messages, and messages with wrong lengths."""
     chance = random.Random(6653)
     for _ in range(40):
         yield chance.randbytes(chance.choice((1, 7, 8, 100, 5_000)))
@@ -34,22 +34,22 @@ def payloads() -> Iterator[bytes]:
         kind, length = chance.randrange(32), chance.choice((0, 1, 7, 8, 9, 16, 65_535))
         yield HELLO + struct.pack("!BBHI", 4, kind, length, 1) + chance.randbytes(chance.randrange(200))
     yield struct.pack("!BBHI", 4, 0, 65_528, 1) + struct.pack("!HH", 1, 65_520) + b"\xff" * 65_516
-    yield struct.pack("!BBHIHHB3xHH4x", 4, 0, 24, 1, 2, 5, 0, 2, 8)  # an element that needs padding: Ryu would read a length of 0 behind it
+    yield struct.pack("!BBHIHHB3xHH4x", 4, 0, 24, 1, 2, 5, 0, 2, 8)  # an element that needs padding; Ryu would read a length of 0 after it
     yield HELLO * 10_000
 
 
-def test_nothing_that_is_sent_keeps_an_honest_switch_from_being_served(process: Process, honest: Honest) -> None:
+def test_malformed_input_does_not_affect_a_well_behaved_switch(process: Process, honest: Honest) -> None:
     for payload in payloads():
         with process.switch() as sock:
             try:
                 sock.sendall(payload)
             except OSError:
-                continue  # closed before it had taken all
+                continue  # the controller closed the connection early
     honest.serves()
     assert process.metric("bugs_total") == 0
 
 
-def test_a_message_that_never_ends_is_given_up_though_bytes_trickle(process: Process, honest: Honest) -> None:
+def test_slow_incomplete_message_ends_its_connection(process: Process, honest: Honest) -> None:
     with process.switch() as sock:
         sock.sendall(struct.pack("!BBHI", 4, 0, 65_535, 1))
         sock.settimeout(0.5)
@@ -69,7 +69,7 @@ def test_a_message_that_never_ends_is_given_up_though_bytes_trickle(process: Pro
     honest.serves()
 
 
-def test_unclaimed_connections_in_any_number_leave_room_for_switches(process: Process, honest: Honest) -> None:
+def test_unclaimed_connections_do_not_block_claimed_switches(process: Process, honest: Honest) -> None:
     crowd: list[socket.socket] = []
     try:
         for _ in range(MAX_UNCLAIMED + 100):
@@ -95,14 +95,14 @@ def test_unclaimed_switches_after_their_handshake_count_against_the_same_limit(p
             sock.close()
 
 
-def test_a_connected_switch_that_answers_keeps_its_datapath_id(process: Process, honest: Honest) -> None:
+def test_responsive_switch_keeps_its_datapath_id(process: Process, honest: Honest) -> None:
     for _ in range(3):
         assert_closed(handshake(process, EDGE1))
     honest.serves()
     assert connected(process, "edge1") == [True]
 
 
-def test_a_silent_switch_loses_its_datapath_id_to_the_next_connection(process: Process) -> None:
+def test_silent_switch_loses_its_datapath_id_to_the_next_connection(process: Process) -> None:
     with Honest(process, EDGE2) as old:
         wait("the old one", lambda: connected(process, "edge2") == [True])
         old.silent = True
@@ -114,7 +114,7 @@ def test_a_silent_switch_loses_its_datapath_id_to_the_next_connection(process: P
     wait("edge2 to be gone", lambda: connected(process, "edge2") == [False])
 
 
-def test_an_unclaimed_switch_that_does_not_read_is_disconnected_early(process: Process, honest: Honest) -> None:
+def test_unclaimed_switch_that_does_not_read_is_disconnected(process: Process, honest: Honest) -> None:
     sock = handshake(process, STRANGER)
     sock.settimeout(WAIT_S)
     echo = struct.pack("!BBHI", 4, 2, 60_000, 1) + bytes(59_992)
@@ -124,7 +124,7 @@ def test_an_unclaimed_switch_that_does_not_read_is_disconnected_early(process: P
     honest.serves()
 
 
-def test_a_switch_without_ports_is_a_switch(process: Process, honest: Honest) -> None:
+def test_switch_without_ports_is_accepted(process: Process, honest: Honest) -> None:
     sock = handshake(process, EDGE2, ports=0)
     receive(sock, 18)
     assert connected(process, "edge2") == [True]
@@ -132,7 +132,7 @@ def test_a_switch_without_ports_is_a_switch(process: Process, honest: Honest) ->
     honest.serves()
 
 
-def test_errors_that_do_not_exist_are_counted_together(process: Process) -> None:
+def test_undefined_error_codes_share_a_counter(process: Process) -> None:
     with Honest(process, EDGE2) as switch:
         for kind, code in ((1, 2), (999, 1), (998, 2), (3, 999)):
             switch.sock.sendall(struct.pack("!BBHIHH", 4, 1, 12, 5, kind, code))
@@ -141,6 +141,6 @@ def test_errors_that_do_not_exist_are_counted_together(process: Process) -> None
         switch.serves()
 
 
-def test_it_has_met_no_bug(process: Process) -> None:
+def test_controller_has_counted_no_bug(process: Process) -> None:
     assert process.metric("bugs_total") == 0
     assert "Traceback" not in (process.folder / "log").read_text()

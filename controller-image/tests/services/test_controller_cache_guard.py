@@ -1,4 +1,4 @@
-"""Exact entries (docs/adr/0020): their places, that they change no packet's path, and which sessions wait for a cache."""
+"""Test exact entries (docs/adr/0020): their priorities, their neutral effect on forwarding, and the delay of sessions for caches."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def exact(world: World, dpid: DatapathId) -> list[FlowEntry]:
 
 
 def waited(world: World, sport: int = SPORT, isn: int = 1) -> float:
-    """Return how long the SYN of a new connection is held for the switches' caches."""
+    """Return the delay in seconds of a new connection's SYN for the switches' caches."""
     world.delivered.clear()
     world.syn(sport, isn)
     (sent,) = to_agent(world, AT_INGRESS)
@@ -52,13 +52,13 @@ def up(**more: Any) -> World:
 
 @pytest.fixture
 def old() -> World:
-    """A world in which the exact entries are older than all that a cache may hold."""
+    """Return a world whose exact entries are older than all possible cached flows."""
     made = up()
     made.tick(IDLE_S)
     return made
 
 
-def test_both_ends_of_a_service_tell_its_connections_apart_without_the_punted_ones(world: World) -> None:
+def test_exact_entries_at_both_sites_exclude_punted_syns(world: World) -> None:
     ingress, egress = exact(world, E1), exact(world, E2)
     assert ingress and len(ingress) == len(egress) and not exact(world, C1) and not exact(world, C2)
     assert {(e.actions, e.match.reg0, e.match.tcp_flags) for e in ingress} == {((TellApart("source"),), 0, NOT_SYN)}
@@ -68,17 +68,17 @@ def test_both_ends_of_a_service_tell_its_connections_apart_without_the_punted_on
     }
 
 
-def test_they_stand_between_sessions_and_punts(world: World) -> None:
+def test_exact_entries_rank_between_sessions_and_punts(world: World) -> None:
     for entry in exact(world, E1):
         assert PRIORITY_PUNT + SLICES <= entry.priority < min(PRIORITY_UNARMED, PRIORITY_REDIRECT) - SLICES
 
 
 STANDING = up()
-"""For tests that change nothing that stays."""
+"""World for tests without lasting changes."""
 
 
 @given(st.sampled_from([AT_CLIENT, AT_SERVER]), st.integers(4990, 6010), st.sampled_from([0x02, 0x10, 0x11, 0x12]))
-def test_they_change_nothing_about_where_a_packet_goes(at: Location, port: int, flags: int) -> None:
+def test_exact_entries_do_not_change_forwarding(at: Location, port: int, flags: int) -> None:
     world = STANDING
     frame = syn_frame(CLIENT, SERVER, SPORT, port, flags=flags) if at == AT_CLIENT else reverse(SPORT, flags)
     there = world.network.walk(at, frame)
@@ -92,29 +92,29 @@ def test_they_change_nothing_about_where_a_packet_goes(at: Location, port: int, 
         world.network.tables = before
 
 
-def test_a_new_connection_does_not_wait_where_no_cache_can_hold_it(old: World) -> None:
+def test_connection_that_cannot_be_cached_does_not_wait(old: World) -> None:
     assert waited(old) == 0.0
 
 
-def test_a_session_with_the_ends_of_one_that_just_ended_waits(old: World) -> None:
+def test_session_with_the_4_tuple_of_an_ended_session_waits(old: World) -> None:
     waited(old)
     (session,) = old.engine.state.sessions
     old.end(session.uuid)
     old.tick(3.0)
     assert not len(old.engine.state.sessions)
     assert waited(old, isn=2) == pytest.approx(SETTLE_S)
-    assert waited(old, SPORT + 1) == 0.0, "others do not"
+    assert waited(old, SPORT + 1) == 0.0, "other sessions do not wait"
 
 
-def test_one_with_the_ends_of_a_session_that_is_still_there_does(old: World) -> None:
+def test_session_with_the_4_tuple_of_an_ending_session_waits(old: World) -> None:
     waited(old)
     (session,) = old.engine.state.sessions
     old.end(session.uuid, ["agent1"])
     assert waited(old, isn=2) == pytest.approx(SETTLE_S)
 
 
-def test_one_that_does_not_wait_leaves_the_time_of_one_that_does_as_it_is(old: World) -> None:
-    """In which a controller that leaves sees both through."""
+def test_undelayed_session_does_not_shorten_the_opening_time(old: World) -> None:
+    """A leaving controller completes both set-ups within this time."""
     waited(old)
     (session,) = old.engine.state.sessions
     old.end(session.uuid, ["agent1"])
@@ -124,7 +124,7 @@ def test_one_that_does_not_wait_leaves_the_time_of_one_that_does_as_it_is(old: W
     assert not old.engine.setup.is_opening(old.now + OPENING_S + late)
 
 
-def test_one_with_the_ends_of_a_plain_connection_does_for_as_long_as_a_cache_keeps_it(old: World) -> None:
+def test_4_tuple_of_a_plain_connection_waits_while_it_may_be_cached(old: World) -> None:
     for agent in old.agents.values():
         agent.mode = "refuse"
     old.syn(SPORT)
@@ -136,22 +136,22 @@ def test_one_with_the_ends_of_a_plain_connection_does_for_as_long_as_a_cache_kee
     assert waited(old, SPORT + 1, isn=2) == 0.0
 
 
-def test_first_connections_of_a_service_wait_until_old_caches_are_swept() -> None:
+def test_first_connections_of_a_service_wait_until_caches_expire() -> None:
     world = World(document(services=False))
     world.converge()
     world.tick(IDLE_S)
     world.do(ConfigChanged(parsed(document(2))))
     world.tick(2 * TICK_S)
     since = world.now - 2 * TICK_S
-    assert world.service() == "Programmed/Programmed", "it does not take longer to put up"
+    assert world.service() == "Programmed/Programmed", "the wait does not delay programming"
     assert since + SWEPT_S - TICK_S <= world.now + waited(world) <= since + SWEPT_S + TICK_S
     world.tick(SWEPT_S)
-    assert waited(world, SPORT + 1) == pytest.approx(SETTLE_S), "an earlier connection with its ends may be cached"
+    assert waited(world, SPORT + 1) == pytest.approx(SETTLE_S), "an earlier connection of the same 4-tuple may be cached"
     world.tick(IDLE_S)
     assert waited(world, SPORT + 2) == 0.0
 
 
-def test_a_repeated_syn_does_not_overtake_the_first_one_that_is_kept(world: World) -> None:
+def test_retransmitted_syn_does_not_overtake_a_delayed_syn(world: World) -> None:
     kept_s = waited(world)
     assert kept_s > 0
     world.delivered.clear()
@@ -161,10 +161,10 @@ def test_a_repeated_syn_does_not_overtake_the_first_one_that_is_kept(world: Worl
     world.delivered.clear()
     world.syn(SPORT)
     (again,) = to_agent(world, AT_INGRESS)
-    assert again.after_s == 0.0, "the first one may have been lost on the way"
+    assert again.after_s == 0.0, "the first SYN may have been lost"
 
 
-def test_connections_of_a_rearmed_service_wait_since_plain_ones_were_not_noted(old: World) -> None:
+def test_rearmed_service_waits_for_unrecorded_plain_connections(old: World) -> None:
     ingress = old.agents["agent1"]
     before, ingress.flags = ingress.flags, 0
     old.tick(1.0)
@@ -176,7 +176,7 @@ def test_connections_of_a_rearmed_service_wait_since_plain_ones_were_not_noted(o
     assert waited(old, SPORT + 1) == 0.0
 
 
-def test_a_service_that_changes_its_ports_waits_and_one_that_stays_does_not(old: World) -> None:
+def test_only_a_service_with_changed_ports_waits(old: World) -> None:
     made = document(2)
     other = {**made["services"][0], "id": "default/other", "ports": [{"first": 7000, "last": 7000}]}
     old.do(ConfigChanged(parsed({**made, "services": [*made["services"], other]})))
@@ -188,7 +188,7 @@ def test_a_service_that_changes_its_ports_waits_and_one_that_stays_does_not(old:
     assert 0.0 < sent.after_s <= SWEPT_S
 
 
-def test_a_switch_that_comes_back_may_have_been_without_them(old: World) -> None:
+def test_sessions_wait_after_a_switch_reconnects_without_entries(old: World) -> None:
     old.disconnect("edge2")
     old.network.tables[E2].clear()
     old.connect(["edge2"])
@@ -196,8 +196,8 @@ def test_a_switch_that_comes_back_may_have_been_without_them(old: World) -> None
     assert waited(old) == pytest.approx(SWEPT_S / 2, abs=2 * TICK_S)
 
 
-def test_one_from_the_port_of_a_plain_connection_to_another_port_of_the_server_does(old: World) -> None:
-    """The server's port is left open in what a cache holds."""
+def test_client_port_of_a_plain_connection_waits_for_any_server_port(old: World) -> None:
+    """Cached flows do not match the server's port."""
     for agent in old.agents.values():
         agent.mode = "refuse"
     old.syn(SPORT, dport=5002)
@@ -207,7 +207,7 @@ def test_one_from_the_port_of_a_plain_connection_to_another_port_of_the_server_d
     assert waited(old, SPORT + 1) == 0.0
 
 
-def test_where_a_clients_packets_may_be_a_servers_answers_both_ports_are_looked_at(world: World) -> None:
+def test_services_in_both_directions_match_both_ports(world: World) -> None:
     made = document(2)
     (service,) = made["services"]
     back = {**service, "id": "default/back", "from": service["to"], "to": service["from"]}
@@ -217,7 +217,7 @@ def test_where_a_clients_packets_may_be_a_servers_answers_both_ports_are_looked_
         assert {e.actions for e in exact(world, dpid)} == {(TellApart("both"),)}
 
 
-def test_a_switch_that_need_not_be_open_vswitch_has_none_and_is_always_waited_for() -> None:
+def test_external_switch_has_no_exact_entries_and_always_waits() -> None:
     world = up(forwarding="Controller")
     world.tick(IDLE_S)
     assert not exact(world, E1) and not exact(world, E2)
@@ -225,7 +225,7 @@ def test_a_switch_that_need_not_be_open_vswitch_has_none_and_is_always_waited_fo
 
 
 @pytest.mark.parametrize("change", [{"mode": "Observe"}, {"percent": 0}, {"setup": "Proactive"}])
-def test_a_service_that_sets_nothing_up_connection_by_connection_has_none(change: dict[str, Any]) -> None:
+def test_service_without_reactive_set_up_has_no_exact_entries(change: dict[str, Any]) -> None:
     made = document()
     world = World()
     world.converge()
@@ -234,7 +234,7 @@ def test_a_service_that_sets_nothing_up_connection_by_connection_has_none(change
     assert not exact(world, E1) and not exact(world, E2)
 
 
-def test_a_site_that_rewrites_has_none() -> None:
+def test_rewriting_site_has_no_exact_entries() -> None:
     made = document()
     made["sites"][0]["rewrite"] = "OpenFlow"
     world = World()
@@ -244,13 +244,13 @@ def test_a_site_that_rewrites_has_none() -> None:
     assert not exact(world, E1) and not exact(world, E2)
 
 
-def test_they_go_with_their_service(world: World) -> None:
+def test_exact_entries_are_removed_with_their_service(world: World) -> None:
     world.do(ConfigChanged(parsed(document(2, services=False))))
     world.tick(1.0)
     assert not exact(world, E1) and not exact(world, E2)
 
 
-def test_two_services_with_the_same_prefixes_and_ports_share_them(world: World) -> None:
+def test_services_with_equal_prefixes_and_ports_share_exact_entries(world: World) -> None:
     made = document(2)
     before = {e.key for e in exact(world, E1)}
     twin = {**made["services"][0], "id": "default/twin"}
@@ -263,7 +263,7 @@ def test_two_services_with_the_same_prefixes_and_ports_share_them(world: World) 
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.floats(0.0, 6.0)), max_size=40))
-def test_what_was_noted_is_held_for_as_long_as_a_cache_keeps_it(steps: list[tuple[int, float]]) -> None:
+def test_recent_flows_are_held_for_the_cache_idle_time(steps: list[tuple[int, float]]) -> None:
     lately, noted, now = RecentFlows(), dict[FlowKey, float](), 0.0
     for number, pause in steps:
         now += pause
@@ -273,7 +273,7 @@ def test_what_was_noted_is_held_for_as_long_as_a_cache_keeps_it(steps: list[tupl
         noted[key] = now
 
 
-def test_the_oldest_gives_way() -> None:
+def test_full_table_evicts_the_oldest_recent_flow() -> None:
     lately = RecentFlows()
     for number in range(MAX_RECENT_FLOWS + 1):
         lately.note(FlowKey(number.to_bytes(4, "big")), 1.0)

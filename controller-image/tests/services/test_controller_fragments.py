@@ -1,4 +1,4 @@
-"""Fragments of a session's segments go to its agent, or the connections of its hosts are plain (docs/adr/0052)."""
+"""Test fragments of a session's segments: they reach its agent, or the connections of its hosts are plain (docs/adr/0052)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from sos_controller.core.wire.order import OrderType
 
 SPORT = 40000
 FIRST, LATER = 0x2000, 0x00B9
-"""Flags and offset of a datagram's first fragment (more follow) and of its last."""
+"""Flags and offset of a datagram's first fragment (more fragments) and of its last fragment."""
 
 
 def fragment(frame: bytes, where: int) -> bytes:
-    """A frame as a fragment, its ports hidden as Open vSwitch hides them."""
+    """Return a frame as a fragment, with zero ports, as Open vSwitch matches fragments."""
     return frame[:20] + where.to_bytes(2, "big") + frame[22:34] + bytes(4) + frame[38:]
 
 
@@ -54,7 +54,7 @@ def aborted(world: World) -> int:
     return world.engine.state.counters["orders_sent", OrderType.ABORT.name]
 
 
-def test_fragments_of_both_directions_are_led_to_the_agents_from_the_first_one_on() -> None:
+def test_fragments_of_both_directions_are_redirected_after_the_first_copy() -> None:
     world = up()
     world.syn(SPORT)
     for where, agent, made in ((AT_CLIENT, AT_INGRESS, up_ward), (AT_SERVER, AT_EGRESS, down_ward)):
@@ -65,7 +65,7 @@ def test_fragments_of_both_directions_are_led_to_the_agents_from_the_first_one_o
     assert aborted(world) == 0
 
 
-def test_what_agents_send_in_fragments_is_not_led_back_to_them() -> None:
+def test_fragments_from_agents_are_not_redirected() -> None:
     world = up()
     world.syn(SPORT)
     copied(world, AT_CLIENT, up_ward(FIRST))
@@ -74,7 +74,7 @@ def test_what_agents_send_in_fragments_is_not_led_back_to_them() -> None:
     assert outs(world, AT_EGRESS, up_ward(LATER)) == {Location(E2, PORT_NORMAL)}
 
 
-def test_fragments_of_plain_connections_are_copied_once_in_a_while() -> None:
+def test_fragments_of_plain_connections_are_copied_at_intervals() -> None:
     world = up()
     copied(world, AT_CLIENT, up_ward(FIRST))
     assert outs(world, AT_CLIENT, up_ward(LATER)) == {Location(E1, PORT_NORMAL)}
@@ -84,7 +84,7 @@ def test_fragments_of_plain_connections_are_copied_once_in_a_while() -> None:
     assert Location(E1, PORT_CONTROLLER) in outs(world, AT_CLIENT, up_ward(LATER))
 
 
-def test_a_site_that_rewrites_resets_such_sessions_and_leaves_the_hosts_next_connections_plain() -> None:
+def test_rewriting_site_aborts_fragmented_sessions_and_makes_the_host_plain() -> None:
     world = up(rewrite="OpenFlow")
     world.syn(SPORT)
     copied(world, AT_CLIENT, up_ward(FIRST))
@@ -101,7 +101,7 @@ def test_a_site_that_rewrites_resets_such_sessions_and_leaves_the_hosts_next_con
     assert world.engine.state.sessions.by_key(syn_frame(CLIENT, SERVER, SPORT + 2, 5001)[26:38]) is not None
 
 
-def test_leading_ends_with_the_agent_and_some_time_after_the_last_session() -> None:
+def test_fragment_redirection_ends_with_the_agent_or_after_the_last_session() -> None:
     world = up()
     world.syn(SPORT)
     (session,) = world.engine.state.sessions
@@ -118,7 +118,7 @@ def test_leading_ends_with_the_agent_and_some_time_after_the_last_session() -> N
     assert Location(E1, PORT_NORMAL) in outs(world, AT_CLIENT, up_ward(LATER))
 
 
-def test_a_flood_of_fragments_is_looked_at_so_far_and_no_farther() -> None:
+def test_fragment_processing_is_rate_limited() -> None:
     world = up()
     world.now = float(int(world.now) + 1)
     for _ in range(MAX_PER_SECOND):
@@ -131,7 +131,7 @@ def test_a_flood_of_fragments_is_looked_at_so_far_and_no_farther() -> None:
     assert world.engine.state.counters["fragments", "led"] == 1
 
 
-def test_a_service_that_stands_beforehand_leads_all_fragments_to_its_agent() -> None:
+def test_proactive_service_redirects_all_fragments_to_its_agent() -> None:
     made = document()
     made["services"][0]["setup"] = "Proactive"
     world = World(signed(made))
@@ -141,7 +141,7 @@ def test_a_service_that_stands_beforehand_leads_all_fragments_to_its_agent() -> 
         assert outs(world, where, part(FIRST)) == outs(world, where, part(LATER)) == {agent}
 
 
-def test_what_is_no_packet_changes_nothing() -> None:
+def test_malformed_packets_change_nothing() -> None:
     world = up()
     world.syn(SPORT)
     for data in (b"", bytes(60), up_ward(FIRST)[:30]):

@@ -1,4 +1,7 @@
-"""ICMP errors about segments that agents sent in hosts' names reach the agents; all others reach the hosts (docs/adr/0052)."""
+"""Test ICMP errors (docs/adr/0052).
+
+Errors about segments that agents sent with addresses of hosts reach the agents. All other errors reach the hosts.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ REDIRECT_PORT = 9877
 
 
 def folded(data: bytes) -> int:
-    """One's complement sum of 16-bit words: 0xFFFF where the checksum is right."""
+    """Return the one's complement sum of 16-bit words. It is 0xFFFF if the checksum is correct."""
     total = sum(struct.unpack(f"!{len(data) // 2}H", data)) if len(data) % 2 == 0 else folded(data + b"\0")
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
@@ -65,7 +68,7 @@ def error(
 
 
 INGRESS = error(SERVER, CLIENT, PORT, SPORT)
-"""About what the ingress agent sent to the client in the server's name."""
+"""Error about a segment from the ingress agent to the client, with the server's address as source."""
 EGRESS = error(CLIENT, SERVER, SPORT, PORT)
 
 
@@ -78,13 +81,13 @@ def up(**more: Any) -> World:
 
 
 def copied(world: World, where: Location, frame: bytes) -> list[PacketOut]:
-    """A switch hands over a copy by its own entry; what is sent because of it."""
+    """Deliver a copy of a frame by the switch's ICMP entry. Return the resulting packet-outs."""
     cookie = next(e.cookie for e in world.network.entries(where.dpid) if cookie_kind(e.cookie) == Kind.ICMP)
     return [c for c in world.do(PacketIn(*where, cookie, frame)) if isinstance(c, PacketOut)]
 
 
 @pytest.mark.parametrize(("kind", "code"), [(3, code) for code in range(16)] + [(11, 0), (11, 1), (12, 0)])
-def test_errors_about_an_agents_segments_are_copied_and_given_to_it(kind: int, code: int) -> None:
+def test_errors_about_segments_of_an_agent_are_copied_to_the_agent(kind: int, code: int) -> None:
     world = up()
     for where, agent, name, frame in (
         (AT_CLIENT, AT_INGRESS, "agent1", error(SERVER, CLIENT, PORT, SPORT, kind, code)),
@@ -107,27 +110,27 @@ def test_errors_about_an_agents_segments_are_copied_and_given_to_it(kind: int, c
     ],
     ids=["another connection", "another port", "to another host than quoted", "a redirect", "cut short"],
 )
-def test_errors_that_belong_to_no_session_go_on_to_the_host_alone(frame: bytes) -> None:
+def test_errors_of_no_session_reach_only_the_host(frame: bytes) -> None:
     world = up()
     assert copied(world, AT_CLIENT, frame) == []
     assert (Location(E1, PORT_NORMAL), frame) in world.network.walk(AT_CLIENT, frame)
 
 
-def test_an_error_counts_at_the_site_of_the_agent_that_it_is_about() -> None:
-    """A segment that passed the egress site's router was not the ingress agent's."""
+def test_errors_are_accepted_only_at_the_site_of_their_agent() -> None:
+    """The ingress agent's segments to the client do not pass the routers of the egress site."""
     world = up()
     assert copied(world, AT_SERVER, INGRESS) == []
     assert copied(world, AT_CLIENT, EGRESS) == []
 
 
-def test_echoes_and_what_agents_send_are_not_copied() -> None:
+def test_echoes_and_packets_from_agents_are_not_copied() -> None:
     world = up()
     echo = INGRESS[:34] + b"\x08" + INGRESS[35:]
     assert world.network.walk(AT_CLIENT, echo) == [(Location(E1, PORT_NORMAL), echo)]
     assert world.network.walk(AT_INGRESS, INGRESS) == [(Location(E1, PORT_NORMAL), INGRESS)]
 
 
-def test_where_a_site_rewrites_the_quoted_segment_is_the_agents_own() -> None:
+def test_rewriting_site_readdresses_the_quoted_segment_to_the_agent() -> None:
     made = document()
     for site in made["sites"]:
         site["rewrite"] = "OpenFlow" if site["agents"] else site["rewrite"]
@@ -142,7 +145,7 @@ def test_where_a_site_rewrites_the_quoted_segment_is_the_agents_own() -> None:
         assert (read.destination, read.destination_port) == ((CLIENT, SPORT) if name == "agent1" else (SERVER, PORT))
 
 
-def test_a_flood_of_errors_is_looked_at_so_far_and_no_farther() -> None:
+def test_icmp_error_processing_is_rate_limited() -> None:
     world = up()
     world.now = float(int(world.now) + 1)
     sent = sum(len(copied(world, AT_CLIENT, INGRESS)) for _ in range(MAX_PER_SECOND + 50))
@@ -151,7 +154,7 @@ def test_a_flood_of_errors_is_looked_at_so_far_and_no_farther() -> None:
     assert len(copied(world, AT_CLIENT, INGRESS)) == 1
 
 
-def test_a_service_that_stands_beforehand_leads_them_to_its_agent_by_prefix() -> None:
+def test_proactive_service_redirects_errors_by_prefix() -> None:
     made = document()
     made["services"][0]["setup"] = "Proactive"
     world = World(signed(made))
@@ -167,7 +170,7 @@ def test_a_service_that_stands_beforehand_leads_them_to_its_agent_by_prefix() ->
     st.integers(0, 0xFFFFFFFF),
     st.integers(0, 0xFFFF),
 )
-def test_a_readdressed_error_has_right_checksums(options: bytes, more: bytes, address: int, port: int) -> None:
+def test_readdressed_error_has_correct_checksums(options: bytes, more: bytes, address: int, port: int) -> None:
     frame = error(SERVER, CLIENT, PORT, SPORT, options=options, more=more)
     made = readdress_icmp_error(frame, address, port)
     read = parse_icmp_error(made)
@@ -178,13 +181,13 @@ def test_a_readdressed_error_has_right_checksums(options: bytes, more: bytes, ad
 
 
 @given(st.binary(max_size=120))
-def test_any_bytes_are_an_error_or_none(data: bytes) -> None:
+def test_any_bytes_parse_as_an_icmp_error_or_none(data: bytes) -> None:
     for frame in (data, INGRESS[:23] + data, INGRESS[:42] + data, INGRESS[: len(data)]):
         read = parse_icmp_error(frame)
         assert read is None or len(readdress_icmp_error(frame, 1, 2)) == len(frame)
 
 
-def test_entries_are_on_all_switches_of_both_sites_and_only_there() -> None:
+def test_icmp_entries_are_on_all_switches_of_both_sites() -> None:
     world = up()
     for dpid, target in ((E1, SERVER), (E2, CLIENT)):
         found = [e for e in world.network.entries(dpid) if cookie_kind(e.cookie) == Kind.ICMP]

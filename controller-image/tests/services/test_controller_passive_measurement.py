@@ -1,4 +1,4 @@
-"""Passive measurement: copied packets, results computed from them, and no other effect."""
+"""Test passive measurement: packet copies and the computed results. Measuring must not change forwarding."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def copy(world: World, port: int, data: bytes) -> None:
 
 
 def connection(world: World, sport: int, down: int, seconds: float, isn: int = 0xFFFFFFF0) -> None:
-    """The rest of a connection whose SYN (with this number) has been seen: the server answers after 40 ms and sends `down` bytes."""
+    """Complete a connection after its SYN with number `isn`: the server answers after 40 ms and sends `down` bytes."""
     world.now += 0.04
     copy(world, WAN_PORT, answer(sport, SYN_ACK, isn, isn + 1))
     world.now += seconds - 0.04
@@ -70,10 +70,10 @@ def shown(world: World) -> dict[str, Any]:
     return found
 
 
-# -- comparing
+# -- comparison
 
 
-def test_classes_of_size() -> None:
+def test_size_classes_have_their_bounds() -> None:
     assert [size_class(n) for n in (0, 16_384, 65_535, 65_536, 262_143, 262_144, 2**60)] == [0, 0, 0, 1, 1, 2, comparison.CLASSES - 1]
 
 
@@ -81,8 +81,8 @@ def test_classes_of_size() -> None:
     st.lists(st.tuples(st.integers(14, 36), st.floats(0.1, 10)), min_size=3, max_size=40),
     st.floats(0.05, 50),
 )
-def test_a_gain_that_is_the_same_for_all_sizes_is_found_whatever_the_mixture(flows: list[tuple[int, float]], gain: float) -> None:
-    """The plain group holds each transfer thrice as often as the other, which would spoil a comparison of sums."""
+def test_gain_is_independent_of_the_mixture_of_sizes(flows: list[tuple[int, float]], gain: float) -> None:
+    """The plain group contains each transfer three times, the accelerated group once. A comparison of sums would be wrong."""
     found = Gain()
     for exponent, seconds in flows:
         moved = 1 << exponent
@@ -92,18 +92,18 @@ def test_a_gain_that_is_the_same_for_all_sizes_is_found_whatever_the_mixture(flo
     assert found.gain(0.0) == pytest.approx(gain)
 
 
-def test_a_mixture_of_sizes_alone_is_no_gain() -> None:
+def test_different_sizes_alone_are_no_gain() -> None:
     found = Gain()
     for _ in range(10):
         found.ended(ACCELERATED, 10**9, 10.0, 0.0)
         found.ended(PLAIN, 10**5, 1.0, 0.0)
-    assert found.gain(0.0) is None, "nothing that both groups hold"
+    assert found.gain(0.0) is None, "the groups have no size class in common"
     for _ in range(3):
         found.ended(ACCELERATED, 10**5, 1.0, 0.0)
     assert found.gain(0.0) == pytest.approx(1.0)
 
 
-def test_old_connections_count_less_and_then_nothing() -> None:
+def test_old_connections_lose_weight_and_expire() -> None:
     found = Gain()
     for group, rate in ((ACCELERATED, 8e6), (PLAIN, 1e6)):
         for _ in range(20):
@@ -118,16 +118,16 @@ def test_old_connections_count_less_and_then_nothing() -> None:
 
 
 @given(st.binary(max_size=120))
-def test_any_bytes_are_a_segment_or_none(data: bytes) -> None:
+def test_any_bytes_parse_as_a_segment_or_none(data: bytes) -> None:
     for frame in (data, bytes(12) + b"\x08\x00\x45" + data):
         found = parse_segment(frame)
         assert found is None or found.size >= 0
 
 
-# -- observing
+# -- observation
 
 
-def test_observed_connections_are_copied_and_go_on_as_ever() -> None:
+def test_observed_connections_are_copied_and_forwarded_unchanged() -> None:
     world = with_service(mode="Observe")
     made = [e for e in world.network.entries(E1) if cookie_kind(e.cookie) == Kind.MEASURE]
     assert made and all(e.actions == (Output(PORT_CONTROLLER), Goto(TABLE_FORWARD)) and e.hard_timeout for e in made)
@@ -146,7 +146,7 @@ def test_observed_connections_are_copied_and_go_on_as_ever() -> None:
         assert world.network.walk(place, frame) == [(Location(E1, PORT_NORMAL), frame)], "data is not copied"
 
 
-def test_round_trip_and_goodput_of_an_observed_connection() -> None:
+def test_observed_connection_yields_round_trip_time_and_goodput() -> None:
     world = with_service(mode="Observe")
     world.delivered.clear()
     copy(world, CLIENT_PORT, syn_frame(CLIENT, SERVER, 40000, 5001, isn=0xFFFFFFF0))
@@ -155,10 +155,10 @@ def test_round_trip_and_goodput_of_an_observed_connection() -> None:
     found = shown(world)
     assert found["plain"] == {"connections": 1, "bytesPerSecond": 2_500_000, "answerMicros": 40_000}
     assert found["accelerated"]["connections"] == 0 and found["gain"] is None
-    assert not released(world) and len(world.engine.state.sessions) == 0, "a copy is looked at and no more"
+    assert not released(world) and len(world.engine.state.sessions) == 0, "a copy is only measured"
 
 
-def test_leases_of_copies_are_renewed_and_go_with_the_service() -> None:
+def test_measuring_leases_are_renewed_and_removed_with_the_service() -> None:
     world = with_service(mode="Observe")
     keys = [e.key for e in world.network.entries(E1) if cookie_kind(e.cookie) == Kind.MEASURE]
     world.tick(12.0)
@@ -170,7 +170,7 @@ def test_leases_of_copies_are_renewed_and_go_with_the_service() -> None:
     assert shown(world).get("plain") is None
 
 
-def test_connections_held_are_bounded() -> None:
+def test_recorded_connections_are_bounded() -> None:
     world = with_service(mode="Observe")
     observed = world.engine.plan.passive_measurement = PassiveMeasurement(world.engine.state, limit=10)
     observed.configure()
@@ -179,10 +179,10 @@ def test_connections_held_are_bounded() -> None:
     assert len(observed) == 10 and shown(world)["plain"]["connections"] == 100
 
 
-# -- a share
+# -- percent
 
 
-def test_a_share_is_accelerated_the_rest_is_compared_with_it() -> None:
+def test_accelerated_percentage_is_compared_with_the_control_group() -> None:
     world = with_service(percent=50)
     rates = {ACCELERATED: 8e6, PLAIN: 1e6}
     for sport in range(40_000, 40_040):
@@ -202,7 +202,7 @@ def test_a_share_is_accelerated_the_rest_is_compared_with_it() -> None:
     assert found["accelerated"]["connections"] > 3 and found["plain"]["connections"] > 3
 
 
-def test_a_connection_that_stays_plain_for_another_reason_is_not_compared() -> None:
+def test_connection_that_is_plain_for_another_reason_is_not_compared() -> None:
     world = with_service(percent=99)
     for agent in world.agents.values():
         agent.mode = "refuse"
@@ -213,13 +213,13 @@ def test_a_connection_that_stays_plain_for_another_reason_is_not_compared() -> N
     assert len(released(world)) > before and len(world.engine.plan.passive_measurement) == 0
 
 
-def test_a_service_that_is_accelerated_whole_is_not_looked_at(world: World) -> None:
+def test_fully_accelerated_service_is_not_measured(world: World) -> None:
     assert not [e for e in world.network.entries(E1) if cookie_kind(e.cookie) == Kind.MEASURE]
     world.syn(40000)
     assert len(world.engine.plan.passive_measurement) == 0 and "gain" not in shown(world)
 
 
-def test_of_two_services_the_first_decides_also_when_it_observes() -> None:
+def test_first_of_two_services_decides_even_if_it_observes() -> None:
     made = document()
     first = {**made["services"][0], "id": "default/seen", "mode": "Observe", "ports": [{"first": 5001, "last": 5001}]}
     made["services"] = [first, *made["services"]]
@@ -228,7 +228,7 @@ def test_of_two_services_the_first_decides_also_when_it_observes() -> None:
     world.converge()
     world.syn(40000, dport=5001)
     assert len(world.engine.state.sessions) == 0 and len(world.engine.plan.passive_measurement) == 1, (
-        "punted by the other's entry, and observed"
+        "the second service's entry punts the SYN, and the first service observes it"
     )
     world.syn(40001, dport=5002)
     assert len(world.engine.state.sessions) == 1 and len(world.engine.plan.passive_measurement) == 1

@@ -1,5 +1,7 @@
-"""Proactive services in a world without sockets: order of installation, constancy, withdrawal, adoption, the switch's own bypass of a dead
-agent; packets walked through the resulting tables."""
+"""Test proactive services in a simulated world: order of installation, constancy, withdrawal and adoption.
+
+Test packets also check the resulting tables and the switch's own bypass of a dead agent.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ PLAIN = Location(E1, PORT_NORMAL)
 
 
 def proactively(generation: int = 1, services: list[dict[str, Any]] | None = None, **changes: Any) -> dict[str, Any]:
-    """The lab's document with its service set up proactively."""
+    """Return the lab's document with a proactive service."""
     made = document(generation)
     del made["hash"]
     bulk = {**made["services"][0], "setup": "Proactive", **changes}
@@ -58,7 +60,7 @@ def service_entries(network: FakeNetwork, dpid: DatapathId) -> list[Any]:
 
 
 def begin(world: World, *numbers: int) -> None:
-    """Sessions that the agents have begun by themselves."""
+    """Let the agents report sessions that they have started themselves."""
     for name, role, peer in (("agent1", order.Role.INGRESS, EGRESS), ("agent2", order.Role.EGRESS, INGRESS)):
         world.agents[name].flows = tuple(
             order.ReportedFlow(n.to_bytes(16, "big"), role, flow_key(CLIENT, SERVER, 40000 + n, 5001), peer) for n in numbers
@@ -80,12 +82,12 @@ def test_both_directions_reach_the_agents_without_the_controller(world: World) -
     assert all(cookie_kind(e.cookie) != Kind.PUNT for dpid in SWITCHES.values() for e in world.network.entries(DatapathId(dpid)))
 
 
-def test_what_agents_send_is_never_redirected(world: World) -> None:
+def test_packets_from_agents_are_never_redirected(world: World) -> None:
     assert world.network.walk(AT_INGRESS, BACK) == [(PLAIN, BACK)]
     assert world.network.walk(AT_EGRESS, SYN) == [(Location(E2, PORT_NORMAL), SYN)]
 
 
-def test_far_side_first_then_unarmed_then_armed() -> None:
+def test_egress_entries_come_first_then_unarmed_then_armed_entries() -> None:
     world = World(proactively())
     world.connect()
     seen: list[tuple[int, str, bool]] = []
@@ -101,7 +103,7 @@ def test_far_side_first_then_unarmed_then_armed() -> None:
     assert seen == [(egress, "plain", False), (egress, "unarmed", False), (egress, "armed", True)]
 
 
-def test_nothing_is_armed_before_the_egress_side_has_acknowledged() -> None:
+def test_ingress_entries_wait_for_the_barrier_of_the_egress_site() -> None:
     world = World(proactively())
     world.mute.add(E2)
     world.connect()
@@ -124,7 +126,7 @@ def test_entries_are_the_same_for_any_number_of_sessions(count: int) -> None:
     assert (status["sessions"], status["services"][0]["sessions"]) == (count, count)
 
 
-def test_sessions_are_shown_as_the_agents_tell_them(world: World) -> None:
+def test_sessions_are_listed_as_reported_by_agents(world: World) -> None:
     begin(world, 1)
     world.tick(2.0)
     (shown,) = snapshot.sessions(world.engine)["sessions"]
@@ -140,7 +142,7 @@ def test_sessions_are_shown_as_the_agents_tell_them(world: World) -> None:
     assert snapshot.sessions(world.engine)["total"] == 0
 
 
-def test_a_dead_agents_sessions_are_forgotten_and_its_entries_left_to_the_switch(world: World) -> None:
+def test_dead_agent_loses_its_sessions_and_the_switch_bypasses_it(world: World) -> None:
     begin(world, 1, 2)
     world.tick(2.0)
     before = service_entries(world.network, E1)
@@ -149,26 +151,26 @@ def test_a_dead_agents_sessions_are_forgotten_and_its_entries_left_to_the_switch
     world.tick(10.0)
     assert snapshot.sessions(world.engine)["total"] == 0
     assert world.service() == "Pending/NoAgents"
-    assert service_entries(world.network, E1) == before, "the controller may be wrong about an agent: its switch knows better"
+    assert service_entries(world.network, E1) == before, "the controller may be wrong about an agent; the switch watches its port"
     world.network.down.update((AT_INGRESS, AT_EGRESS))
     assert world.network.walk(AT_CLIENT, SYN) == [(PLAIN, SYN)]
     assert world.network.walk(AT_SERVER, BACK) == [(Location(E2, PORT_NORMAL), BACK)]
 
 
-def test_an_agent_that_comes_back_elsewhere_is_where_the_group_leads(world: World) -> None:
+def test_group_follows_an_agent_that_restarts_at_another_port(world: World) -> None:
     agent = world.agents["agent1"]
     agent.where, agent.boot = Location(E1, PortNo(5)), agent.boot + 1
     world.tick(2.0)
     assert world.network.walk(AT_CLIENT, SYN) == [(agent.where, redirected("agent1", SYN))]
 
 
-def test_a_deleted_service_takes_nothing_new_and_stays_for_its_last_session(world: World) -> None:
+def test_deleted_service_takes_no_new_sessions_and_stays_for_the_last(world: World) -> None:
     begin(world, 1)
     world.tick(2.0)
     configure(world, proactively(2, services=[]))
     world.tick(60.0)
     ((_, frame),) = world.network.walk(AT_CLIENT, SYN)
-    assert frame[6:12] == UNARMED_MAC, "the ingress agent passes and remembers it"
+    assert frame[6:12] == UNARMED_MAC, "the ingress agent forwards the SYN and records it"
     assert world.network.walk(AT_SERVER, BACK) == [(AT_EGRESS, redirected("agent2", BACK))]
     begin(world)
     world.tick(3.0)
@@ -176,7 +178,7 @@ def test_a_deleted_service_takes_nothing_new_and_stays_for_its_last_session(worl
     assert not world.network.failovers
 
 
-def test_agents_that_are_declared_no_more_keep_their_paths_for_their_last_session(world: World) -> None:
+def test_undeclared_agents_keep_their_paths_for_their_last_session(world: World) -> None:
     begin(world, 1)
     world.tick(2.0)
     paths = {dpid: [e for e in world.network.entries(dpid) if cookie_kind(e.cookie) == Kind.PATH] for dpid in (E1, E2)}
@@ -193,15 +195,15 @@ def test_agents_that_are_declared_no_more_keep_their_paths_for_their_last_sessio
     assert not [e for dpid in (E1, E2) for e in world.network.entries(dpid) if cookie_kind(e.cookie) == Kind.PATH]
 
 
-def test_a_deleted_service_waits_for_reports_that_are_young_enough(world: World) -> None:
+def test_deleted_service_waits_for_recent_reports(world: World) -> None:
     for agent in world.agents.values():
         agent.report = lambda wall_ms: []  # type: ignore[method-assign]
     configure(world, proactively(2, services=[]))
     world.tick(120.0)
-    assert service_entries(world.network, E1), "nobody has said that there is no session"
+    assert service_entries(world.network, E1), "no report confirms that sessions have ended"
 
 
-def test_other_ports_leave_the_sessions_of_the_earlier_ones_alone(world: World) -> None:
+def test_changed_ports_preserve_sessions_of_the_old_ports(world: World) -> None:
     begin(world, 1)
     world.tick(2.0)
     configure(world, proactively(2, ports=[{"first": 5001, "last": 5001}, {"first": 80, "last": 80}]))
@@ -212,7 +214,7 @@ def test_other_ports_leave_the_sessions_of_the_earlier_ones_alone(world: World) 
     assert len(service_entries(world.network, E1)) == len(service_entries(world.network, E2)) == 2 + 1 + 3
 
 
-def test_what_does_not_change_where_packets_go_changes_no_entry(world: World) -> None:
+def test_changes_without_effect_on_forwarding_change_no_entry(world: World) -> None:
     before = {dpid: dict(table) for dpid, table in world.network.tables.items()}
     transport = {"streams": 4, "blockBytes": 0, "queueBytes": 0, "congestionControl": "Reno"}
     configure(world, proactively(2, priority=7, transport=transport))
@@ -220,7 +222,7 @@ def test_what_does_not_change_where_packets_go_changes_no_entry(world: World) ->
     assert {dpid: dict(table) for dpid, table in world.network.tables.items()} == before
 
 
-def test_a_new_controller_takes_over_without_a_moment_of_plain(world: World) -> None:
+def test_new_controller_takes_over_without_plain_connections(world: World) -> None:
     begin(world, 1)
     later = World(proactively(), world.network, epoch=2, now=world.now + 60)
     for name, agent in world.agents.items():
@@ -235,7 +237,7 @@ def test_a_new_controller_takes_over_without_a_moment_of_plain(world: World) -> 
     assert snapshot.sessions(later.engine)["total"] == 1
 
 
-def test_a_new_controller_without_the_service_waits_for_its_sessions(world: World) -> None:
+def test_new_controller_without_the_service_waits_for_its_sessions(world: World) -> None:
     begin(world, 1)
     later = World(proactively(2, services=[]), world.network, epoch=2, now=world.now + 60)
     for name, agent in world.agents.items():
@@ -249,7 +251,7 @@ def test_a_new_controller_without_the_service_waits_for_its_sessions(world: Worl
     assert not later.network.failovers
 
 
-def test_a_switch_that_comes_back_empty_gets_groups_before_entries(world: World) -> None:
+def test_empty_reconnecting_switch_gets_groups_before_entries(world: World) -> None:
     world.disconnect("edge1")
     world.network.tables[E1] = {}
     world.network.failovers = {key: group for key, group in world.network.failovers.items() if key[0] != E1}
@@ -263,7 +265,7 @@ def policies(*services: dict[str, Any]) -> tuple[list[Policy], dict[str, Any]]:
     return Policies(config.services).by_site["west"], {site.name: site for site in config.sites}
 
 
-def test_what_cannot_be_decided_beforehand_is_decided_flow_by_flow() -> None:
+def test_service_that_cannot_be_proactive_names_the_reason() -> None:
     bulk = proactively()["services"][0]
     (policy,), sites = policies(bulk)
     assert why_not_proactive(policy, (), sites) == ""
@@ -278,7 +280,7 @@ def test_what_cannot_be_decided_beforehand_is_decided_flow_by_flow() -> None:
     assert "Open vSwitch" in why_not_proactive(policy, (), {**sites, "west": replace(west, datapaths=[hardware])})
 
 
-def test_a_service_that_falls_back_is_reactive_and_says_why() -> None:
+def test_service_that_falls_back_to_reactive_reports_the_reason() -> None:
     world = World(proactively(percent=50))
     world.converge()
     assert world.service() == "Programmed/Programmed"
@@ -293,7 +295,7 @@ ranges = st.lists(a_range, min_size=1, max_size=4)
 
 
 @given(ranges, st.integers(1, 65535))
-def test_entries_match_the_ports_of_the_service_and_no_others(given_ranges: list[tuple[int, int]], port: int) -> None:
+def test_entries_match_exactly_the_ports_of_the_service(given_ranges: list[tuple[int, int]], port: int) -> None:
     bulk = proactively()["services"][0]
     (policy,), _ = policies({**bulk, "ports": [{"first": a, "last": b} for a, b in given_ranges]})
     wanted = any(a <= port <= b for a, b in given_ranges)
@@ -305,7 +307,7 @@ def test_entries_match_the_ports_of_the_service_and_no_others(given_ranges: list
     assert hit(redirect_matches(policy, ingress=False), "tcp_src") == wanted
 
 
-def test_only_the_first_agent_of_a_site_counts_and_that_is_said() -> None:
+def test_only_the_first_agent_of_a_site_is_used_and_status_says_so() -> None:
     made = proactively()
     del made["hash"]
     second = {**made["sites"][0]["agents"][0], "id": "ff" * 16, "address": "10.0.0.125"}
@@ -320,7 +322,7 @@ def test_only_the_first_agent_of_a_site_counts_and_that_is_said() -> None:
     assert world.service() == "Pending/NoAgents"
 
 
-def test_reports_about_unknown_agents_take_no_path_numbers(world: World) -> None:
+def test_reports_about_unknown_agents_create_no_pairs(world: World) -> None:
     before = set(world.engine.plan.pairs)
     key = flow_key(CLIENT, SERVER, 1, 2)
     world.agents["agent1"].flows = (order.ReportedFlow(bytes(16), order.Role.INGRESS, key, AgentId(b"\xee" * 16)),)

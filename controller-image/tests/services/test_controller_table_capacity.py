@@ -1,4 +1,4 @@
-"""Services that do not fit a switch are reported before their entries are sent."""
+"""Test that services which do not fit a switch are reported before their entries are sent."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def punts(world: World) -> int:
     ("counts", "expected", "words"),
     [((17, 16, 3), 816, ""), ((17, 16, 16), 272, "to any port between"), ((60, 60, 1), 60, "of any client to any port")],
 )
-def test_a_service_whose_entries_are_wider_than_itself_says_so(counts: tuple[int, int, int], expected: int, words: str) -> None:
+def test_service_with_wider_entries_reports_them(counts: tuple[int, int, int], expected: int, words: str) -> None:
     world = World(with_service(*counts))
     world.converge()
     assert world.service() == "Programmed/Programmed" and punts(world) == expected
@@ -51,14 +51,14 @@ def test_a_service_whose_entries_are_wider_than_itself_says_so(counts: tuple[int
     assert (words in message and str(MAX_PUNTS) in message) if words else message == ""
 
 
-def test_a_service_with_wider_entries_is_not_set_up_proactively() -> None:
+def test_service_with_wider_entries_is_not_proactive() -> None:
     world = World(with_service(17, 16, 16, setup="Proactive"))
     world.converge()
     assert punts(world) == 272
     assert "set up reactively: 4352 entries would match" in row(world)["message"]
 
 
-def test_a_service_that_a_table_has_no_room_for_waits_and_says_the_numbers() -> None:
+def test_service_that_exceeds_a_table_is_pending_and_reports_the_numbers() -> None:
     world = World(with_service(10, 10, 3))
     world.converge()
     assert punts(world) == 300
@@ -71,13 +71,13 @@ def test_a_service_that_a_table_has_no_room_for_waits_and_says_the_numbers() -> 
     assert punts(world) == 300 and world.service() == "Programmed/Programmed"
 
 
-def test_the_first_of_two_services_keeps_its_room() -> None:
+def test_first_of_two_services_keeps_its_table_capacity() -> None:
     made = with_service(10, 10, 3)
     del made["hash"]
     made["services"].append({**made["services"][0], "id": "default/more", "ports": [{"first": 80, "last": 80}]})
     world = World({**made, "hash": document_hash(made)})
     world.converge()
-    # Three quarters of the table, less 540 entries of other kinds: room for 300 punts, not for 100 more
+    # Three quarters of the table minus 540 entries of other kinds: enough for 300 punt entries, too small for 100 more
     world.do(TablesRead(E1, {TABLE_REDIRECT: 1_150}))
     world.tick(0.5)
     states = {s["id"]: s["reason"] for s in snapshot.status(world.engine, "", "")["services"]}
@@ -88,14 +88,14 @@ def features(table: int, most: int, properties: bytes = b"") -> bytes:
     return struct.pack("!HB5x32sQQII", 64 + len(properties), table, b"name", 0, 0, 0, most) + properties
 
 
-def test_table_features_are_read_without_their_properties() -> None:
+def test_table_features_are_parsed_without_their_properties() -> None:
     assert ofp.parse_table_features(features(0, 1_300, bytes(24)) + features(1, 4_000)) == {0: 1_300, 1: 4_000}
     with pytest.raises(ofp.WireError):
         ofp.parse_table_features(features(0, 1)[:-1])
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_are_table_features_or_an_error(data: bytes) -> None:
+def test_any_bytes_parse_as_table_features_or_raise_an_error(data: bytes) -> None:
     for candidate in (data, features(0, 1)[:3] + data):
         try:
             assert all(0 <= table < 256 for table in ofp.parse_table_features(candidate))

@@ -1,4 +1,4 @@
-"""`spec.accept`: whether a client's SYN waits until the server has accepted the egress agent's connection (spec/order.md 3 and 4)."""
+"""Test `spec.accept`: it may delay a client's SYN until the server has accepted the egress agent's connection (spec/order.md 3 and 4)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sos_controller.core.wire import order
 from sos_controller.core.wire.order import Ended
 
 ARMED_S = 12.0
-"""Time after which switches have no megaflows of a service that were not recorded (`cache_guard`)."""
+"""Time in seconds after which switches have cached only recorded flows of a service (`cache_guard`)."""
 
 
 def up(accept: str | None, rewritten: str = "", **more: Any) -> World:
@@ -43,7 +43,7 @@ def delivered(world: World) -> int:
     return len(to_agent(world, AT_INGRESS))
 
 
-def test_the_client_waits_until_the_server_has_accepted() -> None:
+def test_client_waits_until_the_server_has_accepted() -> None:
     world = up("Confirmed")
     egress = world.agents["agent2"]
     egress.server = "silent"
@@ -58,14 +58,14 @@ def test_the_client_waits_until_the_server_has_accepted() -> None:
     assert session.state is Phase.ACTIVE
 
 
-def test_the_ingress_agent_is_not_asked_to_connect() -> None:
+def test_only_the_egress_agent_connects_early() -> None:
     world = up("Confirmed")
     world.syn(40000)
     assert not world.agents["agent1"].asked
 
 
 @pytest.mark.parametrize("rewritten", ["", "east"])
-def test_the_egress_agent_connects_when_the_servers_answer_is_led_to_it(rewritten: str) -> None:
+def test_egress_agent_connects_after_the_egress_entry_exists(rewritten: str) -> None:
     world = up("Confirmed", rewritten)
     stood: list[bool] = []
     packet = world._packet_out
@@ -83,17 +83,17 @@ def test_the_egress_agent_connects_when_the_servers_answer_is_led_to_it(rewritte
     assert stood == [True] and delivered(world) == 1
 
 
-def test_an_agent_on_another_switch_than_the_server_waits_for_the_barrier() -> None:
+def test_rewritten_egress_connection_waits_for_the_barrier() -> None:
     world = up("Confirmed", "east")
     world.mute.add(E2)
     world.syn(40000)
     world.tick(0.5)
     assert not world.agents["agent2"].asked
     world.tick(0.6)
-    assert len(released(world)) == 1, "and a second without it is plain TCP's"
+    assert len(released(world)) == 1, "without a barrier reply, the connection is plain after a second"
 
 
-def test_what_the_server_refuses_goes_to_it_plainly_and_leaves_nothing() -> None:
+def test_refused_connection_goes_plain_and_leaves_no_state() -> None:
     world = up("Confirmed")
     world.agents["agent2"].server = "refuses"
     world.syn(40000)
@@ -104,17 +104,17 @@ def test_what_the_server_refuses_goes_to_it_plainly_and_leaves_nothing() -> None
     world.syn(40000)
     assert len(released(world)) == 2 and not delivered(world), "the decision stands for the same SYN"
     world.syn(40001)
-    assert delivered(world) == 1, "and for no other"
+    assert delivered(world) == 1, "other connections are not affected"
 
 
-def test_the_syn_of_a_rewritten_flow_is_released_when_no_switch_leads_its_answer_away() -> None:
+def test_syn_of_a_rewritten_flow_is_released_after_its_entries_are_gone() -> None:
     world = up("Confirmed", "east")
     world.agents["agent2"].server = "refuses"
     world.syn(40000)
     world.tick(SETTLE_S)
     world.delivered.clear()
     world.syn(40000)
-    assert len(released(world)) == 1, "a repeat goes the same way"
+    assert len(released(world)) == 1, "a retransmitted SYN goes plain, too"
     world.delivered.clear()
     world.tick(SETTLE_S + 0.05)
     assert len(released(world)) == 1
@@ -122,7 +122,7 @@ def test_the_syn_of_a_rewritten_flow_is_released_when_no_switch_leads_its_answer
     assert len(released(world)) == 1 and len(world.engine.state.sessions) == 0
 
 
-def test_a_silent_server_is_plain_after_a_second_however_often_the_client_asks() -> None:
+def test_silent_server_is_plain_after_a_second_despite_retransmissions() -> None:
     world = up("Confirmed")
     world.agents["agent2"].server = "silent"
     world.syn(40000)
@@ -135,7 +135,7 @@ def test_a_silent_server_is_plain_after_a_second_however_often_the_client_asks()
     assert len(released(world)) == 2 and not delivered(world)
 
 
-def test_another_syn_of_the_same_ends_takes_the_place_of_the_one_that_waits() -> None:
+def test_new_syn_of_the_same_4_tuple_replaces_a_waiting_syn() -> None:
     world = up("Confirmed")
     egress = world.agents["agent2"]
     egress.server = "silent"
@@ -147,22 +147,22 @@ def test_another_syn_of_the_same_ends_takes_the_place_of_the_one_that_waits() ->
     assert syn.data[6:] == syn_frame(CLIENT, SERVER, 40000, 5001, isn=2)[6:]
 
 
-def test_a_server_is_learned_and_unlearned() -> None:
+def test_server_becomes_known_and_is_removed_after_a_refusal() -> None:
     world = up(None)
     egress = world.agents["agent2"]
     world.syn(40000)
     assert len(egress.asked) == 1 and delivered(world) == 1
     world.syn(40001)
-    assert len(egress.asked) == 1 and delivered(world) == 2, "it is known to accept"
+    assert len(egress.asked) == 1 and delivered(world) == 2, "the server is known to accept"
     world.syn(40002, dport=5002)
-    assert len(egress.asked) == 2, "at that port only"
+    assert len(egress.asked) == 2, "only one port of the server is known"
     session = next(s for s in world.engine.state.sessions if s.key[8:10] == (40001).to_bytes(2, "big"))
     world.end(session.uuid, reason=order.ENDS.index("server-refused"))
     world.syn(40003)
-    assert len(egress.asked) == 3, "one refusal is enough"
+    assert len(egress.asked) == 3, "one refusal removes the known server"
 
 
-def test_a_session_that_begins_to_a_server_that_answers_no_more_teaches_the_next_one() -> None:
+def test_refused_session_to_a_known_server_makes_the_next_one_wait() -> None:
     world = up("Learned")
     egress = world.agents["agent2"]
     world.syn(40000)
@@ -170,7 +170,7 @@ def test_a_session_that_begins_to_a_server_that_answers_no_more_teaches_the_next
     session = next(s for s in world.engine.state.sessions if s.key[8:10] == (40001).to_bytes(2, "big"))
     told = egress.order(order.OrderType.REFUSED, order.encode_refused(session.uuid, 11), world.wall(world.now))
     world.do_packet(egress.where, told)
-    assert session.state is Phase.ACTIVE, "its client has been accepted"
+    assert session.state is Phase.ACTIVE, "the client's connection was already accepted"
     world.syn(40002)
     assert len(egress.asked) == 2
 
@@ -181,7 +181,7 @@ def test_early_does_not_wait_for_the_server() -> None:
     assert not world.agents["agent2"].asked and delivered(world) == 1
 
 
-def test_the_ready_of_an_older_agent_is_taken_but_teaches_nothing() -> None:
+def test_ready_of_an_older_agent_does_not_make_the_server_known() -> None:
     world = up("Learned")
     world.agents["agent2"].server = "unasked"
     world.syn(40000)
@@ -191,7 +191,7 @@ def test_the_ready_of_an_older_agent_is_taken_but_teaches_nothing() -> None:
 @pytest.mark.parametrize(
     ("number", "reason"), [(9, PlainReason.SERVER_REFUSED), (10, PlainReason.SERVER_REFUSED), (11, PlainReason.SERVER_SILENT)]
 )
-def test_what_the_server_says_is_a_reason_for_plain_tcp(number: int, reason: PlainReason) -> None:
+def test_answers_of_the_server_map_to_plain_reasons(number: int, reason: PlainReason) -> None:
     assert of_outcome(f"refused-{number}") is reason
 
 
@@ -203,7 +203,7 @@ def said(reason: str, down: int) -> Ended:
     return Ended(bytes(16), order.ENDS.index(reason), 1, down, 1)
 
 
-def test_only_what_a_server_sent_proves_that_it_accepted() -> None:
+def test_only_received_bytes_prove_that_a_server_accepted() -> None:
     known = AcceptingServers()
     known.ended(key(1), said("closed", 0), 0.0)
     known.ended(key(2), said("peer-lost", 5), 0.0)
@@ -213,7 +213,7 @@ def test_only_what_a_server_sent_proves_that_it_accepted() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["accepts", "refuses"]), st.floats(0, LEARNED_S)), max_size=40))
-def test_a_server_is_known_from_an_acceptance_to_a_refusal_or_its_time(history: list[tuple[int, str, float]]) -> None:
+def test_server_is_known_until_a_refusal_or_expiry(history: list[tuple[int, str, float]]) -> None:
     known, model, now = AcceptingServers(), dict[int, float](), 0.0
     for server, how, later in history:
         now += later
@@ -228,7 +228,7 @@ def test_a_server_is_known_from_an_acceptance_to_a_refusal_or_its_time(history: 
         assert len(known) <= 6
 
 
-def test_the_server_confirmed_longest_ago_gives_way() -> None:
+def test_full_table_evicts_the_oldest_known_server() -> None:
     known = AcceptingServers()
     for server in range(MAX_SERVERS + 1):
         known.note(key(server), 1.0)

@@ -1,4 +1,4 @@
-"""Concurrent set-ups: answers of switches and agents in flight while further SYNs come in, in every order the wires allow."""
+"""Test concurrent set-ups: SYNs arrive while answers of switches and agents are in flight, in every possible order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Flow = tuple[int, int]
 
 
 class Afloat(World):
-    """A world whose switches and agents take their time. What one of them does and says waits in order; nothing is in order among them."""
+    """World with delayed switches and agents. Each switch or agent acts in order; there is no order between them."""
 
     def __init__(self) -> None:
         self.afloat = self.gathers = False
@@ -38,12 +38,12 @@ class Afloat(World):
         self.delivered.clear()
 
     def send(self, flow: Flow, isn: int = 1) -> None:
-        """A client's SYN reaches the controller; what follows from it stays under way."""
+        """Deliver a client's SYN to the controller; the resulting messages stay in flight."""
         frame = syn_frame(flow[0], SERVER, flow[1], 5001, isn)
         self._handle(PacketIn(E1, PortNo(CLIENT_PORT), self.punt_cookie, frame))
 
     def arrive(self, lane: Lane) -> None:
-        """The next thing happens: a switch changes its table and says so, or an agent's answer comes."""
+        """Process the next message of a lane: a switch changes its table and replies, or an agent's answer arrives."""
         happens = self.waiting[lane].popleft()
         if not isinstance(happens, Apply):
             self._handle(happens)
@@ -53,7 +53,7 @@ class Afloat(World):
             self._handle(BarrierReplies(lane[0], (happens.token,)))
 
     def arrive_all(self) -> None:
-        """Everything under way, and what follows from it."""
+        """Process all messages in flight and all messages that follow from them."""
         self.close()
         self.gathers = False
         while any(self.waiting.values()):
@@ -62,7 +62,7 @@ class Afloat(World):
                     self.arrive(lane)
 
     def close(self) -> None:
-        """The barriers behind what was gathered set out."""
+        """Send the barriers that follow the gathered commands."""
         self.afloat = True
         for command in self.engine.close():
             self._obey(command)
@@ -83,11 +83,11 @@ class Afloat(World):
                 self.waiting[apply.dpid, "switch"].append(apply)
             return
         if isinstance(command, PacketOut) and command.data[23:24] == b"\x06":
-            assert self.is_programmed(command), "a SYN goes on only when its entries are there and both agents know of it"
+            assert self.is_programmed(command), "a SYN is sent only after its entries exist and both agents are prepared"
         super()._obey(command)
 
     def is_programmed(self, command: PacketOut) -> bool:
-        """Return whether everything that a SYN to an agent needs stands. One that goes on plain needs nothing."""
+        """Return whether the entries and preparations of a SYN to an agent exist. A plain SYN needs none."""
         if (command.dpid, command.actions[0].port_no) != AT_INGRESS:
             return True
         flow = (int.from_bytes(command.data[26:30], "big"), int.from_bytes(command.data[34:36], "big"))
@@ -96,7 +96,7 @@ class Afloat(World):
         return prepared and self.is_redirected(flow)
 
     def is_redirected(self, flow: Flow) -> bool:
-        """Return whether both directions of a flow end at the agents."""
+        """Return whether both directions of a flow reach the agents."""
         there = syn_frame(flow[0], SERVER, flow[1], 5001, flags=ACK)
         frame = syn_frame(SERVER, flow[0], 5001, flow[1], flags=SYN_ACK)
         back = parse_mac(MACS["client"]) + parse_mac(MACS["server"]) + frame[12:]
@@ -104,7 +104,7 @@ class Afloat(World):
         return [walk[0][0] for walk in walks] == [AT_INGRESS, AT_EGRESS]
 
     def syns(self) -> list[tuple[Flow, int]]:
-        """Flow and initial sequence number of every SYN handed to the ingress agent."""
+        """Return the flow and initial sequence number of every SYN sent to the ingress agent."""
         found = []
         for command in self.delivered:
             data = command.data
@@ -114,15 +114,15 @@ class Afloat(World):
         return found
 
     def plain(self) -> list[PacketOut]:
-        """SYNs that went on without an agent."""
+        """Return the SYNs that were forwarded without an agent."""
         return [c for c in self.delivered if c.data[23:24] == b"\x06" and c.dpid == E1 and c.actions[0].port_no != INGRESS_PORT]
 
     def redirects(self) -> int:
-        """Redirect entries on all switches."""
+        """Return the number of redirect entries on both edge switches."""
         return sum(1 for d in (E1, E2) for e in self.network.entries(d) if cookie_kind(e.cookie) == Kind.REDIRECT)
 
     def end_all(self) -> None:
-        """Both agents end every session, and time passes."""
+        """End every session at both agents, and advance the time."""
         for session in list(self.engine.state.sessions):
             self.end(session.uuid)
         self.tick(1.5)
@@ -133,7 +133,7 @@ def world() -> Afloat:
     return Afloat()
 
 
-def test_500_connections_within_one_second_through_one_pair(world: Afloat) -> None:
+def test_500_connections_within_one_second_use_one_pair(world: Afloat) -> None:
     before = {dpid: world.network.entries(dpid) for dpid in world.network.tables}
     flows = [(CLIENT, 20_000 + n) for n in range(500)]
     late: deque[int] = deque()
@@ -141,7 +141,7 @@ def test_500_connections_within_one_second_through_one_pair(world: Afloat) -> No
         world.send(flow, isn=n)
         world.now += 0.002
         late.append(n)
-        for lane in LANES if len(late) > 20 else ():  # answers are 40 ms behind the SYNs
+        for lane in LANES if len(late) > 20 else ():  # answers follow 40 ms after the SYNs
             world.arrive(lane)
     assert world.engine.state.sessions.pending > 0, "set-ups overlap"
     world.arrive_all()
@@ -154,7 +154,7 @@ def test_500_connections_within_one_second_through_one_pair(world: Afloat) -> No
     assert len(world.engine.state.sessions) == 0
 
 
-def test_20_clients_use_the_same_port_to_one_server_and_port_at_once(world: Afloat) -> None:
+def test_20_clients_use_the_same_ports_simultaneously(world: Afloat) -> None:
     flows = [(CLIENT + n, 40_000) for n in range(20)]
     for flow in flows:
         world.send(flow)
@@ -165,7 +165,7 @@ def test_20_clients_use_the_same_port_to_one_server_and_port_at_once(world: Aflo
     assert len({s.uuid for s in world.engine.state.sessions}) == 20
 
 
-def test_one_barrier_for_each_switch_stands_behind_what_was_read_at_once(world: Afloat) -> None:
+def test_one_barrier_per_switch_follows_a_batch_of_events(world: Afloat) -> None:
     world.gathers = True
     for n in range(5):
         world.send((CLIENT, 40_000 + n))
@@ -179,7 +179,7 @@ def test_one_barrier_for_each_switch_stands_behind_what_was_read_at_once(world: 
     assert [apply.barrier for apply in world.waiting[E1, "switch"]] == [False, True]
 
 
-def test_duplicates_of_a_syn_while_orders_are_under_way_are_one_connection(world: Afloat) -> None:
+def test_duplicate_syns_during_set_up_are_one_connection(world: Afloat) -> None:
     flow = (CLIENT, 40_000)
     for _ in range(3):
         world.send(flow)
@@ -190,7 +190,7 @@ def test_duplicates_of_a_syn_while_orders_are_under_way_are_one_connection(world
     assert sum(len(agent.held) for agent in world.agents.values()) == 2
 
 
-def test_a_port_reused_while_orders_are_under_way_hands_over_the_newer_syn(world: Afloat) -> None:
+def test_port_reused_during_set_up_delivers_the_newer_syn(world: Afloat) -> None:
     flow = (CLIENT, 40_000)
     world.send(flow, isn=1)
     world.send(flow, isn=2)
@@ -198,7 +198,7 @@ def test_a_port_reused_while_orders_are_under_way_hands_over_the_newer_syn(world
     assert world.syns() == [(flow, 2)] and world.redirects() == 2
 
 
-def test_a_port_reused_while_its_session_ends_begins_a_new_one(world: Afloat) -> None:
+def test_port_reused_during_teardown_starts_a_new_session(world: Afloat) -> None:
     flow = (CLIENT, 40_000)
     world.send(flow, isn=1)
     world.arrive_all()
@@ -210,10 +210,10 @@ def test_a_port_reused_while_its_session_ends_begins_a_new_one(world: Afloat) ->
     assert second.uuid != first.uuid and first.state is Phase.ENDED and second.state is Phase.ACTIVE
     assert world.syns() == [(flow, 1), (flow, 2)]
     world.tick(2)
-    assert world.is_redirected(flow), "what lingered of the first session takes nothing from the second"
+    assert world.is_redirected(flow), "the end of the first session does not affect the second session"
 
 
-def test_a_refusal_takes_the_entries_out_before_the_syn_goes_plain(world: Afloat) -> None:
+def test_refusal_removes_entries_before_the_syn_goes_plain(world: Afloat) -> None:
     world.agents["agent2"].mode = "refuse"
     flow = (CLIENT, 40_000)
     world.send(flow)
@@ -223,7 +223,7 @@ def test_a_refusal_takes_the_entries_out_before_the_syn_goes_plain(world: Afloat
     assert len(world.plain()) == 1 and not world.syns() and world.redirects() == 0
 
 
-def test_the_wait_for_switches_to_settle_passes_while_agents_answer(world: Afloat) -> None:
+def test_settling_time_overlaps_with_agents_answers(world: Afloat) -> None:
     world.send((CLIENT, 40_000))
     for dpid in (E1, E2):
         world.arrive((dpid, "switch"))
@@ -236,7 +236,7 @@ def test_the_wait_for_switches_to_settle_passes_while_agents_answer(world: Afloa
 
 @settings(deadline=None)
 @given(st.lists(st.one_of(st.integers(0, 5), st.sampled_from([*LANES, None])), max_size=60), st.booleans())
-def test_every_syn_goes_to_the_agent_once_whatever_overtakes_what(steps: list[int | Lane | None], gathers: bool) -> None:
+def test_every_syn_reaches_the_agent_once_in_any_order_of_answers(steps: list[int | Lane | None], gathers: bool) -> None:
     world, sent = Afloat(), set[Flow]()
     world.gathers = gathers
     for step in steps:
@@ -247,7 +247,7 @@ def test_every_syn_goes_to_the_agent_once_whatever_overtakes_what(steps: list[in
                 world.arrive(step)
         else:
             flow = (CLIENT + step % 3, 40_000 + step // 3)
-            if (flow, 1) not in world.syns():  # later ones are retransmissions, which the agent gets again
+            if (flow, 1) not in world.syns():  # a SYN after delivery would be a retransmission, which the agent receives again
                 world.send(flow)
             sent.add(flow)
     world.arrive_all()

@@ -1,4 +1,4 @@
-"""Half-open host connections after an agent node dies: the peer host's kernel resets them."""
+"""Test half-open connections after an agent node dies: a probe makes the host's kernel reset the connection."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ TO_CLIENT = flow_key(SERVER, CLIENT, 5001, PORT)
 
 
 def nudges(world: World) -> list[PacketOut]:
-    """Bare acknowledgements that were let out at an edge."""
+    """Return and clear the bare acknowledgements that the controller has sent."""
     found = [c for c in world.delivered if (segment := parse_segment(c.data)) is not None and segment.flags == 0x10]
     world.delivered.clear()
     return found
 
 
 def lost(world: World, *names: str) -> bytes:
-    """One session, and agents that are heard no more."""
+    """Open a session, let the named agents die, and return the session's uuid."""
     world.syn(PORT)
     (session,) = world.engine.state.sessions
     world.do(PacketIn(*AT_SERVER, 0, build_arp_request(parse_mac(MACS["server"]), SERVER, CLIENT)))
@@ -46,7 +46,7 @@ def lost(world: World, *names: str) -> bytes:
     [(INGRESS, EGRESS, AT_CLIENT, TO_CLIENT), (EGRESS, INGRESS, AT_SERVER, TO_SERVER)],
     ids=["ingress", "egress"],
 )
-def test_the_host_of_a_lost_agent_is_nudged_once_the_other_side_is_over(
+def test_host_of_a_lost_agent_is_probed_after_the_other_agent_reports_the_end(
     world: World, dead: str, other: str, where: Location, towards: bytes
 ) -> None:
     uuid = lost(world, dead)
@@ -60,11 +60,11 @@ def test_the_host_of_a_lost_agent_is_nudged_once_the_other_side_is_over(
     for command in sent:
         segment = parse_segment(command.data)
         assert segment is not None and segment.size == 0
-        assert command.data[26:38] == towards, "as from the other host"
+        assert command.data[26:38] == towards, "the source is the other host"
         assert checksum(command.data[14:34]) == 0
         assert checksum(command.data[26:34] + struct.pack("!HH", 6, 20) + command.data[34:]) == 0
         numbers.append(segment.seq)
-    assert (numbers[1] - numbers[0]) % 2**32 == 2**31, "no window holds both"
+    assert (numbers[1] - numbers[0]) % 2**32 == 2**31, "no receive window contains both sequence numbers"
 
 
 def test_hosts_whose_agents_reported_the_end_are_not_probed(world: World) -> None:
@@ -80,7 +80,7 @@ def test_no_host_is_probed_if_both_agents_are_lost(world: World) -> None:
     assert len(world.engine.state.sessions) == 0 and not nudges(world)
 
 
-def test_an_unknown_host_is_not_probed(world: World) -> None:
+def test_host_with_unknown_location_is_not_probed(world: World) -> None:
     uuid = lost(world, INGRESS)
     world.engine.state.hosts.forget_location(AT_CLIENT)
     world.end(uuid, [EGRESS])
@@ -93,7 +93,7 @@ import socket, sys
 from sos_controller.core.types import MacAddress, flow_key, parse_address
 from sos_controller.core.wire.packets import build_acknowledgement
 
-TCP_REPAIR = 19  # a socket that is closed in this state says nothing to its peer
+TCP_REPAIR = 19  # closing a socket in this state sends no segment
 listener = socket.create_server(("127.0.0.2", 5001))
 client = socket.create_connection(("127.0.0.2", 5001), source_address=("127.0.0.1", 40000))
 server, _ = listener.accept()
@@ -123,8 +123,8 @@ except ConnectionResetError:
 
 
 @pytest.mark.parametrize("number", [number for _, number in PROBES])
-def test_a_kernel_whose_peer_is_gone_without_a_word_resets_when_it_is_nudged(number: int) -> None:
-    """In a network namespace of its own; the peer's kernel knows nothing of the connection, as that of a host whose agent has reset it."""
+def test_probe_makes_the_kernel_reset_a_half_open_connection(number: int) -> None:
+    """Run in a separate network namespace. The peer's kernel has no state of the connection, as after a reset by an agent."""
     inside = ("unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$0" -c "$1" "$2"', sys.executable, KERNEL, str(number))
     said = subprocess.run(inside, capture_output=True, text=True, timeout=30, check=False)
     assert (said.stdout.split(), said.stderr) == (["waits", "reset"], "")

@@ -1,4 +1,7 @@
-"""Sessions follow their hosts: entries at the new switch first, at the old one until the host is known to be gone (docs/adr/0047)."""
+"""Test that sessions follow their hosts (docs/adr/0047).
+
+Entries appear at the new switch first. Entries at the old switch stay until the host is known to have left it.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,11 @@ SPORT = 40000
 NEW_PORT = PortNo(3)
 TICK_S = 0.025
 AT_NEW = Location(C1, NEW_PORT)
-"""New place of a moving host: the second switch of its site."""
+"""New location of a moving host: the second switch of its site."""
 
 
 def two_switches(site: str, rewrite: str = "Transparent", forwarding: str = "Node") -> dict[str, Any]:
-    """The lab's configuration, with core1 as a second switch of a site."""
+    """Return the lab's configuration with core1 as a second switch of a site."""
     made = document(forwarding=forwarding)
     made["sites"] = [s for s in made["sites"] if s["name"] != "core1"]
     for found in made["sites"]:
@@ -49,7 +52,7 @@ def begun(world: World, sport: int = SPORT) -> Session:
 
 
 def arp(host: str, address: int, mac: str | None = None) -> bytes:
-    """A gratuitous ARP."""
+    """Return a gratuitous ARP request."""
     sender = parse_mac(MACS[host]) if mac is None else parse_mac(mac)
     words = struct.pack("!HHBBH", 1, 0x0800, 6, 4, 1) + sender + struct.pack("!I", address) + bytes(6) + struct.pack("!I", address)
     return b"\xff" * 6 + sender + b"\x08\x06" + words
@@ -64,7 +67,7 @@ def segment(sport: int = SPORT) -> bytes:
 
 
 def places(world: World, sport: int = SPORT, of: str = "client") -> set[DatapathId]:
-    """Switches whose entry for the session leads a host's segments to its agent."""
+    """Return the switches whose entry redirects a host's segments of the session to its agent."""
     ends = (CLIENT, SERVER) if of == "client" else (SERVER, CLIENT)
     found = set()
     for dpid, table in world.network.tables.items():
@@ -82,7 +85,7 @@ def places(world: World, sport: int = SPORT, of: str = "client") -> set[Datapath
 
 
 def track(world: World, dpid: DatapathId) -> set[int]:
-    """Hosts whose segments a switch copies to the controller."""
+    """Return the hosts whose segments a switch copies to the controller."""
     return {e.match.ipv4_src[0] for e in world.network.entries(dpid) if cookie_kind(e.cookie) == Kind.TRACK and e.match.ipv4_src}
 
 
@@ -91,7 +94,7 @@ def ends_at(world: World, where: Location, frame: bytes) -> list[Location]:
 
 
 def led_to(world: World, where: Location, frame: bytes) -> str:
-    """The agent that a host's frame is on its way to, beside it or by plain forwarding; "" for none."""
+    """Return the agent that receives a host's frame, at the same switch or after plain forwarding. Return "" for none."""
     ((at, sent),) = [found for found in world.network.walk(where, frame) if found[0].port_no != PORT_CONTROLLER]
     for name, agent in world.agents.items():
         if sent[:6] == agent.mac and (at == agent.where or (at.port_no == PORT_NORMAL and at.dpid != agent.where.dpid)):
@@ -103,12 +106,12 @@ def aborted(world: World) -> int:
     return world.engine.state.counters["orders_sent", OrderType.ABORT.name]
 
 
-def test_a_client_that_moves_keeps_its_session_by_entries_at_its_new_switch() -> None:
+def test_moving_client_keeps_its_session_by_entries_at_the_new_switch() -> None:
     world = up()
     session = begun(world)
     assert places(world) == {E1}
     sent = announce(world, AT_NEW)
-    assert places(world) == {E1, C1}, "the new ones before the old ones go"
+    assert places(world) == {E1, C1}, "new entries exist before old entries are removed"
     assert any(isinstance(c, Install) and c.dpids == (C1,) for c in sent)
     assert led_to(world, AT_NEW, segment()) == "agent1"
     world.tick(LINGER_S + 4 * TICK_S)
@@ -117,7 +120,7 @@ def test_a_client_that_moves_keeps_its_session_by_entries_at_its_new_switch() ->
     assert aborted(world) == 0
 
 
-def test_a_server_that_moves_keeps_its_session() -> None:
+def test_moving_server_keeps_its_session() -> None:
     world = up("east")
     announce(world, Location(E2, PortNo(3)), "server", SERVER)
     begun(world)
@@ -129,11 +132,11 @@ def test_a_server_that_moves_keeps_its_session() -> None:
     assert places(world, of="server") == {C1}
 
 
-def test_server_found_late_keeps_sessions_begun_before_and_after() -> None:
-    """The first session has entries at every switch of the site, later ones where the server is: both follow a move."""
+def test_late_located_server_keeps_sessions_started_before_and_after() -> None:
+    """The first session has entries at every switch of the site, later sessions only at the server's switch. All of them follow a move."""
     world = up("east")
     begun(world, SPORT)
-    assert places(world, SPORT, "server") == {E2, C1}, "the server has not been heard yet"
+    assert places(world, SPORT, "server") == {E2, C1}, "the server's location is still unknown"
     announce(world, Location(E2, PortNo(3)), "server", SERVER)
     begun(world, SPORT + 1)
     assert places(world, SPORT + 1, "server") == {E2}
@@ -142,18 +145,18 @@ def test_server_found_late_keeps_sessions_begun_before_and_after() -> None:
     assert C1 in places(world, SPORT, "server") & places(world, SPORT + 1, "server")
 
 
-def test_host_that_turns_back_keeps_a_session_begun_meanwhile() -> None:
+def test_returning_host_keeps_a_session_started_at_the_other_switch() -> None:
     world = up()
     begun(world, SPORT)
     announce(world, AT_NEW)
     world.do(PacketIn(*AT_NEW, world.punt_cookie, syn_frame(CLIENT, SERVER, SPORT + 1, 5001)))
     assert places(world, SPORT + 1) == {C1}
-    assert track(world, E1) == {CLIENT}, "the session that began last has no entry there"
+    assert track(world, E1) == {CLIENT}, "the newest session has no entry at the old switch"
     announce(world, AT_CLIENT)
     assert E1 in places(world, SPORT) & places(world, SPORT + 1)
 
 
-def test_all_entries_go_when_the_session_ends_wherever_its_host_has_been() -> None:
+def test_end_of_a_session_removes_its_entries_at_all_switches() -> None:
     world = up()
     session = begun(world)
     announce(world, AT_NEW)
@@ -162,8 +165,8 @@ def test_all_entries_go_when_the_session_ends_wherever_its_host_has_been() -> No
     assert places(world) == places(world, of="server") == set()
 
 
-def test_a_segment_at_another_switch_tells_where_a_host_is() -> None:
-    """A host need not announce itself: what it sends is copied to the controller where it was not known to be, and goes on."""
+def test_segment_at_another_switch_reveals_a_move() -> None:
+    """A host need not announce itself. Switches other than its known switch forward its packets and copy them to the controller."""
     world = up()
     begun(world)
     assert track(world, C1) == {CLIENT} and track(world, E1) == set()
@@ -176,14 +179,14 @@ def test_a_segment_at_another_switch_tells_where_a_host_is() -> None:
     assert track(world, E1) == {CLIENT}
 
 
-def test_a_new_connection_from_the_new_switch_tells_too() -> None:
+def test_new_connection_at_another_switch_reveals_a_move() -> None:
     world = up()
     begun(world)
     world.do(PacketIn(*AT_NEW, world.punt_cookie, syn_frame(CLIENT, SERVER, SPORT + 1, 5001)))
     assert places(world) == {E1, C1}
 
 
-def test_a_host_whose_old_port_went_down_first_is_followed() -> None:
+def test_host_whose_old_port_went_down_first_is_followed() -> None:
     world = up()
     begun(world)
     world.do(PortChanged(E1, fake_port(CLIENT_PORT, False), True))
@@ -191,8 +194,8 @@ def test_a_host_whose_old_port_went_down_first_is_followed() -> None:
     assert C1 in places(world)
 
 
-def test_a_port_that_has_just_come_up_is_enough_to_follow_and_not_to_leave() -> None:
-    """The port of a machine that arrives is seconds old, and might yet lead to another switch."""
+def test_new_port_gets_entries_but_old_entries_stay_until_it_settles() -> None:
+    """The port of an arriving machine came up seconds ago. It might turn out to be a link to another switch."""
     world = up()
     begun(world)
     new = Location(C1, PortNo(5))
@@ -206,20 +209,20 @@ def test_a_port_that_has_just_come_up_is_enough_to_follow_and_not_to_leave() -> 
     assert places(world) == {C1}, "the port has settled"
 
 
-def test_a_host_that_claims_anothers_address_takes_nothing_from_it() -> None:
+def test_host_with_a_claimed_address_does_not_take_over_sessions() -> None:
     world = up()
     begun(world)
     world.do(PacketIn(*AT_NEW, 0, arp("client", CLIENT, "02:66:66:66:66:66")))
     assert AT_INGRESS in ends_at(world, AT_CLIENT, segment())
     world.tick(LINGER_S + 4 * TICK_S)
-    assert Location(E1, PORT_CONTROLLER) in ends_at(world, AT_CLIENT, segment()), "its next segment is heard"
+    assert Location(E1, PORT_CONTROLLER) in ends_at(world, AT_CLIENT, segment()), "the controller receives the host's next segment"
     cookie = next(e.cookie for e in world.network.entries(E1) if cookie_kind(e.cookie) == Kind.TRACK)
     world.do(PacketIn(*AT_CLIENT, cookie, segment()))
     assert ends_at(world, AT_CLIENT, segment()) == [AT_INGRESS]
     assert aborted(world) == 0
 
 
-def test_a_host_that_goes_to_and_fro_costs_one_move_in_each_linger_time() -> None:
+def test_host_that_alternates_causes_one_move_per_linger_time() -> None:
     world = up()
     begun(world)
     installs = sum(isinstance(c, Install) for _ in range(20) for at in (AT_NEW, AT_CLIENT) for c in announce(world, at))
@@ -228,7 +231,7 @@ def test_a_host_that_goes_to_and_fro_costs_one_move_in_each_linger_time() -> Non
     assert ends_at(world, AT_CLIENT, segment()) == [AT_INGRESS]
 
 
-def test_a_thousand_sessions_move_within_a_second_and_never_too_many_in_one_turn() -> None:
+def test_1000_sessions_move_within_a_second_in_bounded_batches() -> None:
     world = up()
     for sport in range(20_000, 21_000):
         world.syn(sport)
@@ -245,17 +248,17 @@ def test_a_thousand_sessions_move_within_a_second_and_never_too_many_in_one_turn
     assert not any(E1 in places(world, sport) for sport in (20_000, 20_500, 20_999))
 
 
-def test_a_host_that_moves_to_another_site_has_its_sessions_reset_at_both_ends() -> None:
+def test_sessions_of_a_host_that_moves_to_another_site_are_aborted() -> None:
     world = up()
     begun(world)
     world.do(PortChanged(E1, fake_port(CLIENT_PORT, False), True))
     announce(world, Location(E2, PortNo(5)))
-    assert aborted(world) == 0, "it is asked for first"
+    assert aborted(world) == 0, "the controller first sends ARP requests"
     world.tick(ASK_S * (ASK_TIMES + 1))
     assert aborted(world) == 2 and world.engine.state.counters["sessions", MOVED_AWAY] == 1
 
 
-def test_a_host_that_answers_at_home_stays_whoever_claims_its_address_elsewhere() -> None:
+def test_host_that_answers_at_its_port_keeps_its_sessions() -> None:
     world = up()
     begun(world)
     announce(world, Location(E2, PortNo(5)))
@@ -267,7 +270,7 @@ def test_a_host_that_answers_at_home_stays_whoever_claims_its_address_elsewhere(
     assert aborted(world) == 0 and ends_at(world, AT_CLIENT, segment()) == [AT_INGRESS]
 
 
-def test_a_switch_that_goes_away_with_the_new_entries_on_their_way_ends_the_session() -> None:
+def test_session_ends_if_the_new_switch_disconnects_during_a_move() -> None:
     world = up()
     begun(world)
     world.mute.add(C1)
@@ -276,7 +279,7 @@ def test_a_switch_that_goes_away_with_the_new_entries_on_their_way_ends_the_sess
     assert aborted(world) == 2
 
 
-def test_where_a_site_rewrites_the_entries_beside_the_agent_stay() -> None:
+def test_rewriting_site_keeps_entries_at_the_agents_switch() -> None:
     world = up(rewrite="OpenFlow")
     begun(world)
     announce(world, AT_NEW)
@@ -288,7 +291,7 @@ def test_where_a_site_rewrites_the_entries_beside_the_agent_stay() -> None:
     assert ends_at(world, Location(E1, PortNo(5)), segment()) == [AT_INGRESS]
 
 
-def test_where_switches_cannot_tell_where_a_host_is_its_entries_stay_at_both() -> None:
+def test_external_switches_keep_entries_at_both_locations() -> None:
     world = up(forwarding="Controller")
     begun(world)
     announce(world, AT_NEW)
@@ -296,7 +299,7 @@ def test_where_switches_cannot_tell_where_a_host_is_its_entries_stay_at_both() -
     assert places(world) == {E1, C1} and track(world, C1) == set()
 
 
-def test_sessions_of_an_earlier_life_are_followed() -> None:
+def test_adopted_sessions_follow_their_hosts() -> None:
     old = up()
     begun(old)
     new = World(two_switches("west"), network=old.network, epoch=2, now=old.now + 1.0)
@@ -306,12 +309,12 @@ def test_sessions_of_an_earlier_life_are_followed() -> None:
     assert places(new) == {E1, C1}
 
 
-def test_a_host_without_sessions_is_forgotten() -> None:
+def test_host_without_sessions_is_forgotten() -> None:
     world = up()
     session = begun(world)
     world.end(session.uuid)
     world.tick(3.0)
-    assert track(world, C1) == {CLIENT}, "the next connection needs nothing new"
+    assert track(world, C1) == {CLIENT}, "track entries remain for the next connection"
     world.tick(FORGET_S + 2 * SWEEP_S, step=0.25)
     assert track(world, C1) == set() and len(world.engine.mobility) == 0
 

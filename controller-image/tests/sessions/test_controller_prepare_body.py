@@ -1,4 +1,4 @@
-"""Cached Prepare bodies equal freshly rendered ones."""
+"""Test that cached Prepare bodies equal freshly rendered bodies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ prepares = st.builds(
 
 
 @given(prepares, uuids, addresses, addresses, ports, ports)
-def test_a_form_filled_in_is_a_prepare(
+def test_filled_form_decodes_to_the_prepare(
     sample: Prepare, uuid: bytes, client: Address, server: Address, client_port: int, server_port: int
 ) -> None:
     filled = order.fill_prepare(*order.prepare_form(sample), uuid, flow_key(client, server, client_port, server_port))
@@ -32,7 +32,7 @@ def test_a_form_filled_in_is_a_prepare(
     assert order.decode_prepare(filled) == theirs
 
 
-def test_a_cached_body_is_rendered_again_when_its_inputs_change() -> None:
+def test_changed_inputs_invalidate_a_cached_body() -> None:
     world = World()
     world.converge()
     agent = next(a for a in world.engine.state.agents.all() if a.agent_id == world.agents["agent2"].id)
@@ -51,7 +51,7 @@ def test_a_cached_body_is_rendered_again_when_its_inputs_change() -> None:
     session.confirms, session.syn = True, syn_frame(1, 2, 3, 4, dscp=46)
     confirmed = told(agent, Role.EGRESS, (4, 65_536, 0, 1))
     assert (confirmed.accept, confirmed.dscp, confirmed.ttl) == (order.ACCEPT_CONFIRMED, 46, 64)
-    assert told(agent, Role.INGRESS, (4, 65_536, 0, 1)).accept == order.ACCEPT_EARLY, "only the egress agent asks the server"
+    assert told(agent, Role.INGRESS, (4, 65_536, 0, 1)).accept == order.ACCEPT_EARLY, "only the egress agent connects to the server"
     session.labels = 3
     assert told(agent, Role.INGRESS, (4, 65_536, 0, 1)).labels == 3
     session.service = "other/service"

@@ -1,4 +1,4 @@
-"""Services with requirements: their connections are accelerated or refused with a reset, and never released as plain."""
+"""Test services with requirements: connections are accelerated or refused with a reset, never released as plain TCP."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def world() -> World:
 
 
 def out_of_hosts(world: World) -> list[PacketOut]:
-    """Packet-outs about TCP that go neither to an agent nor to a controller's own address."""
+    """Return the TCP packet-outs to hosts, not to agents."""
     tcp = [each for each in world.delivered if each.data[12:14] == b"\x08\x00" and each.data[23] == 6]
     agents = {agent.where for agent in world.agents.values()}
     return [each for each in tcp if not any((each.dpid, getattr(action, "port_no", None)) in agents for action in each.actions)]
 
 
 def is_refused(world: World, isn: int = 1) -> bool:
-    """The client has had one reset that it believes, and nothing has been sent to anybody else."""
+    """Return whether the client has received exactly one valid reset. No other host may have received a packet."""
     sent = out_of_hosts(world)
     if not sent:
         return False
@@ -70,11 +70,11 @@ def is_refused(world: World, isn: int = 1) -> bool:
 
 def told(world: World) -> dict[str, int]:
     services = snapshot.plain(world.engine)["services"]
-    assert all(not row["reasons"] for row in services), "nothing is plain"
+    assert all(not row["reasons"] for row in services), "no connection is plain"
     return services[0]["refused"] if services else {}
 
 
-def test_what_an_agent_cannot_take_is_refused_with_the_reason(world: World) -> None:
+def test_syn_that_agents_cannot_accept_is_refused_with_the_reason(world: World) -> None:
     world.syn(40000, options=MPTCP)
     assert is_refused(world)
     assert told(world) == {"Option": 1}
@@ -83,14 +83,14 @@ def test_what_an_agent_cannot_take_is_refused_with_the_reason(world: World) -> N
     assert snapshot.status(world.engine, "", "")["services"][0]["recent"]["refused"]
 
 
-def test_no_plain_decision_is_kept(world: World) -> None:
+def test_plain_decisions_are_not_kept(world: World) -> None:
     world.syn(40000, options=MPTCP)
     world.delivered.clear()
     world.syn(40000)
-    assert not out_of_hosts(world) and len(world.engine.state.sessions) == 1, "the same SYN is accelerated when it can be"
+    assert not out_of_hosts(world) and len(world.engine.state.sessions) == 1, "the same SYN is accelerated as soon as possible"
 
 
-def test_without_agents_first_packets_still_ask_and_are_refused(world: World) -> None:
+def test_syns_are_punted_and_refused_without_agents(world: World) -> None:
     world.agents["agent2"].mode = "dead"
     world.tick(12.0)
     assert world.service() == "Pending/NoAgents"
@@ -102,7 +102,7 @@ def test_without_agents_first_packets_still_ask_and_are_refused(world: World) ->
 
 
 @pytest.mark.parametrize(("mode", "reason"), [("refuse", "AgentSessions"), ("silent", "NoAnswer")])
-def test_a_set_up_that_fails_is_refused(world: World, mode: str, reason: str) -> None:
+def test_failed_set_up_is_refused(world: World, mode: str, reason: str) -> None:
     world.agents["agent1"].mode = mode
     world.syn(40000, isn=7)
     world.tick(1.2)
@@ -111,16 +111,16 @@ def test_a_set_up_that_fails_is_refused(world: World, mode: str, reason: str) ->
     assert not [e for e in world.network.entries(E1) if cookie_kind(e.cookie) == Kind.REDIRECT]
 
 
-def test_a_server_that_refuses_is_heard() -> None:
+def test_refusal_by_the_server_resets_the_client() -> None:
     world = up(accept="Confirmed")
     world.agents["agent2"].server = "refuses"
     world.syn(40000)
-    world.tick(0.5)  # entries may have to settle first
+    world.tick(0.5)  # entries may have to settle before the refusal
     assert is_refused(world)
     assert told(world) == {"ServerRefused": 1}
 
 
-def test_a_silent_server_is_silence_and_is_asked_again() -> None:
+def test_silent_server_causes_no_reset_and_is_tried_again() -> None:
     world = up(accept="Confirmed")
     egress = world.agents["agent2"]
     egress.server = "silent"
@@ -133,23 +133,23 @@ def test_a_silent_server_is_silence_and_is_asked_again() -> None:
     assert len(world.engine.state.sessions) == 1
 
 
-def test_a_fragment_and_odd_headers_are_dropped_or_refused(world: World) -> None:
+def test_fragments_and_unusual_headers_are_dropped_or_refused(world: World) -> None:
     world.do(PacketIn(world.west, PortNo(CLIENT_PORT), world.punt_cookie, SYN[:20] + b"\x20\x00" + SYN[22:]))
     odd = SYN[:14] + b"\x46" + SYN[15:16] + (44).to_bytes(2, "big") + SYN[18:34] + bytes((1, 1, 1, 0)) + SYN[34:]
     world.do(PacketIn(world.west, PortNo(CLIENT_PORT), world.punt_cookie, odd))
     assert PORT_NORMAL not in {getattr(a, "port_no", None) for each in out_of_hosts(world) for a in each.actions}
 
 
-def test_a_controller_that_leaves_refuses_what_it_has_not_begun(world: World) -> None:
+def test_leaving_controller_refuses_new_connections(world: World) -> None:
     world.do(Leaving())
     world.syn(40000)
     assert is_refused(world)
 
 
-def test_a_requirement_that_comes_overrules_what_was_decided() -> None:
+def test_new_requirement_overrides_plain_decisions() -> None:
     world = up(require=[])
     world.syn(40000, options=MPTCP)
-    assert len(out_of_hosts(world)) == 1, "released"
+    assert len(out_of_hosts(world)) == 1, "the SYN is released"
     world.do(ConfigChanged(parse(encode(required(2)))))
     world.tick(0.5)
     world.delivered.clear()
@@ -164,7 +164,7 @@ def standing() -> World:
     return made
 
 
-def test_a_proactive_services_first_packets_never_go_round_the_agent() -> None:
+def test_syns_of_a_proactive_service_never_bypass_the_agent() -> None:
     world = standing()
     data = syn_frame(CLIENT, SERVER, 40000, 5001, flags=0x10)
     assert [where for where, _ in world.network.walk(AT_CLIENT, SYN)] == [AT_INGRESS]
@@ -173,7 +173,7 @@ def test_a_proactive_services_first_packets_never_go_round_the_agent() -> None:
     assert world.network.walk(AT_CLIENT, data) == [(Location(E1, PORT_NORMAL), data)]
 
 
-def test_an_unarmed_service_marks_its_first_packets_and_leads_them_no_other_way() -> None:
+def test_unarmed_service_marks_syns_and_sends_them_to_the_agent() -> None:
     world = standing()
     world.do(ConfigChanged(parse(encode(required(2, setup="Proactive", ports=[{"first": 6000, "last": 6000}])))))
     world.tick(0.5)
@@ -181,7 +181,7 @@ def test_an_unarmed_service_marks_its_first_packets_and_leads_them_no_other_way(
     assert where == AT_INGRESS and frame[6:12] == proactive.UNARMED_MAC
 
 
-def test_a_requirement_that_is_dropped_takes_its_group_along() -> None:
+def test_removed_requirement_removes_its_group() -> None:
     world = standing()
     assert len([g for (dpid, g) in world.network.failovers if dpid == E1]) == 2
     made = document(2)
@@ -193,14 +193,14 @@ def test_a_requirement_that_is_dropped_takes_its_group_along() -> None:
 
 
 @given(st.binary(max_size=120))
-def test_any_bytes_are_answered_with_a_reset_or_not_at_all(data: bytes) -> None:
+def test_any_bytes_yield_a_valid_reset_or_none(data: bytes) -> None:
     for candidate in (data, SYN[:14] + data, SYN[:34] + data, SYN + data):
         reset = build_reset(candidate)
         assert not reset or (parse_segment(reset) is not None and not build_reset(reset))
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0x02, 0x10, 0x11, 0x18, 0x03]))
-def test_a_reset_is_acceptable_and_has_its_checksums(seq: int, flags: int) -> None:
+def test_reset_is_acceptable_and_has_correct_checksums(seq: int, flags: int) -> None:
     frame = syn_frame(CLIENT, SERVER, 40000, 5001, isn=seq, flags=flags)
     segment = parse_segment(build_reset(frame))
     assert segment is not None

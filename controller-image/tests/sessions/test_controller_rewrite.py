@@ -1,4 +1,7 @@
-"""Sites whose switches rewrite addresses and ports (thesis, tables 2 and 6): hosts see each other, agents see themselves."""
+"""Test sites whose switches rewrite addresses and ports (thesis, tables 2 and 6).
+
+Hosts see each other's addresses, and agents see their own addresses.
+"""
 
 from __future__ import annotations
 
@@ -43,13 +46,13 @@ def addresses(frame: bytes) -> tuple[int, int, int, int]:
 
 
 def sent(world: World, at: Location, source: int, target: int, ports: tuple[int, int], mac: str) -> tuple[Location, bytes]:
-    """Return the place where a segment that is no SYN comes out."""
+    """Return the port and the frame by which a segment without SYN leaves."""
     (found,) = world.network.walk(at, syn_frame(source, target, *ports, flags=0x10, mac=mac))
     return found
 
 
 def begin(world: World, sport: int = SPORT, dport: int = DPORT, server: int = SERVER) -> list[bytes]:
-    """Return the client's SYN as it arrives at the ingress agent."""
+    """Send a client's SYN, and return the frames that arrive at the ingress agent."""
     frame = syn_frame(CLIENT, server, sport, dport)
     world.delivered.clear()
     world.do(PacketIn(world.west, PortNo(CLIENT_PORT), world.punt_cookie, frame))
@@ -75,7 +78,7 @@ def arrived(command: PacketOut) -> bytes:
 
 
 @pytest.mark.parametrize("sites", [("west",), ("east",), ("west", "east")])
-def test_hosts_see_each_other_and_rewriting_agents_themselves(sites: tuple[str, ...]) -> None:
+def test_hosts_see_each_other_and_agents_see_their_own_addresses(sites: tuple[str, ...]) -> None:
     world = up(*sites)
     (syn,) = begin(world)
     ingress, egress = "west" in sites, "east" in sites
@@ -92,7 +95,7 @@ def test_hosts_see_each_other_and_rewriting_agents_themselves(sites: tuple[str, 
     assert where == Location(world.east, PortNo(EGRESS_PORT)) and addresses(frame) == (SERVER, local, DPORT, SPORT)
 
 
-def test_a_client_port_has_one_session_at_an_agent_that_rewrites() -> None:
+def test_client_port_has_one_session_at_a_rewriting_agent() -> None:
     world, other = up("west", "east"), parse_address("10.0.0.140")
     assert begin(world) and not begin(world, server=other) and not begin(world, dport=DPORT + 1)
     assert world.engine.state.counters["syns", "port-taken"] == 2
@@ -101,12 +104,12 @@ def test_a_client_port_has_one_session_at_an_agent_that_rewrites() -> None:
     assert begin(transparent) and begin(transparent, server=other)
 
 
-def test_to_another_server_a_egress_agent_has_the_port_again() -> None:
+def test_egress_agent_reuses_a_client_port_to_another_server() -> None:
     world, other = up("east"), parse_address("10.0.0.140")
     assert begin(world) and begin(world, server=other)
 
 
-def test_nothing_is_left_when_a_session_ends() -> None:
+def test_end_of_a_rewritten_session_removes_all_its_entries() -> None:
     world = up("west", "east")
     before = {dpid: set(table) for dpid, table in world.network.tables.items()}
     begin(world)
@@ -118,7 +121,7 @@ def test_nothing_is_left_when_a_session_ends() -> None:
     assert begin(world), "the port is free again"
 
 
-def test_a_new_life_of_the_controller_adopts_rewritten_sessions() -> None:
+def test_restarted_controller_adopts_rewritten_sessions() -> None:
     world = up("west", "east")
     begin(world)
     (session,) = world.engine.state.sessions
@@ -132,7 +135,7 @@ def test_a_new_life_of_the_controller_adopts_rewritten_sessions() -> None:
     (adopted,) = again.engine.state.sessions
     assert (adopted.key, adopted.ingress, adopted.egress, adopted.uuid) == (session.key, session.ingress, session.egress, session.uuid)
     assert len(adopted.ingress_entries) == len(adopted.egress_entries) == 2
-    assert not begin(again, dport=DPORT + 1), "its port is taken"
+    assert not begin(again, dport=DPORT + 1), "the session's port is in use"
     again.end(session.uuid)
     again.tick(2)
     assert not session_entries(again)
@@ -143,7 +146,7 @@ def session_entries(world: World) -> list[FlowEntry]:
     return sorted((entry for entry in found if cookie_kind(entry.cookie) == Kind.REDIRECT), key=repr)
 
 
-def test_an_agent_beside_another_switch_gets_packets_rewritten_there() -> None:
+def test_packets_are_rewritten_at_the_agents_switch() -> None:
     world = up("west")
     agent = next(a for a in world.engine.state.agents.all() if a.beacon.address == INGRESS)
     key = flow_key(CLIENT, SERVER, SPORT, DPORT)
@@ -163,7 +166,7 @@ def idle() -> World:
     st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1), st.integers(1, 65535), st.integers(1, 65535)), st.booleans(),
     st.sampled_from([0, REDIRECT_PORT]),
 )  # fmt: skip
-def test_entries_tell_whose_they_are(idle: World, ends: tuple[int, int, int, int], ingress: bool, port: int) -> None:
+def test_entries_identify_their_session(idle: World, ends: tuple[int, int, int, int], ingress: bool, port: int) -> None:
     agent = idle.engine.state.agents.all()[0]
     leg = redirect.Leg(agent, ingress, port if ingress or not port else ends[2])
     for _, entry in redirect.entries(flow_key(*ends), leg, (idle.west, idle.east), 7):

@@ -1,4 +1,4 @@
-"""Unknown servers are looked up by ARP, so that the agent beside them is chosen."""
+"""Test server lookup: ARP requests locate unknown servers, so that the controller selects the agent beside the server."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from sos_controller.core.wire.packets import build_arp_request, parse_arp
 
 
 def questions(world: World) -> list[PacketOut]:
-    """ARP requests for the server."""
+    """Return and clear the ARP requests for the server."""
     found = [c for c in world.delivered if (arp := parse_arp(c.data)) is not None and arp.request and arp.target == SERVER]
     world.delivered.clear()
     return found
 
 
-def test_the_first_connection_to_a_server_asks_in_the_name_of_an_agent_of_its_site(world: World) -> None:
-    """The question is one that the agent could have asked: no probe, so that no host takes it for a conflict (RFC 5227, 2.1.1)."""
+def test_first_connection_sends_an_arp_request_from_the_sites_agent(world: World) -> None:
+    """The request has the agent's addresses as sender. A probe could look like an address conflict to hosts (RFC 5227, 2.1.1)."""
     world.delivered.clear()
     world.syn(40000)
     agent = world.agents["agent2"]
     assert questions(world) == [PacketOut(*agent.where, (Output(PORT_NORMAL),), build_arp_request(agent.mac, agent.address, SERVER))]
 
 
-def test_where_the_controller_forwards_the_question_goes_to_the_ports_of_hosts() -> None:
+def test_external_switches_send_the_request_to_host_ports() -> None:
     world = World(document(forwarding="Controller"))
     world.converge()
     world.delivered.clear()
@@ -38,17 +38,17 @@ def test_where_the_controller_forwards_the_question_goes_to_the_ports_of_hosts()
     (asked,) = questions(world)
     assert asked.dpid == E2 and Output(AT_SERVER.port_no) in asked.actions
     ports = [action.port_no for action in asked.actions if isinstance(action, Output)]
-    assert ports and all(world.engine.state.is_edge(Location(asked.dpid, port)) for port in ports), "not towards other switches"
+    assert ports and all(world.engine.state.is_edge(Location(asked.dpid, port)) for port in ports), "no request is sent to other switches"
     assert (arp := parse_arp(asked.data)) is not None and arp.sender == world.agents["agent2"].address
 
 
-def test_no_lookup_without_an_agent_at_the_site(world: World) -> None:
+def test_lookup_needs_an_agent_at_the_site(world: World) -> None:
     world.delivered.clear()
     ServerLookup(world.engine.state).look_for("core1", SERVER)
     assert not questions(world)
 
 
-def test_it_asks_again_only_after_a_second_and_no_more_once_it_knows(world: World) -> None:
+def test_lookup_repeats_after_a_second_until_the_server_is_known(world: World) -> None:
     world.syn(40000)
     world.delivered.clear()
     world.syn(40001)
@@ -62,7 +62,7 @@ def test_it_asks_again_only_after_a_second_and_no_more_once_it_knows(world: Worl
     assert not questions(world)
 
 
-def test_what_was_asked_for_is_bounded(world: World) -> None:
+def test_pending_lookups_are_bounded(world: World) -> None:
     lookup = ServerLookup(world.engine.state)
     for number in range(MAX_ASKED + 10):
         lookup.look_for("east", Address(SERVER + 1 + number))

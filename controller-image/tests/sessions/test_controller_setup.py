@@ -1,4 +1,4 @@
-"""Outcomes of a SYN: set-up, refusals, plain TCP; packets walked through the resulting tables."""
+"""Test the outcomes of a SYN: set-up, refusal, plain TCP. Test packets check the resulting tables."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from sos_controller.core.types import Location, PortNo, parse_address, parse_mac
 from sos_controller.core.wire import order
 
 
-def test_a_syn_becomes_a_session_whose_packets_reach_the_agents(world: World) -> None:
+def test_syn_starts_a_session_whose_packets_reach_the_agents(world: World) -> None:
     world.delivered.clear()
     world.syn(40000)
     (session,) = world.engine.state.sessions
     assert session.state is Phase.ACTIVE and session.service == "default/bulk"
     (syn,) = to_agent(world, AT_INGRESS)
-    assert syn.after_s > 0, "a switch may still forward the client's first ACK by what it has cached"
+    assert syn.after_s > 0, "a cached flow may still forward the client's first ACK"
     assert syn.data[:6] == parse_mac(MACS["agent1"]) and syn.data[6:] == syn_frame(CLIENT, SERVER, 40000, 5001)[6:]
     data = syn_frame(CLIENT, SERVER, 40000, 5001, flags=0x10)
     assert world.network.walk(AT_CLIENT, data) == [(AT_INGRESS, parse_mac(MACS["agent1"]) + data[6:])]
@@ -42,7 +42,7 @@ def test_a_syn_becomes_a_session_whose_packets_reach_the_agents(world: World) ->
     assert world.network.walk(AT_SERVER, back) == [(AT_EGRESS, parse_mac(MACS["agent2"]) + back[6:])]
 
 
-def test_what_agents_send_to_hosts_is_forwarded_plainly_and_unchanged(world: World) -> None:
+def test_packets_from_agents_to_hosts_are_forwarded_unchanged(world: World) -> None:
     world.syn(40000)
     from_ingress = reverse(40000)
     from_egress = syn_frame(CLIENT, SERVER, 40000, 5001, flags=2)
@@ -50,7 +50,7 @@ def test_what_agents_send_to_hosts_is_forwarded_plainly_and_unchanged(world: Wor
     assert world.network.walk(AT_EGRESS, from_egress) == [(Location(E2, PORT_NORMAL), from_egress)]
 
 
-def test_entries_go_out_with_the_orders_and_all_are_acknowledged_before_the_syn() -> None:
+def test_entries_are_sent_with_the_orders_and_acknowledged_before_the_syn() -> None:
     world = World()
     world.converge()
     order_of: list[str] = []
@@ -76,12 +76,12 @@ def test_entries_go_out_with_the_orders_and_all_are_acknowledged_before_the_syn(
     world.tick(1.2)
     assert order_of == [*sent, "syn"]
     assert len(released(world)) == 1, "without the egress barrier the SYN goes plain after a second"
-    assert not {Kind.REDIRECT} & (kinds(world, E1) | kinds(world, E2)), "and its entries are gone"
+    assert not {Kind.REDIRECT} & (kinds(world, E1) | kinds(world, E2)), "the entries of the failed set-up are removed"
     world.syn(40001)
     assert order_of[5:] == [*sent, "syn"]
 
 
-def test_retransmitted_syns_are_held_while_preparing_and_not_doubled(world: World) -> None:
+def test_retransmitted_syns_are_held_during_preparation_without_duplicates(world: World) -> None:
     world.agents["agent2"].mode = "silent"
     world.delivered.clear()
     for _ in range(3):
@@ -91,10 +91,10 @@ def test_retransmitted_syns_are_held_while_preparing_and_not_doubled(world: Worl
     world.tick(0.1)
     assert len(to_agent(world, AT_INGRESS)) == 1
     world.syn(40000)
-    assert len(to_agent(world, AT_INGRESS)) == 2, "a SYN retransmitted after activation is handed to the agent"
+    assert len(to_agent(world, AT_INGRESS)) == 2, "a SYN retransmitted after activation is sent to the agent"
 
 
-def test_prepare_is_resent_with_back_off_and_the_syn_goes_plain_after_a_second(world: World) -> None:
+def test_prepare_is_retransmitted_and_the_syn_goes_plain_after_a_second(world: World) -> None:
     world.agents["agent2"].mode = "silent"
     world.delivered.clear()
     world.syn(40000)
@@ -104,14 +104,14 @@ def test_prepare_is_resent_with_back_off_and_the_syn_goes_plain_after_a_second(w
     ]
     assert len(prepares) == 5
     sequences = [order.decode_header(c.data[42:]).sequence for c in prepares]
-    assert len(set(sequences)) == 5, "a resend is a new message to the replay window"
+    assert len(set(sequences)) == 5, "a retransmission has a new sequence number for the replay window"
     assert len(released(world)) == 1 and len(world.engine.state.sessions) == 0
-    assert not world.agents["agent1"].held, "the ready one is released"
+    assert not world.agents["agent1"].held, "the prepared ingress agent is released"
     world.agents["agent2"].mode = "ready"
     world.syn(40000)
     assert len(released(world)) == 2, "the decision stands for the same SYN"
     world.syn(40000, isn=2)
-    assert len(world.engine.state.sessions) == 1, "and not for another one of the same port"
+    assert len(world.engine.state.sessions) == 1, "a new SYN from the same port gets a new decision"
 
 
 def test_plain_decisions_are_forgotten_after_130_seconds(world: World) -> None:
@@ -139,7 +139,7 @@ def test_plain_decisions_are_forgotten_after_130_seconds(world: World) -> None:
         (bytes([2, 40, 0, 0]), True),
     ],
 )
-def test_options_decide(world: World, options: bytes, plain: bool) -> None:
+def test_unsupported_tcp_options_make_a_connection_plain(world: World, options: bytes, plain: bool) -> None:
     world.syn(40000, options=options)
     assert (len(released(world)) == 1) == plain
     assert len(world.engine.state.sessions) == (0 if plain else 1)
@@ -152,13 +152,13 @@ def test_ports_and_prefixes_outside_the_service_stay_plain(world: World) -> None
     assert len(released(world)) == 2 and len(world.engine.state.sessions) == 0
 
 
-def test_a_foreign_punt_is_none_of_our_business(world: World) -> None:
+def test_punts_of_another_controller_are_ignored(world: World) -> None:
     world.delivered.clear()
     world.do(PacketIn(E1, PortNo(3), pipeline.cookie(7, Kind.PUNT, 1), syn_frame(CLIENT, SERVER, 40000, 5001)))
     assert not world.delivered and len(world.engine.state.sessions) == 0
 
 
-def test_a_refused_flow_mod_means_plain(world: World) -> None:
+def test_rejected_flow_mod_makes_the_connection_plain(world: World) -> None:
     world.mute.add(E1)
     world.delivered.clear()
     token = next(c.token for c in world.syn(40000) if isinstance(c, Install) and c.dpids == (E1,))
@@ -169,7 +169,7 @@ def test_a_refused_flow_mod_means_plain(world: World) -> None:
     assert 3 not in kinds(world, E1) | kinds(world, E2)
 
 
-def test_bounds_mean_plain(world: World) -> None:
+def test_connections_above_the_session_limit_are_plain(world: World) -> None:
     world.engine.state.sessions._limit = 5
     for sport in range(40000, 40008):
         world.syn(sport)
@@ -198,7 +198,7 @@ def test_percent_splits_flows_and_observe_redirects_none() -> None:
     assert 1 not in kinds(observing, E1) and observing.service() == "Programmed/Programmed"
 
 
-def test_the_first_service_that_matches_decides() -> None:
+def test_first_matching_service_decides() -> None:
     made = document()
     first = {**made["services"][0], "id": "default/none", "percent": 0, "ports": [{"first": 5001, "last": 5001}], "priority": 200}
     made["services"].insert(0, first)
@@ -209,7 +209,7 @@ def test_the_first_service_that_matches_decides() -> None:
     assert [s.key[-2:] for s in world.engine.state.sessions] == [(5002).to_bytes(2, "big")]
 
 
-def test_every_command_of_one_history_is_reproducible() -> None:
+def test_equal_histories_yield_equal_commands() -> None:
     def history() -> list[str]:
         world = World()
         world.converge()
@@ -222,5 +222,5 @@ def test_every_command_of_one_history_is_reproducible() -> None:
     assert history() == history()
 
 
-def test_names_of_the_lab_agree_with_the_world() -> None:
+def test_names_in_the_lab_match_the_world() -> None:
     assert set(AGENTS) < set(HOSTS) and isinstance(FakeNetwork().wires, dict) and AT_CLIENT.port_no == CLIENT_PORT

@@ -1,4 +1,4 @@
-"""Paths of streams, and their replacement when links fail."""
+"""Test the paths of streams and their replacement when links fail."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sos_controller.core.openflow.pipeline import PROTO_UDP, Kind, cookie_kind
 from sos_controller.core.types import Location, PortNo, parse_address, parse_mac
 
 
-def test_streams_run_over_the_path_with_path_macs_and_arrive_with_real_ones(world: World) -> None:
+def test_streams_use_path_macs_and_arrive_with_the_agents_macs(world: World) -> None:
     ingress, egress = parse_address(HOSTS["agent1"][1]), parse_address(HOSTS["agent2"][1])
     for sport, dport in ((33000, 10000), (10000, 33000)):
         frame = syn_frame(ingress, egress, sport, dport, flags=0x10)
@@ -35,7 +35,7 @@ def test_core_entries_are_constant_in_the_number_of_sessions(world: World) -> No
     assert {dpid: world.network.entries(dpid) for dpid in (C1, C2)} == before
 
 
-def test_a_link_that_breaks_moves_the_path_at_once(world: World) -> None:
+def test_broken_link_moves_the_path_immediately(world: World) -> None:
     world.cut("edge1", "core1")
     world.tick(0.1)
     assert not [e for e in world.network.entries(C1) if cookie_kind(e.cookie) == Kind.PATH]
@@ -46,14 +46,14 @@ def test_a_link_that_breaks_moves_the_path_at_once(world: World) -> None:
     assert world.network.walk(AT_INGRESS, frame) == [(AT_EGRESS, frame)]
 
 
-def test_a_link_that_goes_silent_expires(world: World) -> None:
+def test_silent_link_expires(world: World) -> None:
     world.network.down |= {Location(E1, PortNo(1)), Location(C1, PortNo(1))}
     world.tick(5.5, step=0.1)
     assert len(world.engine.state.topology.links()) == 3
     assert len([e for e in world.network.entries(C2) if cookie_kind(e.cookie) == Kind.PATH]) == 2
 
 
-def test_no_path_disarms(world: World) -> None:
+def test_service_without_a_path_is_disarmed(world: World) -> None:
     world.cut("edge1", "core1")
     world.cut("edge1", "core2")
     world.tick(0.2)
@@ -79,10 +79,10 @@ def test_two_labels_run_over_two_disjoint_paths() -> None:
     world.cut("edge1", "core1")
     world.tick(0.2)
     frame = parse_mac(MACS["agent2"]) + parse_mac(MACS["agent1"]) + syn_frame(ingress, egress, 33000, 10000)[12:]
-    assert world.network.walk(AT_INGRESS, frame) == [(AT_EGRESS, frame)], "the failed path's label shares the other path"
+    assert world.network.walk(AT_INGRESS, frame) == [(AT_EGRESS, frame)], "the label of the failed path uses the other path"
 
 
-def test_what_came_while_the_controller_was_stopped_is_no_silence() -> None:
+def test_pause_of_the_controller_does_not_count_as_silence() -> None:
     world = World()
     world.converge()
     world.now += 30
@@ -92,7 +92,7 @@ def test_what_came_while_the_controller_was_stopped_is_no_silence() -> None:
     assert world.service() == "Programmed/Programmed"
 
 
-def test_a_link_that_is_silent_moves_its_label_and_comes_back() -> None:
+def test_silent_link_moves_its_label_until_it_recovers() -> None:
     made = document()
     made["services"][0]["paths"] = {"mode": "Disjoint", "max": 2}
     world = World(signed(made))
@@ -110,14 +110,14 @@ def test_a_link_that_is_silent_moves_its_label_and_comes_back() -> None:
 
 
 def datagrams_arrive(world: World, label: int) -> bool:
-    """Return whether a datagram of a QUIC stream on a label comes out at the peer as it was sent."""
+    """Return whether a datagram of a QUIC stream on a label reaches the peer unchanged."""
     ingress, egress = parse_address(HOSTS["agent1"][1]), parse_address(HOSTS["agent2"][1])
     frame = bytearray(parse_mac(MACS["agent2"]) + parse_mac(MACS["agent1"]) + syn_frame(ingress, egress, 10000 + label, 10000 + label)[12:])
     frame[23] = PROTO_UDP
     return world.network.walk(AT_INGRESS, bytes(frame)) == [(AT_EGRESS, bytes(frame))]
 
 
-def test_streams_over_quic_take_the_paths_of_their_labels_too() -> None:
+def test_quic_streams_use_the_paths_of_their_labels() -> None:
     made = document()
     made["services"][0]["paths"] = {"mode": "Disjoint", "max": 2}
     made["services"][0]["transport"]["protocol"] = "QUIC"
@@ -125,10 +125,10 @@ def test_streams_over_quic_take_the_paths_of_their_labels_too() -> None:
     world.converge()
     assert [datagrams_arrive(world, label) for label in (0, 1)] == [True, True]
     world.network.down |= {Location(E1, PortNo(1)), Location(C1, PortNo(1))}
-    assert [datagrams_arrive(world, label) for label in (0, 1)] == [False, True], "each label has its own"
+    assert [datagrams_arrive(world, label) for label in (0, 1)] == [False, True], "each label has its own path"
 
 
-def test_only_pairs_with_streams_over_quic_have_entries_for_them(world: World) -> None:
+def test_only_pairs_with_quic_streams_have_udp_entries(world: World) -> None:
     def entries() -> int:
         return sum(e.match.ip_proto == PROTO_UDP and cookie_kind(e.cookie) == Kind.PATH for e in world.network.entries(E1))
 

@@ -1,4 +1,7 @@
-"""Ends of sessions: reported by both agents or one, by complete reports, by the death of agents; adoption by a restarted controller."""
+"""Test the end of sessions, by Ended orders of one or both agents, by session reports, and by the death of agents.
+
+Test adoption by a restarted controller.
+"""
 
 from __future__ import annotations
 
@@ -22,22 +25,22 @@ from sos_controller.core.openflow.pipeline import Kind, cookie_kind
 from sos_controller.core.tables.sessions import Phase
 
 STANDING = {Kind.GUARD, Kind.EXACT, Kind.ICMP, Kind.FRAGMENT}
-"""Entries that stay on an edge while nothing can be accelerated: packets go where they would without them."""
+"""Entries that stay on an edge switch while no connection can be accelerated. They do not change forwarding."""
 
 
-def test_everything_is_at_its_baseline_after_the_sessions_have_ended(world: World) -> None:
+def test_tables_return_to_the_baseline_after_all_sessions(world: World) -> None:
     baseline = tables(world)
     for sport in range(40000, 40040):
         world.syn(sport)
     for session in list(world.engine.state.sessions):
         world.end(session.uuid)
-    assert len(world.engine.state.sessions) == 40, "entries linger for the last acknowledgements"
+    assert len(world.engine.state.sessions) == 40, "entries remain for the last acknowledgements"
     world.tick(1.5)
     assert tables(world) == baseline
     assert len(world.engine.state.sessions) == 0 and not world.engine.state.sessions.pairs
 
 
-def test_one_side_may_end_long_before_the_other(world: World) -> None:
+def test_one_agent_may_end_a_session_long_before_the_other(world: World) -> None:
     world.syn(40000)
     (session,) = world.engine.state.sessions
     world.end(session.uuid, ["agent1"])
@@ -50,7 +53,7 @@ def test_one_side_may_end_long_before_the_other(world: World) -> None:
     assert session.state is Phase.ENDED and 3 not in kinds(world, E2)
 
 
-def test_a_port_used_again_while_ending_starts_a_new_session(world: World) -> None:
+def test_port_reused_while_ending_starts_a_new_session(world: World) -> None:
     world.syn(40000, isn=1)
     (first,) = world.engine.state.sessions
     world.end(first.uuid)
@@ -63,7 +66,7 @@ def test_a_port_used_again_while_ending_starts_a_new_session(world: World) -> No
     assert second.egress_entries[0][1] in world.network.entries(E2)
 
 
-def test_reports_end_the_sessions_they_omit_but_not_young_ones(world: World) -> None:
+def test_reports_end_omitted_sessions_except_young_sessions(world: World) -> None:
     for sport in range(40000, 40130):
         world.syn(sport)
     gone = sorted(world.agents["agent1"].held)[0]
@@ -92,7 +95,7 @@ def test_dead_agent_loses_its_sessions_and_disarms_the_service(world: World) -> 
     assert world.service() == "Programmed/Programmed"
 
 
-def test_both_agents_dead_leaves_nothing_that_redirects(world: World) -> None:
+def test_two_dead_agents_leave_no_redirecting_entries(world: World) -> None:
     for sport in range(40000, 40010):
         world.syn(sport)
     for agent in world.agents.values():
@@ -102,7 +105,7 @@ def test_both_agents_dead_leaves_nothing_that_redirects(world: World) -> None:
     assert len(world.engine.state.sessions) == 0
 
 
-def test_a_restarted_agent_has_lost_its_sessions(world: World) -> None:
+def test_restarted_agent_loses_its_sessions(world: World) -> None:
     world.syn(40000)
     world.agents["agent1"].boot += 10**9
     world.agents["agent1"].beacons = world.agents["agent1"].sequence = 0
@@ -112,7 +115,7 @@ def test_a_restarted_agent_has_lost_its_sessions(world: World) -> None:
     assert not session.ingress_entries
 
 
-def test_draining_agents_get_nothing_new_and_keep_what_they_have(world: World) -> None:
+def test_draining_agents_keep_their_sessions_and_get_no_new_ones(world: World) -> None:
     world.syn(40000)
     world.agents["agent1"].flags = 1
     world.tick(1)
@@ -122,8 +125,8 @@ def test_draining_agents_get_nothing_new_and_keep_what_they_have(world: World) -
 
 
 @pytest.mark.parametrize("ends", [40000, 40001])
-def test_rule_8_sessions_whose_numbers_are_the_same_are_not_taken_for_each_other(world: World, ends: int) -> None:
-    """Of a session of an earlier life a cookie knows 16 bits."""
+def test_rule_8_sessions_with_equal_cookie_numbers_are_not_confused(world: World, ends: int) -> None:
+    """A cookie contains only 16 bits of the number of a session, also after a restart."""
     found = {}
     before = world.engine.setup._counter
     for port, counter in ((40000, before), (40001, before + (1 << 16))):
@@ -141,7 +144,7 @@ def test_rule_8_sessions_whose_numbers_are_the_same_are_not_taken_for_each_other
     reborn.tick(14, step=0.1)
     stays = 40000 + 40001 - ends
     redirected = {e.match.tcp_src for e in reborn.network.entries(E1) if cookie_kind(e.cookie) == Kind.REDIRECT}
-    assert (stays, 0xFFFF) in redirected, "it still runs"
+    assert (stays, 0xFFFF) in redirected, "the other session continues"
     reborn.end(found[stays].uuid)
     reborn.tick(14, step=0.1)
     assert len(reborn.engine.state.sessions) == 0
@@ -149,8 +152,8 @@ def test_rule_8_sessions_whose_numbers_are_the_same_are_not_taken_for_each_other
 
 
 @pytest.mark.parametrize("epoch", [2, 1])
-def test_rule_8_another_controller_adopts_reported_sessions_and_buries_the_rest(world: World, epoch: int) -> None:
-    """One that was started again, and one that knows nothing of the former and may even be of the same epoch."""
+def test_rule_8_another_controller_adopts_only_reported_sessions(world: World, epoch: int) -> None:
+    """Adoption works for a restarted controller and for a controller without earlier state, which may have the same epoch."""
     for sport in (40000, 40001):
         world.syn(sport)
     keep, lose = (world.engine.state.sessions.by_key(k) for k in sorted(s.key for s in world.engine.state.sessions))
@@ -162,7 +165,7 @@ def test_rule_8_another_controller_adopts_reported_sessions_and_buries_the_rest(
     paths = {d: [e for e in world.network.entries(d) if cookie_kind(e.cookie) == Kind.PATH] for d in (E1, C1, C2, E2)}
     reborn.connect()
     for dpid, entries in paths.items():
-        assert set(entries) <= set(reborn.network.entries(dpid)), "streams go on while the newcomer has not heard the agents"
+        assert set(entries) <= set(reborn.network.entries(dpid)), "paths of streams remain before the new controller has heard the agents"
     assert sum(cookie_kind(e.cookie) == Kind.REDIRECT for e in reborn.network.entries(E1)) == 2
     assert len(reborn.engine.state.sessions) == 2
     reborn.tick(4)
@@ -179,8 +182,8 @@ def test_rule_8_another_controller_adopts_reported_sessions_and_buries_the_rest(
     assert not any(cookie_kind(e.cookie) == Kind.REDIRECT for d in (E1, E2) for e in reborn.network.entries(d))
 
 
-def test_rule_8_paths_are_kept_until_their_other_ends_are_back(world: World) -> None:
-    """Open vSwitch tries again after 1, 2, 4, 8 and 8 s."""
+def test_rule_8_paths_remain_until_all_switches_have_reconnected(world: World) -> None:
+    """Open vSwitch reconnects after 1, 2, 4, 8 and 8 s."""
     world.syn(40000)
     reborn = World(network=world.network, epoch=2, now=world.now + 3)
     reborn.agents = world.agents
@@ -196,14 +199,14 @@ def test_rule_8_paths_are_kept_until_their_other_ends_are_back(world: World) -> 
     assert kept and {pipeline.cookie_epoch(e.cookie) for e in kept} == {2}
 
 
-def test_paths_of_an_earlier_life_do_not_wait_for_ever(world: World) -> None:
+def test_paths_of_an_earlier_run_expire(world: World) -> None:
     reborn = World(document(services=False), network=world.network, epoch=2, now=world.now + 3)
     reborn.connect(["edge1", "core1", "core2"])
     reborn.tick(31, step=0.1)
     assert not [e for d in (E1, C1, C2) for e in reborn.network.entries(d) if cookie_kind(e.cookie) == Kind.PATH]
 
 
-def test_adopted_entries_of_agents_that_never_come_back_are_removed(world: World) -> None:
+def test_adopted_entries_of_missing_agents_are_removed(world: World) -> None:
     world.syn(40000)
     reborn = World(network=world.network, epoch=2, now=world.now + 3)
     for agent in reborn.agents.values():

@@ -1,4 +1,4 @@
-"""Whatever datapaths answer, refuse or drop, each waiter is called once, and with the true outcome."""
+"""Test that each callback runs once with the true outcome, whatever datapaths answer, refuse or drop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sos_controller.core.types import DatapathId
 WHERE = [tuple(DatapathId(n) for n in group) for group in ((1,), (2,), (1, 2, 3))]
 
 
-def test_what_goes_to_the_same_datapaths_shares_a_barrier_until_it_is_asked_for() -> None:
+def test_entries_for_the_same_datapaths_share_a_barrier_until_close() -> None:
     batches, out = Batches(itertools.count(1).__next__), list[Command]()
     tokens = [batches.add(where, lambda _done: None) for where in (WHERE[0], WHERE[2], WHERE[0])]
     batches.close(out)
@@ -26,7 +26,7 @@ def test_what_goes_to_the_same_datapaths_shares_a_barrier_until_it_is_asked_for(
     assert len(out) == 3
 
 
-def test_an_entry_that_is_refused_takes_none_with_it() -> None:
+def test_refused_entry_does_not_affect_other_entries() -> None:
     batches, out, heard = Batches(itertools.count(1).__next__), list[Command](), dict[str, bool]()
     first = batches.add(WHERE[2], lambda done: heard.update(first=done))
     batches.add(WHERE[2], lambda done: heard.update(second=done))
@@ -40,7 +40,7 @@ def test_an_entry_that_is_refused_takes_none_with_it() -> None:
 
 
 class Watched:
-    """Batches, and what each datapath has said about them: of `answered[barrier]` and the entries in front of it."""
+    """Batches with a record of all answers: `answered` has the datapaths per barrier, `behind` the entries that precede a barrier."""
 
     def __init__(self) -> None:
         self.batches = Batches(itertools.count(1).__next__)
@@ -72,10 +72,10 @@ class Watched:
         self.answered[token].add(dpid)
         for entry, was in before.items():
             done = self.answered[token].issuperset(self.where[entry])
-            assert self.heard[entry] == (was or ([True] if done else [])), "True when all have answered, and not before"
+            assert self.heard[entry] == (was or ([True] if done else [])), "the outcome is True only after all datapaths have answered"
 
     def fail(self, dpid: DatapathId, token: int | None) -> None:
-        """A datapath refuses an entry, or goes (no token): whose answer was missing is not waited for."""
+        """Reject an entry, or disconnect the datapath (no token). The datapath's unanswered entries fail."""
         told = {entry for entry, answers in self.heard.items() if answers}
         gave = {entry for barrier, entries in self.behind.items() if dpid in self.answered[barrier] for entry in entries}
         if token is None:
@@ -92,7 +92,7 @@ STEPS = st.tuples(st.sampled_from(["add", "close", "acknowledge", "reject", "dis
 
 
 @given(st.lists(STEPS, max_size=60))
-def test_everybody_hears_once_and_the_truth(steps: list[tuple[str, int, int]]) -> None:
+def test_every_callback_runs_once_with_the_true_outcome(steps: list[tuple[str, int, int]]) -> None:
     watched = Watched()
     for what, which, number in steps:
         dpid = DatapathId(which + 1)

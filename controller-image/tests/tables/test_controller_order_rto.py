@@ -1,4 +1,4 @@
-"""Orders are retransmitted after an RTO derived from the times of earlier answers."""
+"""Test that orders are retransmitted after an RTO derived from earlier response times."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SLOW_S = 0.2
 
 
 @given(st.lists(st.floats(0, 10)))
-def test_patience_has_bounds(answers: list[float]) -> None:
+def test_rto_is_bounded(answers: list[float]) -> None:
     rto = OrderRto()
     for took in answers:
         rto.answered(took)
@@ -25,7 +25,7 @@ def test_patience_has_bounds(answers: list[float]) -> None:
 
 
 @given(st.floats(0.001, 0.3))
-def test_a_constant_answer_time_gives_an_rto_slightly_above_it(took: float) -> None:
+def test_constant_response_time_yields_a_slightly_larger_rto(took: float) -> None:
     rto = OrderRto()
     for _ in range(50):
         rto.answered(took)
@@ -33,7 +33,7 @@ def test_a_constant_answer_time_gives_an_rto_slightly_above_it(took: float) -> N
 
 
 def slow(world: World, sport: int) -> int:
-    """Open a session whose agents answer late; returns how many times they were asked."""
+    """Open a session with slow agents and return the number of Prepare orders sent."""
     for agent in world.agents.values():
         agent.mode = "silent"
     world.delivered.clear()
@@ -53,16 +53,16 @@ def is_prepare(command: PacketOut) -> bool:
     return data[:4] == order.MAGIC and order.decode_header(data).type == OrderType.PREPARE
 
 
-def test_an_agent_that_takes_long_is_not_asked_again_and_again(world: World) -> None:
-    assert slow(world, 40000) == 6, "at 0, 50 and 150 ms, both of them"
+def test_slow_agent_gets_no_repeated_retransmissions(world: World) -> None:
+    assert slow(world, 40000) == 6, "to both agents at 0, 50 and 150 ms"
     for sport in range(40001, 40010):
         slow(world, sport)
-    assert slow(world, 40010) == 2, "it is known to take that long"
+    assert slow(world, 40010) == 2, "the RTO covers the known response time"
     assert len(world.engine.state.sessions) == 11
 
 
-def test_answers_to_later_orders_tell_nothing(world: World) -> None:
-    """An agent that lost the first order and answers the second at once is not one that takes long."""
+def test_answers_to_retransmitted_orders_do_not_change_the_rto(world: World) -> None:
+    """An agent that lost the first order and answers the second order immediately is not slow."""
     for agent in world.agents.values():
         agent.mode = "silent"
     world.syn(40000)

@@ -1,4 +1,4 @@
-"""An entry for several datapaths is installed once all of them have acknowledged it, and failed if one of them refuses it."""
+"""Test entries for several datapaths: installed after all datapaths have acknowledged, failed if one datapath refuses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ENTRY = FlowEntry(0, 100, Match(in_port=PortNo(1)), (Goto(1),), cookie=5)
 
 
 class Going:
-    """An entry on its way to three datapaths."""
+    """Entry that was sent to three datapaths and awaits their answers."""
 
     def __init__(self) -> None:
         self.programmer, self.heard, self.out = Programmer(), list[bool](), list[Command]()
@@ -35,7 +35,7 @@ def going() -> Going:
 
 
 @pytest.mark.parametrize("answers", list(itertools.permutations(ALL)))
-def test_all_of_them_have_to_answer_in_whatever_order(answers: tuple[DatapathId, ...]) -> None:
+def test_entry_is_installed_after_all_answers_in_any_order(answers: tuple[DatapathId, ...]) -> None:
     going = Going()
     for dpid in answers[:-1]:
         for _ in range(2):
@@ -46,7 +46,7 @@ def test_all_of_them_have_to_answer_in_whatever_order(answers: tuple[DatapathId,
     assert going.heard == [True]
 
 
-def test_a_datapath_that_was_not_asked_says_nothing(going: Going) -> None:
+def test_answers_of_other_datapaths_are_ignored(going: Going) -> None:
     for token in (going.entry, going.token, going.token + 9):
         going.programmer.acknowledge(DatapathId(9), token)
         going.programmer.reject(DatapathId(9), token)
@@ -54,15 +54,15 @@ def test_a_datapath_that_was_not_asked_says_nothing(going: Going) -> None:
 
 
 @pytest.mark.parametrize("what", ["entry", "token"])
-def test_one_that_refuses_is_enough(going: Going, what: str) -> None:
+def test_one_refusal_fails_the_entry(going: Going, what: str) -> None:
     going.programmer.acknowledge(ALL[0], going.token)
-    assert not going.programmer.reject(ALL[1], getattr(going, what)), "an entry of a session is no reason to read the datapath again"
+    assert not going.programmer.reject(ALL[1], getattr(going, what)), "a refused session entry does not cause a reread of the datapath"
     going.programmer.acknowledge(ALL[2], going.token)
     going.programmer.disconnect(ALL[2])
     assert going.heard == [False]
 
 
-def test_one_that_goes_is_enough_unless_it_had_answered(going: Going) -> None:
+def test_disconnect_of_an_unanswered_datapath_fails_the_entry(going: Going) -> None:
     going.programmer.acknowledge(ALL[0], going.token)
     going.programmer.disconnect(ALL[0])
     assert not going.heard
@@ -70,7 +70,7 @@ def test_one_that_goes_is_enough_unless_it_had_answered(going: Going) -> None:
     assert going.heard == [False]
 
 
-def test_it_goes_from_where_it_is_and_nothing_has_taken_its_place(going: Going) -> None:
+def test_removal_skips_datapaths_where_the_entry_was_replaced(going: Going) -> None:
     other = FlowEntry(0, 100, Match(in_port=PortNo(1)), (Goto(1),), cookie=6)
     going.programmer.install(ALL[:1], other, going.heard.append, [])
     going.programmer.disconnect(ALL[1])
@@ -82,10 +82,10 @@ def test_it_goes_from_where_it_is_and_nothing_has_taken_its_place(going: Going) 
     assert len(out) == 1
 
 
-def test_what_is_unanswered_is_bounded(going: Going, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unanswered_barriers_are_bounded(going: Going, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sos_controller.core.tables.programmer.MAX_PENDING", 8)
     base = len(going.programmer._pending)
-    assert base == len(ALL), "a barrier for each datapath that was compared"
+    assert base == len(ALL), "one barrier per compared datapath"
     assert going.programmer.busy
     for dpid in ALL:
         going.programmer.acknowledge(dpid, going.token)

@@ -1,4 +1,4 @@
-"""Shares of a site's sessions: the limit of a namespace, connections over it, and the rest for others."""
+"""Test shares of a site's sessions: the limit of a namespace, excess connections, and the remainder for other namespaces."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sos_controller.files.config import document_hash
 
 
 def shared(percent: int, standing: bool = False, setup: str = "Reactive") -> dict[str, Any]:
-    """The lab with a share for tenant `default`, and a service of another tenant on port 6000."""
+    """Return the lab's document with a share for tenant `default` and a service of another tenant on port 6000."""
     made = document()
     made["sites"][0]["shares"] = [{"namespace": "default", "percent": percent, "standing": standing}]
     made["services"][0]["setup"] = setup
@@ -26,7 +26,7 @@ def outcomes(world: World) -> dict[str, int]:
     return {which: number for (what, which), number in world.engine.state.counters.items() if what == "syns"}
 
 
-def test_what_is_over_the_share_is_plain_and_leaves_room_for_others() -> None:
+def test_connections_above_the_share_are_plain_and_others_are_not_affected() -> None:
     world = World(shared(50))
     for agent in world.agents.values():
         agent.limit = 8
@@ -46,12 +46,12 @@ def test_what_is_over_the_share_is_plain_and_leaves_room_for_others() -> None:
     assert found.by_group["west", "default"] == 4
 
 
-def test_a_bounded_service_is_set_up_connection_by_connection_and_says_why() -> None:
+def test_service_with_a_bounded_share_is_reactive_and_reports_the_reason() -> None:
     assert "bounded at site west" in World(shared(50, setup="Proactive")).engine.state.reactive_because["default/bulk"]
     assert not World(shared(50, standing=True, setup="Proactive")).engine.state.reactive_because
 
 
-def test_sessions_that_run_count_when_a_share_comes() -> None:
+def test_running_sessions_count_towards_a_new_share() -> None:
     world = World(document())
     world.converge()
     world.syn(40000)
@@ -59,8 +59,8 @@ def test_sessions_that_run_count_when_a_share_comes() -> None:
     assert world.engine.state.sessions.by_group["west", "default"] == 1
 
 
-def test_a_service_that_needs_too_many_entries_does_not_stand() -> None:
-    """Wider entries would bring its agent connections of others."""
+def test_service_with_too_many_entries_is_not_proactive() -> None:
+    """Wider entries would redirect connections of other tenants to the service's agent."""
     made = shared(100, standing=True, setup="Proactive")
     service = made["services"][0]
     service["ports"] = [{"first": 1 + 1000 * i, "last": 998 + 1000 * i} for i in range(64)]
