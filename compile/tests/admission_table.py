@@ -1,6 +1,6 @@
-"""Objects and what admission says about them, as data. `admit` is tested against it here; a real API server can be with the same table.
+"""Table of objects with the expected results of admission. It tests `admit` here, and can also test a real API server.
 
-A row: (name, kind, spec, path that must be named, a piece of the message), the last two None for objects that are right.
+A row is (name, kind, spec, path in the error, part of the message). The last two elements are None for valid objects.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Row = tuple[str, str, dict[str, Any], str | None, str | None]
 
 
 def addressed(address: str | None, gateway: str | None) -> dict[str, Any]:
-    """Return a transit site with one uplink that has these, if any."""
+    """Return a transit site with one uplink that has this address and gateway, if any."""
     given = {"name": "wan0", "address": address, "gateway": gateway}
     return {**SELECT, "wan": {"type": "Uplinks", "uplinks": [{key: value for key, value in given.items() if value is not None}]}}
 
@@ -60,7 +60,7 @@ SITES: list[Row] = [
         (f"hosts at {prefix}", "SosSite", {**SELECT, "prefixes": [prefix]}, "spec.prefixes", "hosts cannot have addresses of")
         for prefix in ("0.0.0.0/0", "0.0.0.0/8", "127.0.0.0/24", "169.254.0.0/16", "224.0.0.0/8", "255.255.255.255/32", "198.18.0.0/15")
     ),
-    ("hosts beside where agents announce themselves", "SosSite", {**SELECT, "prefixes": ["198.18.0.0/24", "223.255.255.0/24"]}, None, None),
+    ("hosts beside the discovery address", "SosSite", {**SELECT, "prefixes": ["198.18.0.0/24", "223.255.255.0/24"]}, None, None),
     *(
         (
             f"uplink {name}",
@@ -71,7 +71,7 @@ SITES: list[Row] = [
         )
         for name in ("lo", "br-sos", "sosag0", "sosvx17", "ovs-system", "vxlan_sys_4789")
     ),
-    ("nothing said", "SosSite", {}, "spec", "a site needs spec.nodeSelector"),
+    ("empty spec", "SosSite", {}, "spec", "a site needs spec.nodeSelector"),
     ("remote and nodes", "SosSite", {**SELECT, "remote": True, "siteID": 7}, "spec", "remove spec.nodeSelector"),
     ("remote without id", "SosSite", {"remote": True}, "spec", "needs spec.siteID"),
     ("id too large", "SosSite", {**SELECT, "siteID": 65536}, "spec.siteID", "65535"),
@@ -141,7 +141,7 @@ SITES: list[Row] = [
         "host bits",
     ),
     (
-        "next hop that is none",
+        "invalid next hop",
         "SosSite",
         {**SELECT, "network": {"routes": [{"to": "10.0.0.0/8", "via": "10.0.0.300"}]}},
         "spec.network.routes[0].via",
@@ -208,18 +208,18 @@ SERVICES: list[Row] = [
         None,
         None,
     ),
-    ("accepted once the server has", "SosService", {**ENDS, "accept": "Confirmed"}, None, None),
-    ("accepted as learned, in words", "SosService", {**ENDS, "accept": "Learned", "setup": "Reactive"}, None, None),
-    ("accepted early, proactively", "SosService", {**ENDS, "accept": "Early", "setup": "Proactive"}, None, None),
-    ("accepted late, proactively", "SosService", {**ENDS, "accept": "Confirmed", "setup": "Proactive"}, None, None),
-    ("accepted as learned, proactively", "SosService", {**ENDS, "accept": "Learned", "setup": "Proactive"}, None, None),
-    ("accepted somehow", "SosService", {**ENDS, "accept": "Sometimes"}, "spec.accept", None),
+    ("accept Confirmed", "SosService", {**ENDS, "accept": "Confirmed"}, None, None),
+    ("accept Learned, reactive", "SosService", {**ENDS, "accept": "Learned", "setup": "Reactive"}, None, None),
+    ("accept Early, proactive", "SosService", {**ENDS, "accept": "Early", "setup": "Proactive"}, None, None),
+    ("accept Confirmed, proactive", "SosService", {**ENDS, "accept": "Confirmed", "setup": "Proactive"}, None, None),
+    ("accept Learned, proactive", "SosService", {**ENDS, "accept": "Learned", "setup": "Proactive"}, None, None),
+    ("unknown accept", "SosService", {**ENDS, "accept": "Sometimes"}, "spec.accept", None),
     ("streams by number", "SosService", {**ENDS, "transport": {"streams": 128}}, None, None),
-    ("no encryption, in words", "SosService", {**ENDS, "transport": {"encryption": "None"}}, None, None),
+    ("explicit encryption None", "SosService", {**ENDS, "transport": {"encryption": "None"}}, None, None),
     ("unknown encryption", "SosService", {**ENDS, "transport": {"encryption": "SSL"}}, "spec.transport.encryption", None),
-    ("no compression, in words", "SosService", {**ENDS, "transport": {"compression": "None"}}, None, None),
+    ("explicit compression None", "SosService", {**ENDS, "transport": {"compression": "None"}}, None, None),
     ("unknown compression", "SosService", {**ENDS, "transport": {"compression": "zstd"}}, "spec.transport.compression", None),
-    ("TCP, in words", "SosService", {**ENDS, "transport": {"protocol": "TCP"}}, None, None),
+    ("explicit protocol TCP", "SosService", {**ENDS, "transport": {"protocol": "TCP"}}, None, None),
     ("unknown protocol", "SosService", {**ENDS, "transport": {"protocol": "UDT"}}, "spec.transport.protocol", None),
     ("too many streams", "SosService", {**ENDS, "transport": {"streams": 129}}, "spec.transport.streams", "from 1 to 128"),
     ("no streams", "SosService", {**ENDS, "transport": {"streams": 0}}, "spec.transport.streams", "from 1 to 128"),
@@ -250,7 +250,7 @@ SERVICES: list[Row] = [
         None,
         None,
     ),
-    ("balanced, transport as it is by itself", "SosService", {**BALANCED, "transport": {"streams": "Auto"}}, None, None),
+    ("balanced, default transport", "SosService", {**BALANCED, "transport": {"streams": "Auto"}}, None, None),
     ("balance and transport", "SosService", {**BALANCED, "transport": {"streams": 8}}, "spec.transport", "remove one of the two"),
     ("balance and encryption", "SosService", {**BALANCED, "transport": {"encryption": "TLS"}}, "spec.transport", "remove one of the two"),
     (
@@ -293,7 +293,7 @@ SERVICES: list[Row] = [
         "spec.balance.uplinks[1]",
         None,
     ),
-    ("balance by somebody", "SosService", {**BALANCED, "balance": {"at": "Agent"}}, "spec.balance.at", "Agent"),
+    ("unknown balance.at", "SosService", {**BALANCED, "balance": {"at": "Agent"}}, "spec.balance.at", "Agent"),
     ("deep typo", "SosService", {**ENDS, "ports": [{"port": 80, "endport": 90}]}, "spec.ports[0].endport", "unknown field"),
 ]
 
@@ -376,7 +376,7 @@ OTHERS: list[Row] = [
         "write a URL",
     ),
     ("less than nothing", "SosAgent", {"resources": {"requests": {"cpu": -1}}}, "spec.resources.requests.cpu", "like 500m"),
-    ("agents elsewhere", "SosAgent", {"external": {"addresses": ["10.0.0.1"]}}, "spec.external", "unknown"),
+    ("external agents", "SosAgent", {"external": {"addresses": ["10.0.0.1"]}}, "spec.external", "unknown"),
     ("link", "SosLink", {**LINK, "cost": 5, "capacityMbps": 1000}, None, None),
     ("link to itself", "SosLink", {**LINK, "b": {"site": "a", "uplink": "wan1"}}, "spec", "two different sites"),
     ("free link", "SosLink", {**LINK, "cost": 0}, "spec.cost", "1"),
@@ -394,10 +394,10 @@ CHANGES: list[tuple[str, str, dict[str, Any], dict[str, Any], str | None]] = [
     ("link dearer", "SosLink", LINK, {**LINK, "cost": 20}, None),
     ("service moved", "SosService", ENDS, {**ENDS, "to": {"site": "c"}}, None),
 ]
-"""(name, kind, spec before, spec after, a piece of the message or None if the change is allowed)"""
+"""Rows of (name, kind, spec before, spec after, part of the message or None if the change is allowed)."""
 
 
 def build(kind: str, spec: dict[str, Any], name: str = "probe") -> dict[str, Any]:
-    """Return an object of a row."""
+    """Return the object of a row."""
     metadata = {"name": name, **({"namespace": "default"} if kind == "SosService" else {})}
     return {"apiVersion": "sos.network/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec}

@@ -1,4 +1,4 @@
-"""Worlds at the limits of their schemas, with nodes and statuses of nonsense. Seeded: a number makes a world."""
+"""Generate worlds at the limits of their schemas, with invalid nodes and statuses. Each seed yields one world."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ ADDRESSES = (
     "x" * 300,
 )
 UPLINKS = ("wan0", "w", "w" * 15, "w" * 16, "br-sos", "sosag0", "lo", "eth0.100", "-x", "a/b")
-BEYOND = 0.02  # the share of values that are beyond a limit
+BEYOND = 0.02  # fraction of values beyond a limit
 ENUMS = ("FromANewerAPI", "", None, 7)
 
 
 class Limits:
-    """Draws values of objects."""
+    """Draw values of objects."""
 
     def __init__(self, seed: int) -> None:
         self.r = random.Random(seed)
@@ -63,7 +63,7 @@ class Limits:
         return list(dict.fromkeys(self.prefix(i) for _ in range(self.r.choice((1, 2, 4)))))
 
     def most(self, *values: Any, beyond: tuple[Any, ...] = ()) -> Any:
-        """A value at a limit; seldom beyond one, or few objects of a world are right and their documents are about little."""
+        """Draw a value at a limit, rarely beyond it. Otherwise, few objects of a world would be valid and documents would be small."""
         return self.r.choice(beyond) if beyond and self.some(BEYOND) else self.r.choice(values)
 
     def enum(self, *values: Any) -> Any:
@@ -172,7 +172,7 @@ class Limits:
         return [Node(self.name(63), label, f"192.0.2.{j + 10}" if self.some(0.7) else address(ADDRESSES)) for j, label in enumerate(labels)]
 
     def allocations(self, nodes: list[Node]) -> Allocations:
-        """What statuses say was given out before: nonsense within their schemas."""
+        """Draw the earlier allocations in statuses: arbitrary values within their schemas."""
         numbers = {name: self.r.choice((1, 2, 65535)) for name in self.sites if self.some(0.5)}
         agents = tuple(
             sorted(
@@ -186,7 +186,7 @@ class Limits:
 
 
 def limits_world(seed: int) -> World:
-    """The world of a number."""
+    """Return the world of a seed."""
     draw = Limits(seed)
     nodes = list({node.name: node for node in draw.nodes()}.values())
     ends = draw.r.choice(((), ("tcp:10.96.0.10:6653",), ("tcp:fd00::1:6653",), ("tcp:10.96.0.10:6653", "tcp:1.2.3.4:65535")))

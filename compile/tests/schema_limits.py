@@ -1,4 +1,4 @@
-"""Draw values at the limits of a CRD's schema, of any field: one that is added to a CRD is drawn without a word here."""
+"""Draw values at the limits of a CRD's schema, for any field. A field that is added to a CRD needs no change here."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ TEXTS = (
     *("10.0.0.1", "0.0.0.0", "255.255.255.255", "fd00::1", "0000000000000001", "ffffffffffffffff", "000200000000000a"),
     *("tcp:192.0.2.1:6653", "tcp:255.255.255.255:65535", "https://192.0.2.1:8080", "http://x", "wan0", "w" * 15, "core-1", "eth0.100"),
 )
-"""Each string of the schemas takes some of them."""
-PATIENCE = 40  # draws, until a string that breaks the rules of its field is given after all
+"""Each string field of the schemas accepts some of these texts."""
+PATIENCE = 40  # maximum number of draws before a string that violates the rules of its field is used
 
 
 class SchemaLimits:
-    """Draws values of schemas."""
+    """Draw values of schemas."""
 
     def __init__(self, source: random.Random) -> None:
         self.r = source
@@ -35,7 +35,7 @@ class SchemaLimits:
             spec[name] = self.value(schema["properties"][name])
 
     def value(self, schema: dict[str, Any]) -> Any:
-        """A value at or one beyond a limit; seldom beyond."""
+        """Draw a value at a limit, rarely one beyond it."""
         if "enum" in schema:
             return self.r.choice(schema["enum"])
         if schema.get("x-kubernetes-int-or-string"):

@@ -33,7 +33,7 @@ def test_numbers_are_distinct_within_bounds_and_kept(
 
 
 @given(KEYS, st.sets(st.integers(1, 9)))
-def test_numbers_given_before_stay(wanted: list[str], reserved: set[int]) -> None:
+def test_earlier_numbers_are_kept(wanted: list[str], reserved: set[int]) -> None:
     first = numbers(wanted, {}, reserved, (1, 9))
     assert numbers(reversed(wanted), first, reserved, (1, 9)) == first
 
@@ -46,7 +46,7 @@ NETWORKS = st.builds(lambda start, length: IPv4Network((start, length), strict=F
 
 
 @given(NETWORKS, st.integers(0, 6), st.sets(st.integers(0, 255), max_size=40))
-def test_the_highest_usable_address_is_found(pool: IPv4Network, shorter: int, offsets: set[int]) -> None:
+def test_highest_usable_address_is_found(pool: IPv4Network, shorter: int, offsets: set[int]) -> None:
     subnet = pool.supernet(new_prefix=pool.prefixlen - shorter)
     taken = {pool[offset % pool.num_addresses] for offset in offsets}
     expected = next((address for address in reversed(list(pool)) if address not in taken and usable(address, pool, subnet)), None)
@@ -61,6 +61,6 @@ def test_network_and_broadcast_addresses_are_never_assigned(pool: IPv4Network) -
     assert usable(pool[1], pool, pool)
 
 
-def test_a_large_pool_is_not_walked_through() -> None:
+def test_large_pool_is_searched_without_iterating_over_it() -> None:
     pool = IPv4Network("10.0.0.0/8")
     assert highest_free(pool, pool, {IPv4Address("10.255.255.254")}) == IPv4Address("10.255.255.253")

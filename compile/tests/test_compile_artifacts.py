@@ -40,11 +40,11 @@ def schema(kind: str) -> Any:
     return jsonschema.Draft202012Validator(content)
 
 
-def test_committed_files_equal_generated_ones() -> None:
+def test_committed_files_equal_generated_files() -> None:
     assert artifacts.stale() == {}, "run: python -m sos_compile.artifacts write"
 
 
-def test_a_stale_file_is_noticed(tmp_path: Path) -> None:
+def test_stale_files_are_found(tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(artifacts.ROOT / "examples")
     wrong = tmp_path / "spec" / "vectors" / "config" / "left-over.json"
     wrong.parent.mkdir(parents=True)
@@ -64,7 +64,7 @@ def test_good_vectors_fit_schema_and_model(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", BAD, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_bad_vectors_are_wrong_where_they_say(path: Path) -> None:
+def test_bad_vectors_fail_at_their_declared_path(path: Path) -> None:
     vector = read(path)
     kind, document = path.parent.name, vector["document"]
     assert (document["hash"] == content_hash(document)) == (path.stem != "wrong-hash")
@@ -83,7 +83,7 @@ def test_every_contract_has_good_and_bad_vectors() -> None:
     assert {path.parent.name for path in GOOD} == {path.parent.name for path in BAD} == set(KINDS)
 
 
-def test_the_command_checks_and_shows_its_usage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_checks_files_and_prints_its_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert artifacts.main(["check"]) == 0
     assert artifacts.main([]) == 2
     assert "write" in capsys.readouterr().err

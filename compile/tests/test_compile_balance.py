@@ -1,4 +1,4 @@
-"""Services with spec.balance: acceptance, documents, and the problems of rejected ones."""
+"""Test services with spec.balance: acceptance, documents, and the problems of rejected services."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def balanced(name: str = "spread", host: str = HOST, balance: dict[str, Any] | N
     return obj("SosService", name, {**ends, "balance": balance or {}, **spec})
 
 
-def test_all_uplinks_with_an_address_share_equally_unless_said_otherwise() -> None:
+def test_all_uplinks_with_an_address_have_equal_weight_by_default() -> None:
     compiled = compile_world(world(home(), balanced(), nodes=nodes(home=1)))
     assert compiled.problems == ()
     (entry,) = compiled.controllers["default"]["balances"]
@@ -42,21 +42,21 @@ def test_all_uplinks_with_an_address_share_equally_unless_said_otherwise() -> No
     assert compiled.controllers["default"]["services"] == []
 
 
-def test_weights_are_taken_over() -> None:
+def test_weights_reach_the_controller_config() -> None:
     wish = {"at": "Switch", "uplinks": [{"name": "wan1", "weight": 2}, {"name": "wan0"}]}
     compiled = compile_world(world(home(), balanced(balance=wish), nodes=nodes(home=1)))
     (entry,) = compiled.controllers["default"]["balances"]
     assert (entry["at"], [(up["name"], up["weight"]) for up in entry["uplinks"]]) == ("Switch", [("wan1", 2), ("wan0", 1)])
 
 
-def test_it_is_shown_like_any_service() -> None:
+def test_balanced_service_has_the_facts_of_any_service() -> None:
     compiled = compile_world(world(home(), balanced(), nodes=nodes(home=1)))
     facts = compiled.facts[ObjectKey("SosService", "sos-system", "spread")]
     assert facts.text == {"from": "home (10.1.0.7)", "to": "0.0.0.0/0", "ports": "80", "mode": "Accelerate"}
     assert (facts.sites, facts.controllers) == (("home",), ("default",))
 
 
-def test_switches_that_rewrite_addresses_do_without_segmentation_offload() -> None:
+def test_switches_that_rewrite_addresses_disable_segmentation_offload() -> None:
     rewriting = site("old", "10.3.0.0/16", datapath={"rewrite": "OpenFlow"})
     compiled = compile_world(world(home(), site("far", "10.2.0.0/16"), rewriting, nodes=nodes(home=1, far=1, old=1)))
     tso = {name: node["bridge"]["userspaceTso"] for name, node in compiled.nodes.items()}
@@ -109,7 +109,7 @@ def test_impossible_balances_are_rejected_with_a_remedy(
     assert len(compiled.controllers["default"]["balances"]) == (0 if reason else 1)
 
 
-def test_an_uplinks_address_stands_for_one_host_and_the_first_has_it() -> None:
+def test_uplink_address_represents_only_the_first_of_two_hosts() -> None:
     young = balanced("young", "10.1.0.8/32", priority=7)
     compiled = compile_world(world(home(), balanced(), young, balanced("same", ports=[{"port": 443}]), nodes=nodes(home=1)))
     (problem,) = compiled.problems
@@ -126,7 +126,7 @@ def test_an_uplinks_address_stands_for_one_host_and_the_first_has_it() -> None:
         (uplink(0, address="192.0.2.6/30", gateway="192.0.2.5"), Reason.DUPLICATE, "spec.wan.uplinks[1].address"),
     ],
 )
-def test_addresses_of_uplinks_make_sense(wrong: dict[str, Any], reason: Reason, path: str) -> None:
+def test_inconsistent_uplink_addresses_are_rejected(wrong: dict[str, Any], reason: Reason, path: str) -> None:
     (problem,) = compile_world(world(home(wrong, uplink(1)), nodes=nodes(home=1))).problems
     assert (problem.kind, problem.reason, problem.path) == ("SosSite", reason, path)
 
@@ -138,7 +138,7 @@ def test_the_order_of_objects_does_not_matter(services: list[dict[str, Any]]) ->
     assert (compiled.controllers, compiled.problems) == (in_order.controllers, in_order.problems)
 
 
-def test_the_example_has_no_agent() -> None:
+def test_balance_example_has_no_agents() -> None:
     compiled = compile_world(example_world("04-balance", BALANCE))
     assert compiled.agents == {}
     assert {entry["at"] for entry in compiled.controllers["default"]["balances"]} == {"Controller", "Switch"}

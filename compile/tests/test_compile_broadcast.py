@@ -1,4 +1,4 @@
-"""Base tables deliver a broadcast to every host exactly once, for any layout of sites: walked through a model of the switches."""
+"""Test with a model of the switches that base tables deliver a broadcast to every host exactly once, for any layout of sites."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sos_compile.artifacts import FIGURE8, OVERLAY, example_world
 from sos_compile.documents.base_flows import UNTAGGED
 from worlds import nodes, obj, site, world
 
-HOST = 7  # the port number of the one host of every node, below ours
+HOST = 7  # port number of the only host of every node, below the numbers that SOS assigns
 BROADCASTS = {"arp": {"arp"}, "ip broadcast": {"ip", "udp"}}
 MAX_FRAMES = 10_000
 
@@ -24,7 +24,7 @@ Port = tuple[str, int]
 
 @dataclass
 class Switch:
-    """A switch that does what its node-config says, as Open vSwitch would: two tables, NORMAL with protected and no-flood ports."""
+    """Model of Open vSwitch with a node-config: two tables, and NORMAL with protected and no-flood ports."""
 
     config: Mapping[str, Any]
     ports: set[int] = field(default_factory=set)
@@ -38,7 +38,7 @@ class Switch:
         self.protected = {port["ofport"] for port in self.config["tunnels"] if port["base"]}  # node-config.md clause 7
 
     def forward(self, in_port: int, kinds: set[str]) -> tuple[list[int], bool]:
-        """Return the ports a broadcast leaves by, and whether the controllers see a copy."""
+        """Return the ports by which a broadcast leaves, and whether the controllers receive a copy."""
         table, seen = 0, False
         while True:
             flow = max(
@@ -68,7 +68,7 @@ def _priority(flow: Mapping[str, Any]) -> int:
 
 
 def walk(switches: Mapping[str, Switch], wires: Mapping[Port, Port], origin: str, kinds: set[str]) -> Counter[str]:
-    """Return how often each node's host gets a broadcast that the host of `origin` sends. Fails on a frame that does not die."""
+    """Return the number of copies of a broadcast from the host of `origin` that each node's host receives. Fail on a loop."""
     heard: Counter[str] = Counter()
     frames: deque[Port] = deque([(origin, HOST)])
     for _ in range(MAX_FRAMES):
@@ -80,16 +80,16 @@ def walk(switches: Mapping[str, Switch], wires: Mapping[Port, Port], origin: str
                 heard[node] += 1
             elif (node, port) in wires:
                 frames.append(wires[node, port])
-    raise AssertionError("the broadcast goes round and round")
+    raise AssertionError("the broadcast loops")
 
 
 def tunnel_wires(configs: Mapping[str, Any]) -> dict[Port, Port]:
-    """Both ends of every tunnel, found as the kernel does: by network identifier and address."""
+    """Return both ends of every tunnel, matched like in the kernel by network identifier and address."""
     ends = {(port["vni"], node): port["ofport"] for node, config in configs.items() for port in config["tunnels"]}
     pairs: dict[Port, Port] = {}
     for (vni, node), ofport in ends.items():
         others = [(far, far_port) for (far_vni, far), far_port in ends.items() if far_vni == vni and far != node]
-        assert len(others) == 1, "a network identifier joins two nodes"
+        assert len(others) == 1, "a network identifier must join exactly two nodes"
         pairs[node, ofport] = others[0]
     return pairs
 
@@ -122,12 +122,12 @@ def test_figure8_reaches_every_host_of_the_base_tree_once() -> None:
     assert walk({node: Switch(config) for node, config in configs.items()}, wires, "core2", {"arp"}) == Counter()
 
 
-def test_the_overlay_example_reaches_every_host_once() -> None:
+def test_overlay_example_reaches_every_host_once() -> None:
     configs = compile_world(example_world("02-overlay", OVERLAY)).nodes
     check(configs, tunnel_wires(configs), set(OVERLAY))
 
 
-def test_a_ring_of_base_uplinks_would_be_noticed_by_this_very_model() -> None:
+def test_model_detects_a_ring_of_base_uplinks() -> None:
     configs = dict(compile_world(example_world("01-two-sites", FIGURE8)).nodes)
     looped = {**configs["core2"], "uplinks": [{**port, "base": True} for port in configs["core2"]["uplinks"]]}
     looped["baseFlows"] = [flow for flow in looped["baseFlows"] if flow["actions"] != "drop"]
@@ -142,7 +142,7 @@ def test_a_ring_of_base_uplinks_would_be_noticed_by_this_very_model() -> None:
         walk(switches, wires, "a", {"arp"})
     except AssertionError:
         return
-    raise AssertionError("the model does not see loops")
+    raise AssertionError("the model does not detect loops")
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=6), st.integers(0, 2))
@@ -156,7 +156,7 @@ def test_any_overlay_reaches_every_host_once(counts: list[int], transit: int) ->
 
 @given(st.integers(1, 7), st.integers(0, 3), st.integers(0, 2))
 def test_any_star_of_uplinks_reaches_every_host_once(leaves: int, dead: int, extra: int) -> None:
-    """A hub with many base uplinks, leaves with one each; further wires between uplinks that are not base, in a ring."""
+    """A hub has many base uplinks, and each leaf has one. Further wires join non-base uplinks of the leaves."""
     names = [f"leaf{i}" for i in range(leaves)]
     made = [
         site("hub", base=leaves, uplinks=leaves + extra),
@@ -174,14 +174,14 @@ def test_any_star_of_uplinks_reaches_every_host_once(leaves: int, dead: int, ext
 
 @st.composite
 def trees(draw: st.DrawFn) -> list[int]:
-    """Parents of the sites 1, 2, ... of a random tree."""
+    """Draw the parents of the sites 1, 2, ... of a random tree."""
     size = draw(st.integers(1, 8))
     return [draw(st.integers(0, i)) for i in range(size)]
 
 
 @given(trees(), st.booleans())
 def test_any_tree_of_declared_links_is_accepted_and_reaches_every_host_once(parents: list[int], closed: bool) -> None:
-    """Several transit sites with several base uplinks need SosLinks; a link that closes a ring makes the youngest site a problem."""
+    """Several transit sites with several base uplinks need SosLinks. A link that closes a ring causes a problem of the youngest site."""
     degree: Counter[int] = Counter()
     links = []
     edges = [(parent, child + 1) for child, parent in enumerate(parents)]
@@ -218,7 +218,7 @@ def test_any_tree_of_declared_links_is_accepted_and_reaches_every_host_once(pare
             assert heard == Counter(set(switches) - {origin})
 
 
-def test_beacons_and_probes_go_to_the_controllers_and_nowhere_else() -> None:
+def test_beacons_and_probes_reach_only_the_controllers() -> None:
     config = compile_world(example_world("01-two-sites", FIGURE8)).nodes["edge1"]
     switch = Switch(config)
     agent = config["agentPorts"][0]["ofport"]
@@ -228,15 +228,15 @@ def test_beacons_and_probes_go_to_the_controllers_and_nowhere_else() -> None:
 
 
 @pytest.mark.parametrize("kinds", [{"arp"}, {"dl_type=0x88cc"}, {"ip", "udp", "nw_dst=198.18.255.254", "tp_dst=9875"}])
-def test_controllers_see_no_tagged_frames(kinds: set[str]) -> None:
-    """They are of VLANs that SOS is not in: forwarded by NORMAL, which keeps VLANs apart."""
+def test_tagged_frames_do_not_reach_controllers(kinds: set[str]) -> None:
+    """SOS does not use VLANs. NORMAL forwards tagged frames and keeps VLANs apart."""
     switch = Switch(compile_world(example_world("01-two-sites", FIGURE8)).nodes["edge1"])
     assert switch.forward(HOST, kinds)[1]
     out, seen = switch.forward(HOST, {*kinds, "tagged"})
     assert out == switch.forward(HOST, {"ip"})[0] and not seen
 
 
-def test_controllers_see_arp_of_hosts_only() -> None:
+def test_controllers_receive_arp_only_from_host_ports() -> None:
     config = compile_world(example_world("01-two-sites", FIGURE8)).nodes["edge1"]
     switch = Switch(config)
     assert switch.forward(HOST, {"arp"})[1]

@@ -13,7 +13,7 @@ EXAMPLE = str(ROOT / "examples" / "01-two-sites")
 NODES = ["--node", "edge1=west", "--node", "core1=core1", "--node", "core2=core2", "--node", "edge2=east@192.0.2.9"]
 
 
-def test_an_example_compiles_and_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_example_is_compiled_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([EXAMPLE, *NODES, "--endpoint", "default=tcp:192.0.2.1:6653", "--generation", "3", "--out", str(tmp_path)]) == 0
     captured = capsys.readouterr()
     assert captured.err == ""
@@ -25,14 +25,14 @@ def test_an_example_compiles_and_is_written(tmp_path: Path, capsys: pytest.Captu
     assert json.loads((tmp_path / "manifests.json").read_text())["kind"] == "List"
 
 
-def test_problems_are_printed_and_fail(capsys: pytest.CaptureFixture[str]) -> None:
+def test_problems_are_printed_and_cause_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     bad = str(ROOT / "examples" / "bad" / "host-bits.yaml")
     assert main([EXAMPLE, bad, *NODES]) == 1
     lines = capsys.readouterr().err.splitlines()
     assert lines == [f"{bad}: SosSite crooked: spec.prefixes[0]: must be a network address: set the host bits to zero"]
 
 
-def test_a_file_that_is_no_yaml_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_without_valid_yaml_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "broken.yaml"
     path.write_text("a: [1\n")
     assert main([str(path)]) == 1
@@ -46,6 +46,6 @@ def test_bad_usage_exits_with_two(wrong: list[str]) -> None:
     assert stopped.value.code == 2
 
 
-def test_it_runs_as_a_module() -> None:
+def test_compiler_runs_as_a_module() -> None:
     done = subprocess.run([sys.executable, "-m", "sos_compile", EXAMPLE], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

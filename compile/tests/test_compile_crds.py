@@ -1,4 +1,4 @@
-"""Conventions of the CRDs: every field described, every value bounded."""
+"""Test conventions of the CRDs: every field has a description, and every value is bounded."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def schema_of(kind: str) -> dict[str, Any]:
 ALL = [(kind, path, schema) for kind in sorted(KINDS) for path, schema in fields(schema_of(kind))]
 
 
-def test_the_kinds_are_these() -> None:
+def test_crds_define_the_expected_kinds() -> None:
     assert {kind: crd["spec"]["names"]["shortNames"][0] for kind, crd in crds().items()} == KINDS
     for kind, crd in crds().items():
         assert crd["metadata"]["name"] == f"{crd['spec']['names']['plural']}.sos.network"
@@ -68,7 +68,7 @@ def test_every_string_list_and_map_is_bounded() -> None:
 REMEDY = re.compile(r"\b(add|change|choose|delete|lower|must be|name|raise|remove|replace|set|shorten|swap|write)\b")
 
 
-def test_every_rule_says_what_to_do() -> None:
+def test_every_validation_message_names_a_remedy() -> None:
     said = {rule["message"] for _, _, schema in ALL for rule in schema.get("x-kubernetes-validations", [])}
     assert [message for message in said if not REMEDY.search(message)] == []
 
@@ -77,13 +77,13 @@ def test_no_enumeration_has_one_value() -> None:
     assert [f"{kind}{path}" for kind, path, schema in ALL if len(schema.get("enum", [1, 2])) < 2] == []
 
 
-def test_defaults_are_valid_themselves() -> None:
+def test_objects_with_only_default_values_are_valid() -> None:
     for kind in ("SosAgent", "SosController"):
         _, problems = admit(build(kind, {}))
         assert problems == []
 
 
-def test_every_status_waits_for_the_operator() -> None:
+def test_every_status_starts_as_pending() -> None:
     for kind in KINDS:
         default = schema_of(kind)["properties"]["status"]["default"]["conditions"][0]
         assert (default["type"], default["status"], default["reason"]) == ("Ready", "Unknown", "Pending")
@@ -93,7 +93,7 @@ def test_every_status_waits_for_the_operator() -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
-def test_columns_name_fields_that_exist(kind: str) -> None:
+def test_columns_name_existing_fields(kind: str) -> None:
     known = {path for path, _ in fields(schema_of(kind))}
     for column in crds()[kind]["spec"]["versions"][0]["additionalPrinterColumns"]:
         path = column["jsonPath"]
@@ -102,13 +102,13 @@ def test_columns_name_fields_that_exist(kind: str) -> None:
     assert [column["name"] for column in crds()[kind]["spec"]["versions"][0]["additionalPrinterColumns"]][-1:] != []
 
 
-def test_columns_of_services_are_those_of_the_design() -> None:
+def test_service_columns_match_the_design() -> None:
     columns = [c["name"].upper() for c in crds()["SosService"]["spec"]["versions"][0]["additionalPrinterColumns"] if not c.get("priority")]
     assert columns == ["FROM", "TO", "PORTS", "MODE", "READY", "REASON", "DATAPATHS", "AGE"]
 
 
-def test_every_rule_is_broken_by_a_row_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise nobody would notice a rule that cannot fail."""
+def test_table_violates_every_validation_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without this test, a rule that can never fail would stay undetected."""
     broken: set[str] = set()
     judge = cel_rules.holds
 
@@ -130,6 +130,6 @@ def test_every_rule_is_broken_by_a_row_of_the_table(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("rule", ["1 +", "self.nowhere", "unknown(self)", "1"])
-def test_a_rule_that_cannot_be_judged_is_an_error_of_its_own(rule: str) -> None:
+def test_invalid_cel_rule_raises_a_rule_error(rule: str) -> None:
     with pytest.raises(cel_rules.RuleError):
         cel_rules.holds(rule, {})

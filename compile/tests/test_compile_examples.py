@@ -1,4 +1,4 @@
-"""Every file of examples/ goes through the same schemas and compilation as in a cluster."""
+"""Validate and compile every file of examples/ with the same schemas and compiler as in a cluster."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ THIRD_SITE = {**MORE_NODES, "edge5": "south"}
 
 
 def grown(nodes: dict[str, str], *folders: str) -> Compiled:
-    """Example 01 with more applied, as `kubectl apply` has it: an object of a later file takes the place of the one of its name."""
+    """Compile example 01 with more folders applied. As with `kubectl apply`, a later object replaces an object with the same name."""
     world = example_world("01-two-sites", nodes)
     later = [loaded for folder in folders for loaded in load([ROOT / "examples" / "01-two-sites" / folder])]
     objects = {(loaded.obj["kind"], loaded.obj["metadata"]["name"]): loaded for loaded in (*world.objects, *later)}
@@ -62,16 +62,16 @@ GROWN = ((MORE_NODES, "more-nodes"), (THIRD_SITE, "more-nodes", "third-site"), (
 
 
 @pytest.mark.parametrize("what", GROWN, ids=lambda what: what[-1])
-def test_example_01_grows_by_nodes_by_a_site_and_by_a_switch(what: tuple[Any, ...]) -> None:
+def test_example_01_grows_by_nodes_a_site_and_a_switch(what: tuple[Any, ...]) -> None:
     nodes, *folders = what
     compiled = grown(nodes, *folders)
     assert compiled.problems == ()
     assert set(compiled.nodes) == set(nodes)
     base = {node: [up["name"] for up in config["uplinks"] if up["base"]] for node, config in compiled.nodes.items()}
-    assert [node for node, uplinks in base.items() if len(uplinks) > 1] == ["core1"], "one hub, so no broadcast goes in a circle"
+    assert [node for node, uplinks in base.items() if len(uplinks) > 1] == ["core1"], "only one hub, so no broadcast loops"
 
 
-def test_a_controller_that_forwards_plainly_knows_by_which_ports_nothing_plain_goes() -> None:
+def test_controller_that_forwards_knows_the_ports_for_labelled_paths() -> None:
     def labelled(*folders: str) -> dict[str, Any]:
         sites = grown(THIRD_SITE, *folders).controllers["default"]["sites"]
         return {entry["name"]: entry.get("labelledPorts") for site in sites for entry in site["datapaths"]}
@@ -80,11 +80,11 @@ def test_a_controller_that_forwards_plainly_knows_by_which_ports_nothing_plain_g
     assert {name for name, ports in told.items() if ports == ["wan1"]} == {"edge1", "edge2", "edge3", "edge4", "edge5"}
     assert told["core2"] == ["wan0", "wan1", "wan2", "wan3", "wan4"]
     assert (told["core1"], told["tor"]) == (None, None)
-    assert set(labelled("more-nodes", "third-site").values()) == {None}, "nodes forward by themselves: older controllers read it, too"
+    assert set(labelled("more-nodes", "third-site").values()) == {None}, "absent, so that older controllers can read the file"
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_examples_give_one_line_naming_file_object_and_field(name: str) -> None:
+def test_bad_examples_yield_one_line_with_file_object_and_field(name: str) -> None:
     path = ROOT / "examples" / "bad" / f"{name}.yaml"
     good = example_world("01-two-sites", FIGURE8)
     before = compile_world(good)
@@ -103,7 +103,7 @@ def figure8() -> Compiled:
     return compile_world(example_world("01-two-sites", FIGURE8))
 
 
-def test_figure8_has_the_addresses_of_its_documentation(figure8: Compiled) -> None:
+def test_figure8_has_the_documented_addresses(figure8: Compiled) -> None:
     addresses = {node: doc["interface"]["address"] for (_, node), doc in figure8.agents.items()}
     assert addresses == {"edge1": "10.0.0.126/24", "edge2": "10.0.0.254/24"}
     assert {doc["bridge"]["name"] for doc in figure8.nodes.values()} == {"br-sos"}
@@ -112,7 +112,7 @@ def test_figure8_has_the_addresses_of_its_documentation(figure8: Compiled) -> No
     assert [(port["first"], port["last"]) for port in entry["ports"]] == [(22, 22), (80, 80), (443, 443), (5000, 5999)]
 
 
-def test_slices_share_everything_but_services() -> None:
+def test_slices_share_all_sites_but_have_their_own_services() -> None:
     compiled = compile_world(example_world("05-slices", FIGURE8))
     one, other = (compiled.controllers[name] for name in ("default", "research"))
     assert one["sites"] == other["sites"]
@@ -120,11 +120,11 @@ def test_slices_share_everything_but_services() -> None:
     assert {len(doc["controllers"]) for doc in compiled.nodes.values()} == {2}
 
 
-def test_the_site_is_readable_from_the_datapath_id(figure8: Compiled) -> None:
+def test_datapath_id_contains_the_site_id(figure8: Compiled) -> None:
     for doc in figure8.nodes.values():
         assert int(doc["bridge"]["datapathId"], 16) >> 48 == doc["siteID"]
 
 
-def test_the_service_file_stands_alone() -> None:
+def test_service_file_contains_only_the_service() -> None:
     objects = load([Path(ROOT / "examples" / "01-two-sites" / "sosservice.yaml")])
     assert [item.obj["kind"] for item in objects] == ["SosService"]

@@ -1,4 +1,7 @@
-"""Unexpected exceptions: the object or node that raises one is rejected, and the others' output stays byte-identical."""
+"""Test unexpected exceptions: the object or node that causes an exception is rejected.
+
+The output for all other objects stays byte-identical.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +75,7 @@ def is_about(name: str) -> Callable[[Any], bool]:
 
 
 @pytest.mark.parametrize(("module", "function", "kind", "name"), PLACES, ids=lambda value: str(getattr(value, "__name__", value)))
-def test_wherever_an_object_raises_only_that_object_is_wrong(
+def test_only_the_object_that_raises_an_exception_is_rejected(
     module: Any, function: str, kind: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = compile_world(without(kind, name))
@@ -84,14 +87,14 @@ def test_wherever_an_object_raises_only_that_object_is_wrong(
     assert "Traceback" in compiled.faults[0].trace
     key = ObjectKey(kind, "sos-system" if kind == "SosService" else "", name)
     assert not compiled.facts[key].accepted and compiled.facts[key].reason == "InternalError"
-    assert compiled.controllers == expected.controllers or kind == "SosSite", "ids of sites that are wrong stay theirs"
+    assert compiled.controllers == expected.controllers or kind == "SosSite", "rejected sites keep their ids"
     assert compiled.manifests == expected.manifests or kind == "SosSite"
     for node, document in expected.nodes.items():
         assert compiled.nodes[node]["baseFlows"] == document["baseFlows"]
 
 
-def test_node_that_raises_keeps_what_it_has_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is no node of its site meanwhile, and still has its number: nobody else gets that."""
+def test_node_that_raises_an_exception_keeps_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Meanwhile the node does not belong to its site, but its number stays reserved."""
     original = node_config._tunnels
 
     def tunnels(network: Any, placed: Any, node: Any, settings: Any) -> Any:
@@ -108,8 +111,8 @@ def test_node_that_raises_keeps_what_it_has_and_the_others_go_on(monkeypatch: py
     assert compiled.allocations.nodes == before.allocations.nodes
 
 
-def test_long_names_are_one_problem_each_with_the_rule_and_without() -> None:
-    """An id has 253 characters with its namespace: what an older API server took cannot be written down."""
+def test_each_long_name_is_one_problem() -> None:
+    """An id has 253 characters including the namespace. Longer names that an older API server accepted do not fit the document."""
     long = [obj("SosService", f"{letter}{'x' * 249}", {"from": {"site": "west"}, "to": {"site": "east"}}) for letter in "abc"]
     compiled = compile_world(dataclasses.replace(WORLD, objects=(*WORLD.objects, *long)))
     assert [(p.name[0], p.reason) for p in compiled.problems] == [(letter, Reason.INVALID) for letter in "abc"]
@@ -117,8 +120,8 @@ def test_long_names_are_one_problem_each_with_the_rule_and_without() -> None:
     assert documents(compiled) == documents(compile_world(WORLD))
 
 
-def test_services_that_cannot_be_written_down_cost_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Anybody may make thousands."""
+def test_services_that_cannot_be_written_need_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any user may create thousands of them."""
     monkeypatch.setattr(
         controller_config, "_service", raises_for(lambda v: v.service.origin.name.startswith("bad"), controller_config._service)
     )
@@ -131,7 +134,7 @@ def test_services_that_cannot_be_written_down_cost_no_search(monkeypatch: pytest
     assert documents(compiled) == documents(compile_world(WORLD))
 
 
-def test_culprits_of_the_last_compilation_are_not_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_known_culprits_are_not_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_config, "_bridge", raises_for(is_about("north"), node_config._bridge))
     compilations = []
     original = compiler_module._draft
@@ -142,10 +145,10 @@ def test_culprits_of_the_last_compilation_are_not_searched_again(monkeypatch: py
     assert draft(WORLD, memo).issued({}).faults == first.faults
     assert len(compilations) - searched == 3 < searched
     monkeypatch.undo()
-    assert draft(WORLD, memo).issued({}).faults == (), "it is right again"
+    assert draft(WORLD, memo).issued({}).faults == (), "the site is accepted again"
 
 
-def test_an_exception_without_any_object_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exception_without_a_culprit_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> Any:
         raise RuntimeError("not about any object")
 
@@ -154,8 +157,8 @@ def test_an_exception_without_any_object_is_raised(monkeypatch: pytest.MonkeyPat
         compile_world(WORLD)
 
 
-def test_objects_of_another_shape_are_problems() -> None:
-    """From a newer API, or from files: kinds, metadata and values that are no texts."""
+def test_objects_of_unexpected_shapes_are_problems() -> None:
+    """Objects of a newer API or from files may have kinds, metadata and values that are not strings."""
     odd: list[dict[str, Any]] = [
         {"apiVersion": "sos.network/v1alpha1", "kind": ["x"], "metadata": {"name": "a"}},
         {"apiVersion": "sos.network/v1alpha1", "kind": "SosSite", "metadata": []},
@@ -175,8 +178,8 @@ KEYS = [ObjectKey("SosService", "ns", f"s{i}") for i in range(40)]
 
 @settings(max_examples=60)
 @given(st.sets(st.integers(0, 39), max_size=MAX_SEARCHES + 4), st.booleans())
-def test_exactly_the_culprits_are_left_out(bad: set[int], known: bool) -> None:
-    """As many as are looked for one by one; beyond, others go with them, and never is anything raised."""
+def test_isolation_leaves_out_exactly_the_culprits(bad: set[int], known: bool) -> None:
+    """Up to MAX_SEARCHES culprits are found exactly. Above this number, other objects may be left out, too. No exception is raised."""
     culprits = {KEYS[i] for i in bad}
 
     def attempt(faults: Any) -> frozenset[ObjectKey]:
@@ -208,16 +211,16 @@ def test_known_faults_end_the_search() -> None:
 
 @settings(max_examples=40)
 @given(st.text(max_size=60), st.text(max_size=20))
-def test_a_wrong_node_address_affects_no_other_node(address: str, name: str) -> None:
-    """Kubernetes takes any text as an InternalIP."""
+def test_wrong_node_address_affects_no_other_node(address: str, name: str) -> None:
+    """Kubernetes accepts any text as an InternalIP."""
     odd = Node(name or "x", {"sos.network/site": "west"}, address)
     compiled = compile_world(dataclasses.replace(WORLD, nodes=(*WORLD.nodes, odd)))
     assert not [p for p in compiled.problems if not p.warning]
     assert set(compiled.nodes) >= {"west-0", "west-1", "east-0", "east-1", "north-0"}
 
 
-def test_site_that_raises_for_each_of_its_nodes_costs_no_other_object(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each search finds one node; there is an end to that, and nobody's service goes with them."""
+def test_site_that_raises_for_all_its_nodes_affects_no_other_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each search finds one node. The number of searches is bounded, and no service is rejected with the nodes."""
     many = dataclasses.replace(WORLD, nodes=nodes(west=2, east=2, north=2 * MAX_SEARCHES))
     monkeypatch.setattr(node_config, "_bridge", raises_for(is_about("north"), node_config._bridge))
     compiled = compile_world(many)
@@ -229,7 +232,7 @@ def test_site_that_raises_for_each_of_its_nodes_costs_no_other_object(monkeypatc
 @pytest.mark.parametrize(
     "address", ["fd00::1", "node.example", "127.0.0.1", "224.0.0.5", "0.0.0.0", "169.254.7.7", "255.255.255.255", "1.2.3"]
 )
-def test_node_whose_address_ends_no_tunnel_says_so_and_the_others_have_theirs(address: str) -> None:
+def test_node_address_unfit_for_tunnels_is_reported_and_others_keep_tunnels(address: str) -> None:
     odd = Node("odd", {"sos.network/site": "west"}, address)
     compiled = compile_world(dataclasses.replace(WORLD, nodes=(*WORLD.nodes, odd)))
     assert compiled.faults == () and [(p.warning, p.reason) for p in compiled.problems] == [(True, Reason.NO_NODE_ADDRESS)]
@@ -239,8 +242,8 @@ def test_node_whose_address_ends_no_tunnel_says_so_and_the_others_have_theirs(ad
     assert sorted(remotes[0]) == sorted(remotes[1])
 
 
-def test_of_two_nodes_with_one_address_the_younger_has_it() -> None:
-    """The other one is mostly a machine that is gone, whose Node is still there."""
+def test_younger_of_two_nodes_keeps_a_shared_address() -> None:
+    """The older Node usually belongs to a removed machine."""
     (west,) = (n for n in WORLD.nodes if n.name == "west-0")
     twin = dataclasses.replace(west, name="twin", created="2026-01-01T00:00:00Z")
     compiled = compile_world(dataclasses.replace(WORLD, nodes=(*WORLD.nodes, twin)))
@@ -249,15 +252,15 @@ def test_of_two_nodes_with_one_address_the_younger_has_it() -> None:
     assert compiled.nodes["west-0"]["tunnels"] == []
 
 
-def test_endpoints_that_are_not_ipv4_reach_no_bridge() -> None:
+def test_only_ipv4_endpoints_reach_a_bridge() -> None:
     observed = dataclasses.replace(WORLD.observed, endpoints={"default": ("tcp:fd00::5:6653", "tcp:10.96.0.10:6653", "x")})
     compiled = compile_world(dataclasses.replace(WORLD, observed=observed))
     assert compiled.nodes["west-0"]["controllers"] == ["tcp:10.96.0.10:6653"] and compiled.problems == ()
 
 
 @pytest.mark.parametrize("wan", ["Overlay", "Uplinks"])
-def test_hosts_where_tunnels_end_are_refused(wan: str) -> None:
-    """A packet of a tunnel would be a host's packet; where nothing is tunnelled a site may have its hosts beside its nodes."""
+def test_host_prefixes_that_contain_tunnel_endpoints_are_refused(wan: str) -> None:
+    """Tunnel packets would look like packets of hosts. A site without tunnels may have hosts in the subnet of its nodes."""
     spec = {**OPEN, "wan": {"type": wan, **({"uplinks": [{"name": "wan0", "base": True}]} if wan == "Uplinks" else {})}}
     sites = (site("beside", "192.0.2.0/25", **spec), *((site("west", "10.0.0.0/24"),) if wan == "Overlay" else ()))
     where = {"west": 1} if wan == "Overlay" else {"beside": 1}

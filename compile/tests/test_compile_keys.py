@@ -15,12 +15,12 @@ IDS = st.integers(1, 0xFFFF)
 
 
 @pytest.mark.parametrize("vector", [v for v in VECTORS if set(v["fields"]) == {"key", "info"}], ids=lambda v: v["name"])
-def test_derivation_agrees_with_the_vectors(vector: dict[str, Any]) -> None:
+def test_key_derivation_matches_the_vectors(vector: dict[str, Any]) -> None:
     fields = vector["fields"]
     assert keys.expand(bytes.fromhex(fields["key"]), bytes.fromhex(fields["info"])).hex() == vector["hex"]
 
 
-def test_named_keys_agree_with_the_vectors() -> None:
+def test_named_keys_match_the_vectors() -> None:
     by_name = {vector["name"]: vector["hex"] for vector in VECTORS}
     agent = keys.agent_id("west", "default", "edge1")
     site = keys.site_key(MASTER, 1)
@@ -37,7 +37,7 @@ def test_both_ends_of_a_pair_have_the_same_key(a: int, b: int) -> None:
 
 
 @given(st.sets(IDS, min_size=1, max_size=5), st.integers(1, 0xFFFF))
-def test_folders_hold_what_each_may_know(site_ids: set[int], key_id: int) -> None:
+def test_key_folders_contain_only_permitted_keys(site_ids: set[int], key_id: int) -> None:
     own = min(site_ids)
     files = keys.files_for_site(MASTER, key_id, own, site_ids)
     assert set(files) == {f"site-{key_id}"} | {f"pair-{peer}-{key_id}" for peer in site_ids - {own}}
@@ -49,13 +49,13 @@ def test_folders_hold_what_each_may_know(site_ids: set[int], key_id: int) -> Non
 
 
 @pytest.mark.parametrize("bad", [0, -1, 65536])
-def test_numbers_out_of_bounds_are_refused(bad: int) -> None:
+def test_site_and_key_ids_out_of_range_are_refused(bad: int) -> None:
     with pytest.raises(ValueError, match="site id"):
         keys.site_key(MASTER, bad)
     with pytest.raises(ValueError, match="key id"):
         keys.files_for_controller(MASTER, bad, [1])
 
 
-def test_a_short_master_is_refused() -> None:
+def test_short_master_key_is_refused() -> None:
     with pytest.raises(ValueError, match="32 bytes"):
         keys.site_key(b"short", 1)

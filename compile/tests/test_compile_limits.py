@@ -1,4 +1,7 @@
-"""Worlds at their schemas' limits: nothing raises, not even into fault isolation, and each consumer accepts the documents."""
+"""Compile worlds at the limits of their schemas.
+
+No exception may occur, not even one that fault isolation catches. Each consumer must accept its documents.
+"""
 
 from __future__ import annotations
 
@@ -15,26 +18,26 @@ from limits import limits_world
 from sos_compile import compile_world
 
 ROOT = Path(__file__).resolve().parents[2]
-COUNT = 3 * int(os.environ.get("SOS_EXAMPLES", "50"))  # `make worlds` takes as many as it is told
+COUNT = 3 * int(os.environ.get("SOS_EXAMPLES", "50"))  # `make worlds` has its own setting
 
 
 def load_script() -> ModuleType:
     spec = importlib.util.spec_from_file_location("worlds_script", ROOT / "scripts" / "worlds.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
+    sys.modules[spec.name] = module  # dataclasses look up their module
     spec.loader.exec_module(module)
     return module
 
 
-def test_no_world_at_its_limits_raises_and_each_consumer_takes_what_it_gives() -> None:
+def test_worlds_at_limits_compile_and_consumers_accept_their_documents() -> None:
     script = load_script()
     found, written = script.batch(script.programs(), range(COUNT))
     assert found == []
-    assert all(written[part] >= COUNT / 4 for part in ("controller", "node", "agent")), "these worlds are about nothing"
+    assert all(written[part] >= COUNT / 4 for part in ("controller", "node", "agent")), "too few worlds yield documents"
 
 
-def test_a_document_that_a_consumer_refuses_is_a_finding() -> None:
+def test_document_that_a_consumer_refuses_is_reported() -> None:
     script = load_script()
     programs = script.programs()
     for part, known in (("node", '"siteID'), ("agent", '"agentId')):
@@ -47,8 +50,8 @@ def test_a_document_that_a_consumer_refuses_is_a_finding() -> None:
         assert len(told) == 2 and all(f"seed {seed}: sos-{part} does not take" in line for line in told), told
 
 
-def test_worlds_are_at_limits() -> None:
-    """Some objects are taken and some are refused, of every kind that there may be many of."""
+def test_worlds_reach_their_limits() -> None:
+    """Some objects are accepted and some refused, for every kind that may have many objects."""
     names, taken = set[int](), {kind: set[bool]() for kind in ("SosSite", "SosService", "SosAgent")}
     for seed in range(100):
         compiled = compile_world(limits_world(seed))

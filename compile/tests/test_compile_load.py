@@ -9,7 +9,7 @@ from sos_compile import LoadError, load
 from sos_compile.admission.load import MAX_FILE_BYTES, crds, parse
 
 
-def test_documents_are_counted_and_know_their_line() -> None:
+def test_loaded_documents_have_index_and_line() -> None:
     loaded = parse("# remark\nkind: A\n---\n---\nkind: B\n...\n---\nkind: List\nitems: [{kind: C}, {kind: D}]\n", "f")
     assert [(item.obj["kind"], item.index) for item in loaded] == [("A", 0), ("B", 1), ("C", 2), ("D", 3)]
     assert [item.line for item in loaded][:2] == [2, 4]
@@ -40,7 +40,7 @@ def test_dates_stay_text() -> None:
     )
 
 
-def test_a_folder_stands_for_its_yaml_files(tmp_path: Path) -> None:
+def test_folder_loads_all_its_yaml_files(tmp_path: Path) -> None:
     (tmp_path / "b.yml").write_text("kind: B")
     (tmp_path / "a.yaml").write_text("kind: A")
     (tmp_path / "notes.md").write_text("not: [yaml")
@@ -64,7 +64,7 @@ def test_unreadable_input_is_an_error(tmp_path: Path) -> None:
 
 
 @given(st.text(max_size=200))
-def test_any_text_gives_objects_or_an_error(text: str) -> None:
+def test_any_text_yields_objects_or_an_error(text: str) -> None:
     try:
         loaded = parse(text, "f")
     except LoadError:
@@ -72,5 +72,5 @@ def test_any_text_gives_objects_or_an_error(text: str) -> None:
     assert all(isinstance(item.obj, dict) for item in loaded)
 
 
-def test_the_crds_come_with_the_package() -> None:
+def test_package_contains_the_crds() -> None:
     assert set(crds()) == {"SosSite", "SosAgent", "SosService", "SosController", "SosLink"}

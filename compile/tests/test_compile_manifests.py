@@ -30,7 +30,7 @@ def pod_of(manifest: dict[str, Any]) -> dict[str, Any]:
     return spec
 
 
-def test_the_example_becomes_these_objects(figure8: dict[tuple[str, str], dict[str, Any]]) -> None:
+def test_example_01_yields_the_expected_objects(figure8: dict[tuple[str, str], dict[str, Any]]) -> None:
     assert sorted(figure8) == [
         ("ConfigMap", "sos-agent-default-east"),
         ("ConfigMap", "sos-agent-default-west"),
@@ -54,7 +54,7 @@ def test_the_example_becomes_these_objects(figure8: dict[tuple[str, str], dict[s
 
 
 @given(worlds())
-def test_every_object_is_named_labelled_owned_and_there_once(given_world: World) -> None:
+def test_every_object_is_unique_named_labelled_and_owned(given_world: World) -> None:
     compiled = compile_world(given_world)
     names = [(m["kind"], m["metadata"]["namespace"], m["metadata"]["name"]) for m in compiled.manifests]
     assert len(set(names)) == len(names)
@@ -71,7 +71,7 @@ def test_every_object_is_named_labelled_owned_and_there_once(given_world: World)
 
 
 @given(worlds())
-def test_selectors_find_their_own_pods_only(given_world: World) -> None:
+def test_selectors_match_only_their_own_pods(given_world: World) -> None:
     manifests = compile_world(given_world).manifests
     templates = [m for m in manifests if m["kind"] in {"DaemonSet", "Deployment"}]
     for selecting in templates:
@@ -93,7 +93,7 @@ def test_every_mounted_volume_exists(figure8: dict[tuple[str, str], dict[str, An
             assert mounts == volumes
 
 
-def test_config_maps_hold_the_documents() -> None:
+def test_config_maps_contain_the_documents() -> None:
     compiled = compile_world(example_world("02-overlay", OVERLAY))
     found = {m["metadata"]["name"]: m["data"] for m in compiled.manifests if m["kind"] == "ConfigMap"}
     assert json.loads(found["sos-controller-default"]["config.json"]) == compiled.controllers["default"]
@@ -103,7 +103,7 @@ def test_config_maps_hold_the_documents() -> None:
     assert json.loads(found["sos-agent-default-cambridge"]["cambridge-1.json"]) == compiled.agents["default", "cambridge-1"]
 
 
-def test_a_new_configuration_replaces_no_pod() -> None:
+def test_new_configuration_replaces_no_pod() -> None:
     before = by_name(example_world("01-two-sites", FIGURE8))
     after = by_name(example_world("01-two-sites", {**FIGURE8, "edge3": "west"}))
     changed = {key for key in before if before[key] != after[key]}
@@ -111,14 +111,14 @@ def test_a_new_configuration_replaces_no_pod() -> None:
     assert ("ConfigMap", "sos-node-west") in changed
 
 
-def test_the_ways_of_updating_are_those_of_the_design(figure8: dict[tuple[str, str], dict[str, Any]]) -> None:
+def test_update_strategies_match_the_design(figure8: dict[tuple[str, str], dict[str, Any]]) -> None:
     assert figure8["DaemonSet", "sos-node-west"]["spec"]["updateStrategy"] == {"type": "OnDelete"}
     assert figure8["DaemonSet", "sos-agent-default-west"]["spec"]["updateStrategy"]["type"] == "RollingUpdate"
     assert figure8["Deployment", "sos-controller-default"]["spec"]["strategy"] == {"type": "Recreate"}
     assert pod_of(figure8["DaemonSet", "sos-agent-default-west"])["terminationGracePeriodSeconds"] > 60
 
 
-def test_privileges_are_listed_and_the_controller_has_none(figure8: dict[tuple[str, str], dict[str, Any]]) -> None:
+def test_privileges_are_minimal_and_the_controller_has_none(figure8: dict[tuple[str, str], dict[str, Any]]) -> None:
     for manifest in figure8.values():
         if manifest["kind"] in {"DaemonSet", "Deployment"}:
             assert pod_of(manifest)["automountServiceAccountToken"] is False
@@ -140,7 +140,7 @@ def arguments(manifest: dict[str, Any], container: str) -> dict[str, str]:
     return dict(zip(args[::2], args[1::2], strict=True))
 
 
-def test_commands_are_the_agreed_ones(figure8: dict[tuple[str, str], dict[str, Any]]) -> None:
+def test_container_arguments_match_the_programs_options(figure8: dict[tuple[str, str], dict[str, Any]]) -> None:
     controller = arguments(figure8["Deployment", "sos-controller-default"], "controller")
     assert controller.pop("--log-format") == "json"
     assert set(controller) == {"--config", "--keys", "--token-file", "--openflow-listen", "--api-listen", "--state", "--log-level"}
@@ -160,7 +160,7 @@ def test_agents_attached_by_multus() -> None:
     documents = {node: document for (pool, node), document in compiled.agents.items() if pool == "pods"}
     (port,) = {document["interface"]["hostPort"] for document in documents.values()}
     assert (network["type"], network["bridge"], network["ofport_request"]) == ("ovs", "br-sos", port)
-    assert "ipam" not in network, "addresses are the operator's: no plugin can give one twice"
+    assert "ipam" not in network, "the operator assigns addresses, so no IPAM plugin can assign an address twice"
     addresses = [document["interface"]["address"] for document in compiled.agents.values()]
     assert len(addresses) == len(set(addresses)) == 4
     daemon_set = found["DaemonSet", "sos-agent-pods-a"]
@@ -173,11 +173,11 @@ def test_agents_attached_by_multus() -> None:
     assert arguments(daemon_set, "agent")["--attach"] == "none"
     for node in documents:
         document = compiled.nodes[node]
-        assert [p["ofport"] for p in document["agentPorts"]] == [34001], "sos-node does not wait for ports of a CNI"
-        assert [flow for flow in document["baseFlows"] if f"in_port={port}" in flow["match"]], "and guards them all the same"
+        assert [p["ofport"] for p in document["agentPorts"]] == [34001], "sos-node does not wait for ports of a CNI plugin"
+        assert [flow for flow in document["baseFlows"] if f"in_port={port}" in flow["match"]], "the guard entries cover the port"
 
 
-def test_the_network_of_agents_has_the_name_of_no_sites() -> None:
+def test_network_names_of_agents_and_sites_do_not_collide() -> None:
     given = world(
         site("a", "10.0.0.0/16"),
         site("agent-pods-a", "10.1.0.0/16"),
@@ -189,7 +189,7 @@ def test_the_network_of_agents_has_the_name_of_no_sites() -> None:
     assert {naming.network("sos", name) for name in ("a", "agent-pods-a")} < set(names)
 
 
-def test_secrets_are_named_as_the_operator_names_them(figure8: dict[tuple[str, str], dict[str, Any]]) -> None:
+def test_mounted_secrets_have_the_operators_names(figure8: dict[tuple[str, str], dict[str, Any]]) -> None:
     volumes = pod_of(figure8["Deployment", "sos-controller-default"])["volumes"]
     secrets = {volume["secret"]["secretName"] for volume in volumes if "secret" in volume}
     assert secrets == {"sos-controllerkeys-default", "sos-controllertoken-default"}
@@ -197,7 +197,7 @@ def test_secrets_are_named_as_the_operator_names_them(figure8: dict[tuple[str, s
     assert [volume["secret"]["secretName"] for volume in agent if "secret" in volume] == ["sos-sitekeys-west"]
 
 
-def test_owners_follow_their_objects() -> None:
+def test_manifests_are_owned_by_their_objects() -> None:
     found = by_name(world(site("a", "10.0.0.0/16", metadata={"uid": "u-a"}), obj("SosAgent", "p", uid="u-p"), nodes=nodes(a=1)))
     owners = {key: [owner["uid"] for owner in m["metadata"].get("ownerReferences", [])] for key, m in found.items()}
     assert owners["DaemonSet", "sos-node-a"] == ["u-a"]
@@ -222,8 +222,8 @@ def test_settings_and_overrides_reach_the_pods() -> None:
     assert {m["metadata"]["namespace"] for m in found.values()} == {"elsewhere"}
 
 
-def test_every_container_of_a_node_asks_for_something(figure8: dict[tuple[str, str], dict[str, Any]]) -> None:
-    """Or its pod is the first to be ended when memory runs short."""
+def test_every_container_of_a_node_requests_resources(figure8: dict[tuple[str, str], dict[str, Any]]) -> None:
+    """Without requests, the kernel would kill its pod first when memory runs short."""
     asked = {each["name"]: each["resources"] for each in pod_of(figure8["DaemonSet", "sos-node-west"])["containers"]}
     assert asked == {
         "ovs": {"requests": {"cpu": "50m", "memory": "128Mi"}},
@@ -234,18 +234,18 @@ def test_every_container_of_a_node_asks_for_something(figure8: dict[tuple[str, s
     assert pod_of(by_name(told)["DaemonSet", "sos-node-west"])["containers"][0]["resources"] == more
 
 
-def test_both_daemons_of_open_vswitch_are_asked(figure8: dict[tuple[str, str], dict[str, Any]]) -> None:
+def test_probes_check_both_daemons_of_open_vswitch(figure8: dict[tuple[str, str], dict[str, Any]]) -> None:
     ovs = pod_of(figure8["DaemonSet", "sos-node-west"])["containers"][0]
     for probe in (ovs["livenessProbe"], ovs["readinessProbe"]):
         shell, options, script = probe["exec"]["command"]
-        assert (shell, options) == ("sh", "-ec"), "the first that fails must count"
+        assert (shell, options) == ("sh", "-ec"), "the first failing command must fail the probe"
         limits = [int(each) for each in re.findall(r"--timeout=(\d+)", script)]
         assert len(limits) == 2 and sum(limits) < probe["timeoutSeconds"]
         assert "/run/sos/openvswitch/db.sock" in script
         assert "-t /run/sos/openvswitch/ovs-vswitchd.ctl version" in script
 
 
-def test_openflow_is_reachable_from_outside_only_if_asked_for() -> None:
+def test_openflow_is_exposed_outside_only_on_request() -> None:
     exposed = obj("SosController", "default", {"service": {"type": "LoadBalancer"}})
     found = by_name(world(exposed, obj("SosAgent", "default"), defaults=False))
     outer, inner = found["Service", "sos-openflow-default"]["spec"], found["Service", "sos-controller-default"]["spec"]
@@ -253,7 +253,7 @@ def test_openflow_is_reachable_from_outside_only_if_asked_for() -> None:
     assert (inner["type"], [port["name"] for port in inner["ports"]]) == ("ClusterIP", ["openflow", "api"])
 
 
-def test_external_controllers_are_not_run_here() -> None:
+def test_external_controllers_have_no_deployment() -> None:
     external = obj("SosController", "default", {"type": "External", "external": {"endpoints": ["tcp:192.0.2.1:6653"]}})
     made = world(external, obj("SosAgent", "default"), site("a", "10.0.0.0/16"), nodes=nodes(a=1), defaults=False)
     compiled = compile_world(World(objects=made.objects, nodes=made.nodes))
@@ -268,7 +268,7 @@ def network_config(**spec: Any) -> dict[str, Any]:
     return config
 
 
-def test_pods_join_the_bridge_with_the_address_they_ask_for() -> None:
+def test_pods_join_the_bridge_with_their_requested_address() -> None:
     config = network_config()
     assert config == {
         "cniVersion": "1.0.0",
@@ -296,8 +296,8 @@ def test_transit_sites_have_neither_network_nor_agents() -> None:
 
 
 @given(worlds(), st.sampled_from(["SosSite", "SosAgent", "SosController"]))
-def test_an_object_that_goes_wrong_keeps_what_it_was_rendered_into(given_world: World, kind: str) -> None:
-    """Whatever is no longer rendered because of a slip in one object is held, and nothing else is."""
+def test_manifests_of_an_object_that_becomes_invalid_are_held(given_world: World, kind: str) -> None:
+    """Manifests that are missing because of an error in one object are held. No other manifests are held."""
     before = by_name(given_world)
     victim = next(o for o in given_world.objects if isinstance(o, dict) and o["kind"] == kind)
     broken = {**victim, "spec": {**victim["spec"], "typo": True}}
@@ -311,7 +311,7 @@ def test_an_object_that_goes_wrong_keeps_what_it_was_rendered_into(given_world: 
     assert gone.held == ()
 
 
-def test_too_much_for_a_config_map_is_a_problem() -> None:
+def test_oversized_config_map_is_a_problem() -> None:
     far = [site(f"s{i}", f"10.{i}.0.0/16") for i in range(2)]
     made = world(*far, service("s", "s0", "s1", 80), nodes=nodes(s0=200, s1=1))
     problems = compile_world(made).problems
@@ -319,8 +319,8 @@ def test_too_much_for_a_config_map_is_a_problem() -> None:
     assert "of its 200 nodes" in problems[0].message and "fewer nodes" in problems[0].remedy
 
 
-def test_a_controller_with_too_many_services_is_told_of_services() -> None:
-    """Splitting a site would not help it, and its sites are not to blame."""
+def test_controller_with_too_many_services_has_a_problem_about_services() -> None:
+    """Splitting a site would not help. The sites are not the cause of the problem."""
     many = [service(f"s{number}", "west", "east", 1000 + number) for number in range(3000)]
     made = world(site("west", "10.0.0.0/16"), site("east", "10.1.0.0/16"), *many, nodes=nodes(west=1, east=1))
     (problem,) = compile_world(made).problems

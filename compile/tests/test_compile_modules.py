@@ -1,4 +1,4 @@
-"""Kernel modules: those that a node's pod requests, and what the script in the image does with the list."""
+"""Test kernel modules: the list that a node's pod requests, and the script in the image that loads them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOADING = Settings(load_modules=True)
 
 
 def pod_of(datapath: str = "Auto", *, base: int | None = None, settings: Settings = LOADING) -> dict[str, Any]:
-    """The pod of a node of a site: Overlay, or with as many base uplinks."""
+    """Return the pod of a node of a site. The site is of type Overlay, or has `base` base uplinks."""
     made = world(site("a", "10.0.0.0/16", base=base, datapath={"type": datapath}), nodes=nodes(a=1), settings=settings)
     found = {(m["kind"], m["metadata"]["name"]): m for m in compile_world(made).manifests}
     spec: dict[str, Any] = found["DaemonSet", "sos-node-a"]["spec"]["template"]["spec"]
@@ -33,12 +33,12 @@ def pod_of(datapath: str = "Auto", *, base: int | None = None, settings: Setting
         ("System", 1, ["--need", "openvswitch"]),
     ],
 )
-def test_a_site_loads_what_it_can_use_and_needs_what_it_demands(datapath: str, base: int | None, arguments: list[str]) -> None:
+def test_site_requests_its_optional_and_required_modules(datapath: str, base: int | None, arguments: list[str]) -> None:
     (loader,) = pod_of(datapath, base=base)["initContainers"]
     assert loader["args"] == arguments
 
 
-def test_nothing_is_loaded_unless_that_is_wanted_and_there_is_something() -> None:
+def test_modules_are_loaded_only_if_enabled_and_needed() -> None:
     wanted = pod_of()
     assert pod_of(settings=replace(LOADING, load_modules=False)) == {
         **{key: value for key, value in wanted.items() if key != "initContainers"},
@@ -68,24 +68,24 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def loaded() -> str:
-    """A module that this kernel has, so that nothing is loaded here."""
+    """Return a module that the kernel already contains, so that the test loads none."""
     return min(path.name for path in Path("/sys/module").iterdir())
 
 
-def test_a_loaded_module_is_left_alone() -> None:
+def test_loaded_module_is_not_loaded_again() -> None:
     done = run("--need", loaded(), "--want", loaded())
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"modules.sh: {loaded()}: there already\n" * 2
 
 
-def test_a_missing_optional_module_is_named_and_skipped() -> None:
+def test_missing_optional_module_is_named_and_skipped() -> None:
     done = run("--want", "sos_no_such_module", "--want", loaded())
     assert done.returncode == 0
     assert "modules.sh: sos_no_such_module: not loaded (" in done.stderr and "sos_no_such_module not found" in done.stderr
-    assert "there already" in done.stdout, "what comes after it is loaded"
+    assert "there already" in done.stdout, "later modules are still loaded"
 
 
-def test_a_missing_required_module_stops_the_pod_with_a_remedy() -> None:
+def test_missing_required_module_stops_the_pod_with_a_remedy() -> None:
     done = run("--need", "sos_no_such_module", "--want", loaded())
     assert done.returncode == 1
     assert "there already" in done.stdout

@@ -19,14 +19,14 @@ def test_names_are_labels_of_at_most_63_characters(first: str, second: str) -> N
 
 
 @given(st.lists(st.tuples(NAMES, NAMES), unique=True, min_size=2, max_size=6))
-def test_different_things_have_different_names(pairs: list[tuple[str, str]]) -> None:
+def test_different_objects_have_different_names(pairs: list[tuple[str, str]]) -> None:
     assert len({naming.agent("sos", *pair) for pair in pairs}) == len(pairs)
     singles = {name for pair in pairs for name in pair}
     every = [build("sos", name) for build in BUILDERS for name in singles] + [naming.agent("sos", *pair) for pair in pairs]
     assert len(set(every)) == len(every)
 
 
-def test_usual_names_read_well() -> None:
+def test_short_names_are_readable() -> None:
     assert naming.controller("sos", "default") == "sos-controller-default"
     assert naming.node("sos", "west") == "sos-node-west"
     assert naming.agent("sos", "default", "west") == "sos-agent-default-west"
@@ -35,6 +35,6 @@ def test_usual_names_read_well() -> None:
 
 
 def test_names_do_not_change_between_versions() -> None:
-    """A renamed child would be created anew and the old one deleted: for Open vSwitch that is an outage."""
+    """A renamed child would be created and the old child deleted, which is an outage for Open vSwitch."""
     assert naming.agent("sos", "a-b", "c") == "sos-agent-a-b-c-95509ad9"
     assert naming.node("sos", "x" * 63) == "sos-node-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx-55fcc80b"

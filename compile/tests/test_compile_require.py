@@ -1,4 +1,4 @@
-"""Flow entries that reject connections of services with requirements, compared with a model of single connections."""
+"""Compare the flow entries that reject connections of services with requirements to a model of single connections."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def matches(match: str, client: int, server: int, port: int) -> bool:
     return port & int(mask or "0xffff", 0) == int(wanted, 0)
 
 
-def test_a_service_without_requirements_changes_nothing() -> None:
+def test_service_without_requirements_adds_no_reject_entries() -> None:
     found = node(compiled(service("a", "west", "east")))
     assert "rejectPort" not in found and not any("33900" in flow["actions"] for flow in found["baseFlows"])
 
 
-def test_only_the_clients_site_rejects() -> None:
+def test_only_the_site_of_the_client_rejects_connections() -> None:
     found = compiled(service("a", "west", "east", ports=[{"port": 22}], **REQUIRED))
     assert node(found)["rejectPort"] == {"name": "sosrej0", "peer": "sosrej1", "ofport": network.REJECT_OFPORT}
     assert [flow["match"] for flow in flows(found, 29970)] == [
@@ -59,12 +59,12 @@ def test_only_the_clients_site_rejects() -> None:
     assert found.controllers["default"]["services"][0]["require"] == ["Accelerated"]
 
 
-def test_every_port_is_one_entry() -> None:
+def test_service_of_all_ports_needs_one_entry() -> None:
     assert len(flows(compiled(service("a", "west", "east", **REQUIRED)), 29970)) == 1
 
 
 @pytest.mark.parametrize(("setup", "flags"), [("Reactive", ""), ("Proactive", "tcp_flags=+syn-ack-rst-fin,")])
-def test_forwarded_connections_of_an_agent_are_rejected_except_its_own(setup: str, flags: str) -> None:
+def test_connections_forwarded_by_an_agent_are_rejected_but_not_its_own(setup: str, flags: str) -> None:
     pool = obj("SosAgent", "default", {"siteSelector": {}})
     found = compiled(service("a", "west", "east", ports=[{"port": 22}], setup=setup, **REQUIRED), pool)
     assert [flow["match"] for flow in flows(found, 45500)] == [
@@ -75,7 +75,7 @@ def test_forwarded_connections_of_an_agent_are_rejected_except_its_own(setup: st
     assert {flow["actions"] for flow in flows(found, 45600)} == {"goto_table:1"}
 
 
-def test_agents_are_told_to_use_encrypted_streams_only() -> None:
+def test_agents_are_configured_to_use_only_encrypted_streams() -> None:
     pool = obj("SosAgent", "default", {"siteSelector": {}})
     tls = {"transport": {"encryption": "TLS"}}
     found = compiled(service("a", "west", "east", require=["Encrypted"], **tls), service("b", "west", "east", **tls, **REQUIRED), pool)
@@ -83,13 +83,13 @@ def test_agents_are_told_to_use_encrypted_streams_only() -> None:
         assert [each.get("encryptedOnly", False) for each in agent["services"]] == [True, False]
 
 
-def test_external_switches_forward_plainly_without_a_controller() -> None:
+def test_requirement_at_an_external_switch_is_rejected() -> None:
     west = site("west", "10.0.0.0/24", datapaths=[{"dpid": "00000000000000aa"}])
     found = compiled(service("a", "west", "east", **REQUIRED), sites=(west, SITES[1]))
     assert [(p.path, p.reason) for p in found.problems if p.kind == "SosService"] == [("spec.require", Reason.INVALID)]
 
 
-def test_a_requirement_that_takes_too_many_entries_is_refused() -> None:
+def test_requirement_with_too_many_entries_is_refused() -> None:
     ports = [{"port": 1024 * i + 1, "endPort": 1024 * i + 1023} for i in range(60)]
     prefixes = [f"10.0.0.{2 * i}/32" for i in range(16)]
     large = service("a", "west", "east", ports=ports, **REQUIRED)
@@ -99,8 +99,8 @@ def test_a_requirement_that_takes_too_many_entries_is_refused() -> None:
     assert len(flows(found, 29970)) == 1
 
 
-def test_services_at_their_limits_are_counted_before_entries_are_made() -> None:
-    """64 x 64 prefixes and 64 ranges of ports would be millions of entries."""
+def test_entries_of_services_at_their_limits_are_counted_before_creation() -> None:
+    """64 x 64 prefixes and 64 port ranges would need millions of entries."""
     ports = [{"port": 1000 * i + 1, "endPort": 1000 * i + 777} for i in range(64)]
     made = []
     for i in range(30):
@@ -110,7 +110,7 @@ def test_services_at_their_limits_are_counted_before_entries_are_made() -> None:
         made.append(each)
     began = time.process_time()
     found = compiled(*made)
-    assert time.process_time() - began < 60, "a few seconds of work, many times over"
+    assert time.process_time() - began < 60, "many times the expected few seconds"
     assert {p.reason for p in found.problems if not p.warning} <= {Reason.LIMIT_EXCEEDED}
 
 
@@ -132,7 +132,7 @@ def services(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 
 @given(services())
-def test_a_connection_is_rejected_where_the_first_service_that_covers_it_requires_something(made: list[dict[str, Any]]) -> None:
+def test_connection_is_rejected_if_its_first_service_has_requirements(made: list[dict[str, Any]]) -> None:
     found = compiled(*made)
     rejects = [flow["match"] for flow in flows(found, 29970)]
     for client, server, port in SMALL:

@@ -1,4 +1,4 @@
-"""Rules between objects, beyond any schema: the younger of two rivals loses, with a problem that names the remedy."""
+"""Test rules between objects that no schema covers. The younger of two conflicting objects gets a problem with a remedy."""
 
 from __future__ import annotations
 
@@ -49,23 +49,23 @@ def only(*objects: Any, **fields: Any) -> Problem:
         (service("y", "a", "b", 80, to={"prefixes": ["10.0.1.0/24"]}), Reason.INVALID, "spec.to"),
     ],
 )
-def test_the_guilty_object_has_the_problem(young: dict[str, Any], reason: Reason, path: str) -> None:
+def test_problem_belongs_to_the_object_that_causes_it(young: dict[str, Any], reason: Reason, path: str) -> None:
     problem = only(A, B, young)
     assert (problem.kind, problem.name, problem.reason, problem.path) == (young["kind"], "y", reason, path)
 
 
-def test_of_two_equal_ids_the_older_site_has_it() -> None:
+def test_older_of_two_sites_keeps_a_shared_id() -> None:
     problem = only({**A, "spec": {**A["spec"], "siteID": 7}}, site("y", "10.2.0.0/16", metadata=YOUNG, siteID=7))
     assert (problem.name, problem.reason) == ("y", Reason.DUPLICATE_SITE_ID)
 
 
-def test_an_allocated_id_does_not_take_one_that_was_given() -> None:
+def test_allocated_id_does_not_collide_with_a_declared_id() -> None:
     compiled = compile_world(world(A, site("y", "10.2.0.0/16", metadata=YOUNG, siteID=1)))
     assert compiled.problems == ()
     assert compiled.allocations.sites == {"a": 2, "y": 1}
 
 
-def test_a_service_of_a_rejected_site_says_so() -> None:
+def test_service_of_a_rejected_site_reports_the_rejection() -> None:
     bad = site("y", "10.0.0.0/24", metadata=YOUNG)
     compiled = compile_world(world(A, bad, service("s", "a", "y", 80)))
     messages = {problem.name: problem.message for problem in compiled.problems}
@@ -74,11 +74,11 @@ def test_a_service_of_a_rejected_site_says_so() -> None:
     assert not compiled.facts[ObjectKey("SosService", "sos-system", "s")].resolved
 
 
-def test_a_transit_site_has_no_hosts_to_serve() -> None:
+def test_service_at_a_transit_site_is_invalid() -> None:
     assert only(A, site("t"), service("s", "a", "t", 80)).reason == Reason.INVALID
 
 
-def test_sites_of_different_controllers_have_no_service() -> None:
+def test_sites_of_different_controllers_cannot_share_a_service() -> None:
     other = obj("SosController", "other")
     far = site("b", "10.1.0.0/16", metadata=OLD, controllers=[{"name": "other"}])
     assert only(A, far, other, service("s", "a", "b", 80)).reason == Reason.CONTROLLER_NOT_FOUND
@@ -94,7 +94,7 @@ def test_slices_have_their_own_configuration() -> None:
     assert compiled.controllers["other"]["controller"] == {"name": "other", "id": 2}
 
 
-def test_a_service_names_its_slice() -> None:
+def test_service_belongs_to_its_declared_slice() -> None:
     slices = [{"name": "default"}, {"name": "other"}]
     near, far = (site(name, prefix, controllers=slices) for name, prefix in (("a", "10.0.0.0/16"), ("b", "10.1.0.0/16")))
     here, there = service("s", "a", "b", 80), service("t", "a", "b", 443, controller={"name": "other"})
@@ -106,14 +106,14 @@ def test_a_service_names_its_slice() -> None:
     }
 
 
-def test_a_service_of_a_slice_that_a_site_is_not_in() -> None:
+def test_service_of_a_slice_without_one_of_its_sites_is_a_problem() -> None:
     far = site("b", "10.1.0.0/16", metadata=OLD, controllers=[{"name": "default"}, {"name": "other"}])
     problem = only(A, far, obj("SosController", "other"), service("s", "a", "b", 80, controller={"name": "other"}))
     assert (problem.reason, problem.path) == (Reason.CONTROLLER_NOT_FOUND, "spec.controller.name")
     assert "SosSite a" in problem.message and "other" in problem.message
 
 
-def test_a_site_without_its_controller_goes_on_forwarding() -> None:
+def test_site_without_its_controller_keeps_forwarding() -> None:
     lonely = site("a", "10.0.0.0/16", controllers=[{"name": "gone"}])
     compiled = compile_world(world(lonely, nodes=nodes(a=1)))
     assert [problem.reason for problem in compiled.problems] == [Reason.CONTROLLER_NOT_FOUND]
@@ -133,7 +133,7 @@ def test_a_site_without_its_controller_goes_on_forwarding() -> None:
         ({"namespaces": "Selector", "selector": {"matchLabels": {"kubernetes.io/metadata.name": "team"}}}, (), True),
     ],
 )
-def test_a_site_says_whose_services_may_use_it(services: dict[str, Any], namespaces: tuple[Namespace, ...], allowed: bool) -> None:
+def test_site_admits_only_permitted_namespaces(services: dict[str, Any], namespaces: tuple[Namespace, ...], allowed: bool) -> None:
     guarded = site("b", "10.1.0.0/16", services=services)
     foreign = obj("SosService", "s", {"from": {"site": "a"}, "to": {"site": "b"}}, namespace="team")
     opened = site("a", "10.0.0.0/16", services={"namespaces": "All"})
@@ -142,12 +142,12 @@ def test_a_site_says_whose_services_may_use_it(services: dict[str, Any], namespa
     assert len(compiled.controllers["default"]["services"]) == allowed
 
 
-def test_the_release_namespace_is_the_settings() -> None:
+def test_release_namespace_comes_from_the_settings() -> None:
     made = world(A, B, service("s", "a", "b", 80), settings=Settings(namespace="elsewhere"))
     assert {problem.reason for problem in compile_world(made).problems} == {Reason.NOT_PERMITTED}
 
 
-def test_a_node_belongs_to_the_older_of_two_sites() -> None:
+def test_node_belongs_to_the_older_of_two_sites() -> None:
     machines = (Node("n1", {"sos.network/site": "a"}, "192.0.2.1"), Node("n2", {"sos.network/site": "y"}, "192.0.2.2"))
     greedy = obj("SosSite", "y", {"nodeSelector": {"matchExpressions": [{"key": "sos.network/site", "operator": "Exists"}]}}, **YOUNG)
     compiled = compile_world(world(A, greedy, nodes=machines))
@@ -161,7 +161,7 @@ def test_a_node_belongs_to_the_older_of_two_sites() -> None:
     assert term["matchFields"] == [{"key": "metadata.name", "operator": "NotIn", "values": ["n1"]}]
 
 
-def test_a_node_with_too_long_a_name_is_left_out() -> None:
+def test_node_with_a_too_long_name_is_omitted() -> None:
     compiled = compile_world(world(A, nodes=(Node("n" * 64, {"sos.network/site": "a"}, "192.0.2.1"),)))
     assert [(problem.reason, problem.warning) for problem in compiled.problems] == [(Reason.LIMIT_EXCEEDED, True)]
     assert compiled.nodes == {}
@@ -174,7 +174,7 @@ def test_a_node_without_an_address_has_no_tunnels() -> None:
     assert {name: len(doc["tunnels"]) for name, doc in compiled.nodes.items()} == {"a-0": 1, "a-1": 1, "a-9": 0}
 
 
-def test_a_prefix_may_be_too_small_for_the_agents() -> None:
+def test_prefix_that_is_too_small_for_the_agents_is_reported() -> None:
     compiled = compile_world(world(site("a", "10.0.0.0/30", gateway="10.0.0.1/30"), nodes=nodes(a=2)))
     assert [problem.reason for problem in compiled.problems] == [Reason.NO_ADDRESSES]
     assert [doc["interface"]["address"] for doc in compiled.agents.values()] == ["10.0.0.2/30"]
@@ -192,7 +192,7 @@ def test_host_local_addresses_are_refused_for_several_nodes() -> None:
     assert networks == [(0, 1, 1), (1, 0, 2)]
 
 
-def test_the_same_object_twice_counts_once() -> None:
+def test_duplicate_object_is_a_problem_and_the_first_counts() -> None:
     compiled = compile_world(world(A, site("a", "10.5.0.0/16", metadata=YOUNG)))
     assert [(problem.name, problem.reason) for problem in compiled.problems] == [("a", Reason.DUPLICATE)]
     assert compiled.controllers["default"]["sites"][0]["prefixes"] == ["10.0.0.0/16"]
@@ -206,7 +206,7 @@ def test_a_datapath_belongs_to_one_site() -> None:
     assert (problem.name, problem.reason) == ("y", Reason.DUPLICATE)
 
 
-def test_an_uplink_is_in_one_link() -> None:
+def test_uplink_belongs_to_one_link() -> None:
     made = [site("a", base=1, metadata=OLD), site("b", base=1, metadata=OLD), site("c", base=1, metadata=OLD)]
     links = [
         obj("SosLink", f"l{i}", {"a": {"site": "a", "uplink": "wan0"}, "b": {"site": far, "uplink": "wan0"}}) for i, far in enumerate("bc")
@@ -215,16 +215,16 @@ def test_an_uplink_is_in_one_link() -> None:
     assert (problem.name, problem.reason) == ("l1", Reason.DUPLICATE)
 
 
-def test_two_hubs_without_declared_links_could_loop() -> None:
+def test_two_hubs_without_declared_links_are_a_base_loop() -> None:
     problem = only(site("a", base=2, metadata=OLD), site("y", base=2, metadata=YOUNG), nodes=nodes(a=1, y=1))
     assert (problem.name, problem.reason) == ("y", Reason.BASE_LOOP)
 
 
-def test_a_hub_of_two_nodes_could_loop_with_itself() -> None:
+def test_hub_with_two_nodes_is_a_base_loop() -> None:
     assert only(site("a", base=2), nodes=nodes(a=2)).reason == Reason.BASE_LOOP
 
 
-def test_services_are_tried_by_priority_then_age() -> None:
+def test_services_are_ordered_by_priority_then_age() -> None:
     made = [
         service("late", "a", "b", 80, priority=100),
         {**service("early", "a", "b", 80, priority=100), "metadata": {"name": "early", "namespace": "sos-system", **OLD}},
@@ -236,7 +236,7 @@ def test_services_are_tried_by_priority_then_age() -> None:
     assert ids == ["sos-system/first", "sos-system/early", "sos-system/late", "sos-system/last"]
 
 
-def test_ports_are_merged_and_none_means_all() -> None:
+def test_ports_are_merged_and_an_absent_list_means_all_ports() -> None:
     spec = {"from": {"site": "a"}, "to": {"site": "b"}}
     ranges = [{"port": 81, "endPort": 90}, {"port": 80}, {"port": 85, "endPort": 100}, {"port": 22}]
     compiled = compile_world(world(A, B, obj("SosService", "some", {**spec, "ports": ranges}), obj("SosService", "all", spec)))
@@ -247,19 +247,19 @@ def test_ports_are_merged_and_none_means_all() -> None:
     assert compiled.facts[ObjectKey("SosService", "sos-system", "some")].text["ports"] == "22,80-100"
 
 
-def test_observing_services_are_no_business_of_agents() -> None:
+def test_observing_services_are_absent_from_agent_configs() -> None:
     compiled = compile_world(world(A, B, service("s", "a", "b", 80, mode="Observe"), nodes=nodes(a=1, b=1)))
     assert compiled.controllers["default"]["services"][0]["mode"] == "Observe"
     assert [doc["services"] + doc["peers"] for doc in compiled.agents.values()] == [[], []]
 
 
-def test_both_sides_of_a_service_know_their_role() -> None:
+def test_agents_at_both_sites_have_their_role_and_peer() -> None:
     compiled = compile_world(world(A, B, service("s", "a", "b", 80), nodes=nodes(a=1, b=1)))
     roles = {node: (doc["services"][0]["role"], doc["peers"][0]["site"]) for (_, node), doc in compiled.agents.items()}
     assert roles == {"a-0": ("Ingress", "b"), "b-0": ("Egress", "a")}
 
 
-def test_agents_of_two_pools_share_a_node_without_sharing_anything_else() -> None:
+def test_agents_of_two_pools_on_a_node_have_separate_interfaces() -> None:
     compiled = compile_world(world(A, obj("SosAgent", "second"), nodes=nodes(a=1)))
     first, second = compiled.agents["default", "a-0"], compiled.agents["second", "a-0"]
     for field in ("name", "address", "mac", "hostName", "hostPort"):
@@ -268,7 +268,7 @@ def test_agents_of_two_pools_share_a_node_without_sharing_anything_else() -> Non
     assert [port["name"] for port in compiled.nodes["a-0"]["agentPorts"]] == ["sosag0", "sosag1"]
 
 
-def test_remote_sites_are_known_and_not_built() -> None:
+def test_remote_sites_are_known_but_have_no_manifests() -> None:
     far = obj("SosSite", "far", {"remote": True, "siteID": 9, "prefixes": ["10.9.0.0/16"]})
     compiled = compile_world(world(A, far, service("s", "a", "far", 80), nodes=nodes(a=1)))
     assert compiled.problems == ()
@@ -277,7 +277,7 @@ def test_remote_sites_are_known_and_not_built() -> None:
     assert not [m for m in compiled.manifests if m["metadata"]["name"].endswith("-far")]
 
 
-def test_a_site_says_which_mtu_is_in_force() -> None:
+def test_site_facts_contain_the_mtu_in_force() -> None:
     uplinks = site("b", "10.2.0.0/16", wan={"type": "Uplinks", "uplinks": [{"name": "wan0", "base": True}]})
     facts = compile_world(world(A, uplinks, site("c", "10.3.0.0/16", network={"mtu": 9000}))).facts
     assert [facts[ObjectKey("SosSite", "", name)].mtu for name in "abc"] == [1450, 1500, 9000]

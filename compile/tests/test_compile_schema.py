@@ -12,7 +12,7 @@ from sos_compile.admission.load import crds
 
 
 @pytest.mark.parametrize(("name", "kind", "spec", "path", "message"), TABLE, ids=[f"{row[1]}-{row[0]}" for row in TABLE])
-def test_admission_judges_as_the_table_says(name: str, kind: str, spec: dict[str, Any], path: str | None, message: str | None) -> None:
+def test_admission_matches_the_table(name: str, kind: str, spec: dict[str, Any], path: str | None, message: str | None) -> None:
     _, problems = admit(build(kind, spec), "some.yaml")
     if path is None:
         assert problems == []
@@ -23,7 +23,7 @@ def test_admission_judges_as_the_table_says(name: str, kind: str, spec: dict[str
 
 
 @pytest.mark.parametrize(("name", "kind", "before", "after", "message"), CHANGES, ids=[row[0] for row in CHANGES])
-def test_changes_are_judged_against_the_old_object(
+def test_changes_are_validated_against_the_old_object(
     name: str, kind: str, before: dict[str, Any], after: dict[str, Any], message: str | None
 ) -> None:
     old, _ = admit(build(kind, before))
@@ -32,7 +32,7 @@ def test_changes_are_judged_against_the_old_object(
     assert message is None or message in problems[0].message
 
 
-def test_defaults_reach_into_nested_objects() -> None:
+def test_defaults_apply_to_nested_objects() -> None:
     full, problems = admit(build("SosSite", SELECT))
     assert problems == []
     assert full["spec"]["wan"] == {"type": "Overlay"}
@@ -41,18 +41,18 @@ def test_defaults_reach_into_nested_objects() -> None:
     assert full["status"]["conditions"][0]["message"] == "Waiting for the operator"
 
 
-def test_defaults_reach_into_list_items() -> None:
+def test_defaults_apply_to_list_items() -> None:
     full, _ = admit(build("SosSite", {**SELECT, "wan": {"type": "Uplinks", "uplinks": [{"name": "wan0"}]}}))
     assert full["spec"]["wan"]["uplinks"] == [{"name": "wan0", "base": False}]
 
 
-def test_null_counts_as_absent_where_there_is_a_default() -> None:
+def test_null_counts_as_absent_for_fields_with_a_default() -> None:
     full, problems = admit(build("SosSite", {**SELECT, "wan": None}))
     assert problems == []
     assert full["spec"]["wan"] == {"type": "Overlay"}
 
 
-def test_the_object_given_is_left_alone() -> None:
+def test_admission_does_not_change_its_input() -> None:
     given_object = build("SosSite", SELECT)
     before = copy.deepcopy(given_object)
     admit(given_object)
@@ -86,14 +86,14 @@ def test_other_kinds_are_refused(change: dict[str, Any]) -> None:
         ("SosSite", None, "metadata.name"),
     ],
 )
-def test_metadata_is_judged(kind: str, metadata: Any, path: str) -> None:
+def test_metadata_is_validated(kind: str, metadata: Any, path: str) -> None:
     spec = SELECT if kind == "SosSite" else {"from": {"site": "a"}, "to": {"site": "b"}}
     obj = {**build(kind, spec), "metadata": metadata}
     _, problems = admit(obj if metadata is not None else {key: value for key, value in obj.items() if key != "metadata"})
     assert path in [problem.path for problem in problems]
 
 
-def test_a_service_without_a_namespace_is_in_default() -> None:
+def test_service_without_a_namespace_is_in_default() -> None:
     obj = build("SosService", {"from": {"site": "a"}, "to": {"site": "b"}})
     del obj["metadata"]["namespace"]
     full, problems = admit(obj)
@@ -101,7 +101,7 @@ def test_a_service_without_a_namespace_is_in_default() -> None:
     assert full["metadata"]["namespace"] == "default"
 
 
-def test_a_typo_gets_a_suggestion() -> None:
+def test_unknown_field_yields_a_suggestion() -> None:
     _, problems = admit(build("SosService", {"from": {"site": "a"}, "to": {"site": "b"}, "prots": []}), "f.yaml")
     assert problems[0].line() == 'f.yaml: SosService default/probe: spec.prots: unknown field "spec.prots" (did you mean ports?)'
 
@@ -121,7 +121,7 @@ FIELDS = sorted(
 
 
 @given(st.sampled_from(sorted(crds())), st.dictionaries(st.sampled_from(FIELDS), JSON_VALUES, max_size=6), JSON_VALUES)
-def test_nothing_a_file_holds_makes_admission_raise(kind: str, spec: dict[str, Any], whole: Any) -> None:
+def test_admission_raises_no_exception_for_any_json(kind: str, spec: dict[str, Any], whole: Any) -> None:
     for value in (spec, whole):
         full, problems = admit(build(kind, value))
         assert isinstance(full, dict)

@@ -1,4 +1,4 @@
-"""Services that cover the same connections: precedence, against a model that decides connection by connection."""
+"""Test precedence of services that cover the same connections, against a model that decides for each connection."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ some_regions = st.builds(Region, intervals, intervals, intervals)
 
 
 def points(*parts: Region) -> set[tuple[int, ...]]:
-    """Every connection of some regions."""
+    """Return every connection of some regions."""
     return {point for part in parts for point in product(*([p for first, last in each for p in range(first, last + 1)] for each in part))}
 
 
 @given(some_regions, some_regions)
-def test_regions_are_sets_of_connections(one: Region, other: Region) -> None:
+def test_regions_behave_as_sets_of_connections(one: Region, other: Region) -> None:
     common, left = regions.intersection(one, other), regions.difference(one, other)
     assert points(common) == points(one) & points(other)
     assert points(*left) == points(one) - points(other)
-    assert sum(len(points(part)) for part in left) == len(points(*left)), "the parts share nothing"
+    assert sum(len(points(part)) for part in left) == len(points(*left)), "the parts must be disjoint"
     assert regions.overlap(one, other) == (not common.empty)
 
 
 @given(st.lists(some_regions, max_size=8))
-def test_meeting_finds_every_pair_that_shares_connections_once(covered: list[Region]) -> None:
+def test_meeting_finds_every_overlapping_pair_once(covered: list[Region]) -> None:
     found = shadows.meeting(covered)
     assert found is not None
     wanted = {(i, j) for i in range(len(covered)) for j in range(i) if points(covered[i]) & points(covered[j])}
@@ -61,8 +61,8 @@ def names(found: Shadow | None) -> tuple[list[str], list[str]]:
 
 
 @given(st.data())
-def test_a_service_is_hidden_where_one_before_it_covers_its_connections(data: st.DataObject) -> None:
-    """Against every connection of a small world, whatever modes and priorities the services have."""
+def test_service_is_hidden_where_an_earlier_service_covers_its_connections(data: st.DataObject) -> None:
+    """Compare all connections of a small world, with arbitrary modes and priorities of the services."""
     made: list[tuple[tuple[Any, ...], dict[str, Any], set[tuple[int, ...]]]] = []
     for i in range(data.draw(st.integers(1, 5))):
         clients, servers = (data.draw(st.sets(st.integers(0, 3), min_size=1)) for _ in range(2))
@@ -98,7 +98,7 @@ def test_conditions_name_the_shadowing_service() -> None:
 
 
 @pytest.mark.parametrize("change", [{"percent": 0}, {"setup": "Proactive"}, {"transport": {"streams": 1}}, {"priority": 101}])
-def test_a_service_hides_others_whatever_it_does_itself(change: dict[str, Any]) -> None:
+def test_service_hides_later_services_whatever_its_own_settings(change: dict[str, Any]) -> None:
     first = service("a-first", "west", "east", 80, **change)
     found = compiled(first, service("second", "west", "east", 80, 81))
     mine = shadow(found, "second")
@@ -110,7 +110,7 @@ def balanced(name: str, **spec: Any) -> dict[str, Any]:
     return obj("SosService", name, full)
 
 
-def test_a_balanced_service_is_hidden_by_any_other() -> None:
+def test_balanced_service_is_hidden_by_any_other_service() -> None:
     uplinks = [{"name": "wan0", "base": True, "address": "192.0.2.2/30", "gateway": "192.0.2.1"}]
     west = site("west", "10.0.0.0/24", wan={"type": "Uplinks", "uplinks": uplinks})
     spread, low = balanced("spread", priority=900), service("low", "west", "east", 80, priority=1)
@@ -120,7 +120,7 @@ def test_a_balanced_service_is_hidden_by_any_other() -> None:
     assert mine.hidden_by[0].connections == "10.0.0.11/32 to 10.1.0.0/24, ports 80"
 
 
-def test_a_thousand_services_apart_cost_little_and_too_many_that_meet_are_said_to_be_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disjoint_services_are_cheap_and_too_many_overlaps_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     everything, far = ((0, 2**32 - 1),), ((0, 255),)
     apart = [Region(everything, far, ((port, port),)) for port in range(1, 4001)]
     begun = time.process_time()

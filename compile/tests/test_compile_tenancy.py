@@ -1,4 +1,4 @@
-"""Services of several namespaces at one site: permissions by the site's rules, and precedence where they overlap."""
+"""Test services of several namespaces at one site: permissions by the site's rules, and precedence of overlapping services."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def compiled(*objects: dict[str, Any], before: Compiled | None = None, rules: li
 
 
 def owner(found: Compiled, client: int, server: int, port: int) -> str | None:
-    """The service that the controller tries first of those that cover a connection."""
+    """Return the first service in the controller's order that covers a connection."""
 
     def holds(prefixes: list[str], address: str) -> bool:
         return any(each in (f"{address}/32", f"{address.rsplit('.', 1)[0]}.0/24") for each in prefixes)
@@ -52,7 +52,7 @@ points = st.sets(st.integers(0, 1), min_size=1)
 
 @st.composite
 def anything(draw: st.DrawFn, namespace: str) -> dict[str, Any]:
-    """A service of a namespace with arbitrary fields."""
+    """Draw a service of a namespace with arbitrary fields."""
     spec: dict[str, Any] = {"priority": draw(st.sampled_from([0, 100, 65535])), "mode": draw(st.sampled_from(["Accelerate", "Observe"]))}
     spec |= {"percent": draw(st.sampled_from([0, 50, 100])), "setup": draw(st.sampled_from(["Reactive", "Proactive"]))}
     spec["from"] = {"site": "west", "prefixes": [f"10.0.0.{n}/32" for n in draw(points)]}
@@ -66,16 +66,16 @@ def those(namespace: str) -> st.SearchStrategy[list[dict[str, Any]]]:
 
 
 def owners(found: Compiled, namespace: str) -> dict[Connection, str]:
-    """What a namespace's services have."""
+    """Return the connections that services of a namespace own, with the owning service."""
     owned = {connection: owner(found, *connection) for connection in SMALL}
     return {connection: name for connection, name in owned.items() if name and name.startswith(f"{namespace}/")}
 
 
 @given(those("a"), st.lists(those("b"), min_size=1, max_size=4))
-def test_nothing_that_one_namespace_does_takes_a_connection_of_another(
+def test_namespace_cannot_take_connections_of_another_namespace(
     mine: list[dict[str, Any]], theirs: list[list[dict[str, Any]]]
 ) -> None:
-    """B changes its services again and again, in any way; whatever A has once, it keeps, and by the same service."""
+    """Namespace B changes its services repeatedly and arbitrarily. Namespace A keeps each of its connections with the same service."""
     found = compiled(*mine)
     for step in theirs:
         after = compiled(*mine, *step, before=found)
@@ -85,33 +85,33 @@ def test_nothing_that_one_namespace_does_takes_a_connection_of_another(
 
 
 @given(those("a"), those("b"))
-def test_disjoint_rules_are_judged_by_each_namespaces_own_services(mine: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
+def test_disjoint_rules_make_namespaces_independent(mine: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
     rules = [{"namespaces": ["a"], "ports": [{"port": 1}]}, {"namespaces": ["b"], "ports": [{"port": 2, "endPort": 9}]}]
     assert owners(compiled(*mine, *theirs, rules=rules), "a") == owners(compiled(*mine, rules=rules), "a")
     assert owners(compiled(*theirs, *mine, rules=rules), "b") == owners(compiled(*theirs, rules=rules), "b")
 
 
 @given(those("a"), those("b"))
-def test_a_higher_band_decides_alone(mine: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
+def test_namespace_in_a_higher_band_has_precedence(mine: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
     rules = [{"selector": {"matchLabels": {"tier": "gold"}}, "band": 500}]
     assert owners(compiled(*mine, *theirs, rules=rules), "b") == owners(compiled(*theirs, rules=rules), "b")
 
 
 @given(those("a"), those("b"))
-def test_compiling_again_changes_nothing(mine: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
+def test_second_compilation_with_the_same_claims_changes_nothing(mine: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
     found = compiled(*mine, *theirs)
     assert compiled(*mine, *theirs, before=found) == found
 
 
 @given(those("a"))
-def test_within_one_namespace_priority_decides_then_age(mine: list[dict[str, Any]]) -> None:
+def test_services_of_a_namespace_are_ordered_by_priority_then_age(mine: list[dict[str, Any]]) -> None:
     found = [service["id"] for service in compiled(*mine).controllers["default"]["services"]]
     rank = {f"a/{s['metadata']['name']}": (-s["spec"]["priority"], s["metadata"]["creationTimestamp"], s["metadata"]["name"]) for s in mine}
     assert found == sorted(rank, key=lambda name: rank[name])
 
 
-def test_the_attack_of_a_tenant_that_observes_everything() -> None:
-    """A service of another namespace with the highest priority, all ports and mode Observe hides nothing that was there."""
+def test_tenant_that_observes_everything_takes_no_connections() -> None:
+    """A new service of another namespace hides no existing service, even with the highest priority, all ports and mode Observe."""
     web = made("a", "web", 80)
     before = compiled(web)
     evil = made("b", "evil", created=2, mode="Observe", priority=65535)
@@ -121,7 +121,7 @@ def test_the_attack_of_a_tenant_that_observes_everything() -> None:
     assert shadow is not None and [o.other.name for o in shadow.hidden_by] == ["web"] and not shadow.wholly
 
 
-def test_only_a_change_of_covered_connections_costs_a_service_its_place() -> None:
+def test_service_loses_its_rank_only_for_newly_covered_connections() -> None:
     narrow, web = made("b", "old", 443), made("a", "web", 80, created=2)
     before = compiled(narrow, web)
     grown = compiled(made("b", "old", 443, 80), web, before=before)
@@ -130,7 +130,7 @@ def test_only_a_change_of_covered_connections_costs_a_service_its_place() -> Non
     assert changed.allocations.claims["a/web"] == before.allocations.claims["a/web"]
 
 
-def test_a_service_that_is_not_accepted_for_a_while_keeps_its_place() -> None:
+def test_temporarily_rejected_service_keeps_its_rank() -> None:
     web, evil = made("a", "web", 80, created=9), made("b", "evil", 80)
     before = compiled(evil, web, before=compiled(web))
     assert owner(before, 1, 1, 80) == "a/web"
@@ -150,16 +150,16 @@ def test_a_service_that_is_not_accepted_for_a_while_keeps_its_place() -> None:
         ({"transport": []}, {"transport": {"blockKiB": 8}}, "spec.transport.blockKiB"),
     ],
 )
-def test_a_field_not_granted_by_a_rule_is_rejected(rule: dict[str, Any], spec: dict[str, Any], path: str) -> None:
+def test_field_not_granted_by_a_rule_is_rejected(rule: dict[str, Any], spec: dict[str, Any], path: str) -> None:
     found = compiled(made("a", "web", **spec), rules=[{"namespaces": ["a"], **rule}])
     (problem,) = (each for each in found.problems if not each.warning)
     assert (problem.reason, problem.path) == (Reason.NOT_PERMITTED, path)
     assert not found.controllers["default"]["services"]
     another = compiled(made("b", "web", **spec), rules=[{"namespaces": ["a"], **rule}])
-    assert all(each.warning for each in another.problems), "another namespace's rule"
+    assert all(each.warning for each in another.problems), "a rule does not affect other namespaces"
 
 
-def test_a_service_that_names_no_hosts_and_ports_covers_those_of_its_rule() -> None:
+def test_service_without_hosts_and_ports_covers_those_of_its_rule() -> None:
     rule = {"namespaces": ["a"], "prefixes": ["10.0.0.0/25", "10.1.0.0/25"], "ports": [{"port": 80}]}
     found = compiled(made("a", "web"), rules=[rule])
     (service,) = found.controllers["default"]["services"]
@@ -173,8 +173,8 @@ SETTINGS = [{"streams": 16}, {"congestionControl": "Reno"}, {"encryption": "TLS"
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_settings_of_shared_streams_are_those_that_the_first_namespace_found(setting: dict[str, Any]) -> None:
-    """In either order, and in either direction between the two sites."""
+def test_first_namespace_determines_settings_of_shared_streams(setting: dict[str, Any]) -> None:
+    """The test covers both orders and both directions between the two sites."""
     field = next(iter(setting))
     plain, sets = made("a", "web", 80), made("b", "fast", 443, created=2, transport=setting)
     alone = compiled(plain)
@@ -186,15 +186,15 @@ def test_settings_of_shared_streams_are_those_that_the_first_namespace_found(set
     alone = compiled(sets)
     found = compiled(plain, sets, before=alone)
     assert not found.problems
-    assert not compiled(plain, sets, made("a", "same", 81, created=3, transport=setting), before=found).problems, "it changes nothing"
+    assert not compiled(plain, sets, made("a", "same", 81, created=3, transport=setting), before=found).problems, "equal settings"
     changed = made("b", "fast", 443, created=2, transport={**setting, "streams": 32})
-    assert [p.namespace for p in compiled(plain, changed, before=found).problems] == ["b"], "not any more"
+    assert [p.namespace for p in compiled(plain, changed, before=found).problems] == ["b"], "later changes need a rule"
     rule = {"namespaces": ["b"], "transport": sorted({field, "streams"})}
     assert not compiled(plain, changed, before=found, rules=[rule]).problems
 
 
-def test_naming_another_controller_does_not_overtake_another_namespace() -> None:
-    """Entries of a controller with a larger number win in the switch, whatever the order: such a service is refused."""
+def test_service_of_another_controller_does_not_overtake_a_namespace() -> None:
+    """Entries of a controller with a larger number have precedence in the switch, whatever the order. Such a service is refused."""
     two = [{"name": "default"}, {"name": "second"}]
     west, east = sites()
     for each in (west, east):
@@ -211,7 +211,7 @@ def balanced(namespace: str, created: int = 1, **spec: Any) -> dict[str, Any]:
     return obj("SosService", "spread", full, namespace=namespace, creationTimestamp=f"2026-01-01T00:00:{created:02}Z")
 
 
-def test_balanced_services_are_not_overruled_and_keep_their_uplinks() -> None:
+def test_balanced_services_keep_their_connections_and_uplinks() -> None:
     uplinks = [{"name": "wan0", "base": True, "address": "192.0.2.2/30", "gateway": "192.0.2.1"}]
     west, east = sites(wan={"type": "Uplinks", "uplinks": uplinks})
     spread, web = balanced("a"), made("b", "web", 80, created=2, priority=65535)
@@ -225,12 +225,12 @@ def test_balanced_services_are_not_overruled_and_keep_their_uplinks() -> None:
 
 
 def shares(found: Compiled) -> dict[str, tuple[int, bool]]:
-    """What each namespace may have of the sessions at west, and whether its services may be set up proactively."""
+    """Return each namespace's percentage of the sessions at west, and whether its services may be proactive."""
     (entry,) = (each for each in found.controllers["default"]["sites"] if each["name"] == "west")
     return {share["namespace"]: (share["percent"], share["standing"]) for share in entry.get("shares", [])}
 
 
-def test_several_namespaces_leave_each_other_a_part_of_the_sessions() -> None:
+def test_several_namespaces_have_bounded_shares_of_sessions() -> None:
     mine, theirs = made("a", "web", 80), made("b", "web", 81, created=2)
     assert shares(compiled(mine)) == {}
     assert shares(compiled(mine, theirs)) == {"a": (75, True), "b": (75, False)}
@@ -240,8 +240,8 @@ def test_several_namespaces_leave_each_other_a_part_of_the_sessions() -> None:
 
 
 @given(st.sets(st.sampled_from([f"n{i}" for i in range(60)]), min_size=2))
-def test_a_namespace_keeps_its_share_of_sessions(namespaces: set[str]) -> None:
+def test_shares_leave_sessions_for_every_other_namespace(namespaces: set[str]) -> None:
     found = shares(compiled(*(made(name, "web", 80 + i) for i, name in enumerate(sorted(namespaces)))))
-    if len(namespaces) <= 50:  # more than that have no whole percent each
+    if len(namespaces) <= 50:  # more namespaces cannot have one percent each
         assert all(100 - found[name][0] >= len(namespaces) - 1 for name in namespaces)
     assert all(50 <= percent <= 99 or len(namespaces) > 50 for percent, _ in found.values())

@@ -1,4 +1,4 @@
-"""Properties of every compilation."""
+"""Test properties of every compilation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def as_model(model: type[Document], document: dict[str, Any]) -> Document:
 
 
 @given(worlds(), st.randoms(use_true_random=False))
-def test_the_order_of_objects_and_nodes_does_not_matter(given_world: World, random: Any) -> None:
+def test_output_does_not_depend_on_the_order_of_objects_and_nodes(given_world: World, random: Any) -> None:
     objects, machines = list(given_world.objects), list(given_world.nodes)
     random.shuffle(objects)
     random.shuffle(machines)
@@ -38,7 +38,7 @@ def test_the_order_of_objects_and_nodes_does_not_matter(given_world: World, rand
 
 
 @given(worlds(), st.sampled_from(BAD_OBJECTS))
-def test_a_bad_object_is_a_problem_and_changes_nothing_else(given_world: World, bad: dict[str, Any]) -> None:
+def test_bad_object_is_a_problem_and_affects_no_other_output(given_world: World, bad: dict[str, Any]) -> None:
     before = compile_world(given_world)
     after = compile_world(replace(given_world, objects=(*given_world.objects, bad)))
     assert outputs(after) == outputs(before)
@@ -51,7 +51,7 @@ def test_a_bad_object_is_a_problem_and_changes_nothing_else(given_world: World, 
 
 
 @given(worlds())
-def test_documents_fit_their_models_and_carry_their_hash(given_world: World) -> None:
+def test_documents_match_their_models_and_contain_their_hash(given_world: World) -> None:
     compiled = compile_world(given_world)
     for model, documents in ((ControllerConfig, compiled.controllers), (NodeConfig, compiled.nodes), (AgentConfig, compiled.agents)):
         for document in documents.values():  # type: ignore[attr-defined]
@@ -61,7 +61,7 @@ def test_documents_fit_their_models_and_carry_their_hash(given_world: World) -> 
 
 
 @given(worlds())
-def test_numbers_and_addresses_are_given_once(given_world: World) -> None:
+def test_numbers_and_addresses_are_unique(given_world: World) -> None:
     compiled = compile_world(given_world)
     allocations = compiled.allocations
     for given_numbers in (allocations.sites, allocations.nodes, allocations.controllers):
@@ -76,8 +76,8 @@ def test_numbers_and_addresses_are_given_once(given_world: World) -> None:
 
 
 @given(worlds(), worlds())
-def test_an_allocation_is_kept_while_valid(first: World, second: World) -> None:
-    """Whatever the second world adds, what both have keeps its numbers and addresses."""
+def test_valid_allocations_are_kept(first: World, second: World) -> None:
+    """Objects in both worlds keep their numbers and addresses, whatever the second world adds."""
     before = compile_world(first)
     known = {(obj["kind"], obj["metadata"]["name"]) for obj in first.objects if isinstance(obj, dict)}
     added = tuple(
@@ -94,14 +94,14 @@ def test_an_allocation_is_kept_while_valid(first: World, second: World) -> None:
 
 
 @given(worlds())
-def test_compiling_again_with_what_was_allocated_changes_nothing(given_world: World) -> None:
+def test_second_compilation_with_the_same_allocations_changes_nothing(given_world: World) -> None:
     first = compile_world(given_world)
     observed = replace(given_world.observed, allocations=first.allocations)
     assert compile_world(replace(given_world, observed=observed)) == first
 
 
-def test_allocations_of_absent_things_survive_while_their_objects_exist() -> None:
-    """A site that is wrong for a moment, or a node without its label, comes back with what it had."""
+def test_allocations_survive_temporary_absence() -> None:
+    """A temporarily rejected site and a temporarily unlabelled node keep their allocations."""
     sites = [site("amber", "10.0.0.0/16"), site("beryl", "10.1.0.0/16")]
     machines = nodes(amber=2, beryl=1)
     before = compile_world(world(*sites, nodes=machines))
@@ -120,7 +120,7 @@ def pool(name: str, **labels: str) -> dict[str, Any]:
 
 
 def moved_to_another_pool(agent_range: str, machines: int) -> tuple[set[str], set[str]]:
-    """Addresses of a pool's agents at a site, and of those that take their place; the pool `default` has agents there, too."""
+    """Return the addresses of a pool's agents at a site and of the agents that replace them. Pool `default` also has agents there."""
     pools = [pool("older", pool="older"), pool("newer", pool="newer")]
 
     def amber(which: str) -> dict[str, Any]:
@@ -134,20 +134,20 @@ def moved_to_another_pool(agent_range: str, machines: int) -> tuple[set[str], se
     return found[0], found[1]
 
 
-def test_agents_that_leave_keep_their_addresses_from_those_that_come() -> None:
-    """They have sessions to finish, on the same bridge."""
+def test_new_agents_do_not_get_addresses_of_leaving_agents() -> None:
+    """The leaving agents still finish sessions on the same bridge."""
     before, after = moved_to_another_pool("10.0.9.0/24", machines=2)
     assert len(before) == len(after) == 2
     assert not before & after
 
 
-def test_where_there_are_no_other_addresses_left_those_of_agents_that_leave_are_given() -> None:
+def test_new_agents_get_addresses_of_leaving_agents_if_no_others_are_free() -> None:
     before, after = moved_to_another_pool("10.0.9.0/29", machines=3)
     assert before == after
     assert len(before) == 3
 
 
-def test_allocations_of_things_that_are_gone_are_given_up() -> None:
+def test_allocations_of_removed_objects_are_released() -> None:
     before = compile_world(world(site("amber", "10.0.0.0/16"), site("beryl", "10.1.0.0/16"), nodes=nodes(amber=1, beryl=1)))
     after = compile_world(world(site("beryl", "10.1.0.0/16"), nodes=nodes(beryl=1), observed=Observed(allocations=before.allocations)))
     assert set(after.allocations.sites) == {"beryl"}
@@ -155,7 +155,7 @@ def test_allocations_of_things_that_are_gone_are_given_up() -> None:
     assert [agent.node for agent in after.allocations.agents] == ["beryl-0"]
 
 
-def test_garbage_in_previous_allocations_is_replaced() -> None:
+def test_invalid_previous_allocations_are_replaced() -> None:
     before = compile_world(world(site("amber", "10.0.0.0/16"), nodes=nodes(amber=2)))
     agents = tuple(
         replace(agent, address=address) for agent, address in zip(before.allocations.agents, ["elsewhere", "10.0.255.255"], strict=True)
@@ -167,7 +167,7 @@ def test_garbage_in_previous_allocations_is_replaced() -> None:
     assert [agent.address for agent in after.allocations.agents] == ["10.0.255.254", "10.0.255.253"]
 
 
-def test_a_generation_reaches_every_document_and_no_hash() -> None:
+def test_generation_is_in_every_document_but_not_in_the_hash() -> None:
     one = compile_world(world(site("amber", "10.0.0.0/16"), nodes=nodes(amber=1)))
     seven = world(site("amber", "10.0.0.0/16"), nodes=nodes(amber=1))
     two = compile_world(replace(seven, settings=replace(seven.settings, generation=7)))
@@ -175,7 +175,7 @@ def test_a_generation_reaches_every_document_and_no_hash() -> None:
     assert two.nodes["amber-0"]["hash"] == one.nodes["amber-0"]["hash"]
 
 
-def test_the_empty_world_compiles() -> None:
+def test_empty_world_compiles() -> None:
     compiled = compile_world(World(objects=()))
     assert (compiled.controllers, compiled.nodes, compiled.agents, compiled.manifests, compiled.problems) == ({}, {}, {}, (), ())
 
@@ -184,8 +184,8 @@ def test_nodes_without_a_site_object_get_no_document() -> None:
     assert compile_world(World(objects=(), nodes=(Node("a", {"sos.network/site": "amber"}),))).nodes == {}
 
 
-def test_an_agent_that_comes_later_does_not_become_its_sites_first() -> None:
-    """The first serves what is set up proactively: were it another all of a sudden, running connections would be at the wrong one."""
+def test_new_agent_does_not_become_the_first_agent_of_its_site() -> None:
+    """The first agent serves proactive services. If another agent became first, running connections would reach the wrong agent."""
     objects = (site("west", "10.1.0.0/24"), site("east", "10.2.0.0/24"), service("bulk", "west", "east", 80))
     machines = nodes(west=1, east=1)
     before = compile_world(world(*objects, nodes=machines))
@@ -199,7 +199,7 @@ def test_an_agent_that_comes_later_does_not_become_its_sites_first() -> None:
 
 
 def in_cluster(given_world: World) -> World:
-    """The same world as an API server has it: an uid and a generation say what the spec is, and an uid was created once."""
+    """Return the same world as stored by an API server: uid and generation determine the spec, and each uid is created once."""
     objects = []
     for each in given_world.objects:
         assert isinstance(each, dict)
@@ -210,8 +210,8 @@ def in_cluster(given_world: World) -> World:
 
 
 @given(worlds(), worlds(), st.data())
-def test_a_memo_changes_no_result(first: World, second: World, data: st.DataObject) -> None:
-    """Whatever comes after whatever: other worlds with the same names, and parts of them."""
+def test_memo_does_not_change_any_result(first: World, second: World, data: st.DataObject) -> None:
+    """Compile a sequence of other worlds with the same names, and parts of them."""
     memo = Memo()
     for each in (in_cluster(first), in_cluster(second), in_cluster(first)):
         some = tuple(o for o in each.objects if data.draw(st.booleans()) or (isinstance(o, dict) and o["metadata"]["name"] == "default"))
@@ -220,7 +220,7 @@ def test_a_memo_changes_no_result(first: World, second: World, data: st.DataObje
             assert compile_world(now, memo) == compile_world(now)
 
 
-def test_only_changed_documents_get_another_generation() -> None:
+def test_only_changed_documents_get_a_new_generation() -> None:
     before = draft(world(site("amber", "10.0.0.0/16"), site("beryl", "10.1.0.0/16"), nodes=nodes(amber=1, beryl=1)))
     compiled = before.issued({("node", "amber-0"): 4})
     assert (compiled.nodes["amber-0"]["generation"], compiled.nodes["beryl-0"]["generation"]) == (4, 1)
@@ -240,14 +240,14 @@ def test_stream_settings_go_to_both_sites_and_only_if_requested(field: str, valu
     for key, document in compiled.agents.items():
         transports = {each["id"]: each["transport"] for each in document["services"]}
         assert transports["sos-system/special"][field] == value
-        # agents that do not know the field go on taking documents of services without it
+        # agents that do not know the field keep accepting documents of services without the field
         assert field not in transports["sos-system/plain"]
         assert field not in json.dumps(before.agents[key])
     assert len(compiled.agents) == 2
     assert field not in json.dumps(list(compiled.controllers.values()))
 
 
-def test_the_protocol_is_told_to_agents_and_controllers_and_only_where_it_is_not_tcp() -> None:
+def test_agents_and_controllers_get_the_protocol_only_if_it_is_not_tcp() -> None:
     base = (site("west", "10.0.0.0/16"), site("east", "10.1.0.0/16"), service("usual", "west", "east", 22))
     here = nodes(west=1, east=1)
     with_quic = service("other", "west", "east", 443, transport={"protocol": "QUIC"})
@@ -258,6 +258,6 @@ def test_the_protocol_is_told_to_agents_and_controllers_and_only_where_it_is_not
     for document in documents:
         transports = {each["id"]: each["transport"] for each in document["services"]}
         assert transports["sos-system/other"]["protocol"] == "QUIC"
-        # those who do not know the field go on taking documents of services without it
+        # programs that do not know the field keep accepting documents of services without the field
         assert "protocol" not in transports["sos-system/usual"]
     assert '"protocol"' not in json.dumps([*before.agents.values(), *before.controllers.values()])

@@ -144,7 +144,7 @@ class Honest:
         """Assert that the controller answers both this switch and API requests."""
         before = self.heard.count(ECHO_REPLY)
         self.sock.sendall(struct.pack("!BBHI", 4, ECHO_REQUEST, 8, 99))
-        wait("the answer to an honest switch", lambda: self.heard.count(ECHO_REPLY) > before)
+        wait("the echo reply to a well-behaved switch", lambda: self.heard.count(ECHO_REPLY) > before)
         assert not self.closed and self.process.up()
 
     def _serve(self) -> None:

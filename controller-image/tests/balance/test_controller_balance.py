@@ -180,7 +180,7 @@ def test_reused_port_gets_the_next_uplink_while_old_entries_exist() -> None:
     home = Home()
     home.up()
     taken = [port_of(home.open(40000, isn=isn)) for isn in range(1, 7)]
-    assert [sent.after_s for sent in home.delivered if sent.data[12:14] == b"\x08\x00"] == [0.0] + [SETTLE_S] * 5, "stale caches"
+    assert [sent.after_s for sent in home.delivered if sent.data[12:14] == b"\x08\x00"] == [0.0] + [SETTLE_S] * 5, "settling"
     assert taken in ([1, 2] * 3, [2, 1] * 3)
     host = Location(EDGE, PortNo(CLIENT_PORT))
     ((where, frame),) = home.network.walk(host, segment(40000, flags=0x10))

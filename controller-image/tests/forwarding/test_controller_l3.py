@@ -202,7 +202,7 @@ def test_successor_removes_the_route_of_a_silent_host() -> None:
     assert not again.engine.routing._presumed
 
 
-def test_entries_with_unknown_actions_are_not_rewritten() -> None:
+def test_adoption_drops_entries_with_unknown_actions() -> None:
     world = Sites().up()
     world.send(SERVER)
     world.tick(0.3)

@@ -109,7 +109,7 @@ def test_switch_that_disconnects_after_its_neighbours_ports_closes_no_loop(exter
     once(external)
 
 
-def test_port_that_was_down_at_the_last_update_carries_no_broadcasts(external: World) -> None:
+def test_port_that_was_down_at_the_last_update_closes_no_loop(external: World) -> None:
     external.cut("edge1", "core1")
     external.tick(1)
     external.disconnect("core1")

@@ -301,7 +301,7 @@ def test_leases_expire_after_a_kill_and_a_new_controller_adopts_sessions(net: La
     assert before
     controller = wait("the controller's process", 1, lambda: controllers(net))
     net.kill_all(controller)
-    wait("the lease to run out", SLOW, lambda: not net.ours("edge1", Kind.PUNT))
+    wait("the lease to expire", SLOW, lambda: not net.ours("edge1", Kind.PUNT))
     assert net.ours("edge1", Kind.REDIRECT) and net.ours("edge1", Kind.PATH), "all other entries stay"
     net.spawn("server", sys.executable, "-c", SERVE, "5025", log="serve5025.log")
     wait("the server", SLOW, lambda: ":5025 " in net.execute("server", "ss", "-ltn"))
@@ -311,7 +311,7 @@ def test_leases_expire_after_a_kill_and_a_new_controller_adopts_sessions(net: La
     adopted = [s for s in net.get("/v1/sessions")["sessions"] if s["adopted"]]
     assert f"{HOSTS['client'][1]}:{port}" in {s["client"] for s in adopted}
     assert {e for e in net.ours("edge1", Kind.REDIRECT) if f"tp_src={port}" in e} == before
-    wait("the older epoch to go", SLOW, lambda: len({e.split("cookie=")[1][:14] for e in net.ours("edge1", Kind.GUARD)}) == 1)
+    wait("old entries to be removed", SLOW, lambda: len({e.split("cookie=")[1][:14] for e in net.ours("edge1", Kind.GUARD)}) == 1)
     time.sleep(11)  # reports do not end sessions younger than 10 s
     assert f"{HOSTS['client'][1]}:{port}" in {s["client"] for s in net.get("/v1/sessions")["sessions"]}, "the reported session stays"
 
@@ -378,8 +378,8 @@ def test_ring_of_external_switches_forwards_without_storms() -> None:
         assert any(f"tp_src={port}" in e for e in made.ours("edge1", Kind.REDIRECT))
         cut = "core1" if any("output:1" in e and MACS["server"] in e for e in made.ours("edge1", Kind.FORWARD)) else "core2"
         run("ip", "-n", made.switch_ns, "link", "set", f"edge1-{cut}", "down")
-        wait("the other way round", SLOW, lambda: len(made.get("/v1/topology")["links"]) == 3)
-        wait("the other way's ping", SLOW, lambda: "1 received" in made.execute("client", *ping, check=False))
+        wait("the link to be removed", SLOW, lambda: len(made.get("/v1/topology")["links"]) == 3)
+        wait("a ping over the other core", SLOW, lambda: "1 received" in made.execute("client", *ping, check=False))
 
 
 def packets_on(net: Lab, device: str) -> int:

@@ -158,7 +158,7 @@ def test_controller_alternates_uplinks_with_two_entries_per_connection(net: Lab)
     found = net.ours("edge1", Kind.CONNECTION)
     assert len(found) - before == 20
     assert all("fin_timeout(idle_timeout=60)" in entry for entry in found)
-    wait("the entries to be shortened after their FIN", SLOW, lambda: all(map(shortened, net.ours("edge1", Kind.CONNECTION))))
+    wait("a shorter idle timeout after the FIN", SLOW, lambda: all(map(shortened, net.ours("edge1", Kind.CONNECTION))))
     assert net.get("/v1/status")["services"][0]["sessions"] >= 10
 
 
@@ -227,8 +227,8 @@ def test_connections_and_round_robin_continue_without_a_controller(net: Lab) -> 
     first = told(net, "held.log", 0)
     assert Counter(who for _, who in first) == {"192.0.2.2": 3, "192.0.2.6": 3}
     net.kill_all(net.running("sos_controller"))
-    wait("the leases to run out", SLOW, lambda: not [e for e in net.ours("edge1", Kind.BALANCE) if "hard_timeout" in e])
-    for who in ("client", "router"):  # avoid ARP refreshes, which start after half a minute of silence
+    wait("the leases to expire", SLOW, lambda: not [e for e in net.ours("edge1", Kind.BALANCE) if "hard_timeout" in e])
+    for who in ("client", "router"):  # force the ARP requests that follow half a minute of silence
         net.execute(who, "ip", "neigh", "flush", "all")
     assert ask(net, 40) == {"192.0.2.2": 20, "192.0.2.6": 20}
     net.start_controller(config("Controller", generation=5))
@@ -247,7 +247,7 @@ def test_down_uplink_breaks_only_its_own_connections(net: Lab) -> None:
     assert len(stay) == 8
     run("ip", "-n", net.switch_ns, "link", "set", "up2", "down")
     try:
-        wait("the uplink to be left out", SLOW, lambda: "up2" in net.get("/v1/status")["services"][0]["message"])
+        wait("the uplink to be excluded", SLOW, lambda: "up2" in net.get("/v1/status")["services"][0]["message"])
         assert set(ask(net, 20)) == {"192.0.2.2"}
         ask_again(held, stay)
         assert told(net, "down.log", 1) == [each for each in first if each[0] in stay]

@@ -173,7 +173,7 @@ def test_window_holds_only_the_last_minutes(events: list[tuple[PlainReason | Non
 
 
 @given(st.lists(st.booleans(), max_size=200))
-def test_plain_is_the_rule_only_above_a_number_of_plain_connections(events: list[bool]) -> None:
+def test_plain_is_the_rule_only_with_enough_plain_connections(events: list[bool]) -> None:
     made = traffic()
     for number, plain in enumerate(events):
         if plain:

@@ -111,7 +111,7 @@ def test_session_with_two_lost_agents_has_one_record(world: World) -> None:
 
 
 def two_switches_at_west(*names: str, generation: int) -> ConfigChanged:
-    """Return a configuration in which core1 belongs to site west."""
+    """Return a configuration in which site west has the given switches among edge1 and core1."""
     changed = document(generation)
     west, _, core1, _ = changed["sites"]
     both = west["datapaths"] + core1["datapaths"]

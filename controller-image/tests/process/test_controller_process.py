@@ -65,7 +65,7 @@ def test_zero_lengths_in_reported_entries_do_not_hang_the_controller(process: Pr
 
 def test_unclaimed_datapaths_are_listed_but_not_programmed(process: Process) -> None:
     sock = handshake(process, 0xFF)
-    wait("the stranger", lambda: json.loads(process.ask("/v1/status")[1])["unclaimed"] == ["00000000000000ff"])
+    wait("the unclaimed switch", lambda: json.loads(process.ask("/v1/status")[1])["unclaimed"] == ["00000000000000ff"])
     sock.settimeout(3)
     kinds = set()
     try:
@@ -76,7 +76,7 @@ def test_unclaimed_datapaths_are_listed_but_not_programmed(process: Process) -> 
     except TimeoutError:
         assert kinds <= {2, 9}, "only echoes and the switch configuration are allowed"
     sock.close()
-    wait("the stranger's end", lambda: json.loads(process.ask("/v1/status")[1])["unclaimed"] == [])
+    wait("the unclaimed switch to disconnect", lambda: json.loads(process.ask("/v1/status")[1])["unclaimed"] == [])
 
 
 def test_events_are_streamed(process: Process) -> None:
@@ -89,7 +89,7 @@ def test_events_are_streamed(process: Process) -> None:
     assert line["kind"] == "datapath" and line["state"] == "connected" and line["dpid"] == "0003000000000003"
     sock.close()
     connection.close()
-    wait("the reader to be forgotten", process.up)
+    wait("the event reader to be closed", process.up)
 
 
 def test_changed_tokens_and_keys_are_reloaded(process: Process) -> None:
@@ -99,7 +99,7 @@ def test_changed_tokens_and_keys_are_reloaded(process: Process) -> None:
     wait("the new token", lambda: process.ask("/v1/config", "PUT", body, "a-later-token")[0] == 200)
     assert process.ask("/v1/config", "PUT", body, TOKEN)[0] == 401
     (process.folder / "keys" / "site-2-1").write_text("nonsense")
-    wait("the complaint", lambda: [line for line in process.log() if "keeping the last good" in line["message"]])
+    wait("the log line about the invalid key", lambda: [line for line in process.log() if "keeping the last good" in line["message"]])
     (process.folder / "keys" / "site-2-1").write_text(SITE_KEYS[2].hex())
     wait("the new key", lambda: [line for line in process.log() if line["message"] == "keys of 2 sites"])
 

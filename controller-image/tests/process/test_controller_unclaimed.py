@@ -18,7 +18,7 @@ EDGE1, EDGE2, STRANGER = 0x1000000000001, 0x2000000000002, 0xFF
 @pytest.fixture(scope="module")
 def honest(process: Process) -> Iterator[Honest]:
     with Honest(process, EDGE1) as made:
-        wait("the honest switch", lambda: connected(process, "edge1") == [True])
+        wait("the well-behaved switch", lambda: connected(process, "edge1") == [True])
         yield made
 
 
@@ -75,9 +75,9 @@ def test_unclaimed_connections_do_not_block_claimed_switches(process: Process, h
         for _ in range(MAX_UNCLAIMED + 100):
             crowd.append(process.switch())
             crowd[-1].sendall(HELLO[:5])
-        wait("the oldest to be sent away", lambda: process.metric("connections_refused_total") >= 100)
+        wait("the oldest connections to be refused", lambda: process.metric("connections_refused_total") >= 100)
         with Honest(process, EDGE2) as another:
-            wait("the newcomer", lambda: connected(process, "edge2") == [True])
+            wait("the new switch", lambda: connected(process, "edge2") == [True])
             another.serves()
         honest.serves()
     finally:
@@ -88,7 +88,7 @@ def test_unclaimed_connections_do_not_block_claimed_switches(process: Process, h
 def test_unclaimed_switches_after_their_handshake_count_against_the_same_limit(process: Process, honest: Honest) -> None:
     crowd = [handshake(process, 0x1000 + n) for n in range(MAX_UNCLAIMED + 20)]
     try:
-        wait("no more of them than may be", lambda: 0 < process.metric("datapaths_unclaimed") <= MAX_UNCLAIMED)
+        wait("at most the permitted number of unclaimed datapaths", lambda: 0 < process.metric("datapaths_unclaimed") <= MAX_UNCLAIMED)
         honest.serves()
     finally:
         for sock in crowd:
@@ -104,12 +104,12 @@ def test_responsive_switch_keeps_its_datapath_id(process: Process, honest: Hones
 
 def test_silent_switch_loses_its_datapath_id_to_the_next_connection(process: Process) -> None:
     with Honest(process, EDGE2) as old:
-        wait("the old one", lambda: connected(process, "edge2") == [True])
+        wait("the old switch", lambda: connected(process, "edge2") == [True])
         old.silent = True
         assert_closed(handshake(process, EDGE2))
-        wait("the old one to be given up", lambda: old.closed)
+        wait("the old switch to be disconnected", lambda: old.closed)
         with Honest(process, EDGE2) as new:
-            wait("the new one", lambda: connected(process, "edge2") == [True])
+            wait("the second switch", lambda: connected(process, "edge2") == [True])
             new.serves()
     wait("edge2 to be gone", lambda: connected(process, "edge2") == [False])
 

@@ -126,7 +126,7 @@ def test_draining_agents_keep_their_sessions_and_get_no_new_ones(world: World) -
 
 @pytest.mark.parametrize("ends", [40000, 40001])
 def test_rule_8_sessions_with_equal_cookie_numbers_are_not_confused(world: World, ends: int) -> None:
-    """A cookie contains only 16 bits of the number of a session, also after a restart."""
+    """After a restart, the controller knows only 16 bits of a session's number, from the cookie."""
     found = {}
     before = world.engine.setup._counter
     for port, counter in ((40000, before), (40001, before + (1 << 16))):

@@ -53,7 +53,7 @@ def is_prepare(command: PacketOut) -> bool:
     return data[:4] == order.MAGIC and order.decode_header(data).type == OrderType.PREPARE
 
 
-def test_slow_agent_gets_no_repeated_retransmissions(world: World) -> None:
+def test_agent_known_to_be_slow_gets_no_retransmissions(world: World) -> None:
     assert slow(world, 40000) == 6, "to both agents at 0, 50 and 150 ms"
     for sport in range(40001, 40010):
         slow(world, sport)

@@ -1,4 +1,4 @@
-"""Laws of the small pure parts: differences, port masks, hosts, selection, replay, services, sessions."""
+"""Test small pure modules: entry differences, port masks, hosts, pair selection, replay windows, services and sessions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ owned = entries.filter(lambda e: e.cookie != FOREIGN)
 
 
 @given(st.lists(owned), st.lists(entries))
-def test_diff_makes_it_so_and_leaves_foreign_entries(desired: list, installed: list) -> None:
+def test_diff_yields_the_desired_table_and_keeps_foreign_entries(desired: list, installed: list) -> None:
     want, there = flow_entries.index(desired), flow_entries.index(installed)
     changes = flow_entries.diff(want, there, OWNER)
     after = flow_entries.apply(there, changes)
@@ -55,7 +55,7 @@ def test_diff_makes_it_so_and_leaves_foreign_entries(desired: list, installed: l
 
 
 @given(st.lists(owned))
-def test_diff_of_a_table_with_itself_is_nothing(desired: list) -> None:
+def test_diff_of_a_table_with_itself_is_empty(desired: list) -> None:
     table = flow_entries.index(desired)
     assert flow_entries.diff(table, table, OWNER) == flow_entries.Changes((), ())
 
@@ -69,7 +69,7 @@ def test_replaying_changes_from_any_point_gives_the_same_table(desired: list, in
 
 
 @given(st.lists(owned), st.randoms())
-def test_order_is_canonical(desired: list, random) -> None:
+def test_diff_does_not_depend_on_the_order_of_entries(desired: list, random) -> None:
     table = flow_entries.index(desired)
     shuffled = list(table.values())
     random.shuffle(shuffled)
@@ -87,7 +87,7 @@ def test_port_masks_cover_exactly_the_range(one: int, other: int) -> None:
     assert sum(0x10000 - mask for _, mask in found) == last - first + 1
 
 
-def test_impossible_port_ranges_are_errors() -> None:
+def test_invalid_port_ranges_are_errors() -> None:
     for first, last in ((5, 4), (-1, 3), (0, 65536)):
         with pytest.raises(ValueError, match="not a port range"):
             port_masks.masks(first, last)
@@ -119,7 +119,7 @@ def test_selection_is_total_nearest_then_least_loaded_and_deterministic(listed: 
 
 
 @given(st.lists(candidates, unique_by=lambda c: c.candidate, min_size=1), st.data(), st.sampled_from([0.04, 0.3]))
-def test_more_work_never_makes_a_pair_preferred(listed: list, data, more: float) -> None:
+def test_busier_agent_never_makes_a_pair_preferred(listed: list, data, more: float) -> None:
     index = data.draw(st.integers(0, len(listed) - 1))
     before = pair_selection.choose(listed)
     heavier = [c._replace(busy=c.busy + more) if i == index else c for i, c in enumerate(listed)]
@@ -128,7 +128,7 @@ def test_more_work_never_makes_a_pair_preferred(listed: list, data, more: float)
 
 
 def agent(name: bytes, **said: Any) -> Agent:
-    """A ingress agent; `said` is what its beacon says of its load."""
+    """Return an ingress agent; `said` contains the load fields of its beacon."""
     known = Beacon(
         key_id=1, site_id=1, flags=2, agent_id=AgentId(name * 16), boot_id=1, sequence=1, time_ms=0, **{
             "sessions": 0, "session_limit": 4096, "bytes_per_second": 0, "cpu_permille": 0, "capacity_bps": 0} | said,
@@ -139,7 +139,7 @@ def agent(name: bytes, **said: Any) -> Agent:
 
 
 def begin(agents: list[Agent], sessions: int) -> list[int]:
-    """Give sessions to ingress agents by their load; returns how many each got."""
+    """Assign sessions to ingress agents by load, and return the number of sessions per agent."""
     for _ in range(sessions):
         listed = [Loaded(Candidate(1, each.agent_id, AgentId(b"x" * 16)), each.load, each.busy) for each in agents]
         chosen = pair_selection.choose(listed)
@@ -153,17 +153,17 @@ def test_ten_transfers_that_fill_a_core_weigh_more_than_twenty_idle_sessions(ful
 
 
 @given(st.lists(st.integers(0, 99), min_size=2, max_size=2), st.integers(0, 200))
-def test_agents_that_do_nearly_the_same_share_sessions_evenly(cpu: list[int], sessions: int) -> None:
-    """Whatever their measured load does relative to each other from second to second."""
+def test_agents_with_similar_load_share_sessions_evenly(cpu: list[int], sessions: int) -> None:
+    """Small differences between the agents' measured loads, which vary from second to second, do not matter."""
     agents = [agent(name, cpu_permille=400 + used) for name, used in zip((b"a", b"b"), cpu, strict=True)]
     given_to = begin(agents, sessions)
-    assert abs(given_to[0] - given_to[1]) <= 20, "no second's sessions all go to one"
+    assert abs(given_to[0] - given_to[1]) <= 20, "no agent gets all sessions of a second"
     agents = [agent(name, cpu_permille=450) for name in (b"a", b"b")]
     assert abs((given_to := begin(agents, sessions))[0] - given_to[1]) <= 1
 
 
 @given(st.sampled_from(["sessions", "cpu_permille", "bytes_per_second"]), st.integers(0, 2000), st.integers(0, 2000))
-def test_load_grows_with_everything_a_beacon_says(field: str, less: int, more: int) -> None:
+def test_load_grows_with_every_load_field_of_a_beacon(field: str, less: int, more: int) -> None:
     one, other = (agent(b"a", capacity_bps=8_000, **{field: value}) for value in sorted((less, more)))
     assert (one.load, one.busy) <= (other.load, other.busy)
 
@@ -181,14 +181,14 @@ def test_more_load_never_makes_a_pair_preferred(listed: list, data) -> None:
 
 
 @given(st.permutations(range(1, 60)))
-def test_each_sequence_is_taken_once_in_any_order(sequences: list) -> None:
+def test_each_sequence_number_is_accepted_once_in_any_order(sequences: list) -> None:
     window = Replay()
     assert all(window.accept(7, s, 0, 0) for s in sequences)
     assert not any(window.accept(7, s, 0, 0) for s in sequences)
 
 
 @given(st.integers(1, 10**6))
-def test_what_lies_behind_the_window_is_dropped(ahead: int) -> None:
+def test_sequence_numbers_older_than_the_window_are_dropped(ahead: int) -> None:
     window = Replay()
     assert window.accept(7, 1, 0, 0) and window.accept(7, 1 + ahead, 0, 0)
     assert window.accept(7, ahead, 0, 0) == (ahead > 1)
@@ -197,7 +197,7 @@ def test_what_lies_behind_the_window_is_dropped(ahead: int) -> None:
 
 
 @given(st.integers(-60_000, 60_000))
-def test_new_boots_need_a_clock_that_agrees(skew: int) -> None:
+def test_new_boot_id_needs_a_synchronised_clock(skew: int) -> None:
     window = Replay()
     window.accept(7, 5, 0, 0)
     assert window.accept(8, 1, skew, 0) == (abs(skew) <= CLOCK_WINDOW_MS)
@@ -208,7 +208,7 @@ def test_new_boots_need_a_clock_that_agrees(skew: int) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 40), st.integers(1, 3))))
-def test_hosts_are_where_they_were_last_heard_and_tables_agree(heard: list) -> None:
+def test_hosts_have_their_last_location_in_all_tables(heard: list) -> None:
     hosts = Hosts(limit=4)
     last: dict[bytes, Location] = {}
     for number, address, port in heard:
@@ -228,12 +228,12 @@ def test_hosts_are_where_they_were_last_heard_and_tables_agree(heard: list) -> N
     assert len(hosts) == 0 and all(hosts.by_address(a) is None for a in range(41))
 
 
-def test_group_addresses_are_no_hosts() -> None:
+def test_group_and_zero_mac_addresses_are_not_hosts() -> None:
     hosts = Hosts()
     assert not hosts.learn(b"\xff" * 6, 1, Location(1, 1), 0.0) and not hosts.learn(bytes(6), 1, Location(1, 1), 0.0)
 
 
-def test_hosts_behind_one_port_leave_room_for_those_elsewhere() -> None:
+def test_hosts_behind_one_port_cannot_fill_the_table() -> None:
     hosts, crowded, other = Hosts(), Location(1, 1), Location(1, 2)
 
     def host(number: int) -> bytes:
@@ -242,8 +242,8 @@ def test_hosts_behind_one_port_leave_room_for_those_elsewhere() -> None:
     assert all(hosts.learn(host(number), number + 1, crowded, 0.0) for number in range(MAX_AT_PORT))
     assert not hosts.learn(host(MAX_AT_PORT), 0, crowded, 0.0)
     assert hosts.learn(host(MAX_AT_PORT), 0, other, 0.0)
-    assert hosts.learn(host(0), 1, other, 0.0), "it has moved"
-    assert hosts.learn(host(MAX_AT_PORT + 1), 0, crowded, 0.0), "which leaves room"
+    assert hosts.learn(host(0), 1, other, 0.0), "the host has moved"
+    assert hosts.learn(host(MAX_AT_PORT + 1), 0, crowded, 0.0), "the move frees an entry at the crowded port"
     hosts.forget_location(crowded)
     assert hosts.learn(host(MAX_AT_PORT + 2), 0, crowded, 0.0)
 
@@ -278,7 +278,7 @@ def syn(client: str, server: str, port: int) -> packets.Syn:
         ("10.0.0.11", "10.0.0.139", 6000, False),
     ],
 )
-def test_policy_is_by_prefix_and_port(client: str, server: str, port: int, covered: bool) -> None:
+def test_policy_matches_prefixes_and_ports(client: str, server: str, port: int, covered: bool) -> None:
     policies = services.Policies([service()])
     assert (policies.match("west", syn(client, server, port)) is not None) == covered
     assert policies.match("east", syn(client, server, port)) is None
@@ -294,7 +294,7 @@ def test_punt_entries_match_exactly_what_the_policy_covers(client: int, server: 
     assert punted == policy.covers(packets.parse_syn(frame))
 
 
-def test_punts_stay_inside_their_bound() -> None:
+def test_number_of_punt_entries_is_bounded() -> None:
     many = [f"10.{i}.0.0/16" for i in range(60)]
     ports = [PortRange(first=1 + 1000 * i, last=990 + 1000 * i) for i in range(60)]
     policy = services.Policies([service(from_=End(site="west", prefixes=many), to=End(site="east", prefixes=many), ports=ports)]).by_site[
@@ -306,12 +306,12 @@ def test_punts_stay_inside_their_bound() -> None:
 
 
 @given(st.binary(min_size=12, max_size=12), st.integers(0, 100))
-def test_share_is_monotone(key: bytes, percent: int) -> None:
+def test_flows_in_a_percentage_stay_in_every_larger_percentage(key: bytes, percent: int) -> None:
     assert services.in_share(key, 100) and not services.in_share(key, 0)
     assert not services.in_share(key, percent) or all(services.in_share(key, p) for p in range(percent, 101))
 
 
-def test_prefixes() -> None:
+def test_prefixes_are_parsed_and_printed() -> None:
     assert parse_prefix("10.0.0.0/25").holds(parse_address("10.0.0.127")) and str(Prefix(10 << 24, 8)) == "10.0.0.0/8"
     assert Prefix(0, 0).holds(12345)
     with pytest.raises(ValueError, match="host bits"):
@@ -321,7 +321,7 @@ def test_prefixes() -> None:
 # -- sessions
 
 
-def test_every_state_leads_to_an_end_and_ends_lead_nowhere() -> None:
+def test_every_phase_reaches_a_final_phase_without_transitions() -> None:
     reach: dict[Phase, set[Phase]] = {s: {s} for s in Phase}
     for _ in Phase:
         for (state, _), following in TRANSITIONS.items():
@@ -329,17 +329,17 @@ def test_every_state_leads_to_an_end_and_ends_lead_nowhere() -> None:
     assert all(reach[s] & FINAL for s in Phase)
     assert not any(state in FINAL for state, _ in TRANSITIONS)
     assert reach[Phase.OBSERVED] == set(Phase)
-    assert Phase.PLAIN not in reach[Phase.ACTIVE], "what was accelerated is never continued plain"
+    assert Phase.PLAIN not in reach[Phase.ACTIVE], "an accelerated connection never continues as plain TCP"
 
 
-def test_steps_that_are_not_in_the_table_are_errors() -> None:
+def test_transitions_outside_the_table_raise_an_error() -> None:
     session = Session(bytes(12), bytes(16), Location(1, 1), 0.0)
     with pytest.raises(InvalidTransitionError):
         session.advance(Trigger.AGENT_ENDED)
 
 
 @given(st.integers(0, 2**80 - 1), st.integers(0, 2**40))
-def test_uuids_are_uuids_and_count_in_their_last_16_bits(seed: int, counter: int) -> None:
+def test_session_uuids_are_valid_and_count_in_their_last_16_bits(seed: int, counter: int) -> None:
     one, following = session_uuid(seed, counter), session_uuid(seed, counter + 1)
     assert one != following and one[6] >> 4 == 8 and one[8] >> 6 == 2
     assert (int.from_bytes(following[-2:], "big") - int.from_bytes(one[-2:], "big")) % 65536 == 1

@@ -1,4 +1,4 @@
-"""Agents' measurements, kept, aged and bounded; and the path chosen for a session by them."""
+"""Test the agents' path measurements, their ageing and bounds, and the path choice that uses them."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def report(at_ms: int, *paths: PathRow, services: tuple[ServiceRow, ...] = ()) -
     return PathReport(at_ms, paths, services)
 
 
-# -- keeping
+# -- measurements
 
 
 @given(st.lists(st.tuples(st.integers(1, 5_000), st.integers(0, 10**9), st.integers(0, 10**9)), min_size=1, max_size=20))
-def test_rates_are_differences_over_the_senders_own_time(steps: list[tuple[int, int, int]]) -> None:
+def test_rates_use_the_clock_of_the_reporting_agent(steps: list[tuple[int, int, int]]) -> None:
     series, at, counters, samples = Series(), 0, (0, 0), list[tuple[int, int, int]]()
     for gap, up, down in steps:
         at, counters = at + gap, (counters[0] + up, counters[1] + down)
@@ -53,14 +53,14 @@ def test_rates_are_differences_over_the_senders_own_time(steps: list[tuple[int, 
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1)), max_size=30))
-def test_whatever_an_agent_says_no_rate_is_negative(said: list[tuple[int, int, int]]) -> None:
+def test_rates_are_never_negative_for_any_reported_counters(said: list[tuple[int, int, int]]) -> None:
     series = Series()
     for at, up, down in said:
         series.add(at, (up, down), 0.0)
         assert min(*series.rates().mean, *series.rates().latest) >= 0
 
 
-def test_a_path_is_what_both_ends_say_of_it() -> None:
+def test_path_measurement_combines_the_reports_of_both_agents() -> None:
     kept = PathStats()
     for at, now in ((1_000, 10.0), (3_000, 12.0)):
         passed = (at - 1_000) * 1_000
@@ -70,11 +70,11 @@ def test_a_path_is_what_both_ends_say_of_it() -> None:
     assert found is not None and (found.forward, found.back, found.rtt_us) == (1_000_000, 7_000_000, 59_000)
     kept.forget(HIGH)
     found = kept.path(LOW, HIGH, 0)
-    assert found is not None and (found.forward, found.back) == (1_020_000, 7_000_000), "then the other end's word has to do"
+    assert found is not None and (found.forward, found.back) == (1_020_000, 7_000_000), "the sender's count replaces it"
     assert kept.path(LOW, HIGH, 1) is None and kept.path(HIGH, LOW, 0) is not None
 
 
-def test_what_is_not_reported_any_more_is_forgotten() -> None:
+def test_measurements_without_reports_expire() -> None:
     kept = PathStats()
     kept.report(LOW, report(1, row(HIGH), services=(ServiceRow(BULK, 1, 2, 3),)), 10.0)
     kept.expire(10.0 + path_stats.FRESH_S)
@@ -83,7 +83,7 @@ def test_what_is_not_reported_any_more_is_forgotten() -> None:
     assert len(kept) == 0 and kept.path(LOW, HIGH, 0) is None
 
 
-def test_measurements_are_bounded_and_the_known_ones_go_on() -> None:
+def test_measurements_are_bounded_and_known_paths_are_updated() -> None:
     kept = PathStats(limit=3)
     for label in range(8):
         kept.report(LOW, report(1, row(HIGH, label), services=(ServiceRow(bytes([label] * 8), 0, 0, 0),)), 1.0)
@@ -93,7 +93,7 @@ def test_measurements_are_bounded_and_the_known_ones_go_on() -> None:
     assert found is not None and found.rtt_us == 7
 
 
-# -- choosing
+# -- path choice
 
 
 def choice(label: int, rtt_us: int | None = None, load: float = 0.0, capacity: float = 0.0, given: int = 0) -> Choice:
@@ -111,7 +111,7 @@ CHOICES = st.lists(
 
 
 @given(st.sampled_from(sorted(ONE_PATH_MODES)), CHOICES, st.integers(0, 10**6))
-def test_a_session_gets_one_of_the_paths_there_are(mode: str, choices: list[Choice], turn: int) -> None:
+def test_session_gets_one_of_the_existing_paths(mode: str, choices: list[Choice], turn: int) -> None:
     label = pick(mode, choices, turn)
     assert label in {c.label for c in choices}
     assert label == pick(mode, choices, turn)
@@ -119,11 +119,11 @@ def test_a_session_gets_one_of_the_paths_there_are(mode: str, choices: list[Choi
         following = [pick(mode, choices, turn + i) for i in range(len(choices))]
         assert sorted(following) == [c.label for c in choices]
     elif not any(c.measure for c in choices):
-        assert label == choices[0].label, "without any measurement it is the shortest"
+        assert label == choices[0].label, "without measurements, the first (shortest) path is chosen"
 
 
 @given(CHOICES, st.integers(0, 10))
-def test_measured_never_takes_a_path_that_is_measurably_longer(choices: list[Choice], turn: int) -> None:
+def test_measured_mode_never_chooses_a_measurably_longer_path(choices: list[Choice], turn: int) -> None:
     chosen = next(c for c in choices if c.label == pick("Measured", choices, turn))
     timed = [c.measure.rtt_us for c in choices if c.measure is not None and c.measure.rtt_us]
     if timed:
@@ -131,7 +131,7 @@ def test_measured_never_takes_a_path_that_is_measurably_longer(choices: list[Cho
 
 
 @given(CHOICES, st.integers(0, 10))
-def test_least_loaded_takes_none_that_carries_more_than_another(choices: list[Choice], turn: int) -> None:
+def test_least_loaded_mode_never_chooses_a_more_loaded_path(choices: list[Choice], turn: int) -> None:
     known = [c for c in choices if c.measure is not None]
     chosen = next(c for c in choices if c.label == pick("LeastLoaded", choices, turn))
     if known:
@@ -139,17 +139,17 @@ def test_least_loaded_takes_none_that_carries_more_than_another(choices: list[Ch
         assert min(plain, key=lambda c: (c.load, c.label)).label == chosen.label
 
 
-def test_sessions_between_two_reports_do_not_all_go_one_way() -> None:
+def test_sessions_between_two_reports_are_spread_over_paths() -> None:
     turns, pair, taken = PathAssignments(), (LOW, HIGH), list[int]()
     for _ in range(10):
         found = [choice(label, 50_000, given=turns.given(pair, label, 1.0)) for label in (0, 1)]
         taken.append(pick("LeastLoaded", found, 0))
         turns.give(pair, taken[-1], 1.0)
     assert taken == [0, 1] * 5
-    assert turns.given(pair, 0, 2.0) == 0, "a later measurement shows what was given before it"
+    assert turns.given(pair, 0, 2.0) == 0, "a later measurement already includes earlier sessions"
 
 
-def test_turns_are_bounded() -> None:
+def test_path_assignments_are_bounded() -> None:
     turns = PathAssignments(limit=4)
     for i in range(20):
         pair = (LOW, AgentId(bytes([i]) * 16))
@@ -184,13 +184,13 @@ def labels(world: World, number: int) -> list[int]:
     return [s.labels for s in found]
 
 
-def test_sessions_take_paths_in_turn() -> None:
+def test_sessions_use_paths_in_round_robin() -> None:
     world = World(with_paths(mode="RoundRobin", max=2))
     world.converge()
     assert labels(world, 6) == [1, 2] * 3
 
 
-def test_measured_sessions_take_the_shorter_path_and_the_shortest_without_measurements() -> None:
+def test_measured_mode_uses_the_shorter_path_while_measurements_are_fresh() -> None:
     world = World(with_paths(mode="Measured", max=2))
     world.converge()
     assert labels(world, 2) == [1, 1]
@@ -201,10 +201,10 @@ def test_measured_sessions_take_the_shorter_path_and_the_shortest_without_measur
     world.tick(path_stats.FRESH_S + 1)
     world.syn(43_000)
     found = world.engine.state.sessions.by_key(max(s.key for s in world.engine.state.sessions))
-    assert found is not None and found.labels == 1, "what is not reported any more does not count"
+    assert found is not None and found.labels == 1, "expired measurements do not count"
 
 
-def test_the_least_loaded_path_is_taken() -> None:
+def test_least_loaded_path_is_chosen() -> None:
     world = World(with_paths(mode="LeastLoaded", max=2))
     world.converge()
     tell(world, 1_000, (50_000, 50_000), (0, 0))
@@ -215,7 +215,7 @@ def test_the_least_loaded_path_is_taken() -> None:
     assert max(world.engine.state.sessions, key=lambda s: s.key).labels == 1
 
 
-def test_measurements_are_shown_and_go_with_their_agent() -> None:
+def test_measurements_are_shown_and_removed_with_their_agents() -> None:
     world = World(with_paths(mode="Disjoint", max=2))
     world.converge()
     tell(world, 1_000, (59_000, 164_000))
@@ -234,7 +234,7 @@ def test_measurements_are_shown_and_go_with_their_agent() -> None:
     assert snapshot.measurements(world.engine)["paths"] == []
 
 
-def test_a_service_that_chooses_paths_is_set_up_reactively() -> None:
+def test_service_that_selects_paths_is_reactive() -> None:
     made = with_paths(mode="Measured", max=2)
     made["services"][0]["setup"] = "Proactive"
     made["hash"] = document_hash(made)

@@ -1,4 +1,4 @@
-"""Links, paths and trees on every connected graph of up to six nodes."""
+"""Test links, paths and trees on every connected graph of two to six nodes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def build(g: nx.Graph) -> nx.MultiGraph:
     return topology.graph([n + 1 for n in g], links_of(g))
 
 
-def test_the_atlas_is_all_there() -> None:
+def test_atlas_has_all_142_graphs() -> None:
     assert len(ATLAS) == 142
 
 
@@ -54,7 +54,7 @@ def test_paths_are_shortest_loop_free_and_over_live_links(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", range(2, 7))
-def test_disjoint_paths_share_no_link_and_are_as_many_as_there_are(size: int) -> None:
+def test_disjoint_paths_share_no_link_and_reach_the_maximum_number(size: int) -> None:
     for g in (g for g in ATLAS if len(g) == size):
         built = build(g)
         for a, b in itertools.combinations(g, 2):
@@ -70,8 +70,8 @@ def test_disjoint_paths_share_no_link_and_are_as_many_as_there_are(size: int) ->
 
 @settings(deadline=None)
 @given(st.sampled_from([g for g in ATLAS if len(g) <= 5]), st.randoms(use_true_random=False), st.integers(2, 3))
-def test_disjoint_paths_together_cost_the_least(g: nx.Graph, random, count: int) -> None:
-    """Against every choice of as many simple paths that share no link."""
+def test_disjoint_paths_have_the_least_total_cost(g: nx.Graph, random, count: int) -> None:
+    """Compare with all sets of equally many simple paths that share no link."""
     costs = {found: random.randint(1, 20) for found in links_of(g)}
     built = topology.graph([n + 1 for n in g], costs, costs.__getitem__)
     found = paths.disjoint(built, 1, 2, count)
@@ -81,8 +81,8 @@ def test_disjoint_paths_together_cost_the_least(g: nx.Graph, random, count: int)
     assert sum(p.cost for p in found) == least == sum(costs[link] for p in found for link in p.links)
 
 
-def test_the_shortest_path_does_not_hide_two_others() -> None:
-    """1-3-4-2 is the shortest, and what is left without it is not connected."""
+def test_shortest_path_does_not_prevent_two_disjoint_paths() -> None:
+    """Without the links of the shortest path 1-3-4-2, the graph is not connected."""
     g = nx.Graph([(0, 2), (2, 3), (3, 1), (2, 4), (4, 1), (0, 5), (5, 3)])
     found = paths.disjoint(build(g), 1, 2, 2)
     assert [p.dpids for p in found] == [(1, 3, 5, 2), (1, 6, 4, 2)]
@@ -92,11 +92,11 @@ PATHS = [paths.Path(1, 2, (), cost) for cost in range(6)]
 
 
 @given(st.lists(st.sampled_from(PATHS), min_size=1, unique=True).map(sorted), st.lists(st.sampled_from(PATHS)), st.integers(1, 8))
-def test_labels_stay_where_they_are_as_far_as_they_can(found: list, before: list, labels: int) -> None:
+def test_labels_keep_their_paths_if_possible(found: list, before: list, labels: int) -> None:
     found = found[:labels]
     given = agent_pairs.assign(tuple(found), labels, tuple(before))
-    assert len(given) == labels and given[0] == found[0] and set(given) == set(found), "label 0 on the cheapest, and every path used"
-    assert agent_pairs.assign(tuple(found), labels, given) == given, "nothing moves when nothing has changed"
+    assert len(given) == labels and given[0] == found[0] and set(given) == set(found), "label 0 has the cheapest path, all paths are used"
+    assert agent_pairs.assign(tuple(found), labels, given) == given, "unchanged paths keep their labels"
     for label, path in enumerate(before[:labels]):
         if label and path in found[1:] and path not in before[:label]:
             assert given[label] == path
@@ -111,14 +111,14 @@ def agent(number: int, dpid: int) -> Agent:
     return Agent(beacon, Location(dpid, 34001), 0.0)
 
 
-def test_ports_of_tunnels_are_those_that_nodes_are_told() -> None:
+def test_tunnel_ports_match_the_compiler() -> None:
     told = range(network.TUNNEL_OFPORT + 1, network.TUNNEL_OFPORT + network.MAX_NODE_NUMBER + 1)
     assert told == TUNNEL_PORTS
 
 
 @pytest.mark.parametrize(("into", "leave", "tunnels"), [(35001, 35007, True), (33001, 35007, False), (35001, 33002, False), (1, 2, False)])
-def test_only_between_two_tunnels_a_path_hides_where_it_came_from(into: int, leave: int, tunnels: bool) -> None:
-    """Nodes let nothing pass from one tunnel to another otherwise (spec/node-config.md clause 7)."""
+def test_path_entries_clear_in_port_only_between_two_tunnels(into: int, leave: int, tunnels: bool) -> None:
+    """Nodes otherwise drop packets between two tunnels (spec/node-config.md clause 7)."""
     path = paths.Path(1, 3, ((Location(1, 1), Location(2, into)), (Location(2, leave), Location(3, 1))), 20)
     made = agent_pairs.entries(agent_pairs.Pair(bytes([1]) * 16, bytes([2]) * 16, 7, (path,)), agent(1, 1), agent(2, 3), 0x50)
     between = sorted((entry.actions for entry in made[2]), key=str)
@@ -127,7 +127,7 @@ def test_only_between_two_tunnels_a_path_hides_where_it_came_from(into: int, lea
     assert not [entry for dpid in (1, 3) for entry in made[dpid] if ForgetPort() in entry.actions]
 
 
-def test_next_hops_lead_home_from_everywhere() -> None:
+def test_next_hops_lead_to_the_target_on_shortest_paths() -> None:
     for g in ATLAS:
         built = build(g)
         ends = {end: other for found in links_of(g) for end, other in (found, found[::-1])}
@@ -140,7 +140,7 @@ def test_next_hops_lead_home_from_everywhere() -> None:
                 assert here == target + 1 and hops == nx.shortest_path_length(g, start, target)
 
 
-def test_trees_span_without_loops() -> None:
+def test_trees_span_all_switches_without_loops() -> None:
     for g in ATLAS:
         tree = paths.spanning_links(links_of(g), lambda _: ())
         spanned = nx.Graph([(f.a.dpid, f.b.dpid) for f in tree])
@@ -153,7 +153,7 @@ def test_trees_span_without_loops() -> None:
 
 @settings(deadline=None)
 @given(st.sampled_from(ATLAS), st.randoms())
-def test_the_answer_does_not_depend_on_the_order_of_the_input(g: nx.Graph, random) -> None:
+def test_paths_and_trees_do_not_depend_on_the_input_order(g: nx.Graph, random) -> None:
     found = links_of(g)
     nodes = [n + 1 for n in g]
     one = topology.graph(nodes, found)
@@ -165,7 +165,7 @@ def test_the_answer_does_not_depend_on_the_order_of_the_input(g: nx.Graph, rando
     assert paths.spanning_links(found, lambda _: ()) == paths.spanning_links(sorted(found), lambda _: ())
 
 
-def test_costs_and_parallel_links_decide() -> None:
+def test_path_choice_considers_costs_and_parallel_links() -> None:
     cheap, dear = Link(Location(1, 5), Location(2, 5)), Link(Location(1, 1), Location(2, 1))
     built = topology.graph([1, 2], [cheap, dear], lambda f: 1 if f == cheap else 10)
     assert paths.shortest(built, 1, 2).links == {cheap}
@@ -189,9 +189,11 @@ steps = st.lists(
 
 
 @given(steps)
-def test_links_need_recent_probes_both_ways_and_ports_keep_neighbours_that_cannot_be_heard(history: list) -> None:
-    """Compare with a reference that keeps for each port the neighbour heard, whether it can be heard now, and when it last was, or since
-    when."""
+def test_links_need_recent_probes_in_both_directions(history: list) -> None:
+    """Compare with a reference model.
+
+    For each port it keeps the neighbour heard, whether the neighbour can be heard now, and the start of its timeout.
+    """
     seen, now, down = Topology(), 0.0, set[Location]()
     known = dict[Location, tuple[Location, bool, float | None]]()
     for what, one, other, gap, present in history:

@@ -1,4 +1,4 @@
-"""Frames of hosts, agents and switches: parsing, building, and hostile input."""
+"""Test parsing and building of frames of hosts, agents and switches, and hostile input."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from sos_controller.core.wire import lldp, packets
 from sos_controller.core.wire.lldp import Probe
 
 
-def test_the_segment_that_hangs_ryus_packet_library_is_nothing_to_us() -> None:
-    """CVE-2024-28732 family: a segment to port 6653 whose payload claims to be OpenFlow with zero lengths."""
+def test_segment_that_hangs_ryus_packet_library_is_parsed_in_time() -> None:
+    """The segment to port 6653 has a payload that looks like OpenFlow with zero lengths (CVE-2024-28732 family)."""
     payload = struct.pack("!BBHI", 4, 19, 0, 0) + bytes(8)
     frame = syn_frame(1, 2, 40000, 6653, flags=0x18) + payload
     began = time.process_time()
@@ -32,14 +32,14 @@ def test_the_segment_that_hangs_ryus_packet_library_is_nothing_to_us() -> None:
 
 
 @given(st.binary(max_size=120))
-def test_any_frame_is_parsed_or_not(data: bytes) -> None:
+def test_any_frame_is_parsed_without_an_exception(data: bytes) -> None:
     for frame in (data, b"\0" * 12 + b"\x08\x00\x45" + data, b"\0" * 12 + b"\x08\x00\x45" + data[:8] + b"\x06" + data[8:]):
         for parse in (packets.parse_syn, packets.parse_udp, packets.parse_arp):
             parse(frame)
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1), st.integers(0, 65535), st.integers(0, 65535), st.integers(0, 2**32 - 1))
-def test_syns_are_read(client: int, server: int, sport: int, dport: int, isn: int) -> None:
+def test_syns_are_parsed(client: int, server: int, sport: int, dport: int, isn: int) -> None:
     syn = packets.parse_syn(syn_frame(client, server, sport, dport, isn))
     assert (syn.client, syn.server, syn.client_port, syn.server_port, syn.isn) == (client, server, sport, dport, isn.to_bytes(4, "big"))
     assert packets.parse_syn(syn_frame(client, server, sport, dport, isn, flags=0x12)) is None
@@ -50,7 +50,7 @@ def test_syns_are_read(client: int, server: int, sport: int, dport: int, isn: in
 
 
 @given(st.binary(min_size=40, max_size=60).filter(lambda d: len(d) % 4 == 0))
-def test_partial_checksums_are_completed_and_others_left_alone(options: bytes) -> None:
+def test_only_partial_checksums_are_completed(options: bytes) -> None:
     frame = bytearray(syn_frame(0x0A00000B, 0x0A00008B, 40000, 5001, options=options[:40]))
     end = len(frame)
     pseudo = bytes(frame[26:34]) + struct.pack("!HH", 6, end - 34)
@@ -70,7 +70,7 @@ def test_partial_checksums_are_completed_and_others_left_alone(options: bytes) -
 
 
 @given(st.binary(max_size=300))
-def test_datagrams_have_right_headers_and_come_back(payload: bytes) -> None:
+def test_datagrams_have_correct_headers_and_survive_a_round_trip(payload: bytes) -> None:
     frame = packets.UdpTemplate(
         (b"\x02" * 6, b"\x04" * 6), (parse_address("198.18.255.254"), parse_address("10.0.0.126")), (9876, 9877)
     ).render(payload)
@@ -81,7 +81,7 @@ def test_datagrams_have_right_headers_and_come_back(payload: bytes) -> None:
     assert frame[:6] == b"\x04" * 6 and packets.parse_udp(frame[:-1]) is None
 
 
-def test_arp_is_read_and_answered() -> None:
+def test_arp_is_parsed_and_answered() -> None:
     mac = parse_mac(MACS["client"])
     ask = b"\xff" * 6 + mac + b"\x08\x06\x00\x01\x08\x00\x06\x04\x00\x01" + mac + bytes([10, 0, 0, 11]) + bytes(6) + bytes([10, 0, 0, 139])
     asked = packets.parse_arp(ask)
@@ -93,7 +93,7 @@ def test_arp_is_read_and_answered() -> None:
 @given(
     st.integers(0, 2**64 - 1), st.integers(1, 2**32 - 1), st.integers(0, 2**40), st.integers(-3000, 3000), st.binary(min_size=6, max_size=6)
 )
-def test_probes_are_believed_while_fresh_and_ours(dpid: int, port: int, sent: int, age: int, mac: bytes) -> None:
+def test_only_fresh_probes_with_the_right_key_are_accepted(dpid: int, port: int, sent: int, age: int, mac: bytes) -> None:
     said = Probe(9, Location(dpid, port), sent)
     frame = lldp.encode(b"key", said, mac)
     assert lldp.decode(b"key", frame, sent + age) == (said if 0 <= age <= lldp.MAX_AGE_MS else None)
@@ -104,10 +104,10 @@ def test_probes_are_believed_while_fresh_and_ours(dpid: int, port: int, sent: in
 
 
 @given(st.binary(max_size=100))
-def test_any_lldp_is_read_or_not(data: bytes) -> None:
+def test_any_lldp_without_a_valid_tag_is_ignored(data: bytes) -> None:
     assert lldp.decode(b"key", bytes(12) + b"\x88\xcc" + data, 0) is None
 
 
 @given(st.integers(0, 2**32 - 1))
-def test_addresses_are_mapped_and_back(address: int) -> None:
+def test_mapped_addresses_survive_a_round_trip(address: int) -> None:
     assert unmap_address(map_address(address)) == address and unmap_address(b"\x20" * 16) is None

@@ -1,4 +1,4 @@
-"""Keys, beacons and orders against the golden vectors of spec/, and arbitrary bytes in their place."""
+"""Test keys, beacons and orders with the golden vectors of spec/ and with arbitrary bytes."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def vectors(kind: str) -> list:
 
 
 @pytest.mark.parametrize("vector", vectors("keys"))
-def test_key_vectors(vector: dict) -> None:
+def test_keys_match_the_vectors(vector: dict) -> None:
     fields = vector["fields"]
     if "info" in fields:
         assert keys.expand(bytes.fromhex(fields["key"]), bytes.fromhex(fields["info"])).hex() == vector["hex"]
 
 
 @pytest.mark.parametrize("vector", vectors("beacon"))
-def test_beacon_vectors(vector: dict) -> None:
+def test_beacons_match_the_vectors(vector: dict) -> None:
     fields = dict(vector["fields"])
     fields["agent_id"] = bytes.fromhex(fields["agent_id"])
     fields["address"], fields["mac"] = parse_address(fields["address"]), parse_mac(fields["mac"])
@@ -45,7 +45,7 @@ def test_beacon_vectors(vector: dict) -> None:
 
 
 @pytest.mark.parametrize("vector", vectors("order"))
-def test_order_vectors(vector: dict) -> None:
+def test_orders_match_the_vectors(vector: dict) -> None:
     fields, data, key = vector["fields"], bytes.fromhex(vector["hex"]), bytes.fromhex(vector["key"])
     head = dict(fields["header"], type=fields["type"])
     head["agent_id"] = AgentId(bytes.fromhex(head["agent_id"]))
@@ -118,7 +118,7 @@ CHECKS = {
 
 
 def reported(flow: order.ReportedFlow) -> dict:
-    """A session of a FlowReport as the vectors write it."""
+    """Return a session of a FlowReport in the format of the vectors."""
     client, server = (format_address(int.from_bytes(flow.key[at : at + 4], "big")) for at in (0, 4))
     ports = (int.from_bytes(flow.key[8:10], "big"), int.from_bytes(flow.key[10:], "big"))
     return {
@@ -128,7 +128,7 @@ def reported(flow: order.ReportedFlow) -> dict:
 
 
 @given(st.binary(max_size=600), st.integers(0, 600))
-def test_any_bytes_are_a_beacon_or_an_error(data: bytes, at: int) -> None:
+def test_any_bytes_parse_as_a_beacon_or_raise_an_error(data: bytes, at: int) -> None:
     good = bytes.fromhex(json.loads((VECTORS / "beacon" / "v1.json").read_text())[0]["hex"])
     for candidate in (data, good[:at], good[:at] + data[:1] + good[at + 1 :]):
         try:
@@ -138,7 +138,7 @@ def test_any_bytes_are_a_beacon_or_an_error(data: bytes, at: int) -> None:
 
 
 @given(st.binary(max_size=1500))
-def test_any_bytes_are_an_order_or_an_error(data: bytes) -> None:
+def test_any_bytes_parse_as_an_order_or_raise_an_error(data: bytes) -> None:
     for decode in (
         order.decode_header,
         order.decode_report,
