@@ -38,7 +38,7 @@ class Switch:
         self.protected = {port["ofport"] for port in self.config["tunnels"] if port["base"]}  # node-config.md clause 7
 
     def forward(self, in_port: int, kinds: set[str]) -> tuple[list[int], bool]:
-        """Return the ports by which a broadcast leaves, and whether the controllers receive a copy."""
+        """Return the output ports of a broadcast, and whether the controllers receive a copy."""
         table, seen = 0, False
         while True:
             flow = max(
@@ -84,7 +84,7 @@ def walk(switches: Mapping[str, Switch], wires: Mapping[Port, Port], origin: str
 
 
 def tunnel_wires(configs: Mapping[str, Any]) -> dict[Port, Port]:
-    """Return both ends of every tunnel, matched like in the kernel by network identifier and address."""
+    """Return both ends of every tunnel. As in the kernel, network identifier and address identify an end."""
     ends = {(port["vni"], node): port["ofport"] for node, config in configs.items() for port in config["tunnels"]}
     pairs: dict[Port, Port] = {}
     for (vni, node), ofport in ends.items():
@@ -181,7 +181,7 @@ def trees(draw: st.DrawFn) -> list[int]:
 
 @given(trees(), st.booleans())
 def test_any_tree_of_declared_links_is_accepted_and_reaches_every_host_once(parents: list[int], closed: bool) -> None:
-    """Several transit sites with several base uplinks need SosLinks. A link that closes a ring causes a problem of the youngest site."""
+    """Several transit sites with several base uplinks need SosLinks. A link that closes a ring causes a problem at the youngest site."""
     degree: Counter[int] = Counter()
     links = []
     edges = [(parent, child + 1) for child, parent in enumerate(parents)]

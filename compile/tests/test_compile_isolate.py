@@ -94,7 +94,7 @@ def test_only_the_object_that_raises_an_exception_is_rejected(
 
 
 def test_node_that_raises_an_exception_keeps_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Meanwhile the node does not belong to its site, but its number stays reserved."""
+    """The node is not part of its site until the error is gone, but its number stays reserved."""
     original = node_config._tunnels
 
     def tunnels(network: Any, placed: Any, node: Any, settings: Any) -> Any:
@@ -121,7 +121,7 @@ def test_each_long_name_is_one_problem() -> None:
 
 
 def test_services_that_cannot_be_written_need_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any user may create thousands of them."""
+    """Any user may create thousands of such services."""
     monkeypatch.setattr(
         controller_config, "_service", raises_for(lambda v: v.service.origin.name.startswith("bad"), controller_config._service)
     )

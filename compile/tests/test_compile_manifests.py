@@ -153,7 +153,7 @@ def test_container_arguments_match_the_programs_options(figure8: dict[tuple[str,
     assert set(node) == {"--config", "--node", "--state", "--ovs-rundir", "--status-file", "--listen", "--anchor", "--log-format"}
 
 
-def test_agents_attached_by_multus() -> None:
+def test_multus_agents_get_a_network_without_ipam() -> None:
     given = world(site("a", "10.0.0.0/16"), obj("SosAgent", "pods", {"attach": "Multus"}), nodes=nodes(a=2))
     found, compiled = by_name(given), compile_world(given)
     network = json.loads(found["NetworkAttachmentDefinition", "sos.agent-pods-a"]["spec"]["config"])

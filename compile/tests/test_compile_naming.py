@@ -35,6 +35,6 @@ def test_short_names_are_readable() -> None:
 
 
 def test_names_do_not_change_between_versions() -> None:
-    """A renamed child would be created and the old child deleted, which is an outage for Open vSwitch."""
+    """Renaming a child object would delete the old object and create a new one, which is an outage for Open vSwitch."""
     assert naming.agent("sos", "a-b", "c") == "sos-agent-a-b-c-95509ad9"
     assert naming.node("sos", "x" * 63) == "sos-node-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx-55fcc80b"

@@ -1,4 +1,4 @@
-"""Compare the flow entries that reject connections of services with requirements to a model of single connections."""
+"""Compare the flow entries that enforce `spec.require` with a model of single connections."""
 
 from __future__ import annotations
 

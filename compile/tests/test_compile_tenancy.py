@@ -72,9 +72,7 @@ def owners(found: Compiled, namespace: str) -> dict[Connection, str]:
 
 
 @given(those("a"), st.lists(those("b"), min_size=1, max_size=4))
-def test_namespace_cannot_take_connections_of_another_namespace(
-    mine: list[dict[str, Any]], theirs: list[list[dict[str, Any]]]
-) -> None:
+def test_namespace_cannot_take_connections_of_another_namespace(mine: list[dict[str, Any]], theirs: list[list[dict[str, Any]]]) -> None:
     """Namespace B changes its services repeatedly and arbitrarily. Namespace A keeps each of its connections with the same service."""
     found = compiled(*mine)
     for step in theirs:

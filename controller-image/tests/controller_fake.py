@@ -194,7 +194,7 @@ class FakeNetwork:
                 del self.tables[command.dpid][key]
 
     def apply_group(self, command: ApplyGroup) -> None:
-        """Create or remove a group. A switch would remove the entries of a group with the group (6.4.4)."""
+        """Create or remove a group. A switch would also remove the entries that point to the group (6.4.4), so none may exist."""
         if command.mac is not None:
             self.failovers[command.dpid, command.group_id] = command
             return
@@ -224,9 +224,9 @@ class FakeNetwork:
         return [f for f in found if f is not None]
 
     def walk(self, where: Location, frame: bytes) -> list[tuple[Location, bytes]]:
-        """Return all ports by which a frame leaves that enters at `where`.
+        """Return the output ports of a frame that enters at `where`, each with the frame as sent.
 
-        These are edge ports, PORT_CONTROLLER, or PORT_NORMAL (the switch itself forwards the frame).
+        An output port is an edge port, PORT_CONTROLLER, or PORT_NORMAL (the switch itself forwards the frame).
         """
         out: list[tuple[Location, bytes]] = []
         todo = [(where, frame)]
@@ -282,7 +282,7 @@ class FakeNetwork:
         return found
 
     def _take_turn(self, at: Location, frame: bytes, group_id: int) -> FlowEntry | None:
-        """Return the entry by which a first packet leaves. Advance the round robin and learn the connection's entries."""
+        """Return the entry that forwards a connection's first packet. Advance the round robin and learn the connection's entries."""
 
         def look(table: int, reg0: int) -> FlowEntry | None:
             return self._lookup(at, table, frame, reg0, group_id)

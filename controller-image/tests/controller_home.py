@@ -73,7 +73,7 @@ class Home(World):
         self.tick(4)
 
     def ask(self, port: int, sender: int, mac: MacAddress, target: int) -> bytes | None:
-        """Request an address by ARP; return the MAC address in the answer, if any. Only the switch or the controller may answer."""
+        """Request an address by ARP. Return the MAC address in the answer of the switch or controller, if any. Two answers are an error."""
         self.answers.clear()
         request = packets.build_arp_request(mac, sender, target)
         self.do(PacketIn(EDGE, PortNo(port), 0, request))
@@ -87,7 +87,7 @@ class Home(World):
         return Counter(cookie_kind(e.cookie) for e in self.network.entries(EDGE))
 
     def open(self, sport: int, dport: int = 80, isn: int = 1) -> list[tuple[Location, bytes]]:
-        """Send a SYN from the host, through the controller if it is punted; return the ports by which it leaves."""
+        """Send a SYN from the host and return its output ports. The controller forwards a punted SYN."""
         out = self.network.walk(Location(EDGE, PortNo(CLIENT_PORT)), segment(sport, dport, isn=isn))
         if [where.port_no for where, _ in out] != [PORT_CONTROLLER]:
             return out
@@ -118,7 +118,7 @@ def segment(sport: int, dport: int = 80, flags: int = 2, isn: int = 1) -> bytes:
 
 
 def answer(frame: bytes, flags: int = 0x12) -> bytes:
-    """Return the server's answer to a frame, as the frame's router forwards it."""
+    """Return the server's answer to a frame, as forwarded by the router that has received the frame."""
     sport, dport = struct.unpack_from("!HH", frame, 34)
     back = syn_frame(SERVER, int.from_bytes(frame[26:30], "big"), dport, sport, 1, flags)
     return frame[6:12] + frame[:6] + back[12:]

@@ -117,7 +117,7 @@ class Lab:
             for name in SWITCHES:
                 self._base(name)
 
-    # -- pieces
+    # -- namespaces, processes and switches
 
     def _namespace(self, name: str) -> str:
         full = f"{self.tag}-{name}"
@@ -249,7 +249,7 @@ class Lab:
         return int(self.ovs("ovs-vsctl", "--timeout=30", "get", "interface", name, "ofport").strip())
 
     def _base(self, switch: str) -> None:
-        """Install the base table of spec/node-config.md 2. Only wires over core1 carry plain traffic, not wires over core2."""
+        """Install the base table of spec/node-config.md 2. Wires over core1 carry plain traffic, wires over core2 do not."""
         wires = {f"{a}-{b}": "core2" not in (a, b) for pair in WIRES for a, b in (pair, pair[::-1]) if a == switch}
         up = "CONTROLLER:65535"
         flows = [f"table=0,priority=65000,{UNTAGGED},dl_type=0x88cc,actions={up}"]

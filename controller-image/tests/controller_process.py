@@ -92,7 +92,7 @@ def read(sock: socket.socket, count: int) -> bytes:
     data = b""
     while len(data) < count:
         chunk = sock.recv(count - len(data))
-        assert chunk, "closed"
+        assert chunk, "connection closed"
         data += chunk
     return data
 

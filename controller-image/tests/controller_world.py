@@ -237,7 +237,7 @@ class World:
                         self.queue.append(PacketIn(DatapathId(answer[0]), PortNo(answer[1]), 0, answer[2]))
 
     def _order_in(self, command: PacketOut) -> tuple[FakeAgent, Header, bytes] | None:
-        """Return the order that a packet-out delivers to an agent's port, or None without an order that the agent would accept.
+        """Return the order that a packet-out delivers to an agent's port, or None if the agent would not accept the packet as an order.
 
         Hosts may send packets that look like orders, and the controller forwards frames of hosts.
         """
@@ -271,7 +271,7 @@ class World:
         return (*agent.where, frame)
 
     def _ahead(self, agent: FakeAgent, prepare: order.Prepare, sequence: int) -> tuple[int, int, bytes] | None:
-        """Return the answer of an agent that first connects to the server."""
+        """Return the answer of an agent that connects to the server before it answers."""
         agent.asked.append(prepare)
         if agent.server == "silent":
             return None
@@ -281,7 +281,7 @@ class World:
         return (*agent.where, agent.order(OrderType.READY, order.encode_accepted(prepare.uuid), self.wall(self.now), sequence))
 
     def ended(self, uuid: bytes, names: Iterable[str] = ("agent1", "agent2"), reason: int = 0) -> list[tuple[int, int, bytes]]:
-        """Return the agents' Ended orders for a session."""
+        """Return the Ended orders of the named agents for a session."""
         body = order.encode_ended(order.Ended(uuid, reason, 1, 2, 3))
         told = []
         for name in names:
@@ -343,7 +343,7 @@ class World:
         return self.do(PacketIn(self.west, PortNo(CLIENT_PORT), self.punt_cookie, frame))
 
     def do_packet(self, where: Location, frame: bytes) -> None:
-        """Deliver a packet-in from a port. No entry of the controller sent it."""
+        """Deliver a packet-in that does not come from an entry of the controller."""
         self.do(PacketIn(where.dpid, where.port_no, 0, frame))
 
     def end(self, uuid: bytes, names: Iterable[str] = ("agent1", "agent2"), reason: int = 0) -> None:

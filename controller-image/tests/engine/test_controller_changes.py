@@ -112,9 +112,7 @@ def test_sessions_continue_while_a_connected_switch_is_silent(world: World) -> N
 
 @pytest.mark.parametrize("reason", ["peer-lost", "expired"])
 @pytest.mark.parametrize("told_at", [2, 8])
-def test_session_lost_at_one_agent_ends_while_the_other_is_silent(
-    world: World, told_at: int, reason: str
-) -> None:
+def test_session_lost_at_one_agent_ends_while_the_other_is_silent(world: World, told_at: int, reason: str) -> None:
     world.syn(40000)
     (session,) = world.engine.state.sessions
     world.unheard.add(E1)
@@ -204,12 +202,12 @@ def test_datapath_removed_from_the_configuration_loses_our_entries(world: World)
 
 
 def test_removed_datapath_that_rejects_messages_loses_our_entries(world: World) -> None:
-    """The controller rereads the entries of such a datapath every few seconds. Most of the time the datapath is not synchronised."""
+    """After a rejection, the controller rereads the entries every few seconds. Most of the time the datapath is not synchronised."""
     world.syn(40000)
     world.disconnect("edge2")
     world.mute.add(E2)
     world.connect(["edge2"])
-    for token in range(1, 1_000):  # all unanswered requests
+    for token in range(1, 1_000):  # all tokens of unanswered requests
         world.do(Rejected(E2, token))
     assert not world.engine.state.programmer.is_synced(E2)
     made = document(2)

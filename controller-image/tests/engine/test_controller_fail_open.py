@@ -63,13 +63,13 @@ def test_rule_4_leaving_controller_sends_retransmitted_syns_to_their_agents(worl
 
 
 def released(world: World) -> list[int]:
-    """Return the client ports of the SYNs that were forwarded as without a service."""
+    """Return the client ports of the SYNs that were forwarded like traffic outside all services."""
     plain = [out for out in world.delivered if out.data[12:14] == b"\x08\x00" and out.data[23] == 6]
     return [int.from_bytes(out.data[34:36], "big") for out in plain]
 
 
 def test_rule_6_guards_take_precedence_over_services_of_all_ports(world: World) -> None:
-    """Packets from agents and switches, or to or from agents' addresses, are never punted. Connections of hosts are."""
+    """Packets from agents and switches, or to or from agents' addresses, are never punted. SYNs of hosts are punted."""
     world.do(ConfigChanged(changed(2, ports=(1, 65535))))
     world.tick(1)
     between = [location for pair in WIRES.items() for location in pair if location.dpid == E1]
@@ -93,7 +93,7 @@ def test_rule_6_no_host_is_learned_behind_an_agent(world: World) -> None:
 
 
 def test_rule_8_entries_of_sessions_have_no_timeout(world: World) -> None:
-    """They are removed when the agents report the end of a session, even if a connection was idle for long."""
+    """The agents' report of a session's end removes its entries. A long idle time does not."""
     world.syn(40000)
     redirects = [entry for dpid in (E1, E2) for entry in world.network.entries(dpid) if cookie_kind(entry.cookie) == Kind.REDIRECT]
     assert len(redirects) == 2
@@ -119,5 +119,5 @@ def test_rule_9_sessions_survive_changes_of_services(world: World) -> None:
 
 
 def places(world: World, where: Location, frame: bytes) -> set[Location]:
-    """Return the ports by which a frame leaves."""
+    """Return the output ports of a frame."""
     return {location for location, _ in world.network.walk(where, frame)}

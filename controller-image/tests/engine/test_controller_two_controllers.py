@@ -1,4 +1,4 @@
-"""Test two controllers over the same switches and agents: each preserves entries of the other, even when it stops."""
+"""Test two controllers over the same switches and agents: each controller changes only its own entries, also when it stops."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def owned(network: FakeNetwork, number: int) -> dict[DatapathId, list[FlowEntry]
 
 
 def stream(world: World) -> list[tuple[Location, bytes]]:
-    """Return the port by which a segment leaves that belongs to the first stream from agent1 to agent2."""
+    """Return the output port and frame of a segment of the first stream from agent1 to agent2."""
     ingress, egress = (parse_address(HOSTS[name][1]) for name in ("agent1", "agent2"))
     frame = syn_frame(ingress, egress, 40000, STREAM_PORT, flags=0x10, mac="agent1")
     return world.network.walk(Location(world.west, PortNo(INGRESS_PORT)), parse_mac(MACS["agent2"]) + frame[6:])

@@ -180,7 +180,7 @@ def test_bad_key_files_are_named(tmp_path: Path, name: str, text: str) -> None:
         read_keys(tmp_path)
 
 
-def test_tokens(tmp_path: Path) -> None:
+def test_tokens_are_read_from_two_files(tmp_path: Path) -> None:
     (tmp_path / "token").write_text(" secret \n")
     assert read_tokens(tmp_path / "token") == (b"secret",)
     (tmp_path / "token-also").write_text("new\n")
@@ -224,7 +224,7 @@ def test_check_reports_ok_or_names_file_and_field(tmp_path: Path) -> None:
     assert done.returncode == 1 and lines[1].startswith(f"{bad}: services[0].ports[0].first: ") and "cannot be read" in lines[2]
 
 
-def test_check_takes_custom_resources() -> None:
+def test_check_accepts_custom_resources() -> None:
     example = ROOT / "examples" / "01-two-sites"
     lines, well = check([example])
     assert well and any(line.endswith("sites, 1 services)") for line in lines), lines

@@ -187,8 +187,7 @@ def test_plain_traffic_avoids_links_for_labelled_paths() -> None:
 
 @pytest.mark.parametrize("sender", [Address(0), SERVER], ids=["probe", "announcement"])
 def test_arp_probes_and_announcements_are_ignored(sender: Address) -> None:
-    """A host that has moved announces its address: the controller's record is outdated, and an answer by it would signal a conflict (RFC
-    5227, 2.1.1)."""
+    """A moved host announces its address. An answer from the controller's outdated record would signal a conflict (RFC 5227, 2.1.1)."""
     for forwarding in ("Node", "Controller"):
         world = World(document(forwarding=forwarding))
         world.converge()

@@ -101,7 +101,7 @@ def test_first_packet_resolves_its_host_and_later_packets_bypass_the_controller(
     assert world.send(SERVER) == []
     world.tick(0.3)
     ((port, frame),) = world.sent()
-    assert port == PORT_NORMAL and frame[:6] == GATEWAY_MAC, "the actions of the packet-out rewrite it"
+    assert port == PORT_NORMAL and frame[:6] == GATEWAY_MAC, "the packet-out's actions rewrite the frame"
     for flags in (2, 0x10):
         ((port, frame),) = world.send(SERVER, flags=flags)
         assert (port, frame[:12], frame[22]) == (PORT_NORMAL, SERVER_MAC + CLIENT_MAC, 63)

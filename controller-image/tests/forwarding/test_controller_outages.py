@@ -26,7 +26,7 @@ def external() -> World:
 
 
 def flooded(world: World) -> list[Location]:
-    """Return the ports by which a broadcast of the client leaves."""
+    """Return the output ports of a client's broadcast."""
     broadcast = b"\xff" * 6 + parse_mac(MACS["client"]) + b"\x08\x06" + bytes(28)
     return sorted(where for where, _ in world.network.walk(AT_CLIENT, broadcast) if where.port_no != PORT_CONTROLLER)
 

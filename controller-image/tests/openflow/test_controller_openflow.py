@@ -283,9 +283,7 @@ def test_arp_answer_equals_that_of_ryu_and_survives_a_round_trip(mac: MacAddress
 
 
 @pytest.mark.parametrize(("ports", "fields"), [("source", ["tcp_src"]), ("target", ["tcp_dst"]), ("both", ["tcp_src", "tcp_dst"])])
-def test_tell_apart_equals_ryus_encoding_and_survives_a_round_trip(
-    ports: Literal["source", "target", "both"], fields: list[str]
-) -> None:
+def test_tell_apart_equals_ryus_encoding_and_survives_a_round_trip(ports: Literal["source", "target", "both"], fields: list[str]) -> None:
     parser = ofproto_v1_3_parser
     moves = [("ipv4_src_nxm", 32), ("ipv4_dst_nxm", 32), *((f"{field}_nxm", 16) for field in fields)]
     theirs = [parser.NXActionRegMove(src_field=source, dst_field="reg1", n_bits=bits) for source, bits in moves]

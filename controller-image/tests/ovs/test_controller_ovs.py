@@ -133,7 +133,7 @@ def test_megaflows_of_a_service_match_one_client_port_and_one_server(net: Lab) -
 
 
 def test_open_vswitch_reports_entries_as_they_were_added(net: Lab) -> None:
-    """The controller keeps an entry of an earlier run as it reads the entry. A field reported under another name would be lost."""
+    """The controller keeps entries of an earlier run as read from the switch. A field reported under another name would be lost."""
     cookie, mac, address = 0x7E57, parse_mac(MACS["client"]), parse_address("10.0.0.11")
     arp = Match(eth_type=ETH_ARP, arp_op=ARP_REQUEST, arp_sender=(address, 0xFFFFFFFF), arp_target=(address & 0xFFFFFF00, 0xFFFFFF00))
     tcp = Match(

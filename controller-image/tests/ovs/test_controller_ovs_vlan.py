@@ -16,7 +16,7 @@ from sos_controller.core.wire.packets import UdpTemplate, build_arp_request
 SLOW = 30.0
 """Bound of every wait in seconds. The tests do not check durations."""
 OURS = "cookie 0x534f0101"
-"""Mark of a controller's entry in the output of a trace."""
+"""Text that marks an entry of the controller in the output of a trace."""
 GENERATION = itertools.count(2)
 CLIENT, SERVER, AGENT, BEACON = (parse_address(address) for address in (*(HOSTS[n][1] for n in ("client", "server", "agent1")), DISCOVERY))
 SYN = syn_frame(CLIENT, SERVER, 40_000, 5001)

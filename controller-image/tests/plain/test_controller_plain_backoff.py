@@ -1,4 +1,4 @@
-"""Test backoff: clients and servers that agents cannot serve stay plain for growing times.
+"""Test backoff: clients and servers that agents cannot serve stay plain for increasing times.
 
 Forged SYNs make no other host plain for long.
 """

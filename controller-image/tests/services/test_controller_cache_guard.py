@@ -1,4 +1,4 @@
-"""Test exact entries (docs/adr/0020): their priorities, their neutral effect on forwarding, and the delay of sessions for caches."""
+"""Test exact entries (docs/adr/0020): their priorities, unchanged forwarding, and the delay of sessions that caches require."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def exact(world: World, dpid: DatapathId) -> list[FlowEntry]:
 
 
 def waited(world: World, sport: int = SPORT, isn: int = 1) -> float:
-    """Return the delay in seconds of a new connection's SYN for the switches' caches."""
+    """Return the delay in seconds of a new connection's SYN that the switches' caches require."""
     world.delivered.clear()
     world.syn(sport, isn)
     (sent,) = to_agent(world, AT_INGRESS)

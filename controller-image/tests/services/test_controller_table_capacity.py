@@ -1,4 +1,4 @@
-"""Test that services which do not fit a switch are reported before their entries are sent."""
+"""Test that a service that exceeds a switch's table is reported before its entries are sent."""
 
 from __future__ import annotations
 

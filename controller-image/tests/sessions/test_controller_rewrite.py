@@ -46,7 +46,7 @@ def addresses(frame: bytes) -> tuple[int, int, int, int]:
 
 
 def sent(world: World, at: Location, source: int, target: int, ports: tuple[int, int], mac: str) -> tuple[Location, bytes]:
-    """Return the port and the frame by which a segment without SYN leaves."""
+    """Return the output port and frame of a segment without SYN."""
     (found,) = world.network.walk(at, syn_frame(source, target, *ports, flags=0x10, mac=mac))
     return found
 

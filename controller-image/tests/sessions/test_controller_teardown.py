@@ -165,7 +165,7 @@ def test_rule_8_another_controller_adopts_only_reported_sessions(world: World, e
     paths = {d: [e for e in world.network.entries(d) if cookie_kind(e.cookie) == Kind.PATH] for d in (E1, C1, C2, E2)}
     reborn.connect()
     for dpid, entries in paths.items():
-        assert set(entries) <= set(reborn.network.entries(dpid)), "paths of streams remain before the new controller has heard the agents"
+        assert set(entries) <= set(reborn.network.entries(dpid)), "paths of streams remain until the new controller has heard the agents"
     assert sum(cookie_kind(e.cookie) == Kind.REDIRECT for e in reborn.network.entries(E1)) == 2
     assert len(reborn.engine.state.sessions) == 2
     reborn.tick(4)

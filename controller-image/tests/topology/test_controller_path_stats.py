@@ -1,4 +1,4 @@
-"""Test the agents' path measurements, their ageing and bounds, and the path choice that uses them."""
+"""Test the agents' path measurements, their expiry and bounds, and the path choice that uses them."""
 
 from __future__ import annotations
 
