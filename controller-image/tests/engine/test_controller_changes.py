@@ -123,7 +123,7 @@ def test_session_lost_at_one_agent_ends_while_the_other_is_silent(world: World, 
     assert 3 not in kinds(world, E2)
 
 
-def test_silent_agent_on_a_responsive_switch_is_lost_immediately(world: World) -> None:
+def test_silent_agent_on_a_responsive_switch_is_lost_at_beacon_expiry(world: World) -> None:
     world.syn(40000)
     (session,) = world.engine.state.sessions
     del world.agents["agent2"]
