@@ -12,12 +12,12 @@ from sos_operator.core.model.errors import OperatorError
 from sos_operator.process import logs
 from sos_operator.process.settings import SettingsError, load_settings
 
-# A listing makes tens of thousands of dictionaries without cycles: a collection at every 700th takes longer than parsing.
+# A listing creates tens of thousands of acyclic dictionaries: collecting garbage after every 700 of them takes longer than parsing.
 GC_THRESHOLD = (50_000, 20, 20)
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Build the command-line parser."""
     parser = argparse.ArgumentParser(
         prog="sos_operator", description="Makes a cluster match its SOS objects. Settings come from SOS_* variables."
     )
@@ -25,14 +25,14 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command")
     commands.add_parser("run", help="run the operator (the default)")
     uninstall = commands.add_parser(
-        "uninstall", help="remove everything the operator made, from nodes and cluster; users' objects and CRDs stay"
+        "uninstall", help="remove everything that the operator created, from nodes and cluster; users' objects and CRDs stay"
     )
     uninstall.add_argument(
         "--purge",
         action="store_true",
-        help="users' objects and the CRDs, too; takes an administrator's KUBECONFIG, as the operator has no right to it",
+        help="also remove users' objects and the CRDs; needs an administrator's KUBECONFIG, because the operator lacks the right",
     )
-    uninstall.add_argument("--timeout", type=float, default=240.0, metavar="SECONDS", help="how long it may take in all (default 240)")
+    uninstall.add_argument("--timeout", type=float, default=240.0, metavar="SECONDS", help="time limit of the whole removal (default 240)")
     return parser
 
 

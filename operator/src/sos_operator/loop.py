@@ -37,12 +37,12 @@ log = logging.getLogger(__name__)
 
 KINDS_TIMEOUT_S = 60.0  # an API server serves a new CRD within a second or two
 STOP_S = 10.0  # time limit of the last pass, which takes a second or two
-LATE_ANSWER = Changed("late answer")  # of no kind: no object has to be read again
+LATE_ANSWER = Changed("late answer")  # names no kind, so no object is read again
 
 
 @asynccontextmanager
 async def assembled(settings: Settings, metrics: Metrics) -> AsyncIterator[Parts]:
-    """Everything a reconciler works with, connected."""
+    """Connect to the cluster, and build the parts of a reconciler."""
     async with connect(settings.kubeconfig) as cluster, open_session() as session:
         parts = Parts(
             cluster=cluster,
@@ -72,7 +72,7 @@ def _defaults(settings: Settings) -> tuple[Object, ...] | None:
 
 
 async def run(settings: Settings) -> None:
-    """Run the operator until SIGTERM or SIGINT. Raises OperatorError if the cluster does not know our kinds."""
+    """Run the operator until SIGTERM or SIGINT. Raises OperatorError if the cluster does not serve the SOS kinds."""
     metrics, health, stop = Metrics(), Health(), asyncio.Event()
     async with serve(health, metrics, settings.http_host, settings.http_port) as port:
         log.info("operator started", extra={"namespace": settings.namespace, "http_port": port})
@@ -86,7 +86,7 @@ async def run(settings: Settings) -> None:
 
 @asynccontextmanager
 async def _turn(settings: Settings, health: Health, stop: asyncio.Event) -> AsyncIterator[bool]:
-    """Make this process the active operator inside the block; False if it was stopped before that."""
+    """Make this process the active operator inside the block; yield False if the process was stopped before."""
     if not settings.lease:
         yield True
         return
@@ -125,7 +125,7 @@ async def _work(settings: Settings, metrics: Metrics, health: Health, stop: asyn
 
 
 async def _until_stopped(task: asyncio.Task[None], stop: asyncio.Event) -> None:
-    """Wait for the task; after the stop signal, only until a pass can end."""
+    """Wait for the task; after the stop signal, wait at most STOP_S, so that a running pass can end."""
     stopped = asyncio.create_task(stop.wait())
     await asyncio.wait([task, stopped], return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()
@@ -136,7 +136,7 @@ async def _until_stopped(task: asyncio.Task[None], stop: asyncio.Event) -> None:
 
 
 async def _await_kinds(cluster: Cluster, stop: asyncio.Event) -> frozenset[Kind]:
-    """Wait for the kinds of the CRDs; optional kinds that the cluster does not serve."""
+    """Wait until the cluster serves the kinds of the CRDs; return the optional kinds that it does not serve."""
     deadline = time.monotonic() + KINDS_TIMEOUT_S
     while not stop.is_set():
         try:
@@ -173,7 +173,7 @@ async def _loop(reconciler: Reconciler, queue: WorkQueue, health: Health, metric
 
 
 async def _pass(reconciler: Reconciler, woken: frozenset[Changed], bugs: Bugs | None = None) -> Outcome:
-    """One pass. Unexpected errors are retried like expected ones, at growing intervals."""
+    """Run one pass. Unexpected errors are retried like expected ones, at growing intervals."""
     try:
         return await reconciler.reconcile(woken)
     except OperatorError as error:

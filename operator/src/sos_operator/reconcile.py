@@ -1,4 +1,4 @@
-"""The one reconcile body: observe, compile, plan, apply, push, report."""
+"""Body of a reconcile pass: observe, compile, plan, apply, push, report."""
 
 from __future__ import annotations
 
@@ -44,9 +44,10 @@ from sos_operator.remote.nodes import Nodes
 
 log = logging.getLogger(__name__)
 
-# Push first, then compute the rest: users wait for the push, and with a thousand services the rest takes longer than an answer.
+# Push configurations first, then compute the rest: users wait for the push, and with a thousand services the rest takes longer than a
+# controller's answer.
 HEAD_START_S = 0.15
-# An API server persists concurrent writes together, and sequential writes one by one.
+# An API server persists concurrent writes together, but sequential writes one by one.
 WRITES_AT_ONCE = 8
 
 
@@ -63,11 +64,11 @@ class Parts:
     bugs: Bugs
     settings: Settings
     defaults: tuple[Object, ...] | None = ()
-    """None if they cannot be read: the existing default objects stay."""
+    """None if the defaults cannot be read: existing default objects then stay."""
 
 
 class Reconciler:
-    """State from one pass to the next. All of it can be lost without harm."""
+    """Carries state from one pass to the next. Losing this state does no harm."""
 
     def __init__(self, parts: Parts, late: Callable[[], None] = lambda: None) -> None:
         self._p = parts
@@ -81,14 +82,15 @@ class Reconciler:
         self._views: dict[str, ControllerView] = {}
 
     async def reconcile(self, woken: frozenset[Changed]) -> Outcome:
-        """One pass. Raises OperatorError when the cluster cannot be read; all other errors are reported in the object that they concern."""
+        """Run one pass. Raises OperatorError if the cluster cannot be read; every other error is reported on the object that it
+        concerns."""
         self._p.observer.forget(woken)
         seen = await self._p.observer.see(time.monotonic())
         before = self._p.bugs.count
         try:
             outcome = await self._pass(seen)
         except Exception:
-            # An error that ends a pass must not block the deletion of a site: its time limit applies all the same.
+            # An error that ends a pass must not block the deletion of a site: the site's cleanup time limit still applies.
             await self._release_overdue(seen)
             raise
         return replace(outcome, failed=outcome.failed or self._p.bugs.count > before)
@@ -134,7 +136,7 @@ class Reconciler:
         )
 
     async def _ask_nodes(self, seen: Seen, output: Output) -> Mapping[str, NodeAnswer]:
-        """Answers of nodes by pod uid; nodes that something waits for are asked in every pass."""
+        """Return the nodes' answers by pod uid. Nodes that a rollout or a cleanup waits for are queried in every pass."""
         nodes = self._p.nodes
         waited_for = rollout.urgent_pods(seen, rollout.plan_rollouts(seen, output.compiled, nodes.answers))
         return await nodes.visit(seen.pods, departure.urgent_pods(seen, (*output.departing, *output.left)) | waited_for, self._late)
@@ -142,7 +144,8 @@ class Reconciler:
     async def _secrets(self, seen: Seen) -> dict[str, Object]:
         """Return every Secret that the pass needs, by name; create missing ones.
 
-        A refusal by the API server shows in the status of the object that needs the Secret. Without the master key the pass ends.
+        If the API server refuses a Secret, the status of the object that needs the Secret reports this. Without the master key, the pass
+        ends.
         """
         found = {o["metadata"]["name"]: o for o in seen.children if o["kind"] == SECRET.kind}
         self._without_secret = {}
@@ -158,7 +161,7 @@ class Reconciler:
         return found
 
     async def _secret(self, wanted: secrets.Wanted, found: dict[str, Object]) -> None:
-        """Read one Secret; create it if the operator is to make it."""
+        """Read one Secret; create it if it is missing and the operator is responsible for it."""
         if wanted.name not in found and (there := await self._p.cluster.get(SECRET, wanted.name, self._p.settings.namespace)):
             found[wanted.name] = there
         if wanted.file is None:
@@ -174,7 +177,7 @@ class Reconciler:
             self._p.observer.forget(of_kinds([SECRET.plural]))
 
     async def _rotate(self, secret_objects: Mapping[str, Object], everywhere: bool) -> bool:
-        """Make the steps of rotations that are due. True if one could not be written."""
+        """Write the rotation steps that are due. True if a write failed."""
         now, overlap = datetime.now(UTC), timedelta(seconds=self._p.settings.key_overlap_seconds)
         master = secret_objects[secrets.MASTER]
         fresh = random_source.token_hex(keys.RANDOM_BYTES)
@@ -184,7 +187,7 @@ class Reconciler:
         return any([await self._step(secret, word, step) for secret, word, step in steps if step is not None])
 
     async def _step(self, secret: Object, word: str, step: tuple[str, Object]) -> bool:
-        """Write one step. True if that failed."""
+        """Write one step. True if the write failed."""
         (said, patch), name = step, secret["metadata"]["name"]
         self._p.observer.forget(of_kinds([SECRET.plural]))
         try:
@@ -203,7 +206,8 @@ class Reconciler:
         in_force = self._p.controllers.in_force()
         claims = [*in_force.values(), *((answer.generation, answer.hash) for answer in self._p.nodes.answers.values())]
         newest = max((generation for generation, _ in credible(claims)), default=0)
-        # Departing nodes, and nodes of a deleted site, get Absent as long as any of their objects is present: check in each pass.
+        # Departed nodes and nodes of a deleted site get an Absent document while any of their objects is present, so compile again in each
+        # pass.
         going = before is None or before.departing or before.left
         if before and not going and known == depends_on and last == before.issued and newest <= last.generation:
             return before
@@ -211,7 +215,7 @@ class Reconciler:
         output = build_output(seen, self._p.settings, last, in_force, self._memos)
         self._note_left(output)
         if output.issued != issued_now(state):
-            # The generation is on record before any document carries it.
+            # Record the generation before any document carries it.
             self._p.observer.learn(await self._p.applier.apply(generation.state_manifest(self._p.settings, encode_issued(output.issued))))
         self._p.bugs.compiled(output.compiled.faults)
         self._compiled = (depends_on, output)
@@ -219,7 +223,7 @@ class Reconciler:
         return output
 
     def _given_up(self) -> frozenset[Place]:
-        """Nodes that have left their sites and have not said in time that they are clean."""
+        """Departed nodes that did not report clean within the time limit."""
         now, patience = time.monotonic(), self._p.settings.site_cleanup_seconds
         return frozenset(place for place, since in self._left_since.items() if now - since > patience)
 
@@ -227,8 +231,8 @@ class Reconciler:
         now, patience = time.monotonic(), self._p.settings.site_cleanup_seconds
         places = {(gone.site, node) for gone in output.left for node in gone.nodes}
         for site, node in sorted(places - self._left_since.keys()):
-            log.info(f"node {node} has left site {site}: it takes down what was made on it", extra={"node": node, "site": site})
-        # A node that was given up stays so until its document is gone for certain: otherwise the operator would wait for it again.
+            log.info(f"node {node} has left site {site}: it removes everything that SOS created on it", extra={"node": node, "site": site})
+        # Keep a node in the given-up set until its document is certainly gone: otherwise the operator would wait for the node again.
         kept = {place: since for place, since in self._left_since.items() if place in places or patience < now - since < 2 * patience}
         self._left_since = dict.fromkeys(places, now) | kept
 
@@ -276,7 +280,7 @@ class Reconciler:
                 log.debug("pod not annotated", extra={"pod": pod["metadata"]["name"], "error": str(error)})
 
     async def _publish(self, seen: Seen, situation: Situation) -> tuple[bool, bool]:
-        """Write the statuses that changed. Return two flags: an accepted object is not ready yet; a status was refused."""
+        """Write changed statuses. Return two flags: an accepted object is not ready yet; the API server refused a status."""
         pending, writes = False, []
         now, stamp = time.monotonic(), datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         for obj in seen.objects:
@@ -294,8 +298,7 @@ class Reconciler:
         return pending, bool(refused)
 
     def _reported(self, obj: Object, situation: Situation, stamp: str, now: float) -> tuple[Report, Write | None]:
-        """The status of one object and its write. If its status cannot be determined, the object says so, and other objects are not
-        affected."""
+        """Return one object's status and its write. If the status cannot be determined, only this object reports an error."""
         since_last = now - self._written.get(obj["metadata"]["uid"], 0.0)
         try:
             written = report(obj, situation)
@@ -313,18 +316,18 @@ class Reconciler:
         except KindMissing:
             return  # deleted meanwhile
         except Refused as error:
-            # One refused status does not keep others from being written.
+            # A refused status must not stop the writes of other statuses.
             name = f"{write.obj['kind']} {write.obj['metadata']['name']}"
             refused.append(name)
             self._p.metrics.writes.labels(verb="status", kind=write.obj["kind"], result="failed").inc()
             log.warning(f"status of {name} not written: {error}", extra={"object": name})
             return
         self._written[write.obj["metadata"]["uid"]] = now
-        # The pass continues with the server's present status, so that a second publication compares with it.
+        # Continue with the status on the server, so that a second publication in this pass is compared with it.
         write.obj["status"] = answer.get("status") or {}
         if fingerprint(answer) == fingerprint(write.obj):
             write.obj["metadata"]["resourceVersion"] = answer["metadata"]["resourceVersion"]
-            self._p.observer.learn(answer)  # otherwise another client changed it meanwhile, and its change must be reported
+            self._p.observer.learn(answer)  # skipped if another client has changed the object: the watch must report that change
         self._p.metrics.writes.labels(verb="status", kind=write.obj["kind"], result="done").inc()
         for transition in write.transitions:
             name = f"{write.obj['metadata']['name'][:200]}.{random_source.token_hex(8)}"
@@ -334,7 +337,8 @@ class Reconciler:
                 log.warning(f"event not written: {error}")
 
     async def _finalize(self, seen: Seen, output: Output, answers: Mapping[str, NodeAnswer]) -> bool:
-        """Add our finalizer to sites with nodes; remove it when their nodes are clean or the wait is over. True if a write was refused."""
+        """Add our finalizer to sites with nodes; remove it when the nodes are clean or the cleanup time is over. True if a write was
+        refused."""
         refused = False
         waiting = {d.site: d for d in output.departing}
         built = {str(doc["site"]) for doc in output.compiled.nodes.values()}

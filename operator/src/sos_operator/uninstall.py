@@ -1,7 +1,7 @@
 """Remove everything that the operator created, in an order that leaves nothing behind: `helm uninstall` runs this first.
 
-The operator stops, agents drain and end, nodes take their bridges down, and only then are pods, Secrets and default objects
-deleted. Users' objects and the CRDs stay; their status says that no operator serves them.
+The operator stops, agents drain and exit, and nodes take their bridges down. Then pods, Secrets and default objects are deleted. Users'
+objects and the CRDs stay; the objects' status says that no operator serves them.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ from sos_operator.reconcile import Parts
 log = logging.getLogger(__name__)
 
 POLL_S = 1.0
-AGENT_SHARE = 0.5  # fraction of the time until agents must have ended their sessions: by default twice their drainSeconds
-NODE_SHARE = 0.8  # the same for nodes to clean up; the rest is for the steps after
+AGENT_SHARE = 0.5  # fraction of the timeout within which agents must end their sessions: by default twice their drainSeconds
+NODE_SHARE = 0.8  # fraction of the timeout within which nodes must be clean; the remainder is for the later steps
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The time an uninstall has."""
+    """Time budget of an uninstall."""
 
     start: float
     timeout: float
 
     def left(self, share: float = 1.0) -> float:
-        """Seconds left until `share` of the whole has passed."""
+        """Seconds left until `share` of the timeout has passed."""
         return self.start + self.timeout * share - time.monotonic()
 
 
 async def uninstall(settings: Settings, timeout: float, *, purge: bool = False) -> int:
-    """Remove everything, with `purge` users' objects and the CRDs, too.
+    """Remove everything that the operator created; with `purge`, also users' objects and the CRDs.
 
-    Returns 0 when nothing of ours is left, 1 (with a list in the log) otherwise.
+    Return 0 if none of these objects is left, else 1, with the remaining objects in the log.
     """
     clock = Clock(time.monotonic(), timeout)
     async with assembled(settings, Metrics()) as parts:
@@ -89,7 +89,7 @@ async def _see(parts: Parts) -> Seen:
 
 
 async def _stop_operator(parts: Parts, clock: Clock) -> None:
-    """Scale the operator down, or it would restore the objects removed here."""
+    """Scale the operator down, because it would restore the objects removed here."""
     settings = parts.settings
     deployment = await parts.cluster.get(DEPLOYMENT, settings.deployment, settings.namespace)
     if deployment is None:
@@ -101,7 +101,7 @@ async def _stop_operator(parts: Parts, clock: Clock) -> None:
             log.info("the operator has stopped")
             return
         await asyncio.sleep(POLL_S)
-    log.warning("the operator is still running; going on")
+    log.warning("the operator is still running; continuing")
 
 
 async def _remove_tests(parts: Parts) -> None:
@@ -114,7 +114,7 @@ async def _remove_tests(parts: Parts) -> None:
         for server in await parts.cluster.list(DEPLOYMENT, settings.namespace, selector):
             await parts.cluster.delete(server)
     except OperatorError as error:
-        log.warning(f"left behind: what helm test made: {error}")
+        log.warning(f"left behind: objects of helm test: {error}")
 
 
 def _all_leaving(seen: Seen) -> Seen:
@@ -125,12 +125,12 @@ def _all_leaving(seen: Seen) -> Seen:
 
 
 async def _clear_nodes(parts: Parts, seen: Seen, clock: Clock) -> None:
-    """Remove agents first, so that their sessions end; then let every node take its bridge down."""
+    """Remove agents first, so that their sessions end; then make every node take its bridge down."""
     last = issued_now(seen.child(CONFIG_MAP.kind, generation.STATE_NAME))
     output = build_output(_all_leaving(seen), parts.settings, last, {})
     agents = [o for o in seen.children if o["kind"] == "DaemonSet" and owned(o) and component_of(o) == "agent"]
     await parts.applier.carry_out(Changes((), tuple(agents)))
-    # Sessions drain while the nodes wait: their bridge must outlive them.
+    # The bridges stay until the agents' sessions have drained.
     await _until(parts, clock, AGENT_SHARE, "agents", lambda now: not _pods_of(now, {o["metadata"]["name"] for o in agents}))
     result = await parts.applier.carry_out(Changes(tuple(m for d in output.departing for m in d.manifests), ()))
     if result.failures:
@@ -151,7 +151,7 @@ async def _clear_nodes(parts: Parts, seen: Seen, clock: Clock) -> None:
             log.info("every node has taken its bridge down")
             return
         await asyncio.sleep(POLL_S)
-    log.warning("some nodes have not said in time that their bridge is gone")
+    log.warning("some nodes have not reported in time that their bridge is gone")
 
 
 def _pods_of(seen: Seen, daemon_sets: set[str]) -> list[Object]:
@@ -163,11 +163,11 @@ async def _until(parts: Parts, clock: Clock, share: float, what: str, done: Call
         if done(await _see(parts)):
             return
         await asyncio.sleep(POLL_S)
-    log.warning(f"{what} are not gone in time; going on")
+    log.warning(f"{what} are not gone in time; continuing")
 
 
 async def _remove(parts: Parts, clock: Clock) -> list[Object]:
-    """Delete every child, the Secrets made once, and the default objects; return the objects still there at the end."""
+    """Delete every child, the Secrets created once, and the default objects; return the objects that remain."""
     left: list[Object] = []
     while True:
         seen = await _see(parts)
@@ -177,16 +177,16 @@ async def _remove(parts: Parts, clock: Clock) -> list[Object]:
         if not left or clock.left() < POLL_S:
             break
         await asyncio.sleep(POLL_S)
-    # The garbage collector deletes the pods; until they are gone, processes of ours still run.
+    # The garbage collector deletes the pods; SOS processes run until the pods are gone.
     await _until(parts, clock, 1.0, "pods", lambda now: not now.pods)
     return left
 
 
 async def _sign_off(parts: Parts) -> None:
-    """Say in the status of users' objects that no operator serves them, and remove our finalizers."""
+    """Report in the status of users' objects that no operator serves them, and remove our finalizers."""
     seen = await _see(parts)
     stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    verdict = Verdict(READY, "Unknown", "NotInstalled", "SOS was uninstalled; nobody looks after this object")
+    verdict = Verdict(READY, "Unknown", "NotInstalled", "SOS was uninstalled; no operator serves this object")
     for obj in seen.objects:
         if obj["kind"] == SITE.kind:
             patch = finalizer.finalizer_patch(obj, wanted=False)
@@ -202,10 +202,10 @@ async def _sign_off(parts: Parts) -> None:
 
 
 async def _purge(cluster: Cluster, clock: Clock) -> list[Object]:
-    """Delete users' objects, then their kinds; return the objects still there at the end (held by another client's finalizer)."""
+    """Delete users' objects, then their CRDs; return the objects that remain, held by another client's finalizer."""
     left = await _deleted(clock, lambda: _all(cluster, OWN_KINDS), cluster)
     if left:
-        return left  # deleting a kind would delete them, too, and hang with them
+        return left  # deleting a CRD would also delete these objects, and hang on the same finalizers
     log.info("users' objects are gone")
     return await _deleted(clock, lambda: _definitions(cluster), cluster)
 
@@ -226,7 +226,7 @@ async def _all(cluster: Cluster, kinds: Iterable[Kind]) -> list[Object]:
     for kind in kinds:
         try:
             found += await cluster.list(kind)
-        except KindMissing:  # an earlier purge got so far
+        except KindMissing:  # an earlier purge has already deleted this CRD
             continue
     return found
 

@@ -1,4 +1,4 @@
-"""Carries out changes, one call after the other, and remembers the result of each apply."""
+"""Carry out changes, one call after the other, and remember the result of each apply."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Result:
     failures: dict[Ref, str] = field(default_factory=dict)
     retry: bool = False
     touched: set[str] = field(default_factory=set)
-    """Kinds (by name) that were written to."""
+    """Names of kinds that were written to."""
     applied: list[Manifest] = field(default_factory=list)
     """Objects as the API server returned them."""
     stale: set[str] = field(default_factory=set)
-    """Kinds (by name) of which an object was deleted or failed to apply: they have to be listed again."""
+    """Names of kinds with a deleted object or a failed apply: these kinds must be listed again."""
 
 
 class Applier:
@@ -40,7 +40,7 @@ class Applier:
         self.memory: dict[Ref, Applied] = {}
 
     async def carry_out(self, changes: Changes) -> Result:
-        """Make the calls. An object that cannot be applied does not keep other objects from being applied."""
+        """Make the calls. If an object cannot be applied, the calls for other objects continue."""
         result = Result()
         for manifest in changes.apply:
             await self._guarded("apply", manifest, result, unseen=ref_of(manifest) in changes.unseen)
@@ -49,7 +49,7 @@ class Applier:
         return result
 
     def remember_only(self, refs: Iterable[Ref]) -> None:
-        """Drop the remembered applies of all other objects, which other clients may have removed."""
+        """Forget the applies of all objects except `refs`: other clients may have removed these objects."""
         wanted = frozenset(refs)
         self.memory = {ref: left for ref, left in self.memory.items() if ref in wanted}
 
@@ -93,7 +93,7 @@ class Applier:
         return answer
 
     async def _refuse_what_is_theirs(self, manifest: Manifest) -> None:
-        """Raise Refused if an object of this name is not ours: the object is neither taken over nor changed."""
+        """Raise Refused if the object of this name belongs to another owner; leave that object unchanged."""
         meta, ref = manifest["metadata"], ref_of(manifest)
         found = await self._cluster.list(kind_of(manifest), meta.get("namespace"), name=meta["name"])
         if any(map(theirs, found)):

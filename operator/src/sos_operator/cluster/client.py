@@ -39,7 +39,7 @@ class Cluster:
     async def list(
         self, kind: Kind, namespace: str | None = None, label_selector: str | None = None, name: str | None = None
     ) -> list[Object]:
-        """Every object of a kind (of this name), in one namespace or all. Raises NotReady, Refused, KindMissing."""
+        """List the objects of a kind, optionally of one name, in one namespace or all. Raises NotReady, Refused, KindMissing."""
         found: list[Object] = []
         token: str | None = None
         while True:
@@ -60,7 +60,7 @@ class Cluster:
                 raise NotReady(f"more than {LIST_MAX} objects of kind {kind.kind}")
 
     async def get(self, kind: Kind, name: str, namespace: str | None = None) -> Object | None:
-        """One object, or None if there is none (a missing kind counts as no object)."""
+        """Return one object; None if the object or its kind is missing."""
         try:
             return await self._call("get", self._path(kind, name, namespace), kind=kind)
         except KindMissing:
@@ -73,7 +73,7 @@ class Cluster:
         return await self._patch(self._path(kind, meta["name"], meta.get("namespace")), manifest, kind)
 
     async def apply_status(self, obj: Object, status: Object) -> Object:
-        """Server-side apply of the status of one of our own objects; fields left out that we set before are removed."""
+        """Server-side apply of the status of one of our own objects; the server removes fields that we set before and now omit."""
         kind = kind_of(obj)
         meta = obj["metadata"]
         identity = {"name": meta["name"]} | ({"namespace": meta["namespace"]} if kind.namespaced else {})
@@ -87,7 +87,7 @@ class Cluster:
         return await self._call("post", path, kind=kind, body=manifest, field_manager=FIELD_MANAGER)
 
     async def merge(self, obj: Object, patch: Object) -> Object:
-        """Merge-patch (RFC 7386) a few fields of an object that is mostly not ours to write, such as a pod's annotation."""
+        """Merge-patch (RFC 7386) a few fields, and leave the rest of the object to its other writers, for example a pod's annotation."""
         kind = kind_of(obj)
         meta = obj["metadata"]
         path = self._path(kind, meta["name"], meta.get("namespace"))
@@ -95,18 +95,18 @@ class Cluster:
         return await self._call("patch", path, kind=kind, body=patch, content_type=content_type, field_manager=FIELD_MANAGER)
 
     async def delete(self, obj: Object) -> None:
-        """Delete exactly this object (if it has a uid, not a later object of that name); an absent object is no error."""
+        """Delete this object; a uid protects a later object of the same name. An absent object is no error."""
         kind = kind_of(obj)
         meta = obj["metadata"]
         exactly = {"preconditions": {"uid": meta["uid"]}} if meta.get("uid") else {}
-        body = {**exactly, "propagationPolicy": "Background"}  # a Job's default is to leave its pods
+        body = {**exactly, "propagationPolicy": "Background"}  # by default, deleting a Job leaves its pods
         try:
             await self._call("delete", self._path(kind, meta["name"], meta.get("namespace")), kind=kind, body=body)
         except KindMissing:
             return
 
     async def serves(self, kind: Kind) -> bool:
-        """True if the API server knows the kind now."""
+        """True if the API server serves the kind now."""
         prefix = "apis" if kind.group else "api"
         try:
             answer = await self._call("get", f"/{prefix}/{kind.api_version}", kind=kind)
@@ -170,6 +170,6 @@ async def _configuration(kubeconfig: Path | None) -> Configuration:
 
 @asynccontextmanager
 async def connect(kubeconfig: Path | None) -> AsyncIterator[Cluster]:
-    """A cluster as a kubeconfig says, or as the pod's service account when there is none."""
+    """Connect with a kubeconfig, or with the pod's service account if there is no kubeconfig."""
     async with ApiClient(await _configuration(kubeconfig)) as api:
         yield Cluster(api)

@@ -1,7 +1,7 @@
-"""The only module that knows kopf. It wakes the loop and does nothing else.
+"""The only module that uses kopf. It only wakes the loop.
 
-Two kopf operators run in the process, because one cannot watch SosServices in every namespace and children in the
-release namespace only, and a cluster-wide watch of pods would need rights this operator should not have.
+Two kopf operators run in the process, because one kopf operator has one scope: SosServices are watched in every namespace, children only in
+the release namespace. A cluster-wide watch of pods would need rights that this operator should not have.
 Low-level event handlers leave no finalizer and no annotation on any object.
 """
 
@@ -28,19 +28,19 @@ IDENTITY: Any = FIELD_MANAGER
 # kopf warns that it does not handle signals, which is intended (watches.py).
 logging.getLogger("kopf._core.reactor.running").addFilter(lambda record: "OS signals" not in record.getMessage())
 
-LOOK_S = 0.1  # wait for watchers that kopf has just started
+LOOK_S = 0.1  # polling interval for watchers that kopf has just started
 CLUSTER, CHILDREN = "cluster", "children"
 WATCHED_IN_CLUSTER = (*OWN_KINDS, NODE, NAMESPACE)
 WATCHED_CHILDREN = (*CHILD_KINDS, POD)
 
 Hear = Callable[[Changed, bool, str, str], None]
-"""Takes a change: changed object, True if it is gone, uid, resource version."""
+"""Handler of a change: changed object, True if deleted, uid, resource version."""
 Knows = Callable[[Changed, str, str], bool]
 """True if a version (kind, uid, resource version) is known already, for example because this operator wrote it."""
 
 
 def watches(hear: Hear, settings: Settings, missing: frozenset[Kind]) -> dict[str, Watch]:
-    """Both kopf operators, each as a watch (watches.py); `missing` are optional kinds the cluster does not serve."""
+    """Return both kopf operators, each as a watch (watches.py); `missing`: optional kinds that the cluster does not serve."""
     kinds = {CLUSTER: WATCHED_IN_CLUSTER, CHILDREN: tuple(kind for kind in WATCHED_CHILDREN if kind not in missing)}
 
     async def cluster(stop: asyncio.Event) -> None:
@@ -68,8 +68,8 @@ async def _operator(
 async def _until_one_ends(root: Collection[asyncio.Task[Any]]) -> None:
     """Wait for the first task of an operator to end, and raise its exception.
 
-    kopf.run_tasks stops the other tasks before it ends, which takes 5 s, and hangs if a watcher loses its cancellation, as in kopf 1.45 if
-    a stream ends at that moment. Then no watch runs, and the process does not end either.
+    kopf.run_tasks first stops the other tasks, which takes 5 s. It hangs if a watcher loses its cancellation (in kopf 1.45, if a stream
+    ends at that moment). The process would then continue without any watch.
     """
     seen = set(root)
     while not any(task.done() for task in seen):
@@ -91,7 +91,7 @@ def across(loop: asyncio.AbstractEventLoop, hear: Hear) -> Hear:
 
 
 def hearer(queue: WorkQueue, knows: Knows, bugs: Bugs) -> Hear:
-    """Return the handler that queues a change. A change of unknown novelty counts as new: one superfluous list does no harm."""
+    """Return the handler that queues changes. If the version check fails, the change counts as new: one superfluous list does no harm."""
 
     def hear(change: Changed, gone: bool, uid: str, version: str) -> None:
         known = False
@@ -116,7 +116,7 @@ def _registry(hear: Hear, kinds: tuple[Kind, ...], kubeconfig: bool) -> kopf.Ope
 
 
 def _register(registry: kopf.OperatorRegistry, hear: Hear, kind: Kind) -> None:
-    # A coroutine: kopf runs plain functions in threads, which must touch neither queue nor lists.
+    # A coroutine, because kopf runs other functions in threads, and threads must not touch the queue and the lists.
     @kopf.on.event(group=kind.group, version=kind.version, plural=kind.plural, id=kind.plural, registry=registry)
     async def wake(type: str | None, meta: Any, **_: Any) -> None:  # noqa: A002 - kopf's name for it
         change = Changed(kind.plural, meta.get("namespace") or "", meta.get("name") or "")
@@ -128,15 +128,15 @@ def _settings(select: tuple[Kind, ...]) -> kopf.OperatorSettings:
     settings.posting.enabled = False  # events are written on transitions of conditions, not per log line
     settings.networking.request_timeout = 30
     settings.networking.connect_timeout = 10
-    # Delays between attempts; after the last attempt the watch restarts. By default it would reconnect up to 21 s after the API server is
-    # back.
+    # Delays between reconnect attempts; after the last attempt the watch restarts. With kopf's defaults, a watch would reconnect up to 21 s
+    # after the API server is back.
     settings.networking.error_backoffs = (0.5, 1, 2, 2, 2)
     settings.watching.server_timeout = 300
     settings.watching.client_timeout = 310
     settings.watching.connect_timeout = 10
     settings.scanning.disabled = True  # no rights on CRDs needed; the kinds are known
     settings.peering.standalone = True
-    # kopf would end the process this long after an operator ended unexpectedly, although the operator runs again (watches.py).
+    # By default, kopf ends the process some time after an operator ended unexpectedly, although watches.py has restarted the operator.
     settings.process.ultimate_exiting_timeout = None
     settings.execution.max_workers = 8
     settings.queueing.worker_limit = 16

@@ -1,7 +1,7 @@
 """Leader election: acquire a Lease, renew it, and release it once the work has ended.
 
-A holder that cannot renew ends its process before another operator may take the Lease (lease_watchdog.py, docs/adr/0024). All of it runs
-in a thread with an event loop of its own: compiling a large cluster blocks the main loop for as long as a lease lasts.
+A holder that cannot renew ends its process before another operator may take the Lease (lease_watchdog.py, docs/adr/0024). Leader election
+has its own thread and event loop, because compiling a large cluster blocks the main loop for as long as a lease lasts.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class Candidate:
         self._turned = turned
         self._sight: Sight | None = None
         self._renewed_at = 0.0
-        # Identify this process, not the pod: a restarted container holds nothing of its predecessor.
+        # Identify this process, not the pod: a restarted container does not hold its predecessor's Lease.
         self.me = f"{socket.gethostname()}_{secrets.token_hex(4)}"
 
     async def acquire(self, stop: asyncio.Event) -> bool:
-        """Wait for the Lease and take it. False if told to stop before. `turned` is called at every look, with True if another holder has
-        the Lease."""
+        """Wait for the Lease and take it; False if stopped before. Each time the Lease is read, call `turned`, with True if another process
+        holds the Lease."""
         while not stop.is_set():
             wait, others = self._terms.pace, False
             try:
@@ -66,7 +66,7 @@ class Candidate:
         return False
 
     async def keep(self) -> None:
-        """Renew until cancelled. End the process when another holder has the Lease, or a renewal is late."""
+        """Renew until cancelled. End the process if another process holds the Lease, or a renewal is late."""
         try:
             await self._keep()
         except Exception:
@@ -110,14 +110,14 @@ class Candidate:
         return free_in(self._sight, self.me, now)
 
     async def _take(self) -> bool:
-        """Claim the Lease. Arm the watchdog before sending: the lease time runs from here, whenever the answer arrives."""
+        """Claim the Lease. Arm the watchdog before sending: the lease time counts from the request, not from the answer."""
         sent = time.monotonic()
         lease_watchdog.arm(self._terms.fence)
         try:
             async with asyncio.timeout(self._terms.patience):
                 await self._claim()
         except (OperatorError, TimeoutError) as error:
-            # Disarm even if the claim has arrived: this process writes nothing before its next claim is answered.
+            # Disarm even if the claim has reached the server: this process writes nothing until a later claim is answered.
             lease_watchdog.disarm()
             log.info(f"lease {self._name} not taken: {str(error) or 'no answer in time'}")
             return False
@@ -163,19 +163,19 @@ class Candidate:
 async def held(opened: Callable[[], AbstractAsyncContextManager[Candidate]], stop: asyncio.Event) -> AsyncIterator[bool]:
     """Hold the Lease inside the block, and release it at the end; yield False if stopped before acquiring it.
 
-    `opened` gives a candidate with its connection; the thread that keeps the Lease enters and leaves it.
+    `opened` opens a connection and yields a candidate; it runs in the thread that keeps the Lease.
     """
     with _loop_aside() as aside:
         life = _Life()
         if stop.is_set():
-            life.stop.set()  # before the thread looks
+            life.stop.set()  # before the thread reads the Lease
         whole = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(life.live(opened), aside))
         taken = asyncio.wrap_future(life.taken)
         told = asyncio.create_task(_tell(stop, aside, life.stop))
         try:
             either: tuple[asyncio.Future[Any], ...] = (whole, taken)
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            yield taken.done() and taken.result()  # if it is not done, `whole` says why
+            yield taken.done() and taken.result()  # if it is not done, `whole` raises the error
         finally:
             told.cancel()
             aside.call_soon_threadsafe(life.stop.set)
@@ -188,7 +188,7 @@ class _Life:
 
     def __init__(self) -> None:
         self.stop, self.worked = asyncio.Event(), asyncio.Event()
-        """`stop`: wait no longer for the Lease. `worked`: the work under the Lease has ended. The thread's own loop sets both."""
+        """`stop`: stop waiting for the Lease. `worked`: the work under the Lease has ended. The thread's own loop sets both events."""
         self.taken: concurrent.futures.Future[bool] = concurrent.futures.Future()
 
     async def live(self, opened: Callable[[], AbstractAsyncContextManager[Candidate]]) -> None:
@@ -206,7 +206,7 @@ class _Life:
 
 @contextmanager
 def _loop_aside() -> Iterator[asyncio.AbstractEventLoop]:
-    """An event loop in a thread of its own. All calls to it have ended when the block ends."""
+    """Event loop in its own thread. No call to it is running after the block."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="lease", daemon=True)
     thread.start()

@@ -1,8 +1,8 @@
 """End this process when its lease time is over, whatever its state: stopped, swapped out, or deep in a computation.
 
-The kernel does it. A timer runs on while a process is stopped, and a pending signal is delivered before the process executes another
-instruction. The handler is the C library's own `_exit`, because the default action of a signal does not reach process 1 of a container,
-and because a handler in Python would wait for the current call to return.
+The kernel enforces the deadline: a timer keeps running while a process is stopped, and a pending signal is delivered before the process
+executes another instruction. The handler is the C library's `_exit`: the default action of a signal does not affect process 1 of a
+container, and a handler in Python would wait for the current call to return.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import signal
 
-EXIT_STATUS = int(signal.SIGALRM)  # the handler's argument is the signal's number, and `_exit` takes it for the status
+EXIT_STATUS = int(signal.SIGALRM)  # the handler receives the signal's number, which `_exit` uses as the status
 
 
 def arm(seconds: float) -> None:

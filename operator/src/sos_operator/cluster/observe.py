@@ -1,7 +1,7 @@
-"""Reads objects that changed since the last pass, and keeps all others.
+"""Read objects that changed since the last pass, and keep all other objects.
 
-A list is complete by nature, so a pass never prunes by half a cache. Watches only mark objects as stale: a pass reads one or a few stale
-objects by name, instead of a list of a thousand unchanged objects.
+A list is always complete, so no pass deletes objects because of a partly filled cache. Watches only mark objects as stale: a pass reads a
+few stale objects by name, instead of listing a thousand unchanged objects.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Place = tuple[str, str]
 
 
 class Observer:
-    """The last listing of each kind, listed again when stale."""
+    """Cache of the last listing of each kind; stale parts are read again."""
 
     def __init__(self, cluster: Cluster, namespace: str, resync_seconds: float) -> None:
         self._cluster = cluster
         self._namespace = namespace
         self._resync_seconds = resync_seconds
         self._listed_at: dict[Kind, float] = {}
-        # Sorted by place: reading a single object must not change the order, and so make the listing look changed.
+        # Sorted by namespace and name: reading a single object must not change the order, because the listing would then look changed.
         self._objects: dict[Kind, dict[Place, Object]] = {}
         self._stale = ChangeQueue()
         self._missing: set[Kind] = set()
@@ -52,13 +52,13 @@ class Observer:
             self._seen = None
 
     def knows(self, change: Changed, uid: str, version: str) -> bool:
-        """True if the lists hold exactly this version of an object: a watch event about it is no change."""
+        """True if the lists hold exactly this version of an object: its watch event is then no change."""
         kind = _BY_PLURAL.get(change.plural)
         held = self._objects.get(kind, {}).get((change.namespace, change.name)) if kind else None
         return held is not None and (held["metadata"].get("uid"), held["metadata"].get("resourceVersion")) == (uid, version)
 
     def spare(self, kinds: Iterable[Kind]) -> None:
-        """From now on, treat one of these kinds that is not served as having no objects."""
+        """From now on, treat these kinds as empty if the cluster does not serve them."""
         self._optional |= frozenset(kinds)
 
     def forget(self, changes: Iterable[Changed]) -> None:
@@ -67,7 +67,7 @@ class Observer:
             self._stale.add(change)
 
     async def see(self, now: float) -> Seen:
-        """Return everything; read stale objects first. Return the same value as before if nothing was stale."""
+        """Read stale objects, then return the whole listing; the same value as before if nothing was stale."""
         changes = self._stale.take()
         try:
             asked = await self._ask(changes, now)
@@ -85,7 +85,7 @@ class Observer:
         return self._seen
 
     async def _ask(self, changes: frozenset[Changed], now: float) -> bool:
-        """Renew lists that are stale as a whole, and single stale objects of other lists. False if nothing was stale."""
+        """Refresh lists that are stale as a whole, and single stale objects of other lists. False if nothing was stale."""
         whole = {change.plural for change in changes if not change.name}
         listed = [kind for kind in _KINDS if kind.plural in whole or self._is_old(kind, now)]
         for kind in listed:
@@ -123,7 +123,7 @@ class Observer:
         return tuple(obj for kind in kinds for obj in self._objects[kind].values())
 
     async def _list(self, kind: Kind, one: Changed | None = None) -> tuple[Object, ...]:
-        """All objects of a kind that are ours to see, or `one` of them."""
+        """List the objects of a kind that the operator reads, or only `one` of them."""
         mine = kind in CHILD_KINDS or kind is POD
         namespace = self._namespace if mine else (one.namespace or None) if one else None
         try:

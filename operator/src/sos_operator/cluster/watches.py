@@ -1,8 +1,7 @@
-"""Keep watches running: each in a thread with an event loop of its own, started again whenever it ends.
+"""Keep watches running: each in a thread with its own event loop, restarted whenever it ends.
 
-kopf ends all watches of an operator at an error that it does not expect in one of them: an API server's 500 in the middle of a stream, a
-token that is refused for a moment, a right that is missing. kopf then cancels each younger task of its event loop, so each watch needs a
-loop of its own.
+An unexpected error in one watch makes kopf end all watches of its operator: a status 500 in the middle of a stream, a token that is refused
+for a moment, or a missing right. kopf then cancels every younger task of its event loop, so each watch needs its own loop.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from sos_operator.core.scheduling.backoff import watch_delay
 
 log = logging.getLogger(__name__)
 
-END_S = 10.0  # for an orderly end; a thread that takes longer ends with the process
-TASKS_END_S = 2.0  # for tasks that a watch left behind when it ended
-STEADY_S = 60.0  # a watch that has lasted this long ends for another cause than before
+END_S = 10.0  # time limit of an orderly shutdown; slower threads end with the process
+TASKS_END_S = 2.0  # time limit for tasks that a watch left behind
+STEADY_S = 60.0  # a watch that ran this long ended for a new cause, so the back-off restarts
 
 Watch = Callable[[asyncio.Event], Awaitable[object]]
 """Watches until the event is set."""
@@ -56,7 +55,7 @@ class _Kept(threading.Thread):
         self._running: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
 
     def stop(self) -> None:
-        """Let the watch end, and do not start it again."""
+        """End the watch without a restart."""
         self._stopped.set()
         with self._lock:
             if self._running:
@@ -64,7 +63,7 @@ class _Kept(threading.Thread):
                 loop.call_soon_threadsafe(stop.set)
 
     def run(self) -> None:
-        """The thread: one life of the watch after the other."""
+        """Body of the thread: run the watch, and restart it after each end."""
         ends = 0
         while not self._stopped.is_set():
             began = time.monotonic()
@@ -75,7 +74,7 @@ class _Kept(threading.Thread):
             pause = watch_delay(ends)
             log.warning(f"the watch {self._what} ended and starts again in {pause:.0f} s: {why}", extra={"watch": self._what})
             self._stopped.wait(pause)
-            with suppress(RuntimeError):  # the caller's loop is closed: it has ended without waiting for us
+            with suppress(RuntimeError):  # the caller's loop is closed: it has ended without waiting for this thread
                 self._home.call_soon_threadsafe(self._ended, self._what)
 
     def _live(self) -> str:

@@ -10,7 +10,7 @@ from sos_operator.core.scheduling.change_queue import Changed, ChangeQueue
 class WorkQueue:
     """Collects changes until the loop takes all of them together.
 
-    Its size is bounded however many events arrive (ChangeQueue); no change is lost, because one pass covers the whole world.
+    Its size is bounded for any number of events (ChangeQueue). No change is lost, because one pass covers all objects.
     Used from one event loop only.
     """
 
@@ -27,11 +27,11 @@ class WorkQueue:
 
     @property
     def waits(self) -> bool:
-        """True if changes wait to be taken."""
+        """True if the queue holds changes."""
         return self._woken.is_set()
 
     async def take(self, timeout: float) -> frozenset[Changed]:
-        """Wait for a change, at most `timeout` seconds, and return all collected (none after a time-out)."""
+        """Wait at most `timeout` seconds for a change, and return all collected changes (none after a timeout)."""
         try:
             async with asyncio.timeout(timeout):
                 await self._woken.wait()

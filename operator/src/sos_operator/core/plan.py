@@ -1,7 +1,7 @@
 """Compare desired children with those in the cluster, and plan the calls that make them agree.
 
-Nothing is created because it "does not exist": every child is applied whole, unless the cluster's object is exactly what our last apply of
-the same manifest returned.
+Every child is applied whole, whether it exists or not, unless the cluster's object equals the result of our last apply of the same
+manifest.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Changes:
     apply: tuple[Manifest, ...]
     delete: tuple[Manifest, ...]
     unseen: frozenset[Ref] = frozenset()
-    """Manifests to apply that are not present as ours: new, or the name belongs to another owner's object."""
+    """Manifests to apply whose object is not among ours: the object is new, or another owner has an object of that name."""
 
     @property
     def empty(self) -> bool:
@@ -85,13 +85,13 @@ class Changes:
 
 
 def owned(obj: Manifest) -> bool:
-    """True for objects that carry our label. Everything else is never deleted."""
+    """True for objects that carry our label. Objects without it are never deleted."""
     labels = obj["metadata"].get("labels") or {}
     return bool(labels.get(MANAGED_BY_LABEL) == FIELD_MANAGER)
 
 
 def theirs(obj: Manifest) -> bool:
-    """True for another owner's object with the name of one of our children: neither our label nor a field that we set."""
+    """True for another owner's object with the name of one of our children: it has no label of ours and no field that we set."""
     return not owned(obj) and all(entry.get("manager") != FIELD_MANAGER for entry in obj["metadata"].get("managedFields") or [])
 
 
@@ -105,8 +105,8 @@ def _place(obj: Manifest) -> tuple[int, Ref]:
 def plan(desired: Iterable[Manifest], observed: Iterable[Manifest], memory: Memory, keep: frozenset[Ref] = frozenset()) -> Changes:
     """Changes that turn `observed` into `desired`.
 
-    `keep` names objects that are not desired but must stay a while (their node is still cleaning up). Objects being deleted
-    are left to the cluster.
+    `keep` names objects that are not desired but must stay for now, for example because their node is still cleaning up. Objects being
+    deleted are skipped.
     """
     wanted = {ref_of(m): m for m in desired}
     for manifest in wanted.values():
@@ -125,6 +125,6 @@ def _going(obj: Manifest) -> bool:
 def _as_left(manifest: Manifest, present: Manifest | None, applied: Applied | None) -> bool:
     if present is None or applied is None:
         return False
-    # Manifests mostly compare by identity, because compilations reuse unchanged manifests; objects compare by version if untouched.
+    # Usually the first test of each pair decides: compilations reuse unchanged manifests, and an untouched object keeps its version.
     same = applied.manifest is manifest or applied.manifest == manifest
     return same and (applied.version == present["metadata"].get("resourceVersion") or applied.result == fingerprint(present))

@@ -23,14 +23,14 @@ class Bugs:
         self.count = 0
 
     def note(self, where: str, what: str, error: BaseException) -> None:
-        """Log and count one. `where` is a label of the metric: one of a few words."""
+        """Log and count an exception. `where` is a label of the metric, from a small fixed set."""
         self.count += 1
         self._metrics.bugs.labels(where=where).inc()
         log.error(f"a bug in {where} of {what}: {type(error).__name__}: {error}", exc_info=error, extra={"where": where, "object": what})
 
     @contextmanager
     def fence(self, where: str, what: str) -> Iterator[None]:
-        """Keep unexpected exceptions in the block. Expected exceptions (OperatorError) pass: they say what to do."""
+        """Keep unexpected exceptions in the block. Expected exceptions (OperatorError) pass through."""
         try:
             yield
         except OperatorError:
@@ -39,7 +39,7 @@ class Bugs:
             self.note(where, what, error)
 
     def compiled(self, faults: Iterable[sos_compile.Fault]) -> None:
-        """Log and count objects that a compilation had to leave out: once each, as long as they stay the same."""
+        """Log and count objects that a compilation had to leave out, each fault once while it persists."""
         found = {(fault.key, fault.message): fault for fault in faults}
         for fault in (fault for known, fault in found.items() if known not in self._told):
             name = f"{fault.key.kind} {fault.key.namespace}/{fault.key.name}".replace(" /", " ")

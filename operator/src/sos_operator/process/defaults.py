@@ -1,6 +1,6 @@
 """The default SosController and SosAgent of the release, from the chart's ConfigMap.
 
-Helm cannot carry them itself: it refuses a chart whose objects are of a kind that the same chart only just defines.
+They cannot be templates of the chart: Helm refuses objects whose kind is defined by the same chart.
 """
 
 from __future__ import annotations

@@ -28,20 +28,20 @@ class Health:
     """True if another operator is active, and this one has seen its Lease."""
 
     def wait(self, now: float, others: bool) -> None:
-        """Record a look at the Lease, a standby's only activity; `others`: another operator holds the Lease."""
+        """Record that the Lease was read, a standby's only activity; `others`: another operator holds the Lease."""
         self.last_end, self.standing_by = now, self.standing_by or others
 
     def take_over(self, now: float) -> None:
-        """From now on, the loop is judged by its passes."""
+        """Judge the loop by its passes from now on."""
         self.last_end, self.standing_by = now, False
 
     @property
     def ready(self) -> bool:
-        """True if this operator is active, or has seen that another operator is."""
+        """True if a pass has ended, or if another operator is known to be active."""
         return self.passed or self.standing_by
 
     def alive(self, now: float) -> bool:
-        """True if the loop makes passes. Unreachable clusters and controllers do not count: a restart would not help them."""
+        """True if the loop makes passes. Unreachable clusters and controllers do not count, because a restart would not help."""
         return now - self.last_end < STUCK_AFTER_S
 
 

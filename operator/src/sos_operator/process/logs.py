@@ -27,7 +27,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure(level: str) -> None:
-    """Send everything to standard error as JSON; kopf and the clients are kept to warnings unless debugging."""
+    """Log to standard error as JSON; kopf and the clients log only warnings, except at level DEBUG."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
     root = logging.getLogger()

@@ -1,4 +1,4 @@
-"""All settings, read from the environment once at start. No other module reads it."""
+"""All settings, read from the environment once at start. No other module reads the environment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sos_operator.core.model.options import Images, PodMonitors, Settings
 
 
 class SettingsError(ValueError):
-    """A variable of the environment is missing or has a value that makes no sense."""
+    """An environment variable is missing or has an invalid value."""
 
 
 def _number(env: Mapping[str, str], name: str, default: float, low: float, high: float) -> float:

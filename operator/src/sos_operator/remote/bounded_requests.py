@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-# Half of the time a repair may take (2 s): a peer that does not answer must not delay unrelated work.
+# Half of the 2 s that a repair may take: a peer that does not answer must not delay unrelated work.
 ANSWER_WAIT_S = 1.0
 
 
@@ -14,7 +14,7 @@ class BoundedRequests:
 
     def __init__(self, bug: Callable[[str, BaseException], None]) -> None:
         self._bug = bug
-        """Called with the name of a call that raised: its error affects no other call."""
+        """Called with the name and the error of a failed call; other calls are not affected."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     @property
@@ -23,7 +23,7 @@ class BoundedRequests:
         return frozenset(name for name, task in self._tasks.items() if not task.done())
 
     async def run(self, calls: Mapping[str, Callable[[], Awaitable[None]]], late: Callable[[], None]) -> None:
-        """Start requests that are not in flight already, and wait a moment; call `late` when a request ends after that."""
+        """Start requests that are not in flight yet, and wait ANSWER_WAIT_S; call `late` for each request that ends later."""
         for name in [name for name, task in self._tasks.items() if task.done()]:
             task = self._tasks.pop(name)
             if not task.cancelled() and (error := task.exception()) is not None:
@@ -46,8 +46,8 @@ class BoundedRequests:
 
 
 async def in_batches(calls: Iterable[Callable[[], Awaitable[None]]], size: int) -> None:
-    """Make calls, `size` at a time. Raise the first error when its batch is over, and begin no further batch: if one call gets no answer, a
-    thousand would get none."""
+    """Make calls in batches of `size`. After a batch with an error, raise its first error and start no further batch: a server that leaves
+    one call unanswered would not answer a thousand."""
     waiting = list(calls)
     for start in range(0, len(waiting), size):
         for ended in await asyncio.gather(*(call() for call in waiting[start : start + size]), return_exceptions=True):

@@ -18,23 +18,23 @@ ANSWER_MAX_BYTES = 32 * 1024 * 1024  # a status lists every datapath, agent and 
 
 
 def open_session() -> aiohttp.ClientSession:
-    """Use one connection per request. A new Service's address may lead anywhere for a while, and a kept connection would send further
-    requests to the wrong server (a gateway's 404, seen on kind)."""
+    """Use one connection per request. For a while, the address of a new Service may lead to a wrong server, and a kept connection would
+    send further requests there (observed on kind: a gateway's 404)."""
     return aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True))
 
 
 class ControllerApi:
-    """Calls on controllers; one HTTP session for all of them."""
+    """Calls on controllers over one HTTP session."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
 
     async def status(self, base: str) -> dict[str, Any]:
-        """GET /v1/status. Raises NotReady when there is no answer, Refused for an answer that is an error."""
+        """GET /v1/status. Raises NotReady without a valid answer or for 5xx, Refused for any other error."""
         return await self._retried("GET", base + "/v1/status", None, None)
 
     async def put_config(self, base: str, document: dict[str, Any], token: str) -> dict[str, Any]:
-        """PUT /v1/config. Raises NotReady, or Refused with the controller's words (400 with a path, 401, 409)."""
+        """PUT /v1/config. Raises NotReady, or Refused with the controller's message (400 with a path, 401, 409)."""
         return await self._retried("PUT", base + "/v1/config", json.dumps(document), token)
 
     async def _retried(self, method: str, url: str, body: str | None, token: str | None) -> dict[str, Any]:
@@ -77,5 +77,5 @@ def _parse(status: int, content: bytes) -> dict[str, Any]:
     said = error if isinstance(error, dict) else {}
     words = ": ".join(str(part) for part in (said.get("path"), said.get("message")) if part)
     message = f"HTTP {status}{': ' if words else ''}{words}"
-    # 5xx passes by itself; 4xx means that asking the same again changes nothing.
+    # A 5xx error may pass by itself; after a 4xx, the same request would fail again.
     raise (NotReady if status >= 500 else Refused)(message)

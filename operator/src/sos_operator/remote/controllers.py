@@ -1,4 +1,4 @@
-"""Push configurations concurrently to all controllers that have another one, and read their status."""
+"""Push configurations concurrently to all controllers whose configuration differs, and read their status."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from sos_operator.remote.bounded_requests import BoundedRequests
 from sos_operator.remote.controller_api import ControllerApi
 
 log = logging.getLogger(__name__)
-CONCURRENT = 16  # controllers asked concurrently
-NOT_YET = "HTTP 401"  # the controller has not read a new token yet: passes by itself
+CONCURRENT = 16  # maximum number of concurrent requests
+NOT_YET = "HTTP 401"  # the controller has not read a new token yet; the error passes by itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class _Said:
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """A document that a controller refused, the token it was sent with, and the controller's start time."""
+    """A refused document, with the token of the request and the controller's start time."""
 
     of: Hashable
     words: str
@@ -70,7 +70,8 @@ class Controllers:
     async def visit(
         self, seen: Seen, compiled: sos_compile.Compiled, secrets: Mapping[str, Object], late: Callable[[], None]
     ) -> dict[str, ControllerView]:
-        """Ask and, where needed, push; never raises for a controller that misbehaves, and does not wait long for one that is slow."""
+        """Read the status of every controller, and push its configuration if needed. Errors of controllers are not raised, and a slow
+        controller delays the call only briefly."""
         present = {o["metadata"]["name"]: o for o in seen.of(CONTROLLER.kind) if not leaving(o)}
         self._heard = {name: heard for name, heard in self._heard.items() if name in present}
         self._said = {name: said for name, said in self._said.items() if name in present}
@@ -101,7 +102,7 @@ class Controllers:
         error, push_error = "", ""
         async with self._slots:
             try:
-                # Its last status is enough to know that it waits for a document: reading a status of a thousand services takes long.
+                # The last status is enough to decide on a push: reading a status with a thousand services takes long.
                 heard = fresh_status(self._heard.get(name, Heard()), time.monotonic())
                 if heard is None or not _wants(heard, document):
                     heard = await self._ask(name, base)
@@ -119,7 +120,7 @@ class Controllers:
         return status
 
     async def _offer(self, name: str, base: str, both: tuple[Mapping[str, Any], Mapping[str, Any]], token: str | None) -> str:
-        """Push a document with `_push`; at growing intervals while nothing has changed since it was refused."""
+        """Push a document with `_push`; after a refusal, retry at growing intervals until document, token or controller changes."""
         (heard, document), before = both, self._refusals.get(name)
         of, now = (document["hash"], token, str(heard.get("controller"))), time.monotonic()
         if before is not None and before.of == of and now < before.again_at:
@@ -132,7 +133,7 @@ class Controllers:
         return words
 
     async def _push(self, name: str, base: str, document: Mapping[str, Any], token: str | None) -> str:
-        """Return why the controller refused the document, empty if it accepted. Raises NotReady if it did not answer."""
+        """Push a document; return the reason of a refusal, empty if accepted. Raises NotReady if the controller does not answer."""
         if token is None:
             return "there is no bearer token for it yet"
         result, words = "taken", ""

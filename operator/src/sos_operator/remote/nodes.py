@@ -1,6 +1,6 @@
 """Read the status of each node's `sos-node` (GET /status), which a pod's readiness does not show.
 
-Two things depend on it: the reason why a bridge is not up, and whether a node has removed everything of a departing site.
+The status gives the reason why a bridge is not up, and tells whether a node has removed everything of a departing site.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Nodes:
         return dict(self._answers)
 
     async def visit(self, pods: Iterable[Object], urgent: frozenset[str], late: Callable[[], None]) -> Mapping[str, NodeAnswer]:
-        """Ask nodes whose answer is needed or old; `urgent` are uids of pods to ask in every pass. Return all present answers by pod
+        """Query nodes whose answer is urgent or old; `urgent`: uids of pods to query in every pass. Return all present answers by pod
         uid."""
         present = {pod["metadata"]["uid"]: pod for pod in pods if address_of(pod)}
         self._answers = {uid: answer for uid, answer in self._answers.items() if uid in present}
@@ -60,7 +60,7 @@ class Nodes:
                 async with self._session.get(f"http://{address_of(pod)}{STATUS_PATH}", timeout=timeout) as reply:
                     content: Any = await reply.content.read(ANSWER_MAX_BYTES)
                     answer = parse_answer(content) if reply.status == 200 else None
-            except (aiohttp.ClientError, TimeoutError, OSError, ValueError):  # ValueError: a URL that is none
+            except (aiohttp.ClientError, TimeoutError, OSError, ValueError):  # ValueError: an invalid URL
                 answer = None
         if answer is None:
             self._answers.pop(uid, None)

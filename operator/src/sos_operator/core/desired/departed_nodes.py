@@ -1,8 +1,8 @@
-"""Nodes that left a site that stays: their bridges are taken down before their pods go.
+"""Departed nodes of a site that stays: take their bridges down before their pods are deleted.
 
-A node leaves when its labels or the site's selector change. Its DaemonSet would delete its pods immediately, and bridge, tunnels and
-uplinks would stay with no process left to remove them. So the DaemonSet names such a node until the node reports that it is clean; before
-the node gets a node-config that says Absent, agents on it may end their sessions.
+A node departs when its labels or the site's selector change. Its DaemonSet would delete its pods immediately, and no process would be left
+to remove bridge, tunnels and uplinks. So the DaemonSet names a departed node until the node reports that it is clean. Before the node gets
+an Absent node-config, its agents may finish their sessions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ Place = tuple[str, str]
 def left_nodes(sites: Collection[str], nodes: Collection[str], seen: Seen) -> tuple[Departing, ...]:
     """Departed nodes of `sites`: nodes that have a node-config and are still in the cluster, but are not among `nodes`.
 
-    Sites that are invalid at the moment, or being deleted, are not among `sites`: their nodes stay as they are, or go with the site.
+    Sites that are currently invalid or being deleted are not among `sites`: the nodes of an invalid site stay unchanged, and `departure`
+    cleans the nodes of a deleted site.
     """
     present = {node["metadata"]["name"] for node in seen.nodes if not leaving(node)}
     busy = {node_of(pod) for pod in seen.pods if component_of(pod) == "agent"}
@@ -46,7 +47,7 @@ def left_nodes(sites: Collection[str], nodes: Collection[str], seen: Seen) -> tu
 
 
 def with_left(manifests: Iterable[Object], left: Iterable[Departing], seen: Seen) -> tuple[Object, ...]:
-    """The children of sites with the documents of nodes that have left them, and with these nodes' pods."""
+    """Add the documents of departed nodes to their sites' ConfigMaps, and these nodes to the DaemonSets."""
     by_ref = {ref_of(manifest): manifest for manifest in manifests}
     for departing in left:
         child = naming.node(PREFIX, departing.site)
@@ -54,7 +55,7 @@ def with_left(manifests: Iterable[Object], left: Iterable[Departing], seen: Seen
             there = seen.child(kind, child)
             if there is None:
                 continue
-            # A site without any node left has no rendered children.
+            # A site whose last node has departed has no rendered children.
             manifest = by_ref.get(ref_of(there)) or anew(there)
             changed = with_documents(manifest, departing.nodes) if kind == CONFIG_MAP.kind else on_nodes(manifest, departing.nodes)
             by_ref[ref_of(there)] = changed

@@ -1,4 +1,4 @@
-"""Departing sites: while a SosSite is deleted, its nodes get node-configs that say Absent and clean up before their pods go."""
+"""Departing sites: while a SosSite is being deleted, its nodes get Absent node-configs and clean up before their pods are deleted."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from sos_operator.core.plan import Ref, ref_of
 
 @dataclass(frozen=True, slots=True)
 class Departing:
-    """A site that is being deleted: its nodes must take their bridges down before their pods go."""
+    """A site that is being deleted: its nodes must take their bridges down before their pods are deleted."""
 
     site: str
     nodes: Mapping[str, Mapping[str, Any]]
-    """Node name -> the node-config that says Absent."""
+    """Node name -> Absent node-config."""
     manifests: tuple[Object, ...]
     keeps: frozenset[Ref] = frozenset()
     """Children that stay unchanged until the nodes are clean."""
 
     def issued(self, newest: int, before: Mapping[str, int]) -> Departing:
-        """Return it with a generation in each document: the generation it was issued under, or the newest."""
+        """Return a copy with a generation in each document: the one under which the document was issued, or the newest."""
         nodes = {name: {**doc, "generation": before.get(doc["hash"], newest)} for name, doc in self.nodes.items()}
         manifests = tuple(with_documents(m, nodes) if m["kind"] == CONFIG_MAP.kind else m for m in self.manifests)
         return replace(self, nodes=nodes, manifests=manifests)
@@ -44,7 +44,7 @@ def departing_sites(compiled: sos_compile.Compiled, seen: Seen) -> tuple[Departi
     for site in (o["metadata"]["name"] for o in seen.of(SITE.kind) if leaving(o)):
         child = naming.node(PREFIX, site)
         daemon_set, config_map = seen.child(DAEMON_SET.kind, child), seen.child(CONFIG_MAP.kind, child)
-        # Nothing left of the site in the cluster means that there is nothing to wait for.
+        # Without a DaemonSet, no node of the site is left to clean up.
         if daemon_set is None:
             continue
         own = {name: absent(doc) for name, doc in compiled.nodes.items() if doc["site"] == site}
@@ -58,13 +58,13 @@ def departing_sites(compiled: sos_compile.Compiled, seen: Seen) -> tuple[Departi
             )
             found.append(Departing(site, nodes, manifests))
         elif nodes:
-            # The site is invalid at the moment, or has no nodes any more: its nodes still have their last node-configs.
+            # The site is currently invalid, or no node matches it any more: the nodes still have their last node-configs.
             found.append(Departing(site, nodes, (with_documents(anew(config_map), nodes),), frozenset({ref_of(daemon_set)})))
     return tuple(sorted(found, key=lambda d: d.site))
 
 
 def documents(config_map: Object | None) -> dict[str, dict[str, Any]]:
-    """The node-configs in a ConfigMap by node; other content is left out."""
+    """The node-configs in a ConfigMap by node; other content is ignored."""
     found = {}
     for name, text in ((config_map or {}).get("data") or {}).items():
         try:
@@ -80,7 +80,7 @@ _SHAPE = {"node": str, "site": str, "state": str, "hash": str, "generation": int
 
 
 def is_node_config(document: object) -> bool:
-    """True if a document has the fields that this module reads. Others may write into a ConfigMap."""
+    """True if a document has the fields that this module reads: other clients may write into a ConfigMap."""
     if not isinstance(document, dict) or not all(isinstance(document.get(key), kind) for key, kind in _SHAPE.items()):
         return False
     if not all(isinstance(item, dict) for key in ("baseFlows", "tunnels") for item in document[key]):
@@ -89,7 +89,7 @@ def is_node_config(document: object) -> bool:
 
 
 def read_json(text: str) -> Any:
-    """JSON without fractions, NaN and the like: documents contain none, and some cannot be hashed. Raises ValueError."""
+    """Parse JSON, but refuse fractions, NaN and infinities: documents contain none, and some cannot be hashed. Raises ValueError."""
     return json.loads(text, parse_constant=_refuse, parse_float=_refuse)
 
 
@@ -98,7 +98,7 @@ def _refuse(text: str) -> None:
 
 
 def anew(child: Object | None) -> Object:
-    """A child of ours as it would be applied: without fields that the API server has added."""
+    """Rebuild the manifest of one of our children, without the fields that the API server has added."""
     assert child is not None  # noqa: S101 - something of it has been read
     meta = child["metadata"]
     kept = {key: meta[key] for key in ("name", "namespace", "labels", "annotations", "ownerReferences") if key in meta}
@@ -107,13 +107,13 @@ def anew(child: Object | None) -> Object:
 
 
 def with_documents(config_map: Object, nodes: Mapping[str, Mapping[str, Any]]) -> Object:
-    """A ConfigMap with these documents, by node."""
+    """Add these documents to a ConfigMap, one file per node."""
     data = {f"{name}.json": json.dumps(doc, indent=2, sort_keys=True, ensure_ascii=False) + "\n" for name, doc in nodes.items()}
     return {**config_map, "data": {**config_map.get("data", {}), **data}}
 
 
 def on_nodes(daemon_set: Object, nodes: Collection[str]) -> Object:
-    """The DaemonSet, extended to these nodes: affinity terms are alternatives."""
+    """Extend the DaemonSet to these nodes by additional affinity terms, one of which must match."""
     if not nodes:
         return daemon_set
     changed = copy.deepcopy(daemon_set)
@@ -129,7 +129,7 @@ def on_nodes(daemon_set: Object, nodes: Collection[str]) -> Object:
 def cleaned(departing: Departing, seen: Seen, answers: Mapping[str, NodeAnswer]) -> bool:
     """True when every node of a departing site reports that its bridge is gone.
 
-    Do not wait for a node without a pod. For a pod that does not answer, the caller waits a bounded time.
+    Nodes without a pod are skipped. The caller limits the wait for a pod that does not answer.
     """
     daemon_set = naming.node(PREFIX, departing.site)
     pods = {node_of(pod) for pod in seen.pods if daemon_set_of(pod) == daemon_set}
@@ -137,7 +137,7 @@ def cleaned(departing: Departing, seen: Seen, answers: Mapping[str, NodeAnswer])
 
 
 def is_clean(site: str, node: str, absent_hash: str, seen: Seen, answers: Mapping[str, NodeAnswer]) -> bool:
-    """True when the pods of a node say that it has carried out the node-config that says Absent; not without any pod."""
+    """True if all pods of a node report that the Absent node-config is carried out; False without a pod."""
     daemon_set = naming.node(PREFIX, site)
     pods = [p for p in seen.pods if daemon_set_of(p) == daemon_set and node_of(p) == node]
     said = [answers.get(pod["metadata"]["uid"]) for pod in pods]
@@ -145,6 +145,6 @@ def is_clean(site: str, node: str, absent_hash: str, seen: Seen, answers: Mappin
 
 
 def urgent_pods(seen: Seen, departing: tuple[Departing, ...]) -> frozenset[str]:
-    """Uids of pods whose node process is asked in every pass: not ready yet, or of a departing site."""
+    """Uids of pods whose node process is queried in every pass: not ready yet, or of a departing site."""
     going = {naming.node(PREFIX, gone.site) for gone in departing}
     return frozenset(p["metadata"]["uid"] for p in seen.pods if daemon_set_of(p) in going or pod_state(p).state != "Ready")

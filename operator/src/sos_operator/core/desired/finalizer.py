@@ -8,11 +8,11 @@ CLEANUP_FINALIZER = "sos.network/site-cleanup"
 
 
 def finalizer_patch(site: Object, wanted: bool) -> Object | None:
-    """The merge patch that gives a site our finalizer or takes it away; None if it is as wanted."""
+    """Merge patch that adds or removes our finalizer; None if nothing has to change."""
     meta = site["metadata"]
     present = list(meta.get("finalizers") or [])
     if wanted == (CLEANUP_FINALIZER in present):
         return None
     changed = [*present, CLEANUP_FINALIZER] if wanted else [f for f in present if f != CLEANUP_FINALIZER]
-    # The resource version makes the list safe to write: another client's finalizer must not be lost.
+    # With the resource version, the write cannot drop a finalizer that another client has just added.
     return {"metadata": {"resourceVersion": meta["resourceVersion"], "finalizers": changed}}

@@ -20,13 +20,13 @@ from sos_operator.core.secrets.secrets import labels
 
 STATE_NAME = naming.child(PREFIX, "operator", "state")
 
-# Fields of a document in a ConfigMap, with or without spaces. Neither name occurs elsewhere in a document.
+# Fields of a document in a ConfigMap, with or without a space. Their names occur nowhere else in a document.
 _GENERATION = re.compile(r'"generation": ?([0-9]{1,18})\b')
 _HASH = re.compile(r'"hash": ?"(sha256:[0-9a-f]{64})"')
 
 Claim = tuple[int, str]
 """The generation of a document, and its hash."""
-CREDIBLE_MAX = MAX_GENERATION // 2  # the other half is room to overtake it: one a second for 100 million years
+CREDIBLE_MAX = MAX_GENERATION // 2  # larger claims are ignored; the upper half is enough for one generation a second for 100 million years
 
 GENERATION_KEY = "generation"
 DIGEST_KEY = "digest"
@@ -34,14 +34,14 @@ DIGEST_KEY = "digest"
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """The last generation issued and the digest of all documents it stood for."""
+    """The last generation issued, and the digest of its documents."""
 
     generation: int
     digest: str
 
 
 def parse_issued(data: Mapping[str, str]) -> Issued:
-    """Parse the record of a previous operator; generation 0 if there is none, or none that is valid."""
+    """Parse the record of a previous operator; generation 0 if the record is missing or invalid."""
     text = data.get(GENERATION_KEY, "")
     known = text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= CREDIBLE_MAX
     return Issued(int(text) if known else 0, data.get(DIGEST_KEY, "") if known else "")
@@ -58,11 +58,12 @@ def documents_digest(hashes: Mapping[str, str]) -> str:
 
 
 def next_issued(last: Issued, current: str, claims: Iterable[Claim], ours: Mapping[str, str] | Iterable[str]) -> Issued:
-    """The generation for the documents with digest `current`: never below a generation in use, even if the record of the last one is lost.
+    """The generation for the documents with digest `current`: never below a generation in use, even if the record of the last issue is
+    lost.
 
-    `claims` are of documents in force at controllers and nodes and of those in ConfigMaps, `ours` the hashes of the documents to send. A
-    holder of another document under our generation or a later one is overtaken, since it would refuse any document that is not newer
-    (spec/controller-config.md clause 1, spec/node-config.md clause 1).
+    `claims`: generation and hash of the documents in force at controllers and nodes, and of the documents in ConfigMaps. `ours`: hashes of
+    the documents to send. If a controller or node has another document under our generation or a later one, the result exceeds its
+    generation, because it accepts only newer documents (spec/controller-config.md clause 1, spec/node-config.md clause 1).
     """
     wanted = frozenset(ours)
     generation = last.generation if last.digest == current and last.generation > 0 else last.generation + 1
@@ -90,10 +91,10 @@ def issued_before(config_maps: Iterable[Mapping[str, Any]], newest: int) -> dict
 def generations(
     hashes: Mapping[sos_compile.DocumentName, str], newest: int, before: Mapping[str, int], in_force: Mapping[str, tuple[int, str]]
 ) -> dict[sos_compile.DocumentName, int]:
-    """The generation of each document: the one it was issued under, or the newest for one that changed.
+    """Return the generation of each document: the one under which it was issued, or the newest if the document has changed.
 
-    A controller that has another document refuses a generation that is not above that document's (spec/controller-config.md clause 1), so
-    its document then gets the newest generation, even if issued earlier.
+    A controller with another document in force accepts only a higher generation (spec/controller-config.md clause 1). Its document then
+    gets the newest generation, even if it was issued earlier.
     """
     found = {}
     for name, hash_ in hashes.items():

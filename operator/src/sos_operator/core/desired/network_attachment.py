@@ -1,4 +1,4 @@
-"""DaemonSets whose pods need a network from Multus, in a cluster that may not have it."""
+"""DaemonSets whose pods need a network from Multus, in a cluster that may lack Multus."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sos_operator.core.plan import Ref, ref_of
 
 
 def unattachable(manifests: Iterable[Object]) -> frozenset[Ref]:
-    """DaemonSets whose pods need a network that a cluster without Multus does not give them: they would start without it and fail.
+    """DaemonSets whose pods need a network from Multus: without Multus, the pods would start without this network and fail.
 
     The running DaemonSet stays until Multus is installed or the pool is changed back.
     """
@@ -29,7 +29,7 @@ def _has_networks(daemon_set: Object) -> bool:
 
 
 def attached_by_nodes(compiled: sos_compile.Compiled, seen: Seen) -> frozenset[str]:
-    """Sites whose agents are still attached by the nodes themselves, in place of agents that need such a network."""
+    """Sites whose running agents are still attached by the nodes, while the desired agents need a network from Multus."""
     waiting = {ref.name for ref in unattachable(compiled.manifests)}
     pools = {(naming.agent(PREFIX, pool, doc["site"]["name"]), doc["site"]["name"]) for (pool, _), doc in compiled.agents.items()}
     here = {name: seen.child(DAEMON_SET.kind, name) for name, _ in pools if name in waiting}

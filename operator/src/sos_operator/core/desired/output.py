@@ -1,4 +1,4 @@
-"""From everything seen to everything wanted, in one call."""
+"""Compute the desired state from everything seen, in one call."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Output:
     departing: tuple[Departing, ...]
     issued: Issued
     left: tuple[Departing, ...] = ()
-    """Nodes that have left sites which stay."""
+    """Departed nodes of sites that stay."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memos:
-    """Memos of one compilation for the next."""
+    """Memos that a compilation leaves for the next one."""
 
     present: sos_compile.Memo = field(default_factory=sos_compile.Memo)
     departing: sos_compile.Memo = field(default_factory=sos_compile.Memo)
@@ -40,7 +40,7 @@ class Memos:
 def build_output(
     seen: Seen, settings: Settings, last: Issued, in_force: Mapping[str, tuple[int, str]], memos: Memos | None = None
 ) -> Output:
-    """Compile, and raise the generation if any document differs from what was issued last (or a controller is ahead of us).
+    """Compile, and raise the generation if any document differs from the one issued last, or if a controller is ahead of us.
 
     An unchanged document keeps its generation: a change of one service must not rewrite the files of every node.
     """
@@ -50,7 +50,7 @@ def build_output(
     departing: tuple[Departing, ...] = ()
     if any(leaving(site) for site in seen.of(SITE.kind)):
         departing = departing_sites(sos_compile.draft(with_departing(world, seen), memos.departing).issued({}), seen)
-    # A node whose document cannot be made has not left: it keeps its document (sos_compile.admission.fault_isolation).
+    # A node whose document cannot be compiled has not departed: it keeps its document (sos_compile.admission.fault_isolation).
     faulty = {fault.key.name for fault in draft.verdicts.faults if fault.key.kind == "Node"}
     left = left_nodes(draft.network.sites.keys(), {name[1] for name in draft.documents if name[0] == "node"} | faulty, seen)
     hashes = {"/".join(name): hash_ for name, hash_ in draft.hashes().items()}
@@ -67,7 +67,7 @@ def build_output(
 
 
 def owners_of(manifests: Iterable[Object], failures: dict[Ref, str]) -> dict[tuple[str, str], str]:
-    """(kind, name) of the owner of each child that could not be applied -> the API server's message, with the child's name."""
+    """Owner (kind, name) of each child that failed to apply -> name of the child and the API server's message."""
     found: dict[tuple[str, str], str] = {}
     for manifest in manifests:
         message = failures.get(ref_of(manifest))

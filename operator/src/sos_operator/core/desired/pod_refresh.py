@@ -21,14 +21,14 @@ CONTROLLER_LABEL = "sos.network/controller"
 
 
 Mount = tuple[str, str]
-"""Pod that a digest is for: (DaemonSet, node) or (Deployment, "")."""
+"""Pod of a digest: (DaemonSet, node) or (Deployment, "")."""
 
 
 def config_hashes(compiled: sos_compile.Compiled, departing: tuple[Departing, ...], secrets: tuple[Object, ...]) -> dict[Mount, str]:
-    """Digest of the files that each pod mounts and reads again when they change.
+    """Digest of the files that each pod mounts and reloads when they change.
 
-    The digest becomes an annotation of the pod. The kubelet updates a pod's volumes immediately when the pod changes, and otherwise
-    up to a minute later: the annotation makes a new configuration arrive within a second.
+    The digest becomes an annotation of the pod. A changed annotation makes the kubelet update the pod's volumes immediately, so that a new
+    configuration arrives within a second. Otherwise the kubelet would take up to a minute.
     """
     folders = {s["metadata"]["name"]: digest(s["data"]) for s in secrets}
     found: dict[Mount, str] = {(naming.node(PREFIX, doc["site"]), node): digest(doc["hash"]) for node, doc in compiled.nodes.items()}
@@ -54,8 +54,8 @@ def mount_of(pod: Object) -> Mount:
 def refresh_patches(seen: Seen, hashes: Mapping[Mount, str], unapplied: frozenset[Ref]) -> list[tuple[Object, Object]]:
     """Pods whose annotation has to change, with the patch for each.
 
-    `unapplied` are children whose apply belongs to this very pass: a kubelet woken now might still hold the old files, so their
-    pods wait for the next pass.
+    `unapplied`: children applied in this pass. A kubelet woken now might still have the old files, so the pods that mount these children
+    wait for the next pass.
     """
     if any(ref.kind == SECRET.kind for ref in unapplied):
         return []

@@ -11,12 +11,12 @@ from sos_operator.core.model.options import PodMonitors, Settings
 from sos_operator.core.model.world import PREFIX
 from sos_operator.core.secrets.secrets import labels
 
-# Component -> regular expression of its port's name. Agents of a node have a port each, named after its number.
+# Component -> regular expression of its port's name. Each agent of a node has its own port, named after the port's number.
 METRICS_PORTS = {"operator": "http", "controller": "api", "agent": "http-agent-[0-9]+", "node": "http-node"}
 
 
 def release_manifests(settings: Settings) -> tuple[Object, ...]:
-    """All of them."""
+    """Return all children of the release."""
     monitors = settings.pod_monitors
     watched = sorted(METRICS_PORTS) if monitors else ()
     return (_controllers_budget(settings), *(_pod_monitor(settings, component, monitors) for component in watched if monitors))
@@ -43,7 +43,7 @@ def _controllers_budget(settings: Settings) -> Object:
 
 
 def _pod_monitor(settings: Settings, component: str, monitors: PodMonitors) -> Object:
-    """PodMonitor of one component. It selects by a rule on the port's name, because names of agents' ports hold numbers."""
+    """PodMonitor of one component. It selects ports by a regular expression, because the names of agents' ports contain numbers."""
     keep = {"action": "keep", "sourceLabels": ["__meta_kubernetes_pod_container_port_name"], "regex": METRICS_PORTS[component]}
     node = {"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "node", "action": "replace"}
     site = {"sourceLabels": ["__meta_kubernetes_pod_label_sos_network_site"], "targetLabel": "site", "action": "replace"}

@@ -19,7 +19,7 @@ def held_refs(compiled: sos_compile.Compiled, settings: Settings) -> frozenset[R
 
 
 def with_files_of(manifests: Iterable[Object], nodes: Collection[str], seen: Seen) -> tuple[Object, ...]:
-    """Return the manifests with the files that ConfigMaps hold for these nodes, whose new content is unknown."""
+    """Return the manifests with the present ConfigMap files of these nodes, because the files' new content is unknown."""
     files = {f"{node}.json" for node in nodes}
     if not files:
         return tuple(manifests)

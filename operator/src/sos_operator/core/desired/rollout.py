@@ -1,12 +1,12 @@
 """Staged rollout: the nodes of a site that get a changed node-config now, and the conditions to stop.
 
-A node-config that is wrong for one node is usually wrong for all. So it goes to `update.maxUnavailable` healthy nodes at a time, the next
-nodes wait until these report it in force, and a node that fails with it stops the rollout: the others keep their documents. Nodes that
-were given a document and have not confirmed it are listed in an annotation of the ConfigMap beside the documents. A later failure of a
-node, or of a node that joined, delays no other.
+A node-config that is wrong for one node is usually wrong for all nodes. So a changed node-config goes to `update.maxUnavailable` healthy
+nodes at a time, and the next nodes wait until these nodes report it in force. If a node fails with the new document, the rollout stops, and
+the waiting nodes keep their documents. Nodes that were given a document and have not confirmed it are listed in an annotation of the
+ConfigMap beside the documents. A node that fails later, or that has just joined and fails, does not delay other nodes.
 
-Changes that only follow from nodes and agents joining and leaving (tunnels, agents' ports, the base entries that name them) are handed
-out immediately: a node that joins must not wait for hundreds, and such a change replaces no setting of a node.
+Changes that only follow from nodes and agents joining and leaving (tunnels, agents' ports, the base entries that name them) are distributed
+immediately: a joining node must not wait for hundreds of nodes, and such a change replaces no setting of a node.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from sos_operator.core.model.world import PREFIX, Seen, leaving, node_of
 DEFAULT_MAX_UNAVAILABLE = 1
 TURNS_ANNOTATION = "sos.network/rollout"
 """Annotation, as JSON: node -> hash of the document given to it in its turn."""
-KEPT_FOR_NETWORKS = "it keeps what attaches its agents until the cluster has NetworkAttachmentDefinitions (Multus), or the pool says Host"
-ASKED_AHEAD = 4  # in every pass, ask this many nodes whose turn is next per busy node, and at least this many
+KEPT_FOR_NETWORKS = "it keeps the document that attaches its agents until the cluster serves Multus, or the pool has attach: Host"
+ASKED_AHEAD = 4  # number of nodes next in turn that each pass queries per busy node, and the minimum in all
 
 # A port or an address in the match of a base entry. Ports below 34001 are the node's own uplinks (spec/node-config.md clause 1).
 _NAMES_OTHERS = re.compile(r"(?:in_port=(?!33\d{3}\b)\w+|(?:nw_src|nw_dst|arp_[st]pa)=[0-9./]+)")
@@ -46,18 +46,18 @@ class Standing:
 
     wanted: str
     given: str = ""
-    """Empty if it was given no document."""
+    """Empty if the node has no document yet."""
     pod: str = ""
     """State of its pod, empty if there is none."""
     answer: NodeAnswer | None = None
     alike: bool = False
     """True if the two documents differ only in parts that follow from other nodes and agents."""
     turn: bool = False
-    """True if it was given its document in its turn, and had not reported the document in force."""
+    """True if the node got its document in its turn and is still listed as unconfirmed."""
 
     @property
     def open(self) -> bool:
-        """True if its document is still to be handed out. A document without a reader, or a node's first, is handed out immediately."""
+        """True if the wanted document is still to be distributed. Nodes without a pod, or without any document, get it immediately."""
         return self.given not in ("", self.wanted) and bool(self.pod) and not self.alike
 
     @property
@@ -67,17 +67,17 @@ class Standing:
 
     @property
     def failed(self) -> bool:
-        """True if it failed to apply its document."""
+        """True if the node failed to apply its document."""
         return self.pod == "Failed" or (self.answer is not None and self.answer.state == "Failed")
 
     @property
     def busy(self) -> bool:
-        """True if other nodes wait for it."""
+        """True if other nodes wait for this node."""
         return self.turn and not self.open and not self.settled
 
     @property
     def settled(self) -> bool:
-        """True if its document is in force, or it has no pod to wait for."""
+        """True if the document is in force, or if the node has no pod to wait for."""
         said = self.answer is not None and self.answer.state == "Ready" and self.answer.hash == self.given
         return not self.pod or (self.pod == "Ready" and said)
 
@@ -87,11 +87,11 @@ class Rollout:
     """Result of one site's rollout in a pass."""
 
     waiting: Mapping[str, str] = field(default_factory=dict)
-    """Nodes that keep the document they have -> why."""
+    """Nodes that keep their present document -> reason."""
     aborted: bool = False
     """True if the waiting nodes wait until the user acts."""
     busy: frozenset[str] = frozenset()
-    """Nodes that are handed their document now, or were in their turn and have not reported it in force."""
+    """Nodes that get their document now, or got it in their turn and have not reported it in force."""
     next: tuple[str, ...] = ()
     """Waiting nodes in the order of their turns."""
     whole: bool = False
@@ -109,8 +109,8 @@ def decide(nodes: Mapping[str, Standing], limit: int) -> Rollout:
         answer = nodes[failed[0]].answer
         why = f"the roll-out has stopped, because {failed[0]} failed with it" + (f": {answer.message}" if answer and answer.message else "")
         return Rollout(dict.fromkeys(waiting, why), True, busy)
-    # Unhealthy nodes come last and all together: no node waits for them, as they may be away for long. But they wait for healthy nodes:
-    # a node that is unhealthy for a moment gets no untested document.
+    # Unhealthy nodes come last and simultaneously. No node waits for them, because they may be down for long. They wait for the healthy
+    # nodes, so that a node that is unhealthy only for a moment gets no untested document.
     well = [name for name in waiting if nodes[name].well]
     turns = well[: max(0, limit - len(busy))]
     handed = turns if well or busy else waiting
@@ -130,7 +130,7 @@ def max_unavailable(site: Object, total: int) -> int:
 
 
 def plan_rollouts(seen: Seen, compiled: sos_compile.Compiled, answers: Mapping[str, NodeAnswer]) -> dict[str, Rollout]:
-    """The roll-outs of all sites by name."""
+    """Rollouts of all sites, by site name."""
     pods = {(daemon_set_of(p), node_of(p)): p for p in sorted(seen.pods, key=leaving, reverse=True)}
     found = {}
     for site in seen.of(SITE.kind):
@@ -170,10 +170,11 @@ def _own(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _meanwhile(text: str, wanted: Mapping[str, Any]) -> str:
-    """Return the document of a node that waits for `wanted` and has `text`: its own settings with the current other nodes and agents.
+    """Return the interim document of a node that has `text` and waits for `wanted`: its present settings, with the current data of other
+    nodes and agents.
 
-    Unchanged if nothing is new, if the two cannot be merged, and if no generation is left between them: a document in force under one
-    generation never changes, so the last generation is kept for the document that the node waits for.
+    The present document stays if nothing is new, if the two documents cannot be merged, or if no generation is left between them. A
+    generation stands for one document only, so the generation of `wanted` is reserved for the document that the node waits for.
     """
     given = _document(text)
     generation = int(wanted["generation"]) - 1
@@ -188,7 +189,7 @@ def _meanwhile(text: str, wanted: Mapping[str, Any]) -> str:
 
 
 def _named(document: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
-    """Entries and tunnels that name other nodes and agents, each with its shape independent of the name."""
+    """Entries and tunnels that name other nodes and agents, each with its content apart from the name."""
     found = {}
     for flow in document.get("baseFlows") or []:
         match, rest = str(flow.get("match")), [flow.get(key) for key in ("table", "priority", "actions")]
@@ -199,7 +200,8 @@ def _named(document: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
 
 
 def _fit(some: Mapping[str, tuple[Any, ...]], others: Mapping[str, tuple[Any, ...]]) -> bool:
-    """True if entries in both are alike, and one has all kinds of the other, and perhaps more: the first agent, the last tunnel."""
+    """True if common entries are alike, and one document has all kinds of entries of the other. It may have more kinds, for example for a
+    first agent or a last tunnel."""
     kinds = set(some.values()), set(others.values())
     return all(others[key] == like for key, like in some.items() if key in others) and (kinds[0] <= kinds[1] or kinds[1] <= kinds[0])
 
@@ -230,7 +232,7 @@ def _document(text: str) -> Mapping[str, Any]:
 
 
 def without_networks(rollouts: Mapping[str, Rollout], seen: Seen, compiled: sos_compile.Compiled) -> dict[str, Rollout]:
-    """The roll-outs in a cluster without Multus: where agents wait for Multus, their nodes keep the documents that attach the agents."""
+    """Rollouts in a cluster without Multus: nodes whose agents wait for Multus keep the documents that attach the running agents."""
     found = dict(rollouts)
     for site in attached_by_nodes(compiled, seen) & set(rollouts):
         given = {node: _document(text).get("hash") for node, text in _given(seen, naming.node(PREFIX, site)).items()}
@@ -241,7 +243,7 @@ def without_networks(rollouts: Mapping[str, Rollout], seen: Seen, compiled: sos_
 
 
 def withhold(compiled: sos_compile.Compiled, seen: Seen, rollouts: Mapping[str, Rollout]) -> sos_compile.Compiled:
-    """The compilation with kept documents in place of the documents that nodes wait for, and with the turns."""
+    """Replace the documents of waiting nodes in the compilation by kept or interim documents, and record the turns."""
     nodes, kept, turns = dict(compiled.nodes), {}, {}
     for site, rollout in rollouts.items():
         child = naming.node(PREFIX, site)
@@ -265,7 +267,7 @@ def _handed(manifest: Object, kept: Mapping[str, Mapping[str, str]], turns: Mapp
 
 
 def urgent_pods(seen: Seen, rollouts: Mapping[str, Rollout]) -> frozenset[str]:
-    """Uids of pods whose answer a rollout waits for: of busy nodes, and of nodes whose turn is next."""
+    """Uids of pods whose answers a rollout waits for: pods of busy nodes, and of nodes whose turn is next."""
     wanted = set()
     for site, rollout in rollouts.items():
         soon = rollout.next[: max(ASKED_AHEAD, ASKED_AHEAD * len(rollout.busy))]

@@ -7,6 +7,6 @@
 `world`             `Seen`, everything listed; conversion to `sos_compile.World`
 `node_status`       status of a node's sos-node, and the nodes to ask next
 `pod_state`         state of pods, DaemonSets and Deployments
-`controller_view`   status of each controller, as last heard
-`conditions`        verdicts to `status.conditions`
+`controller_view`   status of each controller, as last reported
+`conditions`        converts verdicts to `status.conditions`
 """

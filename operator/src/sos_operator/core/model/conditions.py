@@ -1,4 +1,4 @@
-"""From verdicts to `status.conditions`: stable transition times, a summary, and the transitions."""
+"""Convert verdicts to `status.conditions`, with stable transition times, a summary, and the transitions."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def build_conditions(verdicts: Iterable[Verdict], previous: Iterable[Mapping[str
     built = []
     for verdict in sorted(verdicts, key=lambda v: v.type):
         old = before.get(verdict.type)
-        # The schema's default condition carries the epoch: the default is no observation, so its time is not kept.
+        # The schema's default condition is dated 1970. It is no observation, so its time is not kept.
         same = old is not None and old.get("status") == verdict.status and not str(old.get("lastTransitionTime", "")).startswith("1970-")
         built.append(
             {
@@ -70,9 +70,9 @@ def build_conditions(verdicts: Iterable[Verdict], previous: Iterable[Mapping[str
 
 
 def transitions(previous: Iterable[Mapping[str, Any]], built: Iterable[Mapping[str, Any]]) -> list[Transition]:
-    """Conditions whose status changed, except conditions that only repeat another's message.
+    """Conditions whose status changed, except those that only repeat another condition's message.
 
-    A new object starts with conditions that do not hold yet: report that only if the object was refused.
+    The conditions of a new object do not hold yet: report this only if the object was refused.
     """
     before = {c.get("type"): str(c.get("status")) for c in previous}
     changed: list[Transition] = []

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-# A poll every 2 s while anything is pending, a request that takes 2 s, one retry: this leaves the "within 10 s" of the promise.
+# With polls every 2 s while anything is pending, requests of up to 2 s and one retry, this limit keeps the promised "within 10 s".
 UNREACHABLE_AFTER_S = 4.0
 COUNT_MAX = 2**53
 """Maximum of a count: larger numbers are invalid, and some programs cannot read them."""
@@ -31,7 +31,7 @@ class ControllerView:
     has_token: bool = True
     """True if a bearer token for sending it a configuration exists."""
     awaited: bool = False
-    """True while our request to it is pending and it answered well a moment ago: its conditions wait for the answer."""
+    """True while a request to the controller is pending and its last answer is still fresh: conditions wait for the new answer."""
 
     @property
     def reachable(self) -> bool:
@@ -48,12 +48,12 @@ class ControllerView:
         return config_of(self.status).get(key)
 
     def listed(self, key: str) -> list[Mapping[str, Any]]:
-        """A list of objects of the status; empty where an invalid answer has none."""
+        """A list of objects of the status; empty if the answer has no valid list."""
         value = (self.status or {}).get(key)
         return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
 
     def count(self, key: str) -> int:
-        """A number of the status, 0 if the value is no number."""
+        """A number of the status, 0 if the value is not a number."""
         return counted((self.status or {}).get(key))
 
     def connected(self) -> frozenset[str]:
@@ -65,7 +65,7 @@ class ControllerView:
         return frozenset(str(a.get("id")) for a in self.listed("agents"))
 
     def service(self, id_: str) -> Mapping[str, Any] | None:
-        """Return its state of a service."""
+        """Return the controller's state of a service."""
         return self._services.get(id_)
 
     def link(self, a: tuple[str, str], b: tuple[str, str]) -> bool | None:
@@ -83,7 +83,7 @@ class ControllerView:
 
     @cached_property
     def _services(self) -> Mapping[str, Mapping[str, Any]]:
-        # A thousand services ask for one each, in every pass.
+        # Indexed, because every pass looks up each of up to a thousand services.
         return {str(s.get("id")): s for s in reversed(self.listed("services"))}
 
 
@@ -94,19 +94,19 @@ def config_of(status: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 
 def counted(value: Any) -> int:
-    """Clamp a count from outside to what a status can hold; 0 if it is no count."""
+    """Clamp a received count to COUNT_MAX; 0 if the value is no count."""
     return min(value, COUNT_MAX) if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
 def ids(row: Mapping[str, Any], key: str) -> frozenset[str]:
-    """Return ids from outside; none if the value is no list."""
+    """Return the ids in a received row; none if the value is no list."""
     value = row.get(key)
     return frozenset(str(item) for item in value) if isinstance(value, list) else frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """The last good answer of one controller and when it came (monotonic seconds)."""
+    """The last good answer of one controller, and its time of arrival (monotonic seconds)."""
 
     at: float = float("-inf")
     status: Mapping[str, Any] | None = field(default=None)

@@ -8,11 +8,11 @@ class OperatorError(Exception):
 
 
 class NotReady(OperatorError):  # noqa: N818 - the word of the house rules
-    """Something is missing yet or busy: retry the pass later."""
+    """Something is still missing or busy: retry the pass later."""
 
 
 class Refused(OperatorError):  # noqa: N818 - says what happened
-    """The API server rejects this object, however often it is sent (403, 422 and the like)."""
+    """The API server permanently rejects this object (403, 422 and the like)."""
 
 
 class KindMissing(OperatorError):  # noqa: N818 - says what happened

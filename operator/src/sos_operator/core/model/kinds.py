@@ -1,7 +1,6 @@
-"""The kinds of objects the operator reads and writes, and no other kinds.
+"""Closed table of the kinds of objects that the operator reads and writes.
 
-The table is closed on purpose: the chart's RBAC is written for it, and a manifest of another kind is a bug that must
-show in tests instead of as a 403 in a user's cluster.
+The chart's RBAC is written for this table. A manifest of another kind is a bug that must show in tests, not as a 403 in a user's cluster.
 """
 
 from __future__ import annotations
@@ -63,13 +62,13 @@ POD_DISRUPTION_BUDGET = Kind(api_version="policy/v1", kind="PodDisruptionBudget"
 POD_MONITOR = Kind(api_version="monitoring.coreos.com/v1", kind="PodMonitor", plural="podmonitors", namespaced=True)
 
 LEASE = Kind(api_version="coordination.k8s.io/v1", kind="Lease", plural="leases", namespaced=True)
-"""The operator that holds the Lease is active (core/scheduling/lease.py). A single object, and no child: it has no content about the
-network."""
+"""The operator that holds the Lease is active (core/scheduling/lease.py). The Lease is a single object and not a child, because it does not
+describe the network."""
 
 JOB = Kind(api_version="batch/v1", kind="Job", plural="jobs", namespaced=True)
 """Left by `helm test`, and not removed by helm; touched by `uninstall` only."""
 
-# In the order of application: objects that pods mount, and pods' protections, come before the pods, so that no pod starts without them.
+# Order of application: objects that pods mount and objects that protect pods come first, so that no pod starts without them.
 CHILD_KINDS = (SECRET, CONFIG_MAP, NETWORK_POLICY, K8S_SERVICE, NAD, POD_DISRUPTION_BUDGET, DEPLOYMENT, DAEMON_SET, POD_MONITOR)
 
 # Kinds that not every cluster serves; left out while the cluster does not serve them.

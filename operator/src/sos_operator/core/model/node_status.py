@@ -31,7 +31,7 @@ class NodeAnswer:
 
     @property
     def noteworthy(self) -> str:
-        """The message, if it says more than that all is well."""
+        """The message, empty if it only reports normal operation."""
         return "" if self.message in ("as configured", "removed") else self.message
 
 
@@ -59,6 +59,6 @@ def address_of(pod: Object) -> str:
 
 
 def whom_to_ask(present: Iterable[str], asked: Mapping[str, float], urgent: frozenset[str], now: float) -> list[str]:
-    """Uids to ask now: urgent ones first, then those not asked for ASK_AGAIN_S, the longest unasked first; at most ASKED_PER_PASS."""
+    """Return at most ASKED_PER_PASS uids to query now: urgent uids first, then uids not queried for ASK_AGAIN_S, oldest query first."""
     due = [uid for uid in present if uid in urgent or now - asked.get(uid, float("-inf")) >= ASK_AGAIN_S]
     return sorted(due, key=lambda uid: (uid not in urgent, asked.get(uid, float("-inf")), uid))[:ASKED_PER_PASS]

@@ -1,4 +1,4 @@
-"""The type of an API object as JSON: defined once, at the border."""
+"""The type of an API object as JSON, defined once for all modules."""
 
 from typing import Any
 

@@ -56,7 +56,7 @@ class Settings:
     deployment: str = "sos-operator"
     """Name of the operator's own Deployment, which `uninstall` stops before it removes anything."""
     lease: str = ""
-    """Name of the Lease that decides which of several operators works; empty: this is the only one."""
+    """Name of the Lease that elects the active one of several operators; empty if there is only one operator."""
     lease_seconds: int = 15
     """Seconds after a holder's last renewal until another operator may take its Lease."""
     test: str = "sos-test"

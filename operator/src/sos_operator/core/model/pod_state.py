@@ -10,7 +10,7 @@ from sos_operator.core.model.kinds import DAEMON_SET
 from sos_operator.core.model.node_status import NodeAnswer
 from sos_operator.core.model.objects import Object
 
-# The kubelet's reasons for containers that do not start without a change.
+# The kubelet's reasons for containers that cannot start until something is changed.
 _FAILING = frozenset(
     {
         "CrashLoopBackOff",
@@ -54,7 +54,8 @@ def pod_state(pod: Object | None) -> PodState:
 
 
 def lost(node: Object | None) -> PodState | None:
-    """Return a message if a node's kubelet is silent or reports not ready, as its pods' status is stale then; None if it is well."""
+    """Return a Failed state if a node's kubelet is silent or not ready, because its pods' status is then stale; None if the node is
+    ready."""
     conditions = ((node or {}).get("status") or {}).get("conditions") or []
     ready = next((c for c in conditions if c.get("type") == "Ready"), None)
     if ready is None or ready.get("status") == "True":

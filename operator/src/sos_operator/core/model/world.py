@@ -16,12 +16,12 @@ from sos_operator.core.model.node_status import NodeAnswer
 from sos_operator.core.model.objects import Object
 from sos_operator.core.model.options import Settings
 
-PREFIX = "sos"  # begins the name of every child; not an option, because the API's columns and docs name them
+PREFIX = "sos"  # prefix of every child's name; fixed, because the API's columns and the docs contain these names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """One listing of everything the operator looks at."""
+    """One listing of all objects that the operator reads."""
 
     objects: tuple[Object, ...] = ()
     """Objects of our five kinds."""
@@ -50,12 +50,12 @@ def leaving(obj: Object) -> bool:
 
 
 def component_of(obj: Object) -> str:
-    """Return the part of SOS that an object's label names, "" if none."""
+    """Return the SOS component that an object's label names, "" if none."""
     return str((obj["metadata"].get("labels") or {}).get("app.kubernetes.io/component", ""))
 
 
 def node_of(pod: Object) -> str:
-    """The node that a pod is on, "" while it is on none."""
+    """The node that a pod runs on, "" before the pod is scheduled."""
     return str((pod.get("spec") or {}).get("nodeName") or "")
 
 
@@ -125,7 +125,8 @@ def service_addresses(controller: str, seen: Seen) -> tuple[str, ...]:
 
 
 def controller_endpoints(seen: Seen) -> dict[str, tuple[str, ...]]:
-    """Return each controller's OpenFlow endpoints: the cluster address of its Service, or those an External controller states."""
+    """Return each controller's OpenFlow endpoints: the cluster address of its Service, or the declared endpoints of an External
+    controller."""
     endpoints: dict[str, tuple[str, ...]] = {}
     for obj in seen.of(CONTROLLER.kind):
         name, spec = obj["metadata"]["name"], obj.get("spec") or {}
@@ -139,8 +140,8 @@ def controller_endpoints(seen: Seen) -> dict[str, tuple[str, ...]]:
 def api_base(controller: Object, seen: Seen, override: Mapping[str, str]) -> str | None:
     """Return the URL of a controller's API; empty while unknown; None if the operator has no access to it.
 
-    Use the Service's address, not its name: after a new installation the name resolves to the old Service's address for a while (seen:
-    something outside the cluster answered there), and an HTTP client keeps a wrong connection as long as it works.
+    Use the Service's address, not its name. After a reinstallation, the name resolves to the old Service's address for a while (observed: a
+    server outside the cluster answered), and an HTTP client keeps a connection to a wrong server as long as it works.
     """
     name, spec = controller["metadata"]["name"], controller.get("spec") or {}
     if name in override:
@@ -153,7 +154,7 @@ def api_base(controller: Object, seen: Seen, override: Mapping[str, str]) -> str
 
 
 def compiled_from(seen: Seen) -> Hashable:
-    """Return the inputs of a compilation, to tell whether to repeat it: status updates and nodes' heartbeats change none of them."""
+    """Return the inputs of a compilation, which is repeated only if they change. Status updates and node heartbeats do not change them."""
     return (
         tuple(_version(o) for o in seen.objects),
         tuple((n.name, tuple(sorted(n.labels.items())), n.address, n.created) for n in (_node(o) for o in seen.nodes if not leaving(o))),
@@ -171,8 +172,7 @@ def _version(obj: Object) -> Hashable:
 def parse_allocations(objects: Iterable[Object]) -> sos_compile.Allocations:
     """Numbers and addresses allocated before, read back from the objects' status.
 
-    They are kept there and not in a child, so that datapath ids and agent addresses survive a removal and a new installation of the
-    release.
+    The objects' status holds them, not a child, so that datapath ids and agent addresses survive a reinstallation of the release.
     """
     sites: dict[str, int] = {}
     controllers: dict[str, int] = {}
@@ -200,6 +200,6 @@ def parse_allocations(objects: Iterable[Object]) -> sos_compile.Allocations:
 
 
 def absent(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The node-config that removes everything the given one made (spec/node-config.md clause 1)."""
+    """Return the node-config that removes everything that the given document created (spec/node-config.md clause 1)."""
     gone = {**document, "state": "Absent"}
     return {**gone, "hash": content_hash(gone)}

@@ -1,6 +1,6 @@
-"""When a pass runs, and in which operator.
+"""Timing of passes, and election of the operator that makes them.
 
 `change_queue`   changes since the last pass, bounded; overflow means relist
 `backoff`        delay before the next pass, after success and after failure
-`lease`          leader election: what a Lease says, and what to write to it
+`lease`          leader election: rules for reading and writing a Lease
 """

@@ -8,7 +8,7 @@ BACKOFF_FIRST_S = 1.0
 BACKOFF_LAST_S = 10.0  # maximum, so that the end of an outage is noticed within 10 s, the allowed delay of conditions
 POLL_PENDING_S = 2.0  # polling interval while a condition is expected to change
 REST_S = 0.05  # minimum interval between two passes
-REST_LONG_S = 0.5  # the same after RESTLESS_PASSES without a pause, so that a flapping object cannot keep a core busy
+REST_LONG_S = 0.5  # minimum interval after RESTLESS_PASSES without a pause, so that a flapping object cannot keep a core busy
 RESTLESS_PASSES = 20
 POLL_STEADY_S = 5.0  # with the request timeout, keeps "controller unreachable" under 10 s
 WATCH_FIRST_S = 1.0
@@ -19,17 +19,17 @@ REFUSED_LAST_S = 60.0  # maximum interval of attempts to push an unchanged docum
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Outcome of the last pass, as far as timing is concerned."""
+    """Outcome of the last pass, as input to the timing."""
 
     failed: bool
     pending: bool
 
 
 def next_delay(outcome: Outcome, failures: int, jitter: float) -> float:
-    """Seconds until the next pass when nothing wakes it before.
+    """Seconds until the next pass, if no change wakes the loop earlier.
 
-    `failures` counts passes that failed in a row, this one included; `jitter` is a random number from 0 to 1, so that
-    several operators that lost the same API server do not retry in step (up to half of the wait is cut off).
+    `failures` counts consecutive failed passes, including this one. `jitter` is a random number from 0 to 1, so that several operators that
+    lost the same API server do not retry in step (up to half of the wait is cut off).
     """
     if outcome.failed:
         wait = min(BACKOFF_LAST_S, BACKOFF_FIRST_S * 2.0 ** min(max(failures - 1, 0), 10))
@@ -48,6 +48,5 @@ def watch_delay(ends: int) -> float:
 
 
 def rest(woken_in_a_row: int) -> float:
-    """Seconds to wait before the next pass; `woken_in_a_row` counts consecutive passes that found changes waiting at the end of the pass
-    before."""
+    """Return the pause in seconds before the next pass; `woken_in_a_row`: consecutive passes that ended with changes already queued."""
     return REST_S if woken_in_a_row <= RESTLESS_PASSES else REST_LONG_S

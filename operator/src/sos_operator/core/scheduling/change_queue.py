@@ -1,4 +1,4 @@
-"""Changes reported by watches to a pass: of one object, or of some objects of a kind."""
+"""Queue of changes that watches report, drained by each pass."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ChangeQueue:
         self._named: dict[str, set[Changed]] = {}
 
     def add(self, changed: Changed) -> None:
-        """Take note of a change."""
+        """Record a change."""
         whole, known = Changed(changed.plural), self._named.setdefault(changed.plural, set())
         if whole in known:
             return
@@ -33,7 +33,7 @@ class ChangeQueue:
             self._named[changed.plural] = {whole}
 
     def take(self) -> frozenset[Changed]:
-        """All that was added since the last call."""
+        """Return all changes added since the last call."""
         taken = frozenset(each for changes in self._named.values() for each in changes)
         self._named.clear()
         return taken

@@ -1,7 +1,7 @@
 """Leader election by a Lease: the rules for reading, claiming and renewing it.
 
-No two wall clocks are compared. A holder counts from before it sent its last renewal, a candidate from the later moment when it saw that
-renewal. So the candidate's wait ends after the holder's time, however their clocks differ.
+Wall clocks of different machines are never compared. A holder counts from just before it sent its last renewal, a candidate from the later
+moment when it saw that renewal. So a candidate waits until the holder's time has expired, however far their clocks differ.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Terms:
 
     @property
     def pace(self) -> float:
-        """Seconds between two looks of a candidate, and between two renewals of the holder."""
+        """Interval in seconds at which a candidate reads the Lease and the holder renews it."""
         return self.duration * 2 / 15
 
     @property
@@ -33,12 +33,12 @@ class Terms:
 
     @property
     def give_up(self) -> float:
-        """Seconds from its last renewal until a holder that cannot renew logs this and ends."""
+        """Seconds after its last renewal until a holder that cannot renew logs the loss and exits."""
         return self.duration * 2 / 3
 
     @property
     def fence(self) -> float:
-        """Seconds from its last renewal until the kernel ends the holder. In the rest of the duration, its last requests arrive."""
+        """Seconds after its last renewal until the kernel ends the holder. Requests in flight have the rest of the duration to arrive."""
         return self.duration * 4 / 5
 
 
@@ -78,7 +78,7 @@ def read(lease: Object, terms: Terms) -> Record:
 
 
 def look(before: Sight | None, record: Record, now: float) -> Sight:
-    """Take note of a renewal or another holder only; a changed label on the Lease delays no candidate."""
+    """Restart a candidate's wait only after a renewal or a change of the holder; a changed label on the Lease does not restart it."""
     same = before is not None and (before.record.holder, before.record.renewed) == (record.holder, record.renewed)
     return Sight(record, before.since if before is not None and same else now)
 
@@ -91,7 +91,7 @@ def free_in(sight: Sight | None, me: str, now: float) -> float:
 
 
 def claim(record: Record | None, me: str, stamp: str, terms: Terms) -> Object:
-    """The patch that takes or renews a Lease (the spec, if the Lease does not exist). It fails if the Lease has changed since."""
+    """The patch that takes or renews a Lease (the spec, if the Lease does not exist). The patch fails if the Lease has changed since."""
     spec: Object = {"holderIdentity": me, "leaseDurationSeconds": terms.duration, "renewTime": stamp}
     if record is None:
         return {"spec": {**spec, "acquireTime": stamp, "leaseTransitions": 0}}
@@ -101,7 +101,7 @@ def claim(record: Record | None, me: str, stamp: str, terms: Terms) -> Object:
 
 
 def release(record: Record) -> Object:
-    """The patch that gives a Lease up: the next candidate that looks takes it."""
+    """The patch that releases a Lease: the next candidate that reads the Lease takes it."""
     return {"metadata": {"resourceVersion": record.version}, "spec": {"holderIdentity": None}}
 
 

@@ -1,10 +1,10 @@
 """Rotation of the master key on request: distribute the new key, then sign with it, then remove the old key.
 
-The user sets the annotation `sos.network/rotate-keys` of the master Secret to a text that it did not have before. An annotation beside it
-holds the progress, so that another operator continues where this one ended.
+The user sets the annotation `sos.network/rotate-keys` of the master Secret to a new text. A second annotation holds the progress, so that
+another operator can continue the rotation.
 
-The time of a step starts only when every derived Secret in the cluster has the step's keys: an operator that was down, or a Secret that
-could not be written, prolongs the step and locks no agent out.
+The time of a step starts only when every derived Secret in the cluster has the step's keys. If the operator was down or a Secret could not
+be written, the step takes longer, and no agent is locked out.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class State:
     request: str = ""
     phase: str = DONE
     since: datetime | None = None
-    """Time at which its keys had been distributed; None while they are not."""
+    """Time at which the keys of this phase had been distributed; None before."""
 
     @property
     def going(self) -> bool:
@@ -75,7 +75,7 @@ def is_asked_for(secret: Object, request: str = REQUEST_ANNOTATION, state: str =
 def handed_out(derived: Iterable[Object], children: Iterable[Object], held: Iterable[tuple[str, str]]) -> bool:
     """True if every derived Secret in the cluster has its wanted content.
 
-    A Secret that is `held`, because its site or controller is invalid at the moment, does not get new keys: the rotation waits for it.
+    A `held` Secret, whose site or controller is currently invalid, gets no new keys: the rotation waits for it.
     """
     shown = {o["metadata"]["name"]: o.get("data") or {} for o in children if o["kind"] == SECRET.kind}
     wanted = {secret["metadata"]["name"]: secret["data"] for secret in derived}
@@ -96,7 +96,7 @@ def next_step(master: Object, now: datetime, overlap: timedelta, fresh: str, *, 
     if not state.going:
         return _begin(master, state, ids[-1], now, fresh)
     if state.since is None or state.since > now:
-        # A time to come was written by a clock that was ahead.
+        # A time in the future was written by a clock that was ahead.
         return f"{state.phase}: handed out to everybody", build_patch(master, replace(state, since=now), {})
     if now - state.since < overlap:
         return None
@@ -125,6 +125,6 @@ def build_patch(secret: Object, state: State, data: Object, annotation: str = ST
     """The merge patch for a step: the Secret's new state annotation and data."""
     since = state.since.strftime(_STAMP) if state.since else None
     text = json.dumps({"request": state.request, "phase": state.phase, "since": since})
-    # With the resource version, only one of two operators can make a key.
+    # With the resource version, only one of two operators can create a key.
     meta = {"resourceVersion": secret["metadata"]["resourceVersion"], "annotations": {annotation: text}}
     return {"metadata": meta, **({"data": data} if data else {})}

@@ -41,7 +41,8 @@ class Masters:
     sending: int
 
     def _folder(self, files: Iterable[Mapping[str, str]]) -> dict[str, str]:
-        # Always present: a kubelet swaps the content of all files atomically, but creates the names of new files one after the other.
+        # The sending file is always present: a kubelet swaps the content of all files atomically, but creates the names of new files one
+        # after the other.
         return {name: text for found in files for name, text in found.items()} | keys.sending_file(self.sending)
 
     def controller_files(self, site_ids: Iterable[int]) -> dict[str, str]:

@@ -22,17 +22,17 @@ MASTER = naming.child(PREFIX, "master")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A Secret that must exist and whose content must not change once it does."""
+    """A Secret that must exist; its content must not change after its creation."""
 
     name: str
     file: str | None
-    """The key that holds the random value; None if users make the Secret."""
+    """Name of the key that holds the random value; None if users create the Secret."""
     owner: Object | None = None
     """Object that uses the Secret and owns it if the operator created it; None if it belongs to the release."""
 
 
 def labels(settings: Settings, component: str) -> dict[str, str]:
-    """Labels of objects that the operator makes itself (`sos_compile` labels all others in the same way)."""
+    """Labels of objects that the operator creates itself (`sos_compile` labels all other objects in the same way)."""
     return {
         "app.kubernetes.io/name": "sos",
         "app.kubernetes.io/instance": settings.release,
@@ -74,7 +74,8 @@ def owned_by(owner: Object | None) -> Object:
 
 
 def adoption(secret: Object, wanted: Wanted) -> Object | None:
-    """Patch for a Secret of ours whose owner reference is missing or stale; None if it is right, or the Secret is not ours."""
+    """Patch that corrects a missing or stale owner reference of one of our Secrets; None if the reference is right, or the Secret is not
+    ours."""
     right = owned_by(wanted.owner)
     there = [owner["uid"] for owner in secret["metadata"].get("ownerReferences") or ()]
     return {"metadata": right} if right and owned(secret) and there != [right["ownerReferences"][0]["uid"]] else None
@@ -129,7 +130,7 @@ def secret_refs(settings: Settings, wanted: tuple[Wanted, ...]) -> frozenset[Ref
 
 
 def token_of(secrets: Mapping[str, Any], controller: Object) -> str | None:
-    """The bearer token for a controller, from Secrets by name; None if it is not there (yet)."""
+    """The bearer token for a controller, from Secrets by name; None if the token is missing."""
     spec = controller.get("spec") or {}
     external = (spec.get("external") or {}).get("tokenSecretName")
     name = external if spec.get("type") == "External" else naming.controller_token(PREFIX, controller["metadata"]["name"])

@@ -1,9 +1,9 @@
 """Rotation of a controller's bearer token on request: the controller accepts the new token first, then the operator sends it, then the old
 token is removed.
 
-The user sets the annotation `sos.network/rotate-token` of a controller's token Secret to a text that it did not have before. An annotation
-beside it holds the progress. The Secret holds `token`, which the operator sends, and between the steps `token-also`, which the controller
-accepts too. Both files exist while the two are swapped, so that a kubelet updates both contents atomically.
+The user sets the annotation `sos.network/rotate-token` of a controller's token Secret to a new text. A second annotation holds the
+progress. The Secret holds `token`, which the operator sends, and between the steps `token-also`, which the controller also accepts. Both
+files exist when the tokens are swapped, so that a kubelet updates both contents atomically.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def next_step(secret: Object, now: datetime, overlap: timedelta, fresh: str) -> 
         request = request_of(secret, REQUEST_ANNOTATION)
         return "a new token is announced", _patch(secret, State(request, ANNOUNCED, now), {ALSO_FILE: _encoded(fresh)})
     if state.since is None or state.since > now:
-        # A time to come was written by a clock that was ahead.
-        return f"{state.phase}: begins to last", _patch(secret, replace(state, since=now), {})
+        # A time in the future was written by a clock that was ahead.
+        return f"{state.phase}: its time starts now", _patch(secret, replace(state, since=now), {})
     if now - state.since < overlap:
         return None
     return _after(secret, state, now)
@@ -53,7 +53,7 @@ def _after(secret: Object, state: State, now: datetime) -> tuple[str, Object]:
     if state.phase == IN_USE:
         return "the old token is gone", _patch(secret, State(state.request, DONE, now), {ALSO_FILE: None})
     if ALSO_FILE not in data:
-        return "somebody took the new token away: no rotation", _patch(secret, State(state.request, DONE, now), {})
+        return "the new token was removed: no rotation", _patch(secret, State(state.request, DONE, now), {})
     swapped = {TOKEN_FILE: data[ALSO_FILE], ALSO_FILE: data.get(TOKEN_FILE)}
     return "the new token is in use", _patch(secret, State(state.request, IN_USE, now), swapped)
 

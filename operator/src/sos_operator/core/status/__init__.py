@@ -8,7 +8,7 @@
 `agent_report`        SosAgent
 `controller_report`   SosController
 `service_report`      SosService and SosLink
-`acceleration`        whether a service's connections are accelerated in fact
+`acceleration`        condition Accelerating: actual acceleration of a service's connections
 `overlaps`            conditions of services that cover the same connections
-`status_writer`       statuses that differ from the cluster's, and the events that go with them
+`status_writer`       writes of changed statuses, and their events
 """

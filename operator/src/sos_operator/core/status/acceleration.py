@@ -1,4 +1,4 @@
-"""Acceleration of a service's connections in fact: some services' connections stay plain although everything is installed."""
+"""Actual acceleration of a service's connections, which may stay plain although everything is installed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STEPS = (1, 2, 5)
 def accelerating(rows: Iterable[Mapping[str, Any] | None]) -> list[Verdict]:
     """The condition of a programmed service, from controllers' reports of its latest connections (spec/northbound.md 1).
 
-    None for a service whose connections no controller counts: one that is spread over uplinks, or one of an earlier controller.
+    Empty if no controller counts the service's connections: the service is spread over uplinks, or the controller is of an older version.
     """
     told = [row["recent"] for row in rows if row is not None and isinstance(row.get("recent"), Mapping)]
     if not told:

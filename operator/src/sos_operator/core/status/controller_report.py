@@ -18,8 +18,8 @@ from sos_operator.core.status.site_report import HASH_MAX
 from sos_operator.core.status.situation import Report, Situation, accepted_verdict, expected_datapaths, known_to_all, unreachable_message
 
 NO_IPV4 = (
-    "Service {service} has no IPv4 address, by which switches connect: in a cluster with both families delete it, and it is made anew with "
-    "one; in a cluster of IPv6 alone add IPv4 Service addresses, or run the controller elsewhere (type: External)"
+    "Service {service} has no IPv4 address, which switches need to connect: in a dual-stack cluster delete it, and it is created again "
+    "with one; in an IPv6-only cluster add IPv4 Service addresses, or run the controller elsewhere (type: External)"
 )
 
 
@@ -55,7 +55,7 @@ def _available(obj: Object, view: ControllerView, situation: Situation) -> Verdi
     if certain := _cannot_be_available(obj, view, situation):
         return certain
     if not view.asked:
-        return Verdict("Available", "Unknown", "NotObserved", "an External controller without apiURL is watched from elsewhere")
+        return Verdict("Available", "Unknown", "NotObserved", "an External controller without apiURL is not observed by this operator")
     if not view.reachable:
         return _not_reached(obj, view, situation)
     if view.push_error:

@@ -1,7 +1,7 @@
 """Status of services that cover the same connections: the shadowed service, the service that shadows it, and their common site.
 
-Every reader of its namespace can read a service's status, so the status does not name services of other namespaces. The site's status names
-both services, for readers of sites.
+Every reader of a namespace can read the status of its services, so this status does not name services of other namespaces. The status of
+the site, for readers of sites, names both services.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sos_operator.core.model.kinds import SERVICE
 
 SHOWN = 3
 SHADOWED = "Shadowed"
-TOO_MANY = "its site has more services that overlap than are compared: use fewer, narrower ones"
+TOO_MANY = "its site has too many overlapping services to compare: use fewer or narrower services"
 
 
 def service_verdicts(key: ObjectKey, shadow: Shadow | None) -> list[Verdict]:
@@ -37,7 +37,7 @@ def service_verdicts(key: ObjectKey, shadow: Shadow | None) -> list[Verdict]:
 
 
 def unready(verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """Verdict for a service that is not Ready because it is shadowed wholly."""
+    """Verdict for a service that is not Ready because it is wholly shadowed."""
     return [Verdict(v.type, "False", v.reason, v.message) for v in verdicts if v.reason == "WhollyShadowed"]
 
 
@@ -58,7 +58,7 @@ def site_verdicts(sentences: list[str]) -> list[Verdict]:
     """The condition of a site where services of different namespaces overlap."""
     if not sentences:
         return []
-    remedy = "; spec.services.rules says which namespace may have what"
+    remedy = "; spec.services.rules can assign connections to namespaces"
     return [Verdict("ServicesOverlap", "True", "ServicesOverlap", _short(sentences, len(sentences)) + remedy)]
 
 

@@ -39,10 +39,10 @@ def report(obj: Object, situation: Situation) -> Report:
 def unknown(error: Exception) -> Report:
     """The status of an object whose status could not be determined."""
     said = " ".join(str(error).split())[:UNKNOWN_MAX]
-    message = f"its status cannot be found out: {type(error).__name__}: {said}: this is a bug of SOS, report it with the operator's log"
+    message = f"its status cannot be determined: {type(error).__name__}: {said}: this is a bug of SOS, report it with the operator's log"
     return Report({}, (Verdict("Ready", "Unknown", "InternalError", message),))
 
 
 def _departing_report() -> Report:
-    going = Verdict("Accepted", "True", "Terminating", "being deleted: its nodes are taking down what was made on them")
+    going = Verdict("Accepted", "True", "Terminating", "being deleted: its nodes are removing everything that SOS created on them")
     return Report({}, (going, Verdict("Ready", "False", "Terminating", going.message)))

@@ -44,7 +44,7 @@ def build_service_report(obj: Object, facts: sos_compile.Facts, situation: Situa
     views = situation.controllers(facts.controllers)
     programmed, needed, acknowledged, sessions = _programmed(f"{meta['namespace']}/{meta['name']}", views, situation)
     fields["datapaths"] = f"{acknowledged}/{needed}"
-    # Sessions open and close by the hundred: their count is written with another change, never by itself.
+    # Sessions open and close by the hundred: a changed count alone is written at most once a minute (status_writer).
     fields["sessions"] = sessions
     if gain := _gain(f"{meta['namespace']}/{meta['name']}", views):
         fields["gain"] = gain
@@ -59,7 +59,7 @@ def build_service_report(obj: Object, facts: sos_compile.Facts, situation: Situa
 def _programmed(id_: str, views: list[ControllerView], situation: Situation) -> tuple[Verdict, int, int, int]:
     asked = [view for view in views if view.asked]
     if not asked:
-        return Verdict("Programmed", "Unknown", "NotObserved", "its controllers are watched from elsewhere"), 0, 0, 0
+        return Verdict("Programmed", "Unknown", "NotObserved", "its controllers are not observed by this operator"), 0, 0, 0
     rows = [(view, view.service(id_)) for view in asked]
     needed = sum(len(ids(row, "needed")) for _, row in rows if row)
     acknowledged = sum(len(ids(row, "acknowledged")) for _, row in rows if row)
@@ -102,7 +102,7 @@ def build_link_report(obj: Object, facts: sos_compile.Facts, situation: Situatio
 
 
 def _up(spec: Mapping[str, Any], situation: Situation) -> Verdict:
-    """True if a controller of both sites hears probes over a link."""
+    """True if a controller of both sites receives probes over a link."""
     ends = tuple((str(spec[end]["site"]), str(spec[end]["uplink"])) for end in ("a", "b"))
     names = set(site_controllers(ends[0][0], situation)).intersection(site_controllers(ends[1][0], situation))
     asked = [view for view in situation.controllers(names) if view.asked]

@@ -74,7 +74,7 @@ class Situation:
         return [self.views.get(name) or ControllerView(name=name, error="it does not exist (yet)") for name in sorted(names)]
 
     def undecided(self, obj: Object) -> bool:
-        """True while a controller that the object's status depends on has a request to answer, and was reachable a moment ago."""
+        """True while a request is pending at a recently reachable controller on which the object's status depends."""
         awaited = {view.name for view in self.views.values() if view.awaited}
         meta = obj["metadata"]
         facts = self.compiled.facts.get(ObjectKey(obj["kind"], meta.get("namespace") or "", meta["name"]))
@@ -103,7 +103,7 @@ def accepted_verdict(obj: Object, facts: sos_compile.Facts, situation: Situation
 
 
 def unreachable_message(view: ControllerView) -> str:
-    """Return why a controller has no current status."""
+    """Return the reason why a controller has no current status."""
     return f"controller {view.name} cannot be reached: {view.error}" if view.error else f"controller {view.name} has not answered yet"
 
 
@@ -116,7 +116,7 @@ def listed_names(names: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Facts that every controller should know, with words for them."""
+    """Ids that every controller should know, with the words for messages about them."""
 
     type: str
     names: Mapping[str, str]
@@ -146,7 +146,7 @@ def expected_agents(type_: str, ids: Iterable[str], situation: Situation) -> Exp
 
 
 def known_to_all(expected: Expected, views: list[ControllerView]) -> tuple[Verdict, int]:
-    """Return whether every controller knows all that is expected, and the number of facts that all of them know."""
+    """Return the verdict on whether every controller knows all expected ids, and the number of ids that all controllers know."""
     wanted = frozenset(expected.names)
     asked = [view for view in views if view.asked]
     known = wanted.intersection(*[getattr(view, expected.method)() for view in asked]) if asked else frozenset()
@@ -154,7 +154,7 @@ def known_to_all(expected: Expected, views: list[ControllerView]) -> tuple[Verdi
     if lost:
         return Verdict(expected.type, "Unknown", "ControllerUnreachable", unreachable_message(lost[0])), len(known)
     if not asked:
-        return Verdict(expected.type, "Unknown", "NotObserved", "its controllers are watched from elsewhere"), 0
+        return Verdict(expected.type, "Unknown", "NotObserved", "its controllers are not observed by this operator"), 0
     if known == wanted:
         return Verdict(expected.type, "True", expected.good, f"{len(wanted)} {expected.noun}"), len(known)
     missing = listed_names(expected.names[id_] for id_ in wanted - known)

@@ -11,7 +11,8 @@ from sos_operator.core.model.kinds import CONTROLLER, EVENT, SERVICE, SITE
 from sos_operator.core.model.objects import Object
 from sos_operator.core.status.situation import Report
 
-# Fields that change all the time: not worth a write (which wakes every watcher) by themselves.
+# Fields that change constantly: a change in these fields alone is written at most every COARSE_SECONDS, because each write wakes all
+# watchers.
 COARSE_FIELDS = frozenset({"sessions", "gain", "links"})
 COARSE_SECONDS = 60.0
 OUR_CONDITIONS = frozenset(
@@ -36,7 +37,8 @@ class Write:
 
 
 def plan_write(obj: Object, report: Report, now: str, since_last_s: float) -> Write | None:
-    """The status write an object needs, None if its present status is equal. `since_last_s`: seconds since the last write to it."""
+    """Return the status write that an object needs; None if its present status is equal. `since_last_s`: seconds since the last write to
+    the object."""
     old = obj.get("status") or {}
     generation = obj["metadata"].get("generation", 0)
     conditions = build_conditions(report.verdicts, old.get("conditions") or [], generation, now)
@@ -86,7 +88,7 @@ def build_event(obj: Object, transition: Transition, name: str, now: str) -> Obj
 
 
 def still_pending(report: Report) -> bool:
-    """True if polling may soon show a better status: accepted, but not ready yet. A refused object waits for its author."""
+    """True if polling may soon show a better status: accepted, but not ready yet. A refused object needs a change by its author."""
     by_type = {v.type: v for v in report.verdicts}
     refused = any(v.status == "False" for t, v in by_type.items() if t in ("Accepted", "ResolvedRefs"))
     ready = by_type.get(READY)
