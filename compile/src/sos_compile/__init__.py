@@ -1,13 +1,13 @@
-"""sos_compile: custom resources in; controller, node and agent configuration, manifests and problems out.
+"""Compile custom resources to controller, node and agent configurations, manifests and problems.
 
-The one place that knows what a custom resource means. The operator, the testbed and `sos-controller --check` call the same functions:
+Only this package interprets custom resources. The operator, the testbed and `sos-controller --check` call the same functions:
 
     objects = load(["examples/01-two-sites"])                      # files -> objects; raises LoadError
     world = World(objects=tuple(objects), nodes=(Node("edge1", {"sos.network/site": "west"}), ...))
     compiled = compile_world(world)                                # pure; never raises for what users wrote
     compiled.problems, compiled.controllers["default"], compiled.nodes["edge1"], compiled.agents["default", "edge1"]
 
-`admit(obj, file)` judges a single object as the API server would. Only `admission.load` reads files.
+`admit(obj, file)` validates a single object as the API server would. Only `admission.load` reads files.
 
 `compiler`    the steps in order: admission, resolve, documents, manifests, facts
 `admission`   raw objects to parsed, valid objects

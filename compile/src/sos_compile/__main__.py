@@ -1,4 +1,4 @@
-"""`python -m sos_compile FILES... --node NAME=SITE`: compile custom resources without a cluster, and say what is wrong with them."""
+"""`python -m sos_compile FILES... --node NAME=SITE`: compile custom resources without a cluster, and report their problems."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sos_compile.model.world import Compiled, Json, Namespace, Node, Observed, S
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command: 0 if all is well, 1 if an object has a problem, 2 on bad usage."""
+    """Run the command: 0 without problems, 1 if an object has a problem, 2 on bad usage."""
     parser = _parser()
     options = parser.parse_args(arguments)
     try:
@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _wrong_addresses(nodes: list[Node], endpoints: dict[str, tuple[str, ...]]) -> str:
-    """Return a message about the first address of the command line that is not IPv4, "" if all are."""
+    """Return a message about the first address on the command line that is not IPv4, "" if all addresses are."""
     for node in nodes:
         if node.address and not is_ipv4(node.address):
             return f"--node {node.name}: {node.address!r} is not an IPv4 address, which tunnels need"
@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
         "--node", action="append", default=[], type=_node, metavar="NAME=SITE[@ADDRESS]", help="a node labelled sos.network/site=SITE"
     )
     parser.add_argument(
-        "--endpoint", action="append", default=[], type=_pair, metavar="CONTROLLER=tcp:A.B.C.D:PORT[,...]", help="where it listens"
+        "--endpoint", action="append", default=[], type=_pair, metavar="CONTROLLER=tcp:A.B.C.D:PORT[,...]", help="OpenFlow endpoints"
     )
     parser.add_argument("--namespace", action="append", default=[], metavar="NAME", help="a namespace without labels")
     parser.add_argument("--generation", type=int, default=1, help="generation of the documents (default 1)")

@@ -1,9 +1,9 @@
 """Generated files that are committed: spec/*.schema.json and spec/vectors/config.
 
     python -m sos_compile.artifacts write      # in the repository
-    python -m sos_compile.artifacts check      # exit 1 and name what is stale
+    python -m sos_compile.artifacts check      # exit 1 and list stale files
 
-An edge: reads the examples, writes files.
+This module is an edge: it reads the examples and writes files.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ENDPOINTS = ("tcp:10.96.0.10:6653", "tcp:10.96.0.11:6653")
 
 
 def example_world(folder: str, nodes: dict[str, str], root: Path = ROOT) -> World:
-    """Return the world of an example: its objects, and the given nodes (name -> site), with addresses in the order given."""
+    """Return the world of an example: its objects, and the given nodes (name -> site), with addresses in that order."""
     made = tuple(Node(name, {"sos.network/site": site}, f"172.18.0.{i}") for i, (name, site) in enumerate(nodes.items(), start=2))
     loaded = tuple(load([root / "examples" / folder]))
     endpoints = {name: (endpoint,) for name, endpoint in zip(("default", "research"), ENDPOINTS, strict=True)}
@@ -61,7 +61,7 @@ def _without_defaults(schema: Any) -> Any:
 
 
 def build_vectors(root: Path = ROOT) -> dict[str, Json]:
-    """Return spec/vectors/config by path: the documents of the examples, and broken ones with the path of the error."""
+    """Return spec/vectors/config by path: the documents of the examples, and invalid documents with the path of the error."""
     found: dict[str, Json] = {}
     for folder, nodes in (("01-two-sites", FIGURE8), ("02-overlay", OVERLAY), ("04-balance", BALANCE)):
         compiled = compile_world(example_world(folder, nodes, root))
@@ -94,7 +94,8 @@ def _edited(document: Json, edit: Callable[[Json], None], *, rehash: bool = True
 
 
 def _bad(document: Json, path: str, edit: Callable[[Json], None], *, rehash: bool) -> Json:
-    """Return a broken document with the path an error must name; its hash is right, so that only the fault is found."""
+    """Return a broken document with the path that the error must name. With `rehash` its hash is correct, so that the edit is the only
+    fault."""
     return {"path": path, "document": _edited(document, edit, rehash=rehash)}
 
 
@@ -186,7 +187,7 @@ BAD: list[tuple[str, str, str, Callable[[Json], None]]] = [
     ("agent", "wrong-version", "version", _set("version", value="v2")),
     ("agent", "wrong-hash", "hash", _set("hash", value="sha256:" + "0" * 64)),
 ]
-"""(document, name, path of the error, what to break). A missing field may also be reported at its parent."""
+"""(document, name, path of the error, edit that breaks the document). A missing field may also be reported at its parent."""
 
 
 BAD_BALANCE: list[tuple[str, str, Callable[[Json], None]]] = [
@@ -195,7 +196,7 @@ BAD_BALANCE: list[tuple[str, str, Callable[[Json], None]]] = [
     ("balance-weight", "balances[0].uplinks[1].weight", _set("balances", 0, "uplinks", 1, "weight", value=0)),
     ("balance-uplink-twice", "balances[0].uplinks[1].name", _set("balances", 0, "uplinks", 1, "name", value="wan0")),
 ]
-"""(name, path of the error, what to break) in the document of examples/04-balance."""
+"""(name, path of the error, edit that breaks the document), for the document of examples/04-balance."""
 
 
 def render(document: Json) -> str:
@@ -204,7 +205,7 @@ def render(document: Json) -> str:
 
 
 def stale(root: Path = ROOT) -> dict[Path, str | None]:
-    """Return files that differ from the generated ones -> their right content, None for files that should not exist."""
+    """Return stale files -> their generated content, None for files that should not exist."""
     wanted = {root / path: render(document) for path, document in {**build_schemas(), **build_vectors(root)}.items()}
     present = set((root / "spec" / "vectors" / "config").rglob("*.json"))
     different = {path: text for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text}

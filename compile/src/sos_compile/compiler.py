@@ -1,4 +1,4 @@
-"""World in, documents out."""
+"""Compile a world to documents, manifests, problems and facts."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ DocumentName = tuple[str, ...]
 
 
 def compile_world(world: World, memo: Memo | None = None) -> Compiled:
-    """Compile everything. Never raises for what users wrote: a bad object becomes a Problem, and the output of all other objects is as if
-    it did not exist.
+    """Compile everything. Never raises for invalid objects: such an object becomes a Problem, and all other output is as if the object did
+    not exist.
 
-    That covers unforeseen faults, too: objects and nodes that make the compilation raise are found and left out (fault_isolation.py).
-    The result depends on the set of objects, nodes and namespaces, not on their order, and not on what the memo holds.
+    This includes bugs: objects and nodes that make the compilation raise are found and left out (fault_isolation.py). The result depends
+    only on the set of objects, nodes and namespaces, not on their order and not on the memo.
     """
     return draft(world, memo).issued({})
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A compilation whose documents wait for their generations."""
+    """A compilation whose documents have no generations yet."""
 
     world: World
     objects: Objects
@@ -92,7 +92,7 @@ def draft(world: World, memo: Memo | None = None) -> Draft:
 
 
 def _fenced(world: World, memo: Memo, finish: Callable[[Draft], T]) -> T:
-    """Compile, without the objects and nodes that make it raise."""
+    """Compile; leave out objects and nodes that make the compilation raise."""
 
     def attempt(faults: Faults) -> T:
         return finish(_draft(world, memo, faults))

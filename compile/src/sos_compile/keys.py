@@ -26,7 +26,7 @@ def site_key(master: bytes, site_id: int) -> bytes:
 
 
 def pair_key(master: bytes, site_a: int, site_b: int) -> bytes:
-    """Return the key that the agents of two sites use between them; the order of the two does not matter."""
+    """Return the key that the agents of two sites share; the order of the sites does not matter."""
     return expand(master, b"sos/pair/" + _u16(min(site_a, site_b)) + _u16(max(site_a, site_b)))
 
 

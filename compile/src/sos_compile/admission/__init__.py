@@ -1,6 +1,6 @@
-"""Admission: raw objects in, parsed and validated objects out, each once.
+"""Admission: validate and parse every raw object once.
 
-The compiler calls `objects.collect` first; that admits every object as the API server would and parses it.
+The compiler first calls `objects.collect`, which admits every object as the API server would, and parses it.
 
 `load`              reads custom resources and CRDs from YAML files; the only module that reads files
 `schema`            defaults, structural schema, list types and CEL rules of the CRDs

@@ -1,7 +1,7 @@
 """Validation rules of the CRDs, evaluated as the API server does (x-kubernetes-validations, Common Expression Language).
 
 A library implements the language; this module adds only the functions of Kubernetes' CEL environment that the rules use, over IP addresses
-and prefixes. An address or prefix is represented by its text, which is all that a rule can access anyway.
+and prefixes. Addresses and prefixes are represented as text, because rules can access nothing else.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class RuleError(Exception):
 
 
 def holds(rule: str, value: Any, old: Any = None) -> bool:
-    """Return whether `rule` is true of `value` (`self`); `old` is `oldSelf` for rules about changes. Raises RuleError."""
+    """Return whether `rule` holds for `value` (`self`); `old` is `oldSelf` for rules about changes. Raises RuleError."""
     context = cel.Context()
     for name, function in FUNCTIONS.items():
         context.add_function(name, function)
@@ -55,7 +55,7 @@ def _masked(text: str) -> str:
 
 
 def _ip(text: str) -> str:
-    """`ip('192.0.2.1')` of an address, `cidr('192.0.2.1/24').ip()` of a prefix."""
+    """Evaluate `ip('192.0.2.1')` of an address, or `cidr('192.0.2.1/24').ip()` of a prefix."""
     return str(parse_cidr(text).ip if "/" in text else ipaddress.ip_address(text))
 
 
@@ -64,7 +64,7 @@ def _family(text: str) -> int:
 
 
 def _contains_cidr(outer: str, inner: str) -> bool:
-    """`cidr('10.0.0.0/8').containsCIDR('10.1.0.0/16')`; a prefix of another family is outside."""
+    """Evaluate `cidr('10.0.0.0/8').containsCIDR('10.1.0.0/16')`; a prefix of the other family is not contained."""
     networks = [parse_cidr(text).network for text in (outer, inner)]
     if networks[0].version != networks[1].version:
         return False

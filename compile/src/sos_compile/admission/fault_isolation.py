@@ -1,9 +1,8 @@
 """Find the objects and nodes that make a compilation raise, and compile without them.
 
-An unforeseen case may cost only the object that causes it, never the compilation of all other objects. An exception in the middle of a
-compilation
-does not name the object at fault, so objects are left out until the rest compiles: the culprit is then rejected like any invalid object,
-with the exception as the reason.
+A bug must affect only the object that triggers it, never the compilation of other objects. An exception in the middle of a compilation does
+not name that object, so objects are left out until the rest compiles. The culprit is then rejected like any invalid object, with the
+exception as the reason.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ Faults = Mapping[ObjectKey, Fault]
 Attempt = Callable[[Faults], T]
 
 MAX_SEARCHES = 16
-"""Maximum number of culprits searched one by one, each at the cost of some dozens of compilations. Then as many are searched among pools,
-sites and controllers only, as a wrong site can look like a fault of each of its nodes; after that, all of these that come before a culprit
-are left out with it."""
-MAX_TOGETHER = 4  # maximum size of a set of objects that raise only together; of a larger set, any object is left out
-MAX_MESSAGE = 240  # characters of the exception in a condition; the log has all of it
+"""Maximum number of culprits searched one by one, each at the cost of some dozens of compilations. Then up to the same number is searched
+among pools, sites and controllers only, because a wrong site can look like a fault of each of its nodes. After that, each culprit is left
+out together with all candidates before it."""
+MAX_TOGETHER = 4  # maximum size of a set of objects that raise only together; from a larger set, any object is left out
+MAX_MESSAGE = 240  # maximum length of the exception's text in a condition; the log has the whole text
 NODE = "Node"
 REMEDY = "this is a bug of SOS: report it with the object and the operator's log; the object is left out until it or SOS changes"
 
-# Leave out first the objects that cost least. A service or link affects one tenant, a node one machine, a controller all sites.
+# Leave out first the objects with the smallest effect. A service or link affects one tenant, a node one machine, a controller all sites.
 _ORDER = {kind: i for i, kind in enumerate(("SosService", "SosLink", NODE, "SosAgent", "SosSite", "SosController"))}
 _LARGE = frozenset(("SosAgent", "SosSite", "SosController"))
 
 
 class Faulty(Exception):  # noqa: N818 - it carries faults, and is none
-    """Raised inside an attempt that knows the faulty objects."""
+    """Raised by an attempt that can name the faulty objects."""
 
     def __init__(self, faults: Faults) -> None:
         super().__init__(f"{len(faults)} objects raise")
@@ -43,7 +42,7 @@ class Faulty(Exception):  # noqa: N818 - it carries faults, and is none
 
 
 def fault_of(key: ObjectKey, error: BaseException) -> Fault:
-    """Return an object's fault: the beginning of the exception's text for people, all of it for the log."""
+    """Return an object's fault: the start of the exception's text for conditions, the whole traceback for the log."""
     said = " ".join(str(error).split())
     text = f"{type(error).__name__}: {said}" if said else type(error).__name__
     return Fault(key, text[:MAX_MESSAGE], "".join(traceback.format_exception(error)))
@@ -56,16 +55,16 @@ def problem_of(fault: Fault, file: str | None = None) -> Problem:
 
 
 def in_order(keys: Iterable[tuple[ObjectKey, str]]) -> list[ObjectKey]:
-    """Return the keys of objects, given with their times of creation, in the order in which they are left out: youngest of a kind first."""
+    """Sort the keys of objects, given with their creation times, by the order of leaving them out: youngest of a kind first."""
     youngest = sorted(keys, key=lambda item: (item[1], item[0]), reverse=True)
     return [key for key, _ in sorted(youngest, key=lambda item: _ORDER.get(item[0].kind, len(_ORDER)))]
 
 
 def isolate(candidates: Sequence[ObjectKey], attempt: Attempt[T], error: Exception, known: Faults) -> tuple[T, Faults]:
-    """`attempt` raises `error` with all objects: return its result with as few objects left out as possible, and these objects. Raises the
-    exception that `attempt` raises without any object.
+    """Return the result of `attempt`, which raises `error` with all objects, with as few objects as possible left out, and the faults of
+    these objects. Raises the exception of `attempt` if it fails even without any object.
 
-    `known` were the culprits of the last compilation: an unchanged world needs no second search.
+    `known`: culprits of the last compilation, so that an unchanged world needs no second search.
     """
     if known and _raised(attempt, known) is None:
         return attempt(known), known
@@ -90,9 +89,9 @@ def isolate(candidates: Sequence[ObjectKey], attempt: Attempt[T], error: Excepti
 
 
 def _culprit(left: Sequence[ObjectKey], found: Faults, attempt: Attempt[T], error: Exception, *, alone: bool) -> Faults:
-    """Find the object to leave out: of objects that raise only together, the one without which the rest can be compiled. Find the first
-    object that is needed to raise, with all before it left out; it may raise only together with further objects, which are found in the
-    same way.
+    """Find the object to leave out; if several objects raise only together, the one without which the rest compiles. Find the first object
+    that is necessary for the exception while all objects before it are left out. If this object raises only together with later objects,
+    find these in the same way.
     """
     together: list[ObjectKey] = []
     rest, before = list(left), list[ObjectKey]()
@@ -113,8 +112,9 @@ def _culprit(left: Sequence[ObjectKey], found: Faults, attempt: Attempt[T], erro
 def _first_needed(
     rest: Sequence[ObjectKey], found: Faults, attempt: Attempt[T], error: Exception, *, required: bool
 ) -> tuple[int | None, Exception]:
-    """Find the first candidate such that the world compiles once it and those before it are left out, and the exception raised with it.
-    None if the candidates make no difference; then the caller raises unless other objects are `required`.
+    """Find the shortest list of first candidates without which the world compiles. Return the index of its last candidate, and the
+    exception raised with that candidate. If the world does not compile without all candidates, return None if the exception also needs
+    `required` objects, else raise.
     """
     raised = _raised(attempt, {**found, **_as_faults(rest, error)})
     if raised is not None:
@@ -130,7 +130,7 @@ def _first_needed(
 
 
 def _as_faults(keys: Iterable[ObjectKey], error: Exception) -> dict[ObjectKey, Fault]:
-    each = fault_of(ObjectKey("", "", ""), error)  # once: a traceback takes longer than a compilation of a small world
+    each = fault_of(ObjectKey("", "", ""), error)  # formatted once, because a traceback takes longer than compiling a small world
     return {key: replace(each, key=key) for key in keys}
 
 

@@ -16,7 +16,7 @@ MAX_FILE_BYTES = 16 * 1024 * 1024  # the maximum of a controller-config; a large
 
 
 class LoadError(Exception):
-    """A file that cannot be read as YAML objects. `file` and `line` (from 1, 0 = the whole file) say where."""
+    """A file that cannot be read as YAML objects. `file` and `line` (from 1, 0 = the whole file) give the position."""
 
     def __init__(self, file: str, line: int, message: str) -> None:
         super().__init__(f"{file}:{line}: {message}" if line else f"{file}: {message}")
@@ -59,7 +59,7 @@ def _load_file(path: Path) -> list[Loaded]:
 
 
 def parse(text: str, file: str) -> list[Loaded]:
-    """Return the objects of a YAML text; `file` only names it in errors. A `List` stands for its items. Raises LoadError."""
+    """Return the objects of a YAML text; `file` is its name in errors. A `List` is replaced by its items. Raises LoadError."""
     found: list[Loaded] = []
     try:
         loader = _Loader(text)

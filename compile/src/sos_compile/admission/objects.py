@@ -1,4 +1,4 @@
-"""First step: objects of the world admitted, parsed, each once."""
+"""First step of a compilation: admit and parse every object of the world once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sos_compile.model.world import Json, Loaded, Namespace, ObjectKey, World
 
 @dataclass(frozen=True)
 class Objects:
-    """Parsed objects, oldest first, and the keys of all objects, valid or not, which other objects may name."""
+    """Parsed objects, oldest first, and the keys of all objects, valid or invalid, because other objects may refer to them."""
 
     sites: tuple[Site, ...]
     pools: tuple[Pool, ...]
@@ -29,7 +29,7 @@ class Objects:
 
 
 def collect(world: World, verdicts: Verdicts, memo: Memo) -> Objects:
-    """Admit and parse every object. Of several objects with one key the oldest counts; Namespace objects are added to the world's
+    """Admit and parse every object. Of several objects with the same key, the oldest counts. Namespace objects are added to the world's
     namespaces."""
     parsed: dict[ObjectKey, Parsed] = {}
     keys: set[ObjectKey] = set()
@@ -70,7 +70,7 @@ def named(obj: Json) -> ObjectKey:
 
 
 def candidates(world: World) -> dict[ObjectKey, Hashable]:
-    """Return the objects and nodes that may be left out of the world, in that order (fault_isolation.py), each with the identity of its
+    """Return the candidates for leaving out, objects and nodes, in that order (fault_isolation.py), each with the identity of its
     content."""
     objects = {named(item.obj): item.obj for item in _given(world) if not _is_namespace(item.obj)}
     nodes = {ObjectKey(NODE, "", node.name): (tuple(sorted(node.labels.items())), node.address) for node in world.nodes}

@@ -34,10 +34,10 @@ Path = tuple[str | int, ...]
 
 
 def admit(obj: Json, file: str | None = None, old: Json | None = None) -> tuple[Json, list[Problem]]:
-    """Return the object with the schema's defaults and every problem the API server would refuse it for (at most 64).
+    """Return the object with the schema's defaults, and every problem for which the API server would refuse it (at most 64).
 
-    `old` is the object being replaced: with `old`, rules about immutable fields are evaluated as well. The given object is not changed. An
-    object without metadata.namespace of a namespaced kind gets `default`, as kubectl would give it.
+    `old` is the object being replaced: with `old`, rules about immutable fields are evaluated as well. The given object is not changed. A
+    namespaced object without metadata.namespace gets `default`, as with kubectl.
     """
     full, found = _admit(obj, old)
     return full, [_problem(full, file, finding) for finding in found[:MAX_PROBLEMS]]
@@ -105,7 +105,7 @@ def _metadata(obj: Json, namespaced: bool) -> list[_Finding]:
 
 
 def _defaulted(value: Any, schema: Json) -> Any:
-    """Fill in defaults as the API server does: null counts as absent where there is a default; whole floats become integers."""
+    """Fill in defaults as the API server does: null counts as absent if the field has a default; whole floats become integers."""
     if isinstance(value, dict):
         for name, sub in schema.get("properties", {}).items():
             if "default" in sub and value.get(name) is None:
@@ -128,7 +128,7 @@ def _validator(kind: str) -> Any:
 
 
 def _strict(schema: Json) -> Json:
-    """Return the schema as plain JSON schema that refuses unknown fields."""
+    """Return the schema as a JSON schema that refuses unknown fields."""
     result = {key: value for key, value in schema.items() if not key.startswith("x-") and key not in {"default", "description"}}
     if "properties" in schema:
         result["properties"] = {name: _strict(sub) for name, sub in schema["properties"].items()}

@@ -32,7 +32,8 @@ class Verdicts:
     """Objects that raised in a step of their own: the compilation is repeated without them."""
 
     def attempt(self, origin: Origin, make: Callable[..., T], *given: object) -> T | None:
-        """Return the result for one object, None if it raises, which saves the search for a culprit among thousands of services."""
+        """Return the result for one object, None if its step raises. The culprit is then known without a search among thousands of
+        services."""
         try:
             return make(*given)
         except Exception as error:
@@ -63,7 +64,7 @@ class Verdicts:
             self.by_key.setdefault(key, problems[0])
 
     def copy(self) -> Verdicts:
-        """Return the same verdicts, to be added to."""
+        """Return a copy, to which further verdicts can be added."""
         return Verdicts(list(self.problems), dict(self.by_key), self.left_out, list(self.faults))
 
     def sorted(self) -> tuple[Problem, ...]:

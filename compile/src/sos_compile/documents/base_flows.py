@@ -1,8 +1,8 @@
 """Base flow entries of a node's switch (spec/node-config.md section 2): loop-free forwarding without any controller.
 
-Loop-free by construction. Broadcasts leave a switch only by ports that carry base traffic: tunnels of a full mesh, which never
-flood into each other (clause 7), or base uplinks, whose graph broadcast_loops.py has checked. What arrives by any other uplink is dropped
-unless it is on a labelled path.
+The entries are loop-free by construction. Broadcasts leave a switch only by ports that carry base traffic: tunnels of a full mesh, which
+never flood into each other (clause 7), or base uplinks, whose graph broadcast_loops.py has checked. Packets from any other uplink are
+dropped unless they are on a labelled path.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ NO_BASE_PRIORITY = 1000
 
 @dataclass(frozen=True)
 class Rejects:
-    """Connections that must not be plain. `match`: addresses and ports; `whole`: agents get only their sessions' segments."""
+    """Connections that must not be plain. `match`: addresses and ports. `whole`: reject all packets that agents forward, not only bare
+    SYNs, because agents receive only segments of their own sessions."""
 
     match: str
     whole: bool
@@ -51,7 +52,7 @@ def build_base_flows(
     agent_addresses: Iterable[IPv4Address],
     rejects: Iterable[Rejects] = (),
 ) -> list[BaseFlow]:
-    """Return the entries, sorted. `base_ports` and `other_ports` lead to other nodes; only the former carry plain traffic."""
+    """Return the entries, sorted. `base_ports` and `other_ports` lead to other nodes; only `base_ports` carry plain traffic."""
     base, other, own = sorted(base_ports), sorted(other_ports), sorted(agent_ports)
     beacons = [f"{UNTAGGED},udp,nw_dst={DISCOVERY_ADDRESS},tp_dst={port}" for port in (BEACON_PORT, ORDER_PORT)]
     agents = [f"ip,nw_{end}={address}" for address in sorted(set(agent_addresses)) for end in ("src", "dst")]
@@ -69,8 +70,7 @@ def build_base_flows(
 
 
 def _reject_flows(rejects: list[Rejects], agent_ports: list[int], agents: list[str]) -> Iterator[BaseFlow]:
-    """Yield entries that keep connections from being plain: from hosts, and from agents, which forward connections that they do not
-    accept."""
+    """Yield entries that reject plain connections: from hosts, and from agents, which forward connections that they do not accept."""
     if not rejects:
         return
     to_reject, reset = f"output:{REJECT_OFPORT}", f"mod_dl_src:{REJECT_MAC},NORMAL"

@@ -25,7 +25,8 @@ def build_controller_config(network: Network, name: str, generation: int, memo: 
 
 
 def _site(placed: PlacedSite, network: Network, *, among_switches: bool) -> doc.SiteEntry:
-    """Return a site's entry. `among_switches`: the controller forwards plain traffic somewhere, and must know the links that carry none."""
+    """Return a site's entry. `among_switches`: the controller forwards plain traffic at some switch, and must know the links without plain
+    traffic."""
     site = placed.site
     labelled = [uplink.name for uplink in site.uplinks if not uplink.base] if among_switches else []
     nodes = [doc.DatapathEntry(dpid=node.dpid, name=node.node.name, forwarding="Node", labelled_ports=labelled) for node in placed.nodes]

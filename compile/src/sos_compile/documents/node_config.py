@@ -59,7 +59,7 @@ def build_node_config(
             "uplinks": uplinks,
             "tunnels": tunnels,
             "agentPorts": [
-                # sos-node does not make ports that the CNI makes: it finds them by the number that their network requests.
+                # sos-node does not create the ports that a CNI plugin creates: it finds them by the number that their network requests.
                 doc.AgentPort(name=agent.host_name, ofport=agent.host_port)
                 for agent in sorted(own_agents, key=lambda a: a.slot)
                 if network.pools[agent.pool].attach == "Host"
@@ -92,7 +92,7 @@ def rewrites(site: Site) -> bool:
 
 def _bridge(site: Site, dpid: str) -> Json:
     kind = {"Auto": "Auto", "System": "system", "Netdev": "netdev"}[site.datapath_type]
-    # With segmentation offload in user space, checksums stay right if only MAC addresses are rewritten.
+    # Segmentation offload in user space keeps checksums correct only if no more than MAC addresses is rewritten.
     return {"name": BRIDGE, "datapathId": dpid, "datapathType": kind, "mtu": site.mtu, "userspaceTso": not rewrites(site)}
 
 
@@ -120,7 +120,7 @@ def _controllers(network: Network, site: Site, endpoints: Mapping[str, tuple[str
 
 
 def _agents_in_view(network: Network, placed: PlacedSite) -> list[AgentPlace]:
-    """Agents whose traffic must never be redirected here: agents of this site, and of sites it has services with."""
+    """Agents whose traffic must never be redirected here: agents of this site, and of sites that share a service with it."""
     name = placed.site.name
     near = {name}.union(*((service.source, service.target) for service in network.services_of[name]))
     return [agent for each in sorted(near) for agent in network.sites[each].agents]

@@ -1,6 +1,6 @@
-"""`Network` and documents to the Kubernetes manifests that the operator applies.
+"""Build the Kubernetes manifests that the operator applies from a `Network` and its documents.
 
-`build.build_manifests` calls one module per owner; all of them use `common` and `naming`.
+`build.build_manifests` calls one module per owner; these modules use `common` and `naming`.
 
 `build`            all manifests of a network; objects kept although their owner is rejected
 `site`             SosSite: DaemonSet of Open vSwitch and sos-node, node-configs, NetworkAttachmentDefinition

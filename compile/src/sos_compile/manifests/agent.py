@@ -32,10 +32,10 @@ from sos_compile.model.world import Json, Settings
 
 COMPONENT = "agent"
 CONFIG, KEYS, STATE = "/etc/sos/agent", "/etc/sos/keys", "/var/lib/sos/agent"
-STOP_MARGIN_S = 15  # after draining: to reset the remaining sessions and exit
+STOP_MARGIN_S = 15  # time after draining to reset the remaining sessions and exit
 NETWORKS_ANNOTATION = "k8s.v1.cni.cncf.io/networks"
 INTERFACE = "net0"  # as agent-configs call it
-CAPABILITIES = ["NET_ADMIN", "NET_BIND_SERVICE", "NET_RAW", "SYS_ADMIN"]  # why each: agent-image/Dockerfile
+CAPABILITIES = ["NET_ADMIN", "NET_BIND_SERVICE", "NET_RAW", "SYS_ADMIN"]  # reason of each: agent-image/Dockerfile
 
 
 def build_agents(pool: Pool, placed: PlacedSite, slot: int, configs: Mapping[str, Source], settings: Settings) -> list[Json]:
@@ -71,9 +71,9 @@ def _template(pool: Pool, placed: PlacedSite, name: str, slot: int, settings: Se
 def _network(pool: Pool, placed: PlacedSite, slot: int, settings: Settings) -> Json:
     """Return the agents' NetworkAttachmentDefinition.
 
-    It has no address management: an agent gives its interface the address that the operator has allocated to it (SosSite.status.nodes),
-    which no other agent of any node has. The port has the number used in the node-config's guards. A node has one agent of a pool, so one
-    network per pool and site can request that number.
+    It has no IPAM: an agent configures the address that the operator has allocated to it (SosSite.status.nodes), which is unique over all
+    nodes. The port has the number used in the node-config's guards. A node has one agent of a pool, so one network per pool and site can
+    request that number.
     """
     name = naming.agent_network(settings.prefix, pool.name, placed.site.name)
     labels = build_labels(settings, COMPONENT, {SITE_LABEL: placed.site.name, POOL_LABEL: pool.name})
@@ -94,7 +94,8 @@ def _network(pool: Pool, placed: PlacedSite, slot: int, settings: Settings) -> J
 def _pod(pool: Pool, placed: PlacedSite, name: str, slot: int, settings: Settings) -> Json:
     keys = naming.site_keys(settings.prefix, placed.site.name)
     return {
-        # With attach Multus the namespace is the pod's: its first interface is for probes and metrics, its second on the bridge.
+        # With attach Multus, the pod has its own network namespace: the first interface is for probes and metrics, the second is on the
+        # bridge.
         **({"hostNetwork": True} if pool.attach == "Host" else {}),
         "dnsPolicy": "Default",
         **priority(settings.node_priority),

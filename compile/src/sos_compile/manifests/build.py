@@ -53,7 +53,8 @@ def _agents(pool: Pool, placed: PlacedSite, agents: AgentConfigs, settings: Sett
 
 
 def host_local_is_wrong(placed: PlacedSite) -> bool:
-    """Return whether the site's IPAM knows one node only while the site has several: pods of two nodes would get the same address."""
+    """Return True if the site has several nodes, but its IPAM allocates addresses per node: pods on two nodes would get the same
+    address."""
     return placed.site.ipam is not None and placed.site.ipam.get("type") == "host-local" and len(placed.nodes) > 1
 
 
@@ -73,8 +74,8 @@ def complain(network: Network, manifests: list[tuple[Origin, Json]], verdicts: V
 
 
 def _what_is_large(network: Network, owner: Origin, manifest: Json) -> tuple[str, str]:
-    """Name the owner of a configuration that is too large, and the remedy: a controller's configuration grows with services, all others
-    with nodes."""
+    """Name the owner of a configuration that is too large, and the remedy: a controller's configuration grows with services, all other
+    configurations with nodes."""
     if owner.key.kind == "SosController":
         controllers = [service.controller for service in network.services] + [balance.controller for balance in network.balances]
         remedy = "remove services, join some (prefixes and ports may be ranges), or give some to another SosController (spec.controller)"
@@ -83,7 +84,7 @@ def _what_is_large(network: Network, owner: Origin, manifest: Json) -> tuple[str
 
 
 def held_children(keys: Iterable[ObjectKey], network: Network, prefix: str) -> tuple[tuple[str, str], ...]:
-    """Return (kind, name) of children that objects that are not accepted may have had before."""
+    """Return (kind, name) of children that currently rejected objects may have had before."""
     names: dict[str, set[str]] = {}
     for key in keys:
         names.setdefault(key.kind, set()).add(key.name)
@@ -97,7 +98,7 @@ def held_children(keys: Iterable[ObjectKey], network: Network, prefix: str) -> t
     held |= {(kind, name) for name in agents for kind in ("NetworkPolicy", "PodDisruptionBudget")}
     held |= {("NetworkAttachmentDefinition", naming.network(prefix, site)) for site in networks}
     held |= {("NetworkAttachmentDefinition", naming.agent_network(prefix, *pair)) for pair in pairs}
-    # The operator makes these Secrets, and held children mount them.
+    # The operator creates these Secrets, and held children mount them.
     held |= {("Secret", naming.site_keys(prefix, site)) for _, site in pairs}
     return tuple(sorted(held.union(*(_of_controller(prefix, name) for name in controllers - set(network.controllers)))))
 

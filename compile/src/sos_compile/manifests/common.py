@@ -15,7 +15,7 @@ SITE_LABEL = "sos.network/site"
 POOL_LABEL = "sos.network/pool"
 CONTROLLER_LABEL = "sos.network/controller"
 MAX_CONFIG_MAP_BYTES = 1_000_000  # a ConfigMap holds 1 MiB, names and metadata included
-LAID_OUT_DOCUMENTS = 8  # a ConfigMap with more documents has them without white space, to save room
+LAID_OUT_DOCUMENTS = 8  # a ConfigMap with more documents stores them without white space, to save space
 MAX_NOT_IN = 64
 
 
@@ -32,7 +32,7 @@ def build_labels(settings: Settings, component: str, extra: Mapping[str, str]) -
 
 
 def build_selector(settings: Settings, component: str, extra: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels a Service or DaemonSet selects its pods by: labels that never change (selectors are immutable)."""
+    """Return the labels by which a Service or DaemonSet selects its pods: labels that never change (selectors are immutable)."""
     return {
         "app.kubernetes.io/name": "sos",
         "app.kubernetes.io/instance": settings.release,
@@ -42,7 +42,8 @@ def build_selector(settings: Settings, component: str, extra: Mapping[str, str])
 
 
 def build_metadata(settings: Settings, name: str, owner: Origin, labels: Mapping[str, str]) -> Json:
-    """Return an object's metadata. The owner's uid makes the garbage collector remove the object with its owner; files have none."""
+    """Return an object's metadata. The owner's uid makes the garbage collector remove the object with its owner; owners from files have no
+    uid."""
     metadata: Json = {"name": name, "namespace": settings.namespace, "labels": dict(labels)}
     if owner.uid:
         reference = {"apiVersion": API_VERSION, "kind": owner.key.kind, "name": owner.name, "uid": owner.uid, "controller": True}
@@ -53,7 +54,7 @@ def build_metadata(settings: Settings, name: str, owner: Origin, labels: Mapping
 def build_config_map(metadata: Json, documents: Mapping[str, Source]) -> Json:
     """Return a ConfigMap with one file per document, annotated with the hash of their hashes.
 
-    The hash stays off the pods' template on purpose: every part notices new files by itself, and a restart would end sessions (agents) or
+    The pods' template must not contain the hash: every program detects new files by itself, and a restart would end sessions (agents) or
     forwarding (Open vSwitch in user space).
     """
     laid_out = len(documents) <= LAID_OUT_DOCUMENTS
@@ -69,9 +70,10 @@ def config_map_bytes(config_map: Json) -> int:
 
 
 def build_node_affinity(placed: PlacedSite, *unwanted: str) -> Json:
-    """Return the affinity that puts pods on the site's nodes: by its selector, so that a joining node does not replace other nodes' pods.
+    """Return the affinity that places pods on the site's nodes, by the site's selector, so that a joining node does not replace other
+    nodes' pods.
 
-    Nodes with one of the labels `unwanted` are left out.
+    Nodes with one of the labels `unwanted` are excluded.
     """
     requirements = [*_requirements(placed.site), *({"key": label, "operator": "DoesNotExist"} for label in unwanted)]
     fields = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in placed.left_out[:MAX_NOT_IN]]
@@ -90,7 +92,7 @@ def _requirements(site: Site) -> list[Json]:
 
 
 def build_pod(settings: Settings, labels: Mapping[str, str], spec: Json) -> Json:
-    """Return a pod template; no pod of ours talks to the API server, so none gets a token."""
+    """Return a pod template without a service account token, because these pods do not use the API server."""
     pull = {"imagePullSecrets": [{"name": name} for name in settings.pull_secrets]} if settings.pull_secrets else {}
     return {"metadata": {"labels": dict(labels)}, "spec": {"automountServiceAccountToken": False, **pull, **spec}}
 
@@ -111,12 +113,13 @@ def mount(name: str, path: str, *, read_only: bool = False) -> Json:
 
 
 def http_probe(path: str, port: int | str, *, period_s: int, failures: int) -> Json:
-    """Return a probe of the process itself: no probe depends on anything remote, or an outage elsewhere would restart working processes."""
+    """Return a probe of the process itself. No probe depends on a remote system, because an outage there would restart working
+    processes."""
     return {"httpGet": {"path": path, "port": port}, "periodSeconds": period_s, "failureThreshold": failures, "timeoutSeconds": 5}
 
 
 def security_context(capabilities: list[str]) -> Json:
-    """Return the security context of a container that runs as root with these capabilities and nothing else, on a read-only root.
+    """Return the security context of a container that runs as root with only these capabilities, on a read-only root file system.
 
     With SYS_ADMIN, the runtimes' seccomp profiles allow the system calls of that capability (namespaces, mounts) and deny the rest.
     """

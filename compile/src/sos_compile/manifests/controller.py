@@ -22,13 +22,14 @@ from sos_compile.model.world import Json, Settings
 COMPONENT = "controller"
 OPENFLOW_PORT = 6653  # IANA
 API_PORT = 8080
-FAMILY = {"ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack"}  # switches get IPv4 addresses, whatever the cluster prefers
+FAMILY = {"ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack"}  # switches connect by IPv4 in every cluster
 USER = 65532  # "nonroot" of the usual minimal images
 CONFIG, KEYS, TOKEN, STATE = "/etc/sos/config", "/etc/sos/keys", "/etc/sos/token", "/var/lib/sos"
 
 
 def build_controller(controller: Controller, config: Source, settings: Settings) -> list[Json]:
-    """Return the manifests of one Managed controller. The operator makes the two Secrets it mounts (naming.controller_keys and _token)."""
+    """Return the manifests of one Managed controller. The operator creates the two Secrets that its pod mounts (naming.controller_keys and
+    _token)."""
     name = naming.controller(settings.prefix, controller.name)
     extra = {CONTROLLER_LABEL: controller.name}
     labels, selector = build_labels(settings, COMPONENT, extra), build_selector(settings, COMPONENT, extra)
@@ -38,7 +39,7 @@ def build_controller(controller: Controller, config: Source, settings: Settings)
     found = [
         build_config_map(metadata, {"config.json": config}),
         _deployment(controller, name, metadata, selector, settings),
-        # The configuration reaches a controller through this Service before it is ready, so readiness must not gate it.
+        # A controller receives its configuration through this Service before it is ready, so the Service includes pods that are not ready.
         _service(metadata, {"type": "ClusterIP", "ports": [openflow, api], "publishNotReadyAddresses": True}, selector),
         *build_network_policy(metadata, selector, OPENFLOW_PORT, API_PORT, settings),
     ]

@@ -22,7 +22,7 @@ def build_modules(site: Site, settings: Settings) -> Json:
         "imagePullPolicy": settings.pull_policy,
         "command": ["modules.sh"],
         "args": arguments,
-        # On failure, its output becomes the container's message, and so the node's message in the site's status.
+        # On failure, the loader's output becomes the container's message, which the site's status shows as the node's message.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "resources": settings.node_resources.node,
         "securityContext": security_context(LOADER_CAPABILITIES),
@@ -32,12 +32,12 @@ def build_modules(site: Site, settings: Settings) -> Json:
 
 
 def module_volumes(site: Site, settings: Settings) -> list[Json]:
-    """Return the volumes that `build_modules` mounts. Volumes without a type: the pod starts even on a node without the folder, which has
-    nothing to load."""
+    """Return the volumes that `build_modules` mounts. They have no type, so that the pod also starts on a node without the folder, where
+    there is nothing to load."""
     return [host_path(VOLUME, FOLDER, "")] if build_modules(site, settings) else []
 
 
 def _arguments(site: Site) -> list[str]:
-    """Return the arguments of modules.sh: only modules that the site uses, indispensable ones marked as needed."""
+    """Return the arguments of modules.sh: the modules that the site uses, with indispensable modules marked as needed."""
     switch = {"System": ["--need", "openvswitch"], "Auto": ["--want", "openvswitch"], "Netdev": []}[site.datapath_type]
     return [*switch, *(["--want", "vxlan"] if site.wan == "Overlay" else [])]

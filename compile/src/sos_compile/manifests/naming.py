@@ -52,7 +52,7 @@ def agent(prefix: str, pool: str, site: str) -> str:
 
 
 def agent_network(prefix: str, pool: str, site: str) -> str:
-    """Return the name of the network by which a pool's agents join a site's bridge: with a dot, which no site's network has in its name."""
+    """Return the name of the network by which a pool's agents join a site's bridge. It has a dot, unlike the name of any site's network."""
     return agent(prefix, pool, site).replace("-", ".", 1)
 
 

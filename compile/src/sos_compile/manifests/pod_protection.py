@@ -14,9 +14,9 @@ OWN_CLIENTS = ("operator", "test")  # component labels of the chart's pods that 
 def build_network_policy(metadata: Json, selector: dict[str, str], openflow: int, api: int, settings: Settings) -> list[Json]:
     """Return the NetworkPolicy of one controller, or nothing if none is wanted.
 
-    OpenFlow comes from switches: from the nodes' own network, whose address as seen by a pod depends on the network plugin, and from
-    switches outside the cluster. No static peer covers all of them in every cluster, so only the installation may narrow it. A controller
-    opens no connection of its own, so the policy denies all egress, even from a compromised controller.
+    OpenFlow connections come from nodes, whose source address at the pod depends on the network plugin, and from switches outside the
+    cluster. No static peer covers all these sources in every cluster, so only the installation may narrow the rule. A controller opens no
+    connection of its own, so the policy denies all egress, even from a compromised controller.
     """
     policies = settings.network_policies
     if policies is None:
@@ -49,15 +49,15 @@ def _api_peers(policies: NetworkPolicies, settings: Settings) -> list[Json]:
 
 
 def _rule(port: int, peers: list[Json]) -> Json:
-    """Return a rule for one port; without `peers`, for all clients (an empty list would mean the same, less plainly)."""
+    """Return a rule for one port; without `peers`, for all clients (an empty list would mean the same, but is easily misread)."""
     return {"ports": [{"protocol": "TCP", "port": port}], **({"from": peers} if peers else {})}
 
 
 def build_disruption_budget(metadata: Json, selector: dict[str, str], agents: int) -> list[Json]:
     """Return the budget of a site's agents: one eviction at a time, as the DaemonSet's own update does.
 
-    A single agent has no budget: it could never be evicted, and a node that cannot be drained is worse than plain connections.
-    It states the number of agents that stay, because a budget cannot use a percentage of a DaemonSet's pods.
+    With a budget, a single agent could never be evicted, and a node that cannot be drained is worse than plain connections. The budget
+    states the number of agents that stay, because a budget cannot use a percentage of a DaemonSet's pods.
     """
     if agents < 2:
         return []

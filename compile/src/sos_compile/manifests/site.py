@@ -42,7 +42,7 @@ def build_site(placed: PlacedSite, configs: Mapping[str, Source], settings: Sett
     labels = build_labels(settings, COMPONENT, extra)
     metadata = build_metadata(settings, name, placed.site.origin, labels)
     spec = {
-        # Replacing Open vSwitch interrupts the node's traffic: the cluster's operator chooses when, by deleting pods.
+        # Replacing Open vSwitch interrupts the node's traffic: an administrator chooses the time, by deleting pods.
         "updateStrategy": {"type": "OnDelete"},
         "revisionHistoryLimit": 2,
         "selector": {"matchLabels": build_selector(settings, COMPONENT, extra)},
@@ -84,7 +84,7 @@ def _ovs(placed: PlacedSite, settings: Settings) -> Json:
         "env": [
             {"name": "OVS_RUNDIR", "value": settings.ovs_rundir},
             {"name": "OVS_DBDIR", "value": settings.ovs_rundir},
-            # Only where it must be off: adding the variable everywhere would replace pods of all other sites, too.
+            # Set only if offload must be off: setting the variable everywhere would replace the pods of all other sites.
             *([{"name": "OVS_USERSPACE_TSO", "value": "false"}] if rewrites(placed.site) else []),
         ],
         "resources": settings.node_resources.ovs,
@@ -97,10 +97,10 @@ def _ovs(placed: PlacedSite, settings: Settings) -> Json:
 
 
 def _ask_daemons(rundir: str) -> str:
-    """Ask either daemon itself, as each can hang alone: `ovs-vsctl get` is answered by ovsdb-server.
+    """Query both daemons, because each can hang alone: ovsdb-server answers `ovs-vsctl get`.
 
-    start.sh names ovs-vswitchd's socket without a pid, so that it is the same for every process that asks. Each call gets less than half of
-    the probe's time limit, so that if a daemon hangs, the tool's message names it.
+    start.sh names ovs-vswitchd's socket without a pid, so that its path is fixed. Each call gets less than half of the probe's time limit,
+    so that if a daemon hangs, the message of the timed-out tool names it.
     """
     database = f"ovs-vsctl --timeout=4 --db=unix:{rundir}/db.sock get Open_vSwitch . ovs_version"
     return f"{database} >/dev/null; ovs-appctl --timeout=4 -t {rundir}/ovs-vswitchd.ctl version >/dev/null"

@@ -10,7 +10,7 @@ CIDR = re.compile(r"^[0-9A-Fa-f:.]+/[0-9]{1,3}\Z")
 
 
 def is_cidr(text: str) -> bool:
-    """Return whether the text is an address with a prefix length (host bits may be set), as isCIDR() judges."""
+    """Return whether the text is an address with a prefix length (host bits may be set), like isCIDR() of CEL."""
     try:
         parse_cidr(text)
     except ValueError:
@@ -19,14 +19,14 @@ def is_cidr(text: str) -> bool:
 
 
 def parse_cidr(text: str) -> ipaddress.IPv4Interface | ipaddress.IPv6Interface:
-    """Return the address and its network. Raises ValueError; netmasks in place of a length are refused."""
+    """Return the address and its network. Raises ValueError, also for a netmask in place of the length."""
     if not CIDR.match(text):
         raise ValueError(f"{text!r} is not an address with a prefix length")
     return ipaddress.ip_interface(text)
 
 
 def is_ip(text: str) -> bool:
-    """Return whether the text is an IPv4 or IPv6 address, as isIP() judges: without a zone."""
+    """Return whether the text is an IPv4 or IPv6 address without a zone, like isIP() of CEL."""
     try:
         ipaddress.ip_address(text)
     except ValueError:
@@ -44,6 +44,6 @@ def is_ipv4(text: str) -> bool:
 
 
 def ports(ranges: Iterable[tuple[int, int]]) -> str:
-    """Return port ranges in short: `22,80,5000-5999`; every port is `*`."""
+    """Return port ranges as short text, `22,80,5000-5999`; `*` for every port."""
     listed = [str(first) if first == last else f"{first}-{last}" for first, last in ranges]
     return "*" if listed == ["1-65535"] else ",".join(listed)

@@ -1,5 +1,5 @@
-"""The three documents of spec/controller-config.md and spec/node-config.md as models: what compilation writes goes through them, and
-spec/*.schema.json is generated from them, so the contract, its schema and what is written cannot differ."""
+"""Models of the three documents of spec/controller-config.md and spec/node-config.md. The compiler builds its documents from these models,
+and spec/*.schema.json is generated from them, so that specification, schema and documents cannot differ."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Model(BaseModel):
 
 
 class Discovery(Model):
-    """Where beacons, orders and, where a site rewrites, clients go."""
+    """Destination of beacons and orders, and of clients at sites that rewrite addresses."""
 
     address: Address = DISCOVERY_ADDRESS
     mac: Mac = DISCOVERY_MAC
@@ -61,7 +61,7 @@ class Discovery(Model):
 
 
 class ControllerDiscovery(Discovery):
-    """And when silence means that something is gone (seconds)."""
+    """Discovery, and the expiry times of beacons and links (seconds)."""
 
     beacon_expiry_seconds: Seconds = 4
     probe_interval_seconds: Seconds = 1
@@ -76,7 +76,7 @@ class PortRange(Model):
 
 
 class Transport(Model):
-    """How bytes travel; 0 = the agent decides."""
+    """Transport settings of streams; 0 = the agent decides."""
 
     streams: Annotated[int, Field(ge=0, le=256)]
     block_bytes: Annotated[int, Field(ge=0, le=262_144)]
@@ -90,9 +90,9 @@ UNLESS_NONE = Field(exclude_if=lambda value: value == "None", json_schema_extra=
 
 
 class AgentTransport(Transport):
-    """How bytes travel, as agents are told."""
+    """Transport settings of streams for agents."""
 
-    # left out likewise
+    # omitted if None: programs that do not know the field refuse documents with it
     encryption: Annotated[Literal["None", "TLS"], UNLESS_NONE] = "None"
     compression: Annotated[Literal["None", "Adaptive"], UNLESS_NONE] = "None"
 
@@ -101,7 +101,7 @@ Ports = Annotated[list[PortRange], Field(min_length=1, max_length=64)]
 
 
 class ControllerIdentity(Model):
-    """Whose configuration it is."""
+    """The controller that the configuration belongs to."""
 
     name: Label
     id: Annotated[int, Field(ge=1, le=0xFEFF)]
@@ -118,7 +118,7 @@ class DatapathEntry(Model):
 
 
 class AgentEntry(Model):
-    """An agent that is expected."""
+    """An expected agent."""
 
     id: AgentId
     pool: Label
@@ -127,7 +127,7 @@ class AgentEntry(Model):
 
 
 class ShareEntry(Model):
-    """Most of a site's sessions, in percent, that services of a namespace may have; `standing`: proactive ones are not counted."""
+    """Maximum share of a site's sessions, in percent, for services of a namespace; `standing`: proactive services are not counted."""
 
     namespace: Label
     percent: Annotated[int, Field(ge=1, le=100)]
@@ -147,7 +147,7 @@ class SiteEntry(Model):
     rewrite: Literal["Transparent", "OpenFlow"]
     datapaths: Annotated[list[DatapathEntry], Field(max_length=4096)]
     agents: Annotated[list[AgentEntry], Field(max_length=4096)]
-    # omitted if empty, as above
+    # omitted if empty: programs that do not know the field refuse documents with it
     shares: Annotated[list[ShareEntry], Field(max_length=4096, exclude_if=lambda shares: not shares, json_schema_extra=OPTIONAL)] = []
 
 
@@ -159,7 +159,7 @@ class ServiceEnd(Model):
 
 
 class Paths(Model):
-    """How many ways through the network."""
+    """Number and choice of paths through the network."""
 
     mode: Literal["Shortest", "Disjoint", "RoundRobin", "LeastLoaded", "Measured"]
     max: Annotated[int, Field(ge=1, le=8)]
@@ -173,11 +173,11 @@ class ServiceEntry(Model):
     mode: Literal["Accelerate", "Observe"]
     percent: Annotated[int, Field(ge=0, le=100)]
     setup: Literal["Reactive", "Proactive"]
-    # omitted for Learned, the meaning of its absence
+    # omitted if Learned, which is the meaning of an absent field
     accept: Annotated[
         Literal["Learned", "Confirmed", "Early"], Field(exclude_if=lambda value: value == "Learned", json_schema_extra=OPTIONAL)
     ] = "Learned"
-    # left out where there is none, likewise
+    # omitted if empty: programs that do not know the field refuse documents with it
     require: Annotated[
         list[Literal["Accelerated", "Encrypted"]], Field(max_length=2, exclude_if=lambda found: not found, json_schema_extra=OPTIONAL)
     ] = []
@@ -189,7 +189,7 @@ class ServiceEntry(Model):
 
 
 class BalanceUplink(Model):
-    """An uplink that connections are spread over."""
+    """An uplink over which connections are spread."""
 
     name: Device
     address: Address
@@ -228,7 +228,7 @@ class LinkEntry(Model):
 
 
 class Document(Model):
-    """What all documents have."""
+    """Fields of every document."""
 
     version: Literal["v1alpha1"] = "v1alpha1"
     generation: Generation
@@ -276,14 +276,14 @@ class TunnelPort(Model):
 
 
 class AgentPort(Model):
-    """Where an agent plugs in."""
+    """The port of an agent."""
 
     name: Device
     ofport: OfPort
 
 
 class RejectPort(Model):
-    """A pair of devices: `name` on the bridge, `peer` where the kernel answers TCP with a reset."""
+    """A pair of devices: `name` on the bridge, and `peer`, at which the kernel answers TCP with a reset."""
 
     name: Device
     peer: Device
@@ -338,7 +338,7 @@ class Interface(Model):
 
 
 class StreamPorts(Model):
-    """Where streams arrive: first + path label."""
+    """Ports that receive streams: first + path label."""
 
     first: Port
     count: Annotated[int, Field(ge=1, le=8)]
@@ -354,7 +354,7 @@ class PeerAgent(Model):
 
 
 class Peer(Model):
-    """A site this one has a service with."""
+    """A site that shares a service with the agent's site."""
 
     site: Label
     site_id: Annotated[SiteId, Field(alias="siteID")]
@@ -369,7 +369,7 @@ class AgentService(Model):
     role: Literal["Ingress", "Egress"]
     peer: Label
     setup: Literal["Reactive", "Proactive"]
-    # omitted for Early, the meaning of its absence: agents of earlier versions refuse documents with it
+    # omitted if Early, which is the meaning of an absent field: agents of earlier versions refuse documents with it
     accept: Annotated[
         Literal["Learned", "Confirmed", "Early"], Field(exclude_if=lambda value: value == "Early", json_schema_extra=OPTIONAL)
     ] = "Early"
@@ -383,7 +383,7 @@ class AgentService(Model):
 
 
 class Limits(Model):
-    """What one agent takes on."""
+    """Limits of one agent."""
 
     sessions: Annotated[int, Field(ge=1, le=65_536)]
     memory_mib: Annotated[int, Field(ge=64, le=1_048_576, alias="memoryMiB")]

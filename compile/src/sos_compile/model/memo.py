@@ -1,6 +1,6 @@
-"""Cache of one compilation's results for the next. It changes the time a compilation takes, never its result.
+"""Cache of one compilation's results for the next compilation. It affects the time taken, never the result.
 
-A cluster with a thousand services is compiled as a whole whenever one of them changes; nearly all results are as before.
+A change of one service compiles the whole cluster again, with up to thousands of services; nearly all results stay the same.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LAID_OUT_BYTES = 16_384  # longer documents are read by programs only: without w
 class Cache(Generic[T]):
     """Values of the last compilation, by their inputs.
 
-    A value that a compilation does not use is dropped at the next one, so one world bounds the size.
+    Values that a compilation does not use are dropped when the next compilation begins, so one world bounds the size.
     """
 
     before: dict[Hashable, T] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Cache(Generic[T]):
         self.before, self.now = self.now, {}
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return the value of a key; make it if the last compilation did not have it."""
+        """Return the value of a key; compute it if the last compilation did not have it."""
         if key not in self.now:
             self.now[key] = self.before[key] if key in self.before else make()
         return self.now[key]
@@ -117,7 +117,7 @@ def identity(obj: Json) -> Hashable | None:
 
 @dataclass(frozen=True)
 class Source:
-    """A document on its way into a file."""
+    """A document to be written into a file."""
 
     document: Json
     memo: Memo

@@ -10,14 +10,14 @@ from ipaddress import IPv4Address, IPv4Network
 from sos_compile.model.resources import Controller, Link, Pool, Service, Site, Uplink
 from sos_compile.model.world import Allocations, Node, ObjectKey, Shadow
 
-# Open vSwitch assigns port numbers up to 32767 by itself (ovs-vswitchd.conf.db(5), Interface:ofport_request); ours are higher, so that no
-# pod's port is ever renumbered to free one of them.
+# Open vSwitch assigns port numbers up to 32767 by itself (ovs-vswitchd.conf.db(5), Interface:ofport_request). SOS uses higher numbers, so
+# that no pod's port is ever renumbered to free a requested number.
 UPLINK_OFPORT = 33001
 AGENT_OFPORT = 34001
 TUNNEL_OFPORT = 35000
 REJECT_OFPORT = 33900  # between the numbers of uplinks, 64 at most, and of agents
 MAX_NODE_NUMBER = 4095
-MAX_REJECTS = 4096  # maximum of a node's base entries for `require`, of 16,384 in all
+MAX_REJECTS = 4096  # maximum number of a node's base entries for `require`, out of 16,384 base entries
 MAX_SLOTS = 128  # maximum number of pools; a node has at most 256 agent ports (spec/node-config.md clause 6)
 
 
@@ -33,7 +33,7 @@ class NodePlace:
 
 @dataclass(frozen=True)
 class AgentPlace:
-    """An agent: `id` is 32 hex digits (spec/README.md clause 6), `slot` its place on the node."""
+    """An agent: `id` is 32 hex digits (spec/README.md clause 6), `slot` its index on the node."""
 
     pool: str
     node: str
@@ -89,7 +89,7 @@ class PlacedService:
 
 @dataclass(frozen=True)
 class PlacedBalance:
-    """An accepted service with spec.balance: one host at a site, the switch there, and the uplinks it may use with their weights."""
+    """An accepted service with spec.balance: one host at a site, the site's switch, and the weighted uplinks that it may use."""
 
     service: Service
     site: str

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """The fixed list of reasons; they appear in conditions, so they are API."""
+    """Reasons of problems. They appear in conditions, so this list is part of the API."""
 
     INVALID = "Invalid"
     UNKNOWN_KIND = "UnknownKind"
@@ -32,8 +32,8 @@ class Reason(StrEnum):
 class Problem:
     """A problem with one field of one object.
 
-    `path` is the field as `kubectl explain` writes it (`spec.ports[0].endPort`), "" for the object as a whole. `remedy` says what to do.
-    `file` is the file the object came from, None for one that came from a cluster. A `warning` changes nothing in the compilation.
+    `path` is the field as `kubectl explain` writes it (`spec.ports[0].endPort`), "" for the object as a whole. `remedy`: the action that
+    fixes the problem. `file`: the source file, None for an object from a cluster. A `warning` does not affect the compilation.
     """
 
     kind: str
@@ -52,7 +52,7 @@ class Problem:
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
     def line(self) -> str:
-        """Return the one-line form every tool prints: `FILE: Kind ns/name: path: message (remedy)`."""
+        """Return the one-line form that every tool prints: `FILE: Kind ns/name: path: message (remedy)`."""
         parts = [self.file, f"{self.kind} {self.object_name}".strip(), self.path]
         text = self.message + (f" ({self.remedy})" if self.remedy else "")
         return ": ".join([part for part in parts if part] + [text])

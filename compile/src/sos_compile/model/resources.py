@@ -1,4 +1,4 @@
-"""Admitted objects as frozen values: units in names, addresses as addresses. No cross-object knowledge here."""
+"""Admitted objects as frozen, typed values; names of fields contain units. Relations between objects are not checked here."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Uplink:
 
 @dataclass(frozen=True)
 class Rule:
-    """Permissions of some namespaces' services at a site. None or empty `prefixes`, `modes` and `transport`: no restriction."""
+    """Permissions of some namespaces' services at a site. Empty `prefixes`, and `modes` or `transport` of None: no restriction."""
 
     namespaces: frozenset[str] = frozenset()
     selector: Json | None = None
@@ -61,7 +61,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Site:
-    """SosSite. `selector` and `services_selector` are label selectors as in the object; `subnet` is None for transit sites at most."""
+    """SosSite. `selector` and `services_selector` are label selectors as in the object; only transit sites may have no `subnet`."""
 
     origin: Origin
     site_id: int | None
@@ -122,7 +122,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class End:
-    """One end of a service as written: either may be left out, not both."""
+    """One end of a service as declared: site or prefixes may be omitted, but not both."""
 
     site: str | None
     prefixes: tuple[IPv4Network, ...]
@@ -157,7 +157,7 @@ class Transport:
 
 @dataclass(frozen=True)
 class Balance:
-    """Spreading over uplinks; no `uplinks` = all that have an address, equally. `uplinks` are (name, weight)."""
+    """Spreading over uplinks. `uplinks`: (name, weight); if empty, all uplinks with an address, with equal weights."""
 
     at: str
     uplinks: tuple[tuple[str, int], ...]
@@ -356,7 +356,7 @@ _PARSERS: dict[str, Any] = {"SosSite": _site, "SosAgent": _pool, "SosService": _
 
 
 def merge_ports(ranges: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
-    """Return the ranges sorted, with overlapping and adjacent ones joined: fewer entries in every switch, and none of them twice."""
+    """Return the ranges sorted, with overlapping and adjacent ranges joined: this saves switch entries and avoids duplicates."""
     merged: list[tuple[int, int]] = []
     for first, last in sorted(ranges):
         if merged and first <= merged[-1][1] + 1:
@@ -367,7 +367,7 @@ def merge_ports(ranges: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], .
 
 
 def selects(selector: Json, labels: dict[str, str]) -> bool:
-    """Return whether a label selector matches labels, as Kubernetes judges (an empty selector matches everything)."""
+    """Return whether a label selector matches labels, as in Kubernetes (an empty selector matches everything)."""
     if any(labels.get(key) != value for key, value in selector.get("matchLabels", {}).items()):
         return False
     return all(_expression_holds(each, labels) for each in selector.get("matchExpressions", []))
@@ -387,5 +387,5 @@ def _expression_holds(expression: Json, labels: dict[str, str]) -> bool:
 
 
 def address_text(address: IPv4Address | None) -> str | None:
-    """Return an address as text, None for none."""
+    """Return an address as text, None if there is no address."""
     return None if address is None else str(address)

@@ -24,9 +24,9 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Node:
-    """A machine that can carry a site's bridge. `address` is where its tunnels end (a Kubernetes node's InternalIP), "" if unknown.
+    """A machine that can carry a site's bridge. `address` is the endpoint of its tunnels (a Kubernetes node's InternalIP), "" if unknown.
 
-    `created` is its creationTimestamp: of two nodes with one address the younger node has it, as the older is most often gone.
+    `created` is its creationTimestamp: an address of two nodes counts for the younger node, because the older node is usually gone.
     """
 
     name: str
@@ -85,8 +85,8 @@ class NetworkPolicies:
 class Settings:
     """Settings that do not come from custom resources.
 
-    `namespace` is the release namespace, where every namespaced child goes; `prefix` begins every child's name; `release` is the value of
-    app.kubernetes.io/instance; `generation` goes into every document and must grow whenever a document's content does.
+    `namespace`: the release namespace, which holds every namespaced child. `prefix`: the start of every child's name. `release`: value of
+    app.kubernetes.io/instance. `generation`: generation of every document, which must grow whenever a document's content changes.
     `network_policies`: None for no policy at all. `..._priority`: names of priority classes, "" for the cluster's default. `load_modules`:
     pods of nodes load the kernel modules that their switch can use.
     """
@@ -122,8 +122,8 @@ class AgentAllocation:
 
 @dataclass(frozen=True, order=True)
 class Claim:
-    """A service's place among services of other namespaces, and a digest of the connections it covers: if they change, the service loses
-    its place."""
+    """Precedence number of a service among services of other namespaces, and a digest of the connections that the service covers: if they
+    change, the service loses its number."""
 
     number: int
     scope: str
@@ -131,10 +131,10 @@ class Claim:
 
 @dataclass(frozen=True)
 class Allocations:
-    """Numbers handed out so far. Given back to the next compilation they never change while they remain valid.
+    """Numbers allocated so far. Passed to the next compilation, they never change while they remain valid.
 
     `nodes`: node name -> number (1 to 4095), from which tunnel names, ports and VXLAN network identifiers follow. `claims`: service
-    (`namespace/name`) -> its place.
+    (`namespace/name`) -> its claim.
     """
 
     sites: Mapping[str, int] = field(default_factory=dict)
@@ -149,7 +149,7 @@ class Allocations:
         return (*numbers, self.agents, tuple(sorted(self.claims.items())))
 
     def within(self, others: Allocations) -> bool:
-        """True if `others` has all of these."""
+        """True if `others` contains all these allocations."""
         pairs = ((self.sites, others.sites), (self.controllers, others.controllers), (self.nodes, others.nodes))
         kept = set(self.agents) <= set(others.agents) and self.claims.items() <= others.claims.items()
         return kept and all(mine.items() <= theirs.items() for mine, theirs in pairs)
@@ -157,7 +157,8 @@ class Allocations:
 
 @dataclass(frozen=True)
 class Observed:
-    """What the caller saw: `endpoints` maps a SosController to its OpenFlow endpoints (`tcp:10.96.0.10:6653`), empty while unknown."""
+    """Observations of the caller: `endpoints` maps a SosController to its OpenFlow endpoints (`tcp:10.96.0.10:6653`), empty while
+    unknown."""
 
     endpoints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     allocations: Allocations = Allocations()
@@ -185,7 +186,7 @@ class ObjectKey:
 
 @dataclass(frozen=True)
 class Overlap:
-    """Connections that two services cover: the other service, and the connections in words."""
+    """Connections that two services cover: the other service, and a description of the connections."""
 
     other: ObjectKey
     connections: str
@@ -195,8 +196,9 @@ class Overlap:
 class Shadow:
     """Overlap of a service with others that cover the same connections.
 
-    `hidden_by`: services tried before it that take these connections; `hides`: services tried after it. At most 8 of each, and their
-    number. `wholly`: no connection is left to it. `compared` is False if a site has more overlaps than are compared.
+    `hidden_by`: services tried before it that take these connections; `hides`: services tried after it. Each lists at most 8 services;
+    `..._count` is the full number. `wholly`: the service has no connection left. `compared` is False if a site has too many overlaps to
+    compare.
     """
 
     hidden_by: tuple[Overlap, ...] = ()
@@ -221,7 +223,7 @@ class Facts:
     """Facts about one object, for its conditions and columns.
 
     `accepted`: the object itself is valid. `resolved`: all objects it names exist and permit it. If one of the two is false, `reason` and
-    `message` say why. `text` holds ready-made strings for columns: `from`, `to`, `ports` and `mode` of a service,
+    `message` give the cause. `text` holds ready-made strings for columns: `from`, `to`, `ports` and `mode` of a service,
     `prefixes` and `wan` of a site, `sites` of a pool. `dpids` are the datapaths concerned, `nodes` node names, `agents` agent ids,
     `sites` and `controllers` names, `number` the site or controller id, `mtu` the MTU of a site's bridge in bytes. `shadow` is None for
     services that share no connection with another.
@@ -246,15 +248,15 @@ class Facts:
 
 @dataclass(frozen=True)
 class Compiled:
-    """The result.
+    """Result of a compilation.
 
     controllers: SosController name -> controller-config document.
     nodes: node name -> node-config document.
     agents: (pool, node name) -> agent-config document.
     manifests: Kubernetes objects to apply, sorted by kind, namespace, name.
-    held: (kind, name) of children of objects that exist but are invalid at the moment. Existing ones must stay unchanged: an error in an
-    object that worked leaves its last good configuration in force, instead of removing a site's switches.
-    faults: objects and nodes left out because compiling them raised (fault_isolation.py). Nodes left out keep their files.
+    held: (kind, name) of children of objects that exist but are currently invalid. Existing children must stay unchanged: after an error in
+    a working object, its last good configuration stays in force, and no site loses its switches.
+    faults: objects and nodes left out because compiling them raised (fault_isolation.py). These nodes keep their files.
     """
 
     controllers: Mapping[str, Json]

@@ -1,6 +1,6 @@
 """Resolve the admitted objects into one `Network`: names to objects, selectors to nodes, numbers and addresses allocated.
 
-`resolver.resolve` calls the modules in this order; each step takes what the step before accepted.
+`resolver.resolve` calls the modules in this order; each step takes the objects that the previous step accepted.
 
 `sites`                 accepted sites, their nodes and node numbers
 `broadcast_loops`       rejects links that would close a loop for broadcasts
@@ -10,7 +10,7 @@
 `claims`                precedence between namespaces whose services cover the same connections
 `stream_settings`       settings of the streams that services between two sites share
 `session_quotas`        each namespace's share of a site's sessions
-`shadows`               services hidden by others
-`rejects`               which connections a node's switch resets for spec.require; the entries: `documents.base_flows`
+`shadows`               services hidden by other services
+`rejects`               connections that a node's switch resets for spec.require; their entries: `documents.base_flows`
 `allocate`, `regions`   helpers: stable number allocation; sets of connections as products of intervals
 """

@@ -73,7 +73,7 @@ class _Placer:
             agent_id = keys.agent_id(placed.site.name, pool, node).hex()
             agents.append(AgentPlace(pool, node, placed.site.name, agent_id, address, self.slots[pool]))
         # The first agent of a site serves proactive services (docs/adr/0012). Sort by slot, not by name: a pool added later must not come
-        # first, or packets of running connections would reach another agent.
+        # first, because packets of running connections would then reach another agent.
         ordered = sorted(_distinct(placed, agents, self.verdicts), key=lambda agent: (agent.slot, agent.node))
         return replace(placed, agents=tuple(ordered))
 
@@ -100,7 +100,8 @@ class _Placer:
 
 
 def _distinct(placed: PlacedSite, agents: list[AgentPlace], verdicts: Verdicts) -> list[AgentPlace]:
-    """Leave out agents whose MAC address another agent of the site has: a rare collision, as a MAC address has 31 bits of a hash."""
+    """Leave out agents whose MAC address another agent of the site already has. Such collisions are rare: a MAC address has 31 bits of a
+    hash."""
     seen: dict[str, AgentPlace] = {}
     for agent in agents:
         if agent.mac in seen:

@@ -1,4 +1,4 @@
-"""Numbers and addresses that are handed out once and kept: deterministic, never twice, whatever the order of the objects."""
+"""Stable allocation of numbers and addresses: deterministic, unique, and independent of the order of the objects."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ Key = TypeVar("Key")
 def numbers(wanted: Iterable[Key], previous: Mapping[Key, int], reserved: Iterable[int], bounds: tuple[int, int]) -> dict[Key, int]:
     """Give each wanted key a number within `bounds`, unique and not in `reserved`.
 
-    A key keeps its previous number unless it is out of bounds, reserved, or an earlier key has it; new keys get the lowest free number, in
-    the order of `wanted`. If no numbers are left, keys are missing from the result.
+    A key keeps its previous number unless it is out of bounds, reserved, or used by an earlier key; new keys get the lowest free number, in
+    the order of `wanted`. If the numbers run out, the remaining keys are missing from the result.
     """
     order = list(dict.fromkeys(wanted))
     taken = set(reserved)
@@ -37,7 +37,7 @@ def numbers(wanted: Iterable[Key], previous: Mapping[Key, int], reserved: Iterab
 
 
 def usable(address: IPv4Address, pool: IPv4Network, subnet: IPv4Network) -> bool:
-    """Return whether a host may have the address: inside both, and neither the first nor the last of either (network and broadcast)."""
+    """Return whether a host may have the address: inside both networks, and not the network or broadcast address of either."""
     edges = {net[0] for net in (pool, subnet) if net.prefixlen < 31} | {net[-1] for net in (pool, subnet) if net.prefixlen < 31}
     return address in pool and address in subnet and address not in edges
 

@@ -18,7 +18,7 @@ MAX_CONDITIONS = 1024  # maximum of prefixes times port ranges: each takes at le
 
 Shares = tuple[tuple[Uplink, int], ...]
 Taken = dict[tuple[str, str], tuple[IPv4Address, str]]
-"""(site, uplink) -> the host that the uplink's address stands for, and the service that balances it."""
+"""(site, uplink) -> the host that uses the uplink's address, and the service that balances it."""
 
 
 def place(objects: Objects, judge: Judge) -> list[PlacedBalance]:
@@ -67,7 +67,7 @@ class _BalanceJudge:
         return None
 
     def _switch(self, service: Service, placed: PlacedSite) -> str | None:
-        """Return the datapath id of the one switch of the site: with several nodes, their uplinks would share an address."""
+        """Return the datapath id of the site's only switch: the uplinks of several nodes would share an address."""
         dpids = [node.dpid for node in placed.nodes] + [dpid for dpid, _ in placed.site.switches]
         if len(dpids) == 1:
             return dpids[0]

@@ -1,8 +1,8 @@
 """Loop freedom of the links that carry broadcasts (design: one uplink per site carries base traffic).
 
-A graph in which at most one vertex has more than one edge has no cycle. So nodes with one base uplink each, around at most one node
-with several, are safe however they are wired. Where several nodes have several base uplinks, the wiring is unknown unless SosLinks
-declare it; then the declared graph must be a forest.
+A graph in which at most one vertex has more than one edge has no cycle. So nodes with one base uplink each, around at most one node with
+several, are loop-free with any cabling. If several nodes have several base uplinks, the cabling is unknown unless SosLinks declare it; the
+declared graph must then be a forest.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Vertex = tuple[str, str]
 
 
 def without_loops(sites: list[PlacedSite], links: list[Link], verdicts: Verdicts) -> list[PlacedSite]:
-    """Return the sites, oldest first, leaving out each that could close a loop with older ones."""
+    """Return the sites, oldest first, without those that could close a loop with older sites."""
     kept: list[PlacedSite] = []
     for placed in sites:
         if _may_loop([*kept, placed], links):
@@ -40,7 +40,7 @@ def _may_loop(sites: list[PlacedSite], links: list[Link]) -> bool:
     if len(hubs) <= 1:
         return False
     if any(len(hub.nodes) > 1 for hub in hubs):
-        return True  # a SosLink names sites: it cannot name the node at the end of a wire
+        return True  # a SosLink names sites, not the node at the end of a link
     wires = [link for link in links if link.a[1] in base.get(link.a[0], ()) and link.b[1] in base.get(link.b[0], ())]
     ends = {end for link in links for end in (link.a, link.b)}
     if any((hub.site.name, uplink) not in ends for hub in hubs for uplink in base[hub.site.name]):

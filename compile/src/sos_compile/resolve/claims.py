@@ -1,9 +1,9 @@
 """Precedence between services of several namespaces that cover the same connections (docs/adr/0049).
 
-Within a namespace priority decides, then age. Between namespaces, no field of the services decides, but the band that the rules of the
-clients' site give a namespace, then the order of arrival. A service's place is a number, kept in its status: a new service gets the next
-number, and so does a service changed to cover other connections. Numbers only grow, so no change of its own services lets a namespace
-overtake another.
+Within a namespace, priority decides, then age. Between namespaces, the band that the rules of the clients' site give to a namespace
+decides, then the order of arrival, but no field of the services. A service's claim is a number, kept in its status: a new service gets the
+next number, as does a service that is changed to cover other connections. Numbers only grow, so a namespace cannot overtake another one by
+changing its services.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sos_compile.model.world import Claim
 from sos_compile.resolve.shadows import meeting, region
 from sos_compile.resolve.stream_settings import SHARED
 
-SCOPE_DIGITS = 16  # of a SHA-256: by two scopes with equal digests, a namespace would gain only a place that it has anyway
+SCOPE_DIGITS = 16  # of a SHA-256: with two scopes of equal digest, a namespace would gain only a number that it already has
 CHOOSING_MODES = frozenset({"RoundRobin", "LeastLoaded", "Measured"})
 
 Placed = PlacedService | PlacedBalance
@@ -37,8 +37,8 @@ class Ordered:
 
 
 def scope(service: Service) -> str:
-    """Return the fields that a service's place depends on: the connections it covers, and settings that affect other services' set-up and
-    streams. All other fields may change."""
+    """Return a digest of the fields on which a service's claim depends: the connections it covers, and settings that affect other services'
+    set-up and streams. All other fields may change."""
     stands = service.setup == "Proactive" and service.mode == "Accelerate" and service.percent == 100
     stands = stands and service.paths_mode not in CHOOSING_MODES
     shared = service.transport.named & frozenset(SHARED)
@@ -82,7 +82,7 @@ def _merged(ordered: Sequence[Placed], kept: Mapping[str, list[Placed]]) -> tupl
 
 
 def client_site(placed: Placed) -> str:
-    """Return the site of a service's clients, where the first packet of its connections is seen."""
+    """Return the site of a service's clients, where the first packet of its connections arrives."""
     return placed.site if isinstance(placed, PlacedBalance) else placed.source
 
 
@@ -106,16 +106,16 @@ def _numbered(ordered: Sequence[Placed], before: Mapping[str, Claim]) -> dict[st
 def _between_namespaces(
     theirs: Sequence[Placed], numbers: dict[str, int], band: Callable[[Placed], int], verdicts: Verdicts
 ) -> list[Placed]:
-    """Return services of one site that belong to several namespaces, without services that conflict with another namespace's in any
+    """Return the services of a site with several namespaces, without services that conflict with another namespace's service in any
     order."""
     pairs = meeting([region(each) for each in theirs])
-    # Beyond the limit, assume that all services overlap: that costs places, but lets no service overtake another.
+    # Beyond the limit, assume that all services overlap: some services lose precedence, but no service overtakes another.
     everything = ((i, j) for i in range(len(theirs)) for j in range(i))
     earlier: dict[int, list[int]] = {}
     for i, j in everything if pairs is None else pairs:
         earlier.setdefault(max(i, j), []).append(min(i, j))
     for i, before in sorted(earlier.items()):
-        # Its namespace's services of higher priority come first: an older claim cannot put it before one of them.
+        # Services of the same namespace with higher priority come first, even if this service has an older claim.
         own = [numbers[theirs[j].service.id] for j in before if namespace(theirs[j]) == namespace(theirs[i])]
         numbers[theirs[i].service.id] = max([numbers[theirs[i].service.id], *own])
     rank = {id(each): (-band(each), numbers[each.service.id], by_priority(each)) for each in theirs}
@@ -128,8 +128,8 @@ def _between_namespaces(
 
 
 def _apart(theirs: Sequence[Placed], rank: Mapping[int, Rank], meets: Mapping[int, set[int]], verdicts: Verdicts) -> list[Placed]:
-    """Refuse services that would take connections from an earlier service of another namespace, whatever their order: another controller's
-    entries win by that controller's number, and any service wins over a balanced one."""
+    """Reject services that would take connections from an earlier service of another namespace in any order: between controllers, the
+    controller's number decides, and any other service wins over a balanced one."""
     indexes = sorted(range(len(theirs)), key=lambda i: rank[id(theirs[i])])
     kept: dict[int, None] = {}
     for i in indexes:

@@ -1,7 +1,7 @@
 """Sets of connections as products of intervals: client addresses, server addresses, server ports.
 
-A service covers clients x servers x ports, each a list of intervals. Products stay products when they are intersected, and a difference of
-two has at most three, so the sets stay small where lists of boxes would multiply (64 x 64 x 64 boxes).
+A service covers clients x servers x ports, each a list of intervals. The intersection of two products is a product, and their difference
+has at most three products, so the sets stay small where lists of boxes would multiply (64 x 64 x 64 boxes).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 Interval = tuple[int, int]
 """First and last number, both included."""
 Intervals = tuple[Interval, ...]
-"""Sorted, neither overlapping nor adjacent."""
+"""Sorted, without overlapping or adjacent intervals."""
 
 
 class Region(NamedTuple):
@@ -25,12 +25,12 @@ class Region(NamedTuple):
 
     @property
     def empty(self) -> bool:
-        """True if it holds no connection."""
+        """True if the region holds no connection."""
         return not (self.clients and self.servers and self.ports)
 
 
 def joined(intervals: Iterable[Interval]) -> Intervals:
-    """Return intervals sorted, with overlapping and adjacent ones joined."""
+    """Return the intervals sorted, with overlapping and adjacent intervals joined."""
     found: list[Interval] = []
     for first, last in sorted(intervals):
         if found and first <= found[-1][1] + 1:
@@ -46,7 +46,7 @@ def addresses(prefixes: Iterable[IPv4Network]) -> Intervals:
 
 
 def common(one: Intervals, other: Intervals) -> Intervals:
-    """Return the numbers that are in both."""
+    """Return the numbers that are in both lists."""
     found: list[Interval] = []
     i = j = 0
     while i < len(one) and j < len(other):
@@ -61,7 +61,7 @@ def common(one: Intervals, other: Intervals) -> Intervals:
 
 
 def without(one: Intervals, other: Intervals) -> Intervals:
-    """Return the numbers of the first that are not in the other."""
+    """Return the numbers of the first list that are not in the other list."""
     found: list[Interval] = []
     j = 0
     for first, last in one:
@@ -79,12 +79,12 @@ def without(one: Intervals, other: Intervals) -> Intervals:
 
 
 def intersection(one: Region, other: Region) -> Region:
-    """Return the connections that are in both."""
+    """Return the connections that are in both regions."""
     return Region(*(common(a, b) for a, b in zip(one, other, strict=True)))
 
 
 def difference(one: Region, other: Region) -> list[Region]:
-    """Return the connections of the first that are not in the other, as disjoint regions."""
+    """Return the connections of the first region that are not in the other region, as disjoint regions."""
     clients, servers = common(one.clients, other.clients), common(one.servers, other.servers)
     parts = (
         Region(without(one.clients, other.clients), one.servers, one.ports),
@@ -95,7 +95,7 @@ def difference(one: Region, other: Region) -> list[Region]:
 
 
 def overlap(one: Region, other: Region) -> bool:
-    """True if some connection is in both."""
+    """True if some connection is in both regions."""
     return all(common(a, b) for a, b in zip(one, other, strict=True))
 
 

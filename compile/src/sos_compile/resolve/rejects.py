@@ -1,7 +1,7 @@
-"""Connections that a node's switch rejects by itself, because their service requires more than plain TCP (docs/adr/0054).
+"""Connections that a node's switch rejects, because their service requires more than plain TCP (docs/adr/0054).
 
-The entries are in the base table, below the controller's entries that accelerate, so they reject connections while no controller, no agent
-and no `sos-node` runs. As everywhere, the first service that covers a connection decides: connections of an earlier service without
+Their entries are in the base table, below the controller's entries that accelerate, so they reject connections even if no controller, agent
+or `sos-node` runs. As everywhere, the first service that covers a connection decides: connections of an earlier service without
 requirements are left out.
 """
 
@@ -20,7 +20,7 @@ from sos_compile.resolve.regions import Interval, Region
 from sos_compile.resolve.shadows import MAX_PIECES, SLICES, meeting, region
 
 REJECT_PORT = ("sosrej0", "sosrej1")
-"""The port on the bridge, and its peer device, where the kernel answers with a reset."""
+"""The port on the bridge, and its peer device, at which the kernel answers with a reset."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Rejected:
 
     @property
     def count(self) -> int:
-        """Number of matches, counted before any are made, so that too many never are."""
+        """Number of matches, computed before building them, because there may be too many."""
         return sum(
             len(regions.prefixes(piece.clients)) * len(regions.prefixes(piece.servers)) * sum(len(_ports(each)) for each in piece.ports)
             for piece in self.pieces
@@ -68,7 +68,7 @@ def rejected(ordered: Sequence[PlacedService]) -> list[Rejected]:
 
 
 def _left(covered: Sequence[Region], i: int, earlier: Iterable[int]) -> tuple[Region, ...]:
-    """Return the connections of service `i` that the `earlier` ones do not cover."""
+    """Return the connections of service `i` that the `earlier` services do not cover."""
     pieces = [covered[i]]
     for j in sorted(earlier):
         smaller = [part for piece in pieces for part in regions.difference(piece, covered[j])]
@@ -116,7 +116,7 @@ def _problem(each: Rejected, placed: PlacedSite, left: int) -> tuple[Reason, str
 
 
 def _cost(each: Rejected, placed: PlacedSite) -> int:
-    """Return the maximum number of entries that a node needs: once for all hosts, and once for each of its agents."""
+    """Return the maximum number of entries that a node needs: one set for all hosts, and one for each of its agents."""
     agents = Counter(agent.node for agent in placed.agents)
     return each.count * (1 + max(agents.values(), default=0))
 

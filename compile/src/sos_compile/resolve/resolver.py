@@ -1,4 +1,4 @@
-"""Resolve the world into a network: each step takes what the step before accepted."""
+"""Resolve the world into a network: each step receives the objects that the previous step accepted."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ Resolved = tuple[Site, tuple[IPv4Network, ...]]
 """One end of a service: its site and the prefixes there."""
 Ports = tuple[tuple[int, int], ...]
 Ruled = tuple[str, Site, End]
-"""One end of a service, bounded by rules of its site: from or to, the site, and the end as written."""
+"""One end of a service, bounded by rules of its site: `from` or `to`, the site, and the end as declared."""
 
 
 def place(objects: Objects, judge: Judge) -> list[PlacedService]:
@@ -73,7 +73,8 @@ class Judge:
         return PlacedService(service, source[0].name, clients, target[0].name, servers, ports, controller)
 
     def controller(self, service: Service, *sites: Site) -> str | None:
-        """Return the controller that the service names, or else the first that its sites have in common; None for a rejected service."""
+        """Return the controller that the service names, or else the first controller that its sites have in common; None for a rejected
+        service."""
         common = [name for name in sites[0].controllers if all(name in site.controllers for site in sites)]
         wanted = service.controller
         if wanted is not None and wanted not in common:
@@ -149,14 +150,15 @@ class Judge:
         return next(named, NO_RULE)
 
     def covered(self, service: Service, site: Site, end: End) -> tuple[IPv4Network, ...]:
-        """Return the prefixes of an end of a service: as it names them, else as of the rule, else all of the site."""
+        """Return the prefixes of an end of a service: those that the service names, else those of the rule, else all prefixes of the
+        site."""
         rule = self.rule(service.origin.key.namespace, site)
         if end.prefixes or not rule.prefixes:
             return end.prefixes or site.prefixes
         return tuple(prefix for prefix in rule.prefixes if any(prefix.subnet_of(own) for own in site.prefixes))
 
     def granted(self, service: Service, *ends: Ruled) -> Ports | None:
-        """Return the ports of a service that keeps to the rules of its sites, None for a rejected service."""
+        """Return the ports of a service that conforms to the rules of its sites, None for a rejected service."""
         namespace = service.origin.key.namespace
         allowed: regions.Intervals = ALL_PORTS
         for name, site, end in ends:
@@ -185,7 +187,7 @@ class Judge:
 
 
 def _beyond(service: Service, rule: Rule, name: str, end: End) -> tuple[str, str] | None:
-    """Return the field of a service that a rule does not allow, ports excepted, and its effect."""
+    """Return a field of a service that a rule does not allow, except ports, and the words for the message."""
     outside = [prefix for prefix in end.prefixes if rule.prefixes and not any(prefix.subnet_of(own) for own in rule.prefixes)]
     if outside:
         return f"spec.{name}.prefixes", f"for {outside[0]}"

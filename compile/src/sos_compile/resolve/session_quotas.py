@@ -18,9 +18,9 @@ Share = tuple[str, int, bool]
 def build(
     services: Iterable[PlacedService], claims: Mapping[str, Claim], percent: Callable[[str, str], int | None]
 ) -> dict[str, tuple[Share, ...]]:
-    """Return the shares at each site. `percent`: the rule's percentage for a namespace (first) at a site, None if the rule has none.
-    Standing entries do not decide per connection, so a bounded namespace has none; but the namespace that came first keeps the entries it
-    had while it was alone.
+    """Return the shares at each site. `percent` maps a namespace and a site to the rule's percentage, None if the rule has none. Standing
+    entries do not decide per connection, so a bounded namespace has none. Only the namespace that came first keeps the entries that it had
+    while it was alone.
     """
     first: dict[str, dict[str, int]] = {}
     for each in services:

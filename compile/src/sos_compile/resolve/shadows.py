@@ -1,4 +1,4 @@
-"""Services shadowed by others: of several services that cover a connection one takes effect, and the status of the others says so
+"""Services shadowed by other services: if several services cover a connection, one takes effect, and the status of the others reports this
 (docs/adr/0049).
 
 Services are compared in the order in which they are tried, by the site of their clients. Balanced services come after all others.
@@ -20,16 +20,16 @@ from sos_compile.resolve import regions
 from sos_compile.resolve.regions import Region
 
 MAX_COMPARED = 1_000_000
-"""Maximum number of pairs of services compared at one site; MAX_PAIRS is the maximum of pairs that share connections. Each takes a
-second."""
+"""Maximum number of pairs of services compared at one site; MAX_PAIRS is the maximum of pairs that share connections. Either maximum takes
+about a second."""
 MAX_PAIRS = 50_000
 MAX_PIECES = 256
 """Maximum number of regions of a service's remaining connections; beyond it the service counts as hidden in part."""
 MAX_NAMED = 8
-"""Maximum number of overlaps kept per service, for a message that people read."""
+"""Maximum number of overlaps kept per service, so that the message stays readable."""
 SHOWN = 3
 SLICES = 1000
-"""If two controllers serve one switch, entries of the one with the larger number (modulo this) win
+"""If two controllers serve one switch, entries of the controller with the larger number (modulo SLICES) win
 (sos_controller.core.openflow.pipeline)."""
 
 Placed = PlacedService | PlacedBalance
@@ -116,12 +116,12 @@ def _hide(placed: Sequence[Placed], covered: Sequence[Region], i: int, before: l
 
 
 def _bounds(parts: Sequence[Region]) -> Region:
-    """Return the connections of regions that are parts of one: their clients, servers and ports, joined."""
+    """Join the clients, servers and ports of regions that are parts of one region."""
     return parts[0] if len(parts) == 1 else Region(*(regions.joined(each for part in parts for each in part[i]) for i in range(3)))
 
 
 def words(covered: Region) -> str:
-    """Return a set of connections for a message."""
+    """Return a description of a set of connections for a message."""
     clients, servers = (regions.prefixes(each) for each in (covered.clients, covered.servers))
     ports = "every port" if covered.ports == ALL_PORTS else f"ports {_listed(addresses.ports(covered.ports).split(','))}"
     return f"{_listed(map(str, clients))} to {_listed(map(str, servers))}, {ports}"
@@ -161,7 +161,7 @@ def meeting(covered: Sequence[Region]) -> list[tuple[int, int]] | None:
 
 
 def _crowd(spans: Sequence[regions.Interval]) -> int:
-    """Return how many pairs of spans overlap."""
+    """Count the pairs of spans that overlap."""
     starts, ends = sorted(first for first, _ in spans), sorted(last for _, last in spans)
     ordered = sum(bisect_right(starts, last) for last in ends) - sum(bisect_left(ends, first) for first in starts)
     return (ordered - len(spans)) // 2

@@ -20,7 +20,7 @@ from sos_compile.resolve.allocate import numbers
 
 MAX_SITES = 1024  # spec/controller-config.md clause 4
 MAX_NODES_PER_SITE = 1024
-MAX_NODE_NAME = 63  # a beacon has no room for more (spec/beacon.md clause 2)
+MAX_NODE_NAME = 63  # maximum length in a beacon (spec/beacon.md clause 2)
 SITE_IDS = (1, 0xFFFF)
 MAX_SHOWN = 64  # maximum number of characters shown of an invalid address
 BROADCAST = IPv4Address("255.255.255.255")
@@ -32,9 +32,9 @@ def datapath_id(site_id: int, node: str) -> str:
 
 
 def accept(objects: Objects, controllers: Mapping[str, object], verdicts: Verdicts) -> list[Site]:
-    """Return the sites that are valid and do not conflict with older ones, oldest first.
+    """Return the sites that are valid and do not conflict with older sites, oldest first.
 
-    Only omit missing controllers from a site: its base table must continue to forward whatever happens to controllers.
+    A missing controller is only omitted from its site: the base table must continue to forward without any controller.
     """
     accepted: list[Site] = []
     for site in objects.sites:
@@ -110,7 +110,7 @@ def _with_known_controllers(site: Site, controllers: Mapping[str, object], verdi
 
 
 def number(sites: list[Site], world: World, objects: Objects, verdicts: Verdicts) -> tuple[list[Site], dict[str, int]]:
-    """Return the sites with a unique id, and all ids, including those that left-out sites keep."""
+    """Return the sites with a unique id, and all ids, including the kept ids of left-out sites."""
     previous = world.observed.allocations.sites
     fixed: dict[int, str] = {}
     kept: list[Site] = []
@@ -233,8 +233,8 @@ def _node_places(site: Site, site_id: int, nodes: list[Node], given: Mapping[str
 
 
 def apart_from_nodes(placed: list[PlacedSite], verdicts: Verdicts) -> list[PlacedSite]:
-    """Return the sites whose prefixes contain no tunnel endpoint: otherwise a tunnel's packets would be taken for a host's, and enter the
-    tunnel again."""
+    """Return the sites whose prefixes contain no tunnel endpoint: the packets of such a tunnel would look like packets of a host, and enter
+    the tunnel again."""
     ends = {int(IPv4Address(node.node.address)): node for each in placed for node in _tunnel_ends(each)}
     addresses = sorted(ends)
     kept = []

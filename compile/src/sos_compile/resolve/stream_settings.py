@@ -1,8 +1,8 @@
 """Settings of the streams between two sites, which the sessions of all services between them share (docs/adr/0049).
 
 Agents keep one set of streams for a pair of sites, so one service's `streams`, `congestionControl`, `encryption` or `protocol` applies to
-all. If the services belong to several namespaces, a service may set these fields if both sites' rules allow it, or if it came before the
-other services: later services do not change settings that earlier ones rely on.
+all services. If the services belong to several namespaces, a service may set these fields if both sites' rules allow it, or if it came
+before the other services: later services do not change settings that earlier services rely on.
 """
 
 from __future__ import annotations
