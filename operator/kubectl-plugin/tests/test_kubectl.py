@@ -1,4 +1,4 @@
-"""`kubectl sos` as users run it: found by kubectl, against a real API server and a real controller."""
+"""`kubectl sos` as users run it: started by kubectl, against a real API server and a real controller."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_status_says_what_is_not_ready_and_why(example: Operator) -> None:
     (west,) = [line for line in lines if line.startswith("SosSite") and " west " in line]
     said = condition(example.kube, "sossites", "west", "Ready")
     assert "False" in west and said["reason"][:6] in west
-    assert said["message"].split()[0] in lines[lines.index(west) + 1], "and why, in the operator's words"
+    assert said["message"].split()[0] in lines[lines.index(west) + 1], "the operator's message follows"
 
 
 def test_colours_are_for_terminals(example: Operator) -> None:
@@ -43,7 +43,7 @@ def test_colours_are_for_terminals(example: Operator) -> None:
     with subprocess.Popen(command, env=plugin_environment(example.kube), stdout=screen, stderr=subprocess.STDOUT) as process:
         os.close(screen)
         text_shown = b""
-        with suppress(OSError):  # how a terminal says that nobody is left to write
+        with suppress(OSError):  # a terminal reports the end of its last writer as an error
             while more := os.read(shown, 65536):
                 text_shown += more
     os.close(shown)
@@ -54,7 +54,7 @@ def test_colours_are_for_terminals(example: Operator) -> None:
 def test_status_for_programs_and_a_wait_that_ends(example: Operator) -> None:
     began = time.monotonic()
     done = sos(example.kube, "status", "--wait", "--timeout", "2", "-o", "json")
-    assert time.monotonic() - began >= 2, "it has waited"
+    assert time.monotonic() - began >= 2, "--wait has returned early"
     said: dict[str, Any] = json.loads(done.stdout)
     assert (done.returncode, said["ready"]) == (1, False)
     assert {row["name"] for row in said["objects"] if row["kind"] == "SosSite"} == {"west", "east", "core1", "core2"}
@@ -62,8 +62,8 @@ def test_status_for_programs_and_a_wait_that_ends(example: Operator) -> None:
 
 
 def test_status_loads_no_cluster_client_and_asks_once_for_each_kind(example: Operator, tmp_path: Path) -> None:
-    """What makes it slow to start would be one of these; how long it takes depends on the machine."""
-    folder = unreliable(tmp_path, "", times=0)  # notes every call
+    """Imports and calls determine the start-up time. The time itself depends on the machine."""
+    folder = unreliable(tmp_path, "", times=0)  # records every call
     environment = plugin_environment(example.kube)
     environment["PATH"] = os.pathsep.join((str(folder), environment["PATH"]))
     command = [sys.executable, "-X", "importtime", "-m", "sos_kubectl", "status"]

@@ -26,14 +26,14 @@ STATUS = [
 ]
 
 NAMED = ("--from-address", "10.0.0.120/24", "--to-address", "10.0.0.250/24")
-"""No controller answers here, so nobody knows which addresses are free."""
+"""Addresses for the pods: no controller answers here that knows the free addresses."""
 
 prefixes = st.tuples(st.integers(0, 2**32 - 1), st.integers(20, 30)).map(lambda p: IPv4Network(p, strict=False))
 
 
-@settings(deadline=None)  # a busy machine is no slow one
+@settings(deadline=None)  # execution time depends on the machine's load
 @given(prefixes, st.data())
-def test_a_found_address_is_in_the_prefix_free_and_a_hosts(prefix: IPv4Network, data: st.DataObject) -> None:
+def test_a_found_address_is_a_free_host_address_of_the_prefix(prefix: IPv4Network, data: st.DataObject) -> None:
     hosts = [str(prefix[i]) for i in range(min(prefix.num_addresses, 64))] + [str(prefix[-i]) for i in range(1, 5)]
     taken = data.draw(st.sets(st.sampled_from(hosts)))
     found = probe_pod.free_address([str(prefix)], str(prefix), taken)
@@ -45,7 +45,7 @@ def test_a_found_address_is_in_the_prefix_free_and_a_hosts(prefix: IPv4Network, 
     assert interface.ip not in (prefix.network_address, prefix.broadcast_address)
 
 
-def test_halves_of_a_subnet_are_told_apart() -> None:
+def test_a_free_address_is_within_the_requested_half_of_a_subnet() -> None:
     assert probe_pod.free_address(["10.0.0.0/25"], "10.0.0.0/24", {"10.0.0.127"}) == "10.0.0.126/24"
     assert probe_pod.free_address(["10.0.0.128/25"], "10.0.0.0/24", set()) == "10.0.0.254/24"
     assert probe_pod.free_address(["10.0.0.0/31"], "10.0.0.0/24", {"10.0.0.1"}) is None
@@ -55,13 +55,13 @@ def test_halves_of_a_subnet_are_told_apart() -> None:
     ("ipam", "assigns"),
     [({}, False), ({"ipam": {"type": "static"}}, False), ({"ipam": {"type": "whereabouts", "range": "10.0.0.0/24"}}, True)],
 )
-def test_who_gives_the_addresses(ipam: dict[str, Any], assigns: bool) -> None:
+def test_every_ipam_except_static_assigns_addresses(ipam: dict[str, Any], assigns: bool) -> None:
     assert probe_pod.assigns({"spec": {"config": json.dumps(ipam)}}) == assigns
     assert not probe_pod.assigns({"spec": {"config": "nonsense"}})
 
 
 def test_every_known_address_counts_as_taken() -> None:
-    """Those a host has besides its first, and those that only a service's prefix tells: its host may not have been heard yet."""
+    """Includes further addresses of a host, and single addresses in prefixes of services: their hosts may not have been learnt yet."""
     config = {
         "sites": [{"gateway": "10.0.0.1/24", "agents": [{"address": "10.0.0.126"}]}, {"gateway": None, "agents": []}],
         "services": [{"from": {"prefixes": ["10.0.0.0/25", "10.0.0.11/32"]}, "to": {"prefixes": ["10.0.0.139/32"]}}],
@@ -80,7 +80,7 @@ def test_every_known_address_counts_as_taken() -> None:
     assert probe_pod.addresses_asked([*pods, *other]) == {"10.0.0.60"}
 
 
-def test_an_address_is_that_on_the_sites_network() -> None:
+def test_a_pods_address_is_its_address_on_the_sites_network() -> None:
     pod = {"metadata": {"annotations": {probe_pod.NETWORK_STATUS: json.dumps(STATUS)}}}
     assert probe_pod.address_of(pod) == "10.0.0.120"
     for wrong in (
@@ -96,7 +96,7 @@ def test_an_address_is_that_on_the_sites_network() -> None:
 
 @pytest.fixture
 def networks(example: Operator) -> Iterator[Kube]:
-    """The example with Multus' kind, as the operator then makes its networks, and the configuration in the controller's ConfigMap."""
+    """The example with the kind of Multus, networks as the operator creates them, and the configuration in the controller's ConfigMap."""
     kube = example.kube
     names = {"plural": "network-attachment-definitions", "singular": "network-attachment-definition", "kind": "NetworkAttachmentDefinition"}
     schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
@@ -126,7 +126,7 @@ def networks(example: Operator) -> Iterator[Kube]:
 
 @contextmanager
 def kubelets(kube: Kube, *, ready: bool) -> Iterator[list[dict[str, Any]]]:
-    """Pods of ours get a node, a status and Multus' annotation; yields every one that was ever there."""
+    """Play the kubelets: give our pods a status and the annotation of Multus; yield all pods that ever existed."""
     stop, met = threading.Event(), list[dict[str, Any]]()
 
     def run() -> None:
@@ -157,7 +157,7 @@ def kubelets(kube: Kube, *, ready: bool) -> Iterator[list[dict[str, Any]]]:
 
 
 def none_left(kube: Kube) -> None:
-    """Deleted; where a kubelet would have confirmed it, nobody does here."""
+    """Finish the deletion of the pods, which no kubelet confirms here."""
     kube.kubectl("delete", "pods", "-n", NAMESPACE, "-l", MINE, "--force", "--grace-period=0", "--ignore-not-found")
 
 
@@ -165,7 +165,7 @@ def all_leaving(kube: Kube) -> bool:
     return all(pod["metadata"].get("deletionTimestamp") for pod in kube.items("pods", "-n", NAMESPACE, "-l", MINE))
 
 
-def test_the_pods_are_the_sites_own_and_go_again(networks: Kube) -> None:
+def test_probe_pods_use_the_sites_network_and_are_deleted(networks: Kube) -> None:
     kube = networks
     kube.kubectl("label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce=restricted", "--overwrite")
     try:
@@ -185,23 +185,23 @@ def test_the_pods_are_the_sites_own_and_go_again(networks: Kube) -> None:
     assert not west["spec"]["automountServiceAccountToken"] and west["spec"]["activeDeadlineSeconds"] == probe_pod.LIFE_S
     assert [json.loads(pod["metadata"]["annotations"][probe_pod.NETWORKS])[0]["name"] for pod in (west, east)] == ["sos-west", "sos-east"]
     (sysctl,) = west["spec"]["securityContext"]["sysctls"]
-    assert sysctl == {"name": "net.ipv4.ip_unprivileged_port_start", "value": "0"}, "a service may be about port 22 only"
-    # no kubelet: nothing could be run in them, no controller answers either, and both is said
+    assert sysctl == {"name": "net.ipv4.ip_unprivileged_port_start", "value": "0"}, "a service may cover only port 22"
+    # Without a kubelet no command runs in the pods, and no controller answers: both are reported.
     (said,) = json.loads(done.stdout)["pairs"]
     found = [finding["code"] for finding in said["findings"]]
     assert (done.returncode, said["verdict"], found[0]) == (1, "unknown", "ControllerUnreachable") and "NoEnds" in found
     none_left(kube)
 
 
-def test_without_a_controller_no_address_is_taken(networks: Kube) -> None:
-    """A host that has it would lose its connections."""
+def test_without_a_controller_no_address_is_assumed_free(networks: Kube) -> None:
+    """A host with the same address would lose its connections."""
     done = sos(networks, "diagnose", "west", "east", "-o", "json", "--from-address", "10.0.0.120/24")
     (said,) = json.loads(done.stdout)["pairs"]
     (why,) = [finding["what"] for finding in said["findings"] if finding["code"] == "NoEnds"]
     assert "--to-address" in why and "without the controller" in why and networks.items("pods", "-n", NAMESPACE, "-l", MINE) == []
 
 
-def test_a_pod_that_does_not_come_is_told_in_the_clusters_words_and_removed(networks: Kube) -> None:
+def test_a_pod_that_does_not_start_is_reported_and_deleted(networks: Kube) -> None:
     with kubelets(networks, ready=False) as met:
         done = sos(networks, "diagnose", "west", "east", *NAMED, "-o", "json", "--pod-timeout", "4")
     (said,) = json.loads(done.stdout)["pairs"]
@@ -215,14 +215,14 @@ def test_an_interrupted_diagnosis_leaves_no_pod(networks: Kube) -> None:
         with sos_process(networks, "diagnose", "west", "east", *NAMED) as process:
             eventually("both pods", lambda: len(networks.items("pods", "-n", NAMESPACE, "-l", MINE)) == 2)
             process.send_signal(number)
-            process.send_signal(signal.SIGINT)  # impatient people press it again: what is being removed goes all the same
+            process.send_signal(signal.SIGINT)  # users press Ctrl-C again: the clean-up continues
             assert process.wait(timeout=120) == INTERRUPTED
         assert all_leaving(networks), number
         none_left(networks)
 
 
 def test_pods_of_an_earlier_diagnosis_are_deleted(networks: Kube) -> None:
-    """One that ended at its deadline because nobody could remove it."""
+    """A pod that could not be deleted has ended at its deadline."""
     meta = {"namespace": NAMESPACE, "labels": probe_pod.LABELS}
     spec = {"containers": [{"name": "probe", "image": "x"}]}
     for name in ("ended", "runs"):

@@ -29,7 +29,7 @@ def test_a_node_means_all_of_its_agents(name: str, ids: list[str]) -> None:
     assert known(CONFIG) == ["edge1", "edge1-second", "edge2"]
 
 
-def test_a_name_that_means_two_things_is_refused() -> None:
+def test_an_ambiguous_name_is_refused() -> None:
     agents = [{"id": "aa", "node": "worker", "pool": "2"}, {"id": "bb", "node": "worker-2", "pool": "default"}]
     with pytest.raises(AmbiguousError, match="pool 2 on node worker"):
         targets({"sites": [{"name": "west", "agents": agents}]}, "worker-2")
@@ -60,10 +60,10 @@ NODES = [
 def test_undo_reads_node_labels_only(name: str, back: list[tuple[str, str]]) -> None:
     assert [(kept.node, kept.label) for kept in kept_away(NODES, name)] == back
     asked = [found for found in NODES if found["metadata"]["name"] in nodes_named(name)]
-    assert kept_away(asked, name) == kept_away(NODES, name), "the nodes that are asked for are enough"
+    assert kept_away(asked, name) == kept_away(NODES, name), "the nodes that the name may mean are enough"
 
 
-def test_a_name_that_lets_two_back_is_refused_and_one_that_lets_one_back_is_not() -> None:
+def test_undo_refuses_a_name_only_if_two_labels_match() -> None:
     agent, whole = node("worker", drain_label("2")), node("worker-2", drain_label("default"))
     with pytest.raises(AmbiguousError, match="a node and an agent of node worker"):
         kept_away([agent, whole], "worker-2")
@@ -96,7 +96,7 @@ def test_a_draining_agent_gets_no_second_drain_order() -> None:
 
 @pytest.fixture
 def managed(example: Operator) -> Iterator[Kube]:
-    """The example with Kubernetes' own DaemonSet controller, which makes and ends pods."""
+    """The example with Kubernetes' own DaemonSet controller, which creates and deletes pods."""
     kube = example.kube
     command = [tool("kube-controller-manager"), f"--kubeconfig={kube.admin}", "--controllers=daemonset-controller", "--leader-elect=false"]
     command += ["--bind-address=127.0.0.1", f"--secure-port={free_port()}", f"--cert-dir={kube.folder / 'manager'}"]
@@ -105,14 +105,14 @@ def managed(example: Operator) -> Iterator[Kube]:
 
 
 def agents_at(kube: Kube, pool: str = "default", component: str = "agent") -> list[str]:
-    """The sites of the pods that are there and not on their way out."""
+    """Sites of the pods that exist and are not being deleted."""
     selector = f"app.kubernetes.io/component={component}" + (f",sos.network/pool={pool}" if component == "agent" else "")
     pods = [pod for pod in kube.items("pods", "-n", NAMESPACE, "-l", selector) if not pod["metadata"].get("deletionTimestamp")]
     return sorted(pod["metadata"]["labels"]["sos.network/site"] for pod in pods)
 
 
 def act(kube: Kube) -> None:
-    """What scheduler and kubelets do: a pod gets the node it is made for; one that is told to go goes."""
+    """Play scheduler and kubelets: bind each pod to its node, and finish the deletion of deleted pods."""
     for pod in kube.items("pods", "-n", NAMESPACE, "-l", "app.kubernetes.io/component in (agent,node)"):
         name = pod["metadata"]["name"]
         if pod["metadata"].get("deletionTimestamp"):
@@ -137,7 +137,7 @@ def only(kube: Kube, sites: list[str]) -> bool:
     return True
 
 
-def test_the_label_ends_the_pools_agent_on_the_node_and_lets_it_back(managed: Kube) -> None:
+def test_the_drain_label_keeps_the_agent_away_until_it_is_removed(managed: Kube) -> None:
     """DaemonSets honour affinity also for pods that run: the label ends the agent's pod, which drains it."""
     kube = managed
     (target, *_) = targets(CONFIG, "edge1")
@@ -145,13 +145,13 @@ def test_the_label_ends_the_pools_agent_on_the_node_and_lets_it_back(managed: Ku
     eventually("agents at both sites", lambda: only(kube, ["east", "west"]), 60)
     kube.kubectl("label", "node", "edge1", f"{target.label}=true")
     eventually("none at west", lambda: only(kube, ["east"]), 60)
-    assert "west" in agents_at(kube, component="node"), "the switch stays: its node forwards"
+    assert "west" in agents_at(kube, component="node"), "the switch stays, so that the node forwards"
     kube.kubectl("label", "node", "edge1", f"{target.label}-")
     eventually("it is back", lambda: only(kube, ["east", "west"]), 60)
 
 
 class Agents(BaseHTTPRequestHandler):
-    """As a controller shows an agent that is told to stop: it drains, its sessions end one by one, it leaves."""
+    """Controller API that shows a draining agent: its sessions end one by one, then the agent disappears."""
 
     sessions = 0
     label = ""
@@ -170,14 +170,14 @@ class Agents(BaseHTTPRequestHandler):
         return
 
 
-def test_the_command_labels_waits_and_says_what_is_left(example: Operator) -> None:
+def test_drain_labels_nodes_waits_and_reports_remaining_sessions(example: Operator) -> None:
     kube = example.kube
     handler = type("Handler", (Agents,), {"kube": kube, "label": "drain.sos.network/default", "sessions": 1000})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = ("--url", f"http://127.0.0.1:{server.server_address[1]}")
         done = sos(kube, "drain", "edge1-second", *url, "--timeout", "20")
-        assert done.returncode == 0, "an agent that is not there has nothing under way"
+        assert done.returncode == 0, "an absent agent has no sessions"
         assert kube.get("node", "edge1")["metadata"]["labels"]["drain.sos.network/second"] == "true"
         done = sos(kube, "drain", "edge1", *url, "--timeout", "2")
         assert done.returncode == 1 and "sessions left at edge1" in done.stdout

@@ -1,4 +1,4 @@
-"""Findings of `kubectl sos diagnose` from facts: the first broken thing first, and `ok` only for bytes that arrived."""
+"""Findings of `kubectl sos diagnose` from facts: in the order of cause, and `ok` only for bytes that arrived."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def agent(id_: str, site: str, **changes: Any) -> dict[str, Any]:
 
 
 def healthy(**changes: Any) -> Facts:
-    """Everything as it should be, but for the changes."""
+    """Facts without any fault, except for the changes."""
     facts = Facts(
         asked=Asked("west", "east"),
         config=CONFIG,
@@ -98,7 +98,7 @@ def test_never_ok_when_a_transfer_fails(oks: list[bool], accelerated: bool, thro
     arrived = all(oks[:2] if through else [True]) and all(oks[2:] if plain else [True])
     assert outcome != "ok" or (arrived and through and plain and accelerated and not found)
     assert arrived or outcome == "broken"
-    assert arrived or found, "and it says what"
+    assert arrived or found, "a failure has a finding"
 
 
 WIRES = {
@@ -113,7 +113,7 @@ MESH = [
 
 
 def tunnels(*links: tuple[str, str], **sites: str) -> dict[str, Any]:
-    """Switches that are connected, `dpid=site`, and the links that are heard between them."""
+    """Topology of connected switches, `dpid=site`, and of the links found between them."""
     datapaths = [
         {"dpid": dpid[1:], "name": f"edge{int(dpid[1:])}", "site": site, "connected": True, "ports": []} for dpid, site in sites.items()
     ]
@@ -192,8 +192,8 @@ def test_each_broken_thing_has_a_name(changes: dict[str, Any], code: str, where:
     assert f"first broken: {code} {where}" in printed and max(map(len, printed)) <= tables.WIDTH
 
 
-def test_every_finding_can_be_found() -> None:
-    """The table above is whole: a code that no facts lead to would be a promise."""
+def test_every_finding_has_facts_that_cause_it() -> None:
+    """The table above is complete: every code follows from some facts."""
     (mark,) = [m for m in test_each_broken_thing_has_a_name.pytestmark if m.name == "parametrize"]
     assert {row[1] for row in mark.args[1]} == set(ORDER)
 
@@ -228,18 +228,18 @@ ALL_OF_THREE = (("01", "02"), ("03", "01"), ("02", "03"))
         ((), ["edge1", "edge2", "edge3"]),
     ],
 )
-def test_a_silent_tunnel_is_named_whatever_others_carry(heard: tuple[tuple[str, str], ...], named: list[str]) -> None:
-    """Links are judged by pairs of switches; one that hears nobody is one finding."""
+def test_silent_tunnels_are_named_per_pair_of_switches(heard: tuple[tuple[str, str], ...], named: list[str]) -> None:
+    """Links are checked per pair of switches; a switch whose links are all silent is one finding."""
     seen = tunnels(*heard, d01="west", d02="east", d03="middle")
     assert told(healthy(config=THREE, topology=seen, objects=[*MESH, MIDDLE])) == [("LinkSilent", where) for where in named]
 
 
-def test_only_switches_that_have_a_tunnel_miss_one() -> None:
+def test_only_connected_overlay_nodes_have_silent_tunnels() -> None:
     seen = tunnels(d01="west", d02="east")
     assert codes(healthy(topology=seen, objects=MESH)) == ["LinkSilent"]
-    assert codes(healthy(topology={**seen, "truncated": True}, objects=MESH)) == [], "it may be there and not listed"
+    assert codes(healthy(topology={**seen, "truncated": True}, objects=MESH)) == [], "an unlisted link may exist"
     away = {**seen, "datapaths": [{**seen["datapaths"][0], "connected": False}, seen["datapaths"][1]]}
-    assert codes(healthy(topology=away, objects=MESH)) == [], "a switch that is away is said elsewhere"
+    assert codes(healthy(topology=away, objects=MESH)) == [], "another finding reports a disconnected switch"
     remote = [MESH[0], {**MESH[1], "spec": {**MESH[1]["spec"], "remote": True}}]
     assert codes(healthy(topology=seen, objects=remote)) == []
     hardware = {
@@ -262,7 +262,7 @@ def test_of_many_silent_tunnels_some_are_named_and_the_rest_counted() -> None:
     assert sum(f"{len(west) * len(east) - links.NAMED_MAX} more" in finding.what for finding in found) == 1
 
 
-# -- whose objects
+# -- relevance of objects
 
 
 def refused(kind: str, name: str, spec: dict[str, Any], namespace: str = "") -> dict[str, Any]:
@@ -296,12 +296,12 @@ NONE = {**CONFIG, "services": []}
         (refused("SosService", "mine", TWO_SITES, "a"), {"asked": Asked("west", "east", server=("10.0.0.139", 80))}, True),
     ],
 )
-def test_a_refused_object_is_named_where_the_connection_leans_on_it(obj: dict[str, Any], changes: dict[str, Any], named: bool) -> None:
+def test_a_refused_object_is_named_if_the_connection_depends_on_it(obj: dict[str, Any], changes: dict[str, Any], named: bool) -> None:
     found = told(healthy(objects=[*MESH, obj], topology={}, **changes))
     assert any(code == "NotAccepted" for code, _ in found) == named
 
 
-def test_a_dead_link_stands_before_what_was_refused_on_the_way_and_anothers_service_is_not_told() -> None:
+def test_a_dead_link_precedes_refused_objects_on_the_path() -> None:
     theirs = refused("SosService", "theirs", TWO_SITES, "b")
     link = refused("SosLink", "cost", {"a": {"site": "west"}, "b": {"site": "middle"}})
     facts = healthy(
@@ -309,19 +309,19 @@ def test_a_dead_link_stands_before_what_was_refused_on_the_way_and_anothers_serv
     )
     assert told(facts) == [("LinkSilent", "edge1 - edge2"), ("NotAccepted", "SosLink cost")]
     own = healthy(topology=tunnels(d01="west", d02="east"), objects=[*MESH, REFUSED])
-    assert told(own)[0] == ("NotAccepted", "SosSite west"), "what the connection itself leans on explains the rest"
+    assert told(own)[0] == ("NotAccepted", "SosSite west"), "a refused object that the connection needs explains the rest"
 
 
-def test_of_two_alike_the_one_at_the_sites_asked_about_comes_first() -> None:
+def test_of_equal_findings_those_at_the_requested_sites_come_first() -> None:
     found = in_order([Finding("LinkSilent", "core1 wan0", "x", near=False), Finding("LinkSilent", "edge1 wan0", "x")])
     assert [finding.where for finding in found] == ["edge1 wan0", "core1 wan0"]
 
 
-# -- which service
+# -- choice of the service
 
 
 def two_services(**second: Any) -> dict[str, Any]:
-    """Another one for the upper half of east's addresses, on other ports."""
+    """Configuration with a second service, for the upper half of east's addresses, on other ports."""
     to = {"site": "east", "prefixes": ["10.0.0.192/26"]}
     other = {**CONFIG["services"][0], "id": "default/upper", "to": to, "ports": [{"first": 443, "last": 443}], **second}
     first = {**CONFIG["services"][0], "to": {"site": "east", "prefixes": ["10.0.0.128/26"]}}
@@ -338,14 +338,14 @@ def two_services(**second: Any) -> dict[str, Any]:
     ],
 )
 @pytest.mark.parametrize("ends", [True, False])
-def test_the_service_is_the_one_that_covers_the_address_asked_about(server: tuple[str, int] | None, service: str, ends: bool) -> None:
-    """Before there are hosts, too: it says among which addresses they are looked for."""
+def test_the_chosen_service_covers_the_requested_address(server: tuple[str, int] | None, service: str, ends: bool) -> None:
+    """The choice also works without hosts: the service's prefixes narrow the search for hosts."""
     facts = healthy(config=two_services(), asked=Asked("west", "east", server=server), **({} if ends else {"client": None, "server": None}))
     chosen = checks.chosen(facts)
     assert chosen is not None and chosen["id"] == service
 
 
-def test_a_port_that_no_service_covers_is_said_and_is_never_ok() -> None:
+def test_a_port_without_a_service_is_reported_and_never_ok() -> None:
     listens = Server("10.0.0.200", 22)
     facts = healthy(config=two_services(), asked=Asked("west", "east", server=("10.0.0.200", 22)), own_server=listens)
     (finding,) = checks.findings(facts)
@@ -356,7 +356,7 @@ def test_a_port_that_no_service_covers_is_said_and_is_never_ok() -> None:
     assert finding.what.startswith("Service default/bulk does not cover port 22 of 10.0.0.139")
 
 
-def test_a_services_name_tells_its_sites() -> None:
+def test_a_services_name_selects_its_sites() -> None:
     back = {**CONFIG["services"][0], "id": "default/back", "from": {"site": "east", "prefixes": []}, "to": {"site": "west", "prefixes": []}}
     config = {**CONFIG, "services": [*CONFIG["services"], back], "balances": [{"id": "default/turns"}]}
     assert gather.pairs(config) == [("west", "east"), ("east", "west")]
@@ -375,7 +375,7 @@ def test_findings_that_explain_more_come_first_in_any_order() -> None:
 def test_every_finding_has_an_entry_in_the_docs_and_every_entry_a_finding() -> None:
     page = (ROOT / "docs" / "troubleshooting.md").read_text()
     entries = re.findall(r"^### (\w+)$", page, flags=re.MULTILINE)
-    assert entries == list(ORDER) == list(REMEDIES), "the page follows the order, too"
+    assert entries == list(ORDER) == list(REMEDIES), "the page has the same order"
     bodies = re.split(r"^### \w+$", page, flags=re.MULTILINE)[1:]
     assert all("Look: " in body and "Remedy: " in body for body in bodies)
     assert set(re.findall(r"\]\(#(\w+)\)", page)) <= {entry.lower() for entry in entries}
@@ -388,7 +388,7 @@ ranges = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)).map(lambda e
 
 
 @given(ranges, ranges)
-def test_ports_that_are_left_are_those_and_no_others(some: list[tuple[int, int]], others: list[tuple[int, int]]) -> None:
+def test_subtract_returns_exactly_the_remaining_ports(some: list[tuple[int, int]], others: list[tuple[int, int]]) -> None:
     def ports_in(found: list[tuple[int, int]]) -> set[int]:
         return {port for first, last in found for port in range(first, last + 1)}
 
@@ -406,13 +406,13 @@ def test_a_plain_port_belongs_to_no_service_and_a_through_port_to_the_service() 
     taken = {port for first, last in ports.beside(config, *ends) for port in (first, last)}
     assert all(not ((5000 <= port <= 65535) or port == 22) for port in taken)
     back = ports.beside(config, *reversed(ends))
-    assert back == list(ports.BESIDE), "what the server opens is not the service's"
+    assert back == list(ports.BESIDE), "the service does not cover connections that the server opens"
     everything = {**CONFIG, "services": [{**CONFIG["services"][0], "ports": [{"first": 1, "last": 65535}]}]}
     assert ports.beside(everything, *ends) == []
 
 
 @pytest.mark.parametrize(("up", "down"), list(product((GOOD, STALLED), repeat=2)))
-def test_a_failure_says_which_way(up: Transfer, down: Transfer) -> None:
+def test_a_failure_names_its_direction(up: Transfer, down: Transfer) -> None:
     found = [f for f in checks.findings(healthy(plain=Pair(2, up, down))) if f.code == "HostUnreachable"]
     assert bool(found) == (not (up.ok and down.ok))
     for finding in found:
@@ -428,7 +428,7 @@ def test_a_third_sites_uplinks_do_not_concern_a_pair() -> None:
     assert codes(healthy(topology={**WIRES, "datapaths": [*WIRES["datapaths"], away]}, objects=[SITE])) == ["LinkSilent"]
 
 
-# -- what becomes of a probe
+# -- probe processes
 
 
 def way(script: str) -> Way:
@@ -452,4 +452,4 @@ def test_the_session_watcher_gets_the_clients_address() -> None:
 
     said = f"""echo '{{"own": "10.0.0.11:9"}}'; cat >/dev/null; echo '{json.dumps(report)}'"""
     ended, accelerated = traffic.watched(way(said), "up", seen)
-    assert ended.ok and accelerated and asked == ["10.0.0.11:9"] * 2, "and the probe is let go as soon as it has been seen"
+    assert ended.ok and accelerated and asked == ["10.0.0.11:9"] * 2, "and the probe ends when its session has been seen"

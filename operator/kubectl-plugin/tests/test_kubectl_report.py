@@ -26,7 +26,7 @@ around = st.sampled_from(["", " ", '"', "\n", "key=", "key: ", "'", "<", ","])
 
 
 def forms(key: bytes) -> list[str]:
-    """How the 32 bytes of a key may be written, in a file, a log or a Secret."""
+    """Encodings of a 32-byte key in files, logs and Secrets."""
     line = key.hex().encode()
     padded = [base64.b64encode(form).decode() for form in (key, line, line + b"\n")]
     bare = [base64.urlsafe_b64encode(form).decode().rstrip("=") for form in (key, line)]
@@ -37,9 +37,9 @@ def forms(key: bytes) -> list[str]:
 @given(keys, around, around, st.text(max_size=40))
 def test_no_form_of_a_key_gets_through(key: bytes, before: str, after: str, rest: str) -> None:
     for form in forms(key):
-        ends = "" if form.endswith("=") else " "  # nobody can tell where one ends that runs into a word
+        ends = "" if form.endswith("=") else " "  # the end of a key that runs into a word cannot be detected
         assert form not in scrub.text(f"x {before}{form}{ends}{after} {rest}")
-        assert form not in scrub.text(json.dumps(f"\n{form}")), "as a bundle's documents are written"
+        assert form not in scrub.text(json.dumps(f"\n{form}")), "in a JSON document of the bundle"
         assert form not in scrub.text(f"/var/run/{form}")
 
 
@@ -58,7 +58,7 @@ def test_no_form_of_a_key_gets_through(key: bytes, before: str, after: str, rest
         "-----BEGIN PGP PRIVATE KEY BLOCK-----\nhunter2\n-----END PGP PRIVATE KEY BLOCK-----",
     ],
 )
-def test_values_of_telling_names_are_scrubbed(told: str) -> None:
+def test_values_with_secret_names_are_scrubbed(told: str) -> None:
     found = scrub.text(f"a {told} b")
     assert "hunter2" not in found and scrub.HIDDEN in found and found.startswith("a ") and found.endswith("b")
 
@@ -70,7 +70,7 @@ def test_documents_stay_documents() -> None:
     assert found == {**document, "a": {"password": scrub.HIDDEN, "passwordAge": 3}}
 
 
-def test_noise_goes_where_it_is_all_there_is_and_a_value_goes_by_its_key() -> None:
+def test_noise_annotations_are_removed_and_values_scrubbed_by_key() -> None:
     applied = {"kubectl.kubernetes.io/last-applied-configuration": '{"data": "hunter2"}'}
     (found,) = scrub.objects(
         [{"kind": "ConfigMap", "metadata": {"annotations": applied}, "data": {"password": "hunter2", "level": "info"}}]
@@ -79,7 +79,7 @@ def test_noise_goes_where_it_is_all_there_is_and_a_value_goes_by_its_key() -> No
 
 
 @given(st.text(st.characters(exclude_categories=("Cs",)), max_size=60))
-def test_scrubbing_twice_is_scrubbing_once(found: str) -> None:
+def test_scrubbing_is_idempotent(found: str) -> None:
     assert scrub.text(scrub.text(found)) == scrub.text(found)
 
 
@@ -127,7 +127,7 @@ def test_of_a_long_text_the_end_is_kept(tmp_path: Path) -> None:
 
 
 def spoilt(kube: Kube, key: str) -> None:
-    """A key where none belongs: in an annotation, a variable, an event."""
+    """Put a key where it does not belong: into an annotation, a variable and an event."""
     kube.kubectl("annotate", "sossite", "west", f"test/note=the key is {key}", "--overwrite")
     container = {"name": "c", "image": "x", "env": [{"name": "PASSWORD", "value": "hunter2"}, {"name": "NOTE", "value": key}]}
     labels = {"app.kubernetes.io/part-of": "sos"}
@@ -146,7 +146,7 @@ def spoilt(kube: Kube, key: str) -> None:
 
 
 def service_elsewhere(kube: Kube) -> None:
-    """A team's own, refused, in its own namespace, which is where the events about it are."""
+    """Create a refused service in another team's namespace, which also holds the events about the service."""
     spec = {"from": {"site": "west"}, "to": {"site": "nowhere"}, "ports": [{"port": 7000}]}
     kube.apply(
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "science"}},
@@ -171,11 +171,11 @@ def test_a_clusters_bundle_has_everything_but_secrets(example: Operator, tmp_pat
     assert west["status"]["conditions"] and "managedFields" not in west["metadata"]
     assert f"{NAMESPACE}/daemonsets.json" in members and "with [removed]" in members[f"{NAMESPACE}/events.json"]
     about = {(event["involvedObject"]["kind"], event["metadata"]["namespace"]) for event in json.loads(members["events.json"])}
-    assert {("SosSite", "default"), ("SosService", "science")} <= about, "each in the namespace of what it is about"
-    # nobody runs pods here and no controller answers: that is said, not passed over
+    assert {("SosSite", "default"), ("SosService", "science")} <= about, "each event in the namespace of its object"
+    # Without kubelets and a controller, logs and documents are missing: the bundle lists them.
     assert "logs" in members["missing.txt"] and "/v1/status" in members["missing.txt"]
     for container in ("c", "before"):
-        assert f"{NAMESPACE}/logs/spoilt.{container}.log" in members, "those that run before the others, too"
+        assert f"{NAMESPACE}/logs/spoilt.{container}.log" in members, "init containers, too"
     everything = "\n".join(members.values())
     assert "hunter2" not in everything and key not in everything
     secret = kube.items("secrets", "-A")
@@ -198,10 +198,10 @@ esac
 
 
 @pytest.mark.parametrize(("refused", "names"), [("", ["all"]), ("1", ["science"])])
-def test_events_are_asked_for_where_the_objects_are(
+def test_events_are_requested_from_the_objects_namespaces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str, names: list[str]
 ) -> None:
-    """Everywhere at once, or, for whoever may not, namespace by namespace; what is refused then is said."""
+    """Events of all namespaces with one call, or per namespace if the user may not; refused namespaces are listed as missing."""
     (tmp_path / "kubectl").write_text(EVERYWHERE)
     (tmp_path / "kubectl").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
@@ -224,7 +224,7 @@ def test_wrong_files_are_named(kube: Kube, tmp_path: Path) -> None:
     assert done.returncode == 2 and "x.tar.gz: File exists" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_byte_that_is_no_text_and_an_id_that_is_a_path_do_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_utf8_and_ids_with_paths_do_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "kubectl").write_text("#!/bin/sh\nprintf 'a\\377b'\n")
     (tmp_path / "kubectl").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")

@@ -1,4 +1,4 @@
-"""`kubectl sos uninstall`: the operator's own removal in a Job made from its Deployment, and `--purge` behind it."""
+"""`kubectl sos uninstall`: the operator's own removal in a Job built from its Deployment, followed by `--purge`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def rendered(kind: str, name: str) -> dict[str, Any]:
 
 
 def test_the_job_is_the_charts_hook() -> None:
-    """What both run is one command of the operator, in the same container with the same rights."""
+    """Both run the same command of the operator, in the same container with the same rights."""
     made = removal.job(rendered("Deployment", "sos-operator"), 240, "abc123")
     hook = rendered("Job", "sos-uninstall")
     assert made["metadata"]["namespace"] == NAMESPACE and made["metadata"]["name"] == "sos-operator-uninstall-abc123"
@@ -39,7 +39,7 @@ def test_the_job_is_the_charts_hook() -> None:
     assert made["spec"]["activeDeadlineSeconds"] == hook["spec"]["activeDeadlineSeconds"]
     assert {key: mine[key] for key in theirs if key != "containers"} == {key: theirs[key] for key in theirs if key != "containers"}
     (one,), (other,) = mine["containers"], theirs["containers"]
-    own = {"SOS_DEFAULTS_DIR", "SOS_HTTP_PORT"}  # of the operator's loop; nothing of a removal reads them
+    own = {"SOS_DEFAULTS_DIR", "SOS_HTTP_PORT"}  # variables of the operator's loop, which a removal does not read
     assert [env for env in one["env"] if env["name"] not in own] == other["env"]
     assert {key: one[key] for key in other if key != "env"} == {key: other[key] for key in other if key != "env"}
 
@@ -60,12 +60,12 @@ def test_another_deployment_is_refused() -> None:
         ([{"type": "Failed", "status": "True", "reason": "DeadlineExceeded", "message": "too long"}], "Failed: DeadlineExceeded too long"),
     ],
 )
-def test_how_a_job_ends(conditions: list[dict[str, Any]], said: str) -> None:
+def test_the_end_of_a_job_follows_from_its_conditions(conditions: list[dict[str, Any]], said: str) -> None:
     assert removal.ended({"status": {"conditions": conditions}}) == said
 
 
 def jobs_run(kube: Kube, code: int | None = None) -> AbstractContextManager[None]:
-    """What a cluster does with the Job: its container's command in a process (unless its end is given), and the status by its exit code."""
+    """Play the Job controller: run the container's command in a process, or use the given exit code, and set the Job's status."""
 
     def run() -> None:
         for job in kube.items("jobs", "-n", NAMESPACE):
@@ -91,7 +91,8 @@ def settle(kube: Kube, name: str, *, good: bool) -> None:
 
 @contextmanager
 def running(kube: Kube, tmp_path: Path) -> Iterator[None]:
-    """Sites, a service, pods of the operator's making; the operator has ended when the block begins, as if its Deployment had gone."""
+    """Sites, a service and pods that the operator created. The operator has stopped when the block begins, as if its Deployment were
+    gone."""
     with Nodes(kube).serving() as nodes:
         with operator_running(kube, tmp_path):
             kube.kubectl("apply", "-f", str(ROOT / "examples" / "01-two-sites"))
@@ -106,7 +107,7 @@ FOREIGN = "things.example.test"
 
 
 def foreign() -> dict[str, Any]:
-    """Somebody else's kind, with the chart's label."""
+    """CRD of another owner, with the chart's label."""
     version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": {"type": "object"}}}
     return {
         **{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"},
@@ -119,9 +120,9 @@ def foreign() -> dict[str, Any]:
 
 
 def restore(kube: Kube) -> None:
-    """For the tests that come after."""
+    """Restore the release for later tests."""
     kube.kubectl("delete", "crd", FOREIGN)
-    helm(kube, "upgrade", "sos", str(ROOT / "charts" / "sos"), "-n", NAMESPACE)  # not by hand: a release takes no CRD that is not its own
+    helm(kube, "upgrade", "sos", str(ROOT / "charts" / "sos"), "-n", NAMESPACE)  # by helm, because a release adopts no CRD of another owner
     kube.kubectl("wait", "--for=condition=Established", "crd", "-l", PART_OF, "--timeout=30s")
     kube.kubectl("scale", "deployment", "sos-operator", "-n", NAMESPACE, "--replicas=1")
 
@@ -130,11 +131,11 @@ def test_the_kinds_that_are_purged_are_the_charts() -> None:
     assert sorted(removal.CRDS) == sorted(obj["metadata"]["name"] for obj in render() if obj["kind"] == "CustomResourceDefinition")
 
 
-def test_the_question_lists_what_is_deleted_for_good() -> None:
+def test_the_question_lists_permanently_deleted_objects() -> None:
     objects = [{"kind": "SosService", "metadata": {"namespace": "shop", "name": "bulk"}}]
     assert "shop/bulk" in removal.what_goes([], objects, purge=True)[-1]
-    assert "all 1 SOS objects of this cluster for good" in removal.question("a", objects, purge=True)
-    assert "for good" not in removal.question("a", objects, purge=False)
+    assert "all 1 SOS objects of this cluster permanently" in removal.question("a", objects, purge=True)
+    assert "permanently" not in removal.question("a", objects, purge=False)
 
 
 def test_objects_and_crds_that_another_operator_needs_stay(installed: Kube) -> None:
@@ -155,38 +156,36 @@ def test_objects_that_could_not_be_purged_are_reported(installed: Kube, tmp_path
         done = sos(kube, "uninstall", "--yes", "--purge", "-o", "json", kubectl=refusing)
         told = json.loads(done.stdout)
         assert (done.returncode, told["removed"]) == (1, True) and "sosagents.sos.network: Unable to connect" in told["why"]
-        assert len(kube.items("crds", "-l", PART_OF)) == len(removal.CRDS), "what comes after that stays"
+        assert len(kube.items("crds", "-l", PART_OF)) == len(removal.CRDS), "the CRDs stay after a failed deletion"
 
 
-def test_no_request_without_an_address_and_a_failure_is_reported(installed: Kube) -> None:
+def test_uninstall_needs_a_confirmation_and_reports_failures(installed: Kube) -> None:
     with populated(installed) as kube:
         done = sos(kube, "uninstall")
         assert done.returncode == 2 and "--yes" in done.stderr and not kube.items("jobs", "-n", NAMESPACE)
         with jobs_run(kube, code=1):
             done = sos(kube, "uninstall", "--yes", "--purge")
         assert done.returncode == 1 and "not removed: Failed: Test so" in done.stdout
-        assert kube.items("crds", "-l", PART_OF), "what failed is not purged on top"
+        assert kube.items("crds", "-l", PART_OF), "no purge follows a failed removal"
         eventually("no Job is left", lambda: not kube.items("jobs", "-n", NAMESPACE))
         assert sos(kube, "uninstall", "--yes", "-n", "default").returncode == 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("command", "times", "told"), [("get job", 3, "asking again: "), ("delete job", 99, "is there still: ")])
-def test_an_api_server_that_is_away_for_a_moment_does_not_end_a_removal(
-    installed: Kube, tmp_path: Path, command: str, times: int, told: str
-) -> None:
+def test_a_brief_api_server_outage_does_not_end_a_removal(installed: Kube, tmp_path: Path, command: str, times: int, told: str) -> None:
     with populated(installed) as kube, jobs_run(kube, code=0):
         done = sos(kube, "uninstall", "--yes", kubectl=unreliable(tmp_path, command, times=times))
         assert done.returncode == 0 and done.stdout.startswith("removed; "), done.stderr
-        assert done.stderr.count(f"{told}Unable to connect") == 1, "said once, not each time"
+        assert done.stderr.count(f"{told}Unable to connect") == 1, "reported once, not at every attempt"
         kube.kubectl("delete", "jobs", "--all", "-n", NAMESPACE)
 
 
-def test_an_interrupted_removal_says_what_is_left_and_leaves_no_job(installed: Kube) -> None:
+def test_an_interrupted_removal_prints_the_next_step_and_leaves_no_job(installed: Kube) -> None:
     with populated(installed) as kube:
         with sos_process(kube, "uninstall", "--yes") as process:
             eventually("the Job", lambda: kube.items("jobs", "-n", NAMESPACE))
-            for _ in range(3):  # impatient people press it again
+            for _ in range(3):  # users press Ctrl-C again
                 process.send_signal(signal.SIGINT)
             assert process.wait(timeout=120) == INTERRUPTED
             assert "scale deployment sos-operator --replicas=1" in said(process)
@@ -210,9 +209,9 @@ def test_users_objects_stay_and_purge_takes_them_and_the_crds(installed: Kube, t
             try:
                 assert [crd["metadata"]["name"] for crd in kube.items("crds")] == [FOREIGN]
                 hook = rendered("Job", "sos-uninstall")["spec"]["template"]["spec"]["containers"][0]["args"]
-                assert ended(kube, hook) == 0, "what is printed as the next step works: helm uninstall runs this first"
+                assert ended(kube, hook) == 0, "the printed next step works: helm uninstall first runs this command"
                 done = sos(kube, "uninstall", "--yes", "--purge", "--timeout", "60")
-                assert done.returncode == 0, f"and a second time there is nothing to do: {done.stderr}"
+                assert done.returncode == 0, f"a second purge finds nothing to do: {done.stderr}"
             finally:
                 restore(kube)
         eventually("no Job is left", lambda: not kube.items("jobs", "-n", NAMESPACE))

@@ -1,4 +1,4 @@
-"""Views of `kubectl sos`: tables that fit, statuses that do not flatter, traces that give reasons."""
+"""Views of `kubectl sos`: tables fit the terminal, objects without a current status are not ready, traces give reasons."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_table_fits_and_has_a_line_for_each_row(rows: list[tuple[str, ...]]) -
     assert len(made) == len(rows) + 1 and max(map(len, made)) <= tables.WIDTH
     short = [row for row in rows if sum(map(len, row)) <= 20]
     for row in short if len(short) == len(rows) else []:
-        assert all(cell.strip() in made[1 + rows.index(row)] for cell in row), "what fits is not cut"
+        assert all(cell.strip() in made[1 + rows.index(row)] for cell in row), "cells that fit are not cut"
 
 
 @given(st.lists(st.text(st.characters(codec="ascii", categories=("L",)), min_size=1, max_size=40), max_size=40))
@@ -39,7 +39,7 @@ def test_a_wrapped_sentence_fits_and_loses_no_word(words: list[str]) -> None:
 
 
 @given(st.lists(st.text(st.characters(codec="ascii", categories=("L",)), min_size=1, max_size=300), max_size=8))
-def test_a_word_longer_than_a_line_goes_on_in_the_next(words: list[str]) -> None:
+def test_a_word_longer_than_a_line_continues_on_the_next_line(words: list[str]) -> None:
     made = tables.wrapped(" ".join(words))
     assert all(len(line) <= tables.WIDTH for line in made)
     assert "".join(line.strip() for line in made).replace(" ", "") == "".join(words)
@@ -52,7 +52,7 @@ def test_a_long_command_is_the_same_when_it_is_pasted(words: list[str]) -> None:
     assert shlex.split("\n".join(made).replace("\\\n", "")) == words
 
 
-# -- whatever things are called
+# -- names of any length
 
 names = st.text(st.sampled_from("abc-"), min_size=1, max_size=253)
 few = st.lists(names, min_size=1, max_size=12)
@@ -100,7 +100,7 @@ def site(ready: str = "True", generation: int = 2, observed: int = 2) -> dict[st
 
 
 @pytest.mark.parametrize("ready", ["True", "False", "Unknown"])
-def test_an_object_is_what_its_condition_says_and_its_words_are_shown_when_it_is_not_ready(ready: str) -> None:
+def test_status_follows_the_ready_condition_and_shows_its_message(ready: str) -> None:
     found = overview.rows([site(ready)])
     assert [(r.kind, r.name, r.ready, r.detail) for r in found] == [("SosSite", "west", ready, "1/2 nodes, 0/1 agents")]
     assert overview.is_ready(found) == (ready == "True") == overview.as_json(found)["ready"]
@@ -112,7 +112,7 @@ def test_a_status_of_an_earlier_spec_is_not_taken_as_current() -> None:
     assert (row.ready, row.reason) == ("Unknown", "Pending") and "in words" not in row.message
 
 
-def test_an_object_without_a_status_is_not_ready_and_nothing_at_all_says_what_to_do() -> None:
+def test_an_object_without_a_status_is_not_ready_and_no_objects_give_a_hint() -> None:
     found = overview.rows([{"kind": "SosService", "metadata": {"name": "bulk", "namespace": "default"}, "spec": {"mode": "Accelerate"}}])
     assert [(r.name, r.ready, r.detail) for r in found] == [("default/bulk", "Unknown", "Accelerate")]
     assert not overview.is_ready([])
@@ -189,7 +189,7 @@ def pending(service: str, reason: str, acknowledged: list[str]) -> dict[str, Any
     return {**STATUS, "services": [row]}
 
 
-def test_switches_that_are_away_do_not_make_the_others_plain() -> None:
+def test_disconnected_switches_do_not_make_other_switches_plain() -> None:
     found = asked(status=pending("default/bulk", "DatapathDisconnected", ["0001"]))
     assert found.outcome == "unknown" and "1 of 2" in found.why and lines(found, colour=False)[-1] != "plain TCP"
 
@@ -210,20 +210,20 @@ def test_switches_that_are_away_do_not_make_the_others_plain() -> None:
         ({"agents": {"agents": [AGENTS["agents"][0], {**AGENTS["agents"][1], "draining": True}]}}, "none of the 1 agents of east"),
     ],
 )
-def test_a_plain_connection_is_told_the_first_thing_that_is_missing(question: dict[str, Any], why: str) -> None:
+def test_a_plain_connection_has_the_first_missing_condition_as_reason(question: dict[str, Any], why: str) -> None:
     found = asked(**question)
     assert found.outcome == "plain" and why in found.why and lines(found, colour=False)[-1] == "plain TCP"
     assert as_json(found)["why"] == found.why
 
 
-def test_a_share_is_said_and_uplinks_are_named() -> None:
+def test_a_trace_names_the_percentage_and_the_uplinks() -> None:
     found = asked(change=lambda c: c["services"][0].update(percent=30))
     assert found.outcome == "accelerated" and any("30 %" in said for _, said in found.steps)
     found = asked(server="198.51.100.7", port=80)
     assert (found.outcome, found.service) == ("spread", "default/turns") and any("wan0" in said for _, said in found.steps)
 
 
-def test_services_that_cover_the_connection_in_vain_are_named() -> None:
+def test_other_services_that_cover_the_connection_are_named() -> None:
     def another(config: Any) -> None:
         config["services"].append({**config["services"][0], "id": "other/web", "ports": [{"first": 5001, "last": 5001}]})
         config["balances"][0].update(to=["10.0.0.0/8"], ports=[{"first": 1, "last": 65535}])
@@ -249,7 +249,7 @@ def test_a_topology_names_what_is_wrong() -> None:
     assert max(map(len, printed)) <= tables.WIDTH
 
 
-def test_flows_name_agents_and_say_when_some_are_left_out() -> None:
+def test_flows_name_agents_and_count_unlisted_sessions() -> None:
     session = {"service": "default/bulk", "client": "10.0.0.11:40000", "server": "10.0.0.139:5001", "state": "Active"}
     session |= {"ingress": "aa", "egress": "cc", "labels": [0, 1], "ageSeconds": 300.5}
     printed = network.flows({"sessions": [session], "total": 3}, AGENTS)
@@ -284,14 +284,14 @@ PLAIN = {
 }
 
 
-def test_plain_connections_are_shown_with_their_reasons_and_what_these_mean() -> None:
+def test_plain_connections_are_shown_with_reasons_and_messages() -> None:
     printed = "\n".join(network.plain(PLAIN))
     assert "10.0.0.11:40000" in printed and "Option: the SYN carries an MPTCP option" in printed
     assert [line.split() for line in printed.splitlines() if line.endswith("12")] == [["default/bulk", "Option", "plain", "12"]]
     assert network.plain({"connections": [], "services": []}) == ["no connection of a service went plain"]
 
 
-def test_refused_connections_are_told_from_plain_ones() -> None:
+def test_refused_connections_are_distinguished_from_plain_ones() -> None:
     connections = [{**PLAIN["connections"][0], "refused": True}]
     services = [{"id": "default/bulk", "reasons": {}, "refused": {"Option": 3}}]
     printed = "\n".join(network.plain({"connections": connections, "services": services}))
@@ -299,7 +299,7 @@ def test_refused_connections_are_told_from_plain_ones() -> None:
     assert printed.count("refused") == 2
 
 
-def test_a_trace_says_what_went_recent_plain() -> None:
+def test_a_trace_shows_recent_plain_connections() -> None:
     recent = {"seconds": 300, "accelerated": 4, "plain": {"Option": 12}}
     found = Trace(outcome="accelerated", service="default/bulk")
     add_recent_plain(found, PLAIN, {"services": [{"id": "default/bulk", "recent": recent}]})

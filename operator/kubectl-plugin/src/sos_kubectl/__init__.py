@@ -5,6 +5,6 @@
 `views`            pure views of `status`, `topology`, `flows`, `trace`
 `lifecycle`        pure parts of `drain` and `uninstall`
 `support_bundle`   the archive of `report`
-`targets`          clusters and labs as places to probe from
+`targets`          clusters and labs with hosts that send probes
 `base`             kubectl and controllers as sources, tables, signals, names
 """

@@ -1,6 +1,6 @@
 """Command line of `kubectl sos`.
 
-Exit codes: 0 yes, or done; 1 no (something is not ready, broken, plain or left behind); 2 wrong usage, or no answer.
+Exit codes: 0 success; 1 negative result (something is not ready, broken, plain or left behind); 2 wrong usage, or no answer.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from sos_kubectl.commands.options import FAILED
 
 app = typer.Typer(
     name="kubectl-sos",
-    help="What the SOS objects of a cluster say, what a controller sees, and whether real bytes arrive.",
+    help="Show the state of SOS objects and controllers, and test real transfers.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 it is so; 1 it is not (not ready, plain, broken, left behind); 2 wrong usage or nobody answered.",
+    epilog="Exit codes: 0 success; 1 negative result (not ready, plain, broken, left behind); 2 wrong usage or no answer.",
 )
 for command in (
     status.status,

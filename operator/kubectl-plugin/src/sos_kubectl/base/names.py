@@ -1,4 +1,4 @@
-"""Names of the objects that the operator creates. The compiler knows them, and is imported only on use: `status` must be quick."""
+"""Names of the objects that the operator creates. The compiler defines them; it is imported only on use, because `status` must be fast."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and other signals during commands that create objects: the first interrupts, and the clean-up runs undisturbed."""
+"""Ctrl-C and other signals during commands that create objects: the first signal interrupts, and the clean-up runs undisturbed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ IMPATIENCE_S = 1.0
 
 @contextmanager
 def ended_once() -> Iterator[None]:
-    """The first of these signals raises KeyboardInterrupt; further signals within a second do nothing, since the clean-up has begun."""
+    """Raise KeyboardInterrupt at the first of these signals; ignore further signals within a second, because the clean-up has begun."""
     first = [float("-inf")]
 
     def stop(_number: int, _frame: FrameType | None) -> None:

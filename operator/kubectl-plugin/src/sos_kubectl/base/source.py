@@ -36,15 +36,15 @@ class SourceError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Kubectl:
-    """An API server as kubectl reaches it. `options` go before every command: context, kubeconfig."""
+    """An API server, accessed through kubectl. `options` go before every command: context, kubeconfig."""
 
     options: tuple[str, ...] = ()
 
     def objects(self) -> list[Json]:
         """All SOS objects of the cluster.
 
-        Read raw from the API server, all kinds in parallel: kubectl would parse, sort and print every object, which for a thousand takes
-        longer than everything else together.
+        Read raw from the API server, all kinds in parallel: kubectl would parse, sort and print every object, which for a thousand objects
+        takes longer than all other work together.
         """
         with ThreadPoolExecutor(len(KINDS)) as pool:
             return [obj for found in pool.map(self._all, KINDS) for obj in found]
@@ -61,7 +61,7 @@ class Kubectl:
         return found
 
     def controller_path(self, name: str) -> str:
-        """The path on the API server that leads to a controller's own API."""
+        """Return the path of a controller's API through the API server."""
         wanted = names.controller(name)
         services = self.json("get", "services", "--all-namespaces", "-l", OPERATORS_CHILDREN, "-o", "json")["items"]
         namespaces = sorted(s["metadata"]["namespace"] for s in services if s["metadata"]["name"] == wanted)
@@ -78,7 +78,7 @@ class Kubectl:
 
     @staticmethod
     def controller_in(namespace: str, name: str) -> str:
-        """The path of `controller_path` in a known operator's namespace."""
+        """Return the path of `controller_path` for a known namespace of the operator."""
         return f"/api/v1/namespaces/{namespace}/services/http:{names.controller(name)}:{API_PORT}/proxy"
 
     def raw(self, path: str) -> str:
@@ -104,7 +104,8 @@ class Kubectl:
         return list(found.get("items", [found]))
 
     def run(self, *command: str, stdin: str = "", timeout_s: float = TIMEOUT_S, alone: bool = False) -> str:
-        """Return a command's output; SourceError with kubectl's message if it fails. `alone`: Ctrl-C at the terminal does not reach it."""
+        """Return a command's output; SourceError with kubectl's message if it fails. `alone`: Ctrl-C at the terminal does not reach the
+        command."""
         try:
             done = subprocess.run(
                 self.argv(*command),
@@ -125,7 +126,7 @@ class Kubectl:
         return done.stdout
 
     def tidy(self, *command: str, timeout_s: float = TIMEOUT_S) -> str:
-        """Remove something made here, ignoring signals; return "" or why it is still there."""
+        """Delete an object that this program created, ignoring signals; return "" or the reason why the object still exists."""
         with undisturbed():
             try:
                 self.run(*command, timeout_s=timeout_s, alone=True)
@@ -149,14 +150,14 @@ class Controller:
     kubectl: Kubectl | None = None
     path: str = ""
     inside: tuple[str, ...] = ()
-    """Prefix of a command that reaches the URL: for a lab, whose controller is in a network namespace."""
+    """Prefix of the command that reaches the URL, because a lab's controller is in a network namespace."""
 
     def get(self, what: str) -> Json:
-        """GET a document, `/v1/status` say."""
+        """GET a document, for example `/v1/status`."""
         return _parsed(self.text(what), self.url or "the controller")
 
     def text(self, what: str) -> str:
-        """GET a text, `/metrics` say."""
+        """GET a text, for example `/metrics`."""
         if self.kubectl is not None:
             return self.kubectl.raw(self.path + what)
         if self.inside:

@@ -16,7 +16,7 @@ GOOD, BAD, WAITING = "32", "31", "33"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int = WIDTH) -> list[str]:
-    """Lines of a table, the widest columns cut until it fits; nothing for no rows."""
+    """Return the lines of a table, with the widest columns cut until it fits; no lines without rows."""
     if not rows:
         return []
     widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
@@ -46,8 +46,8 @@ def _pieces(word: str, room: int) -> list[str]:
 
 
 def command(line: str, width: int = WIDTH) -> list[str]:
-    """Format a command for pasting: break a long one behind a backslash, between words
-    (which are names of Kubernetes objects, and shorter than a line)."""
+    """Format a command for pasting: break a long command between words, behind a backslash (words are names of Kubernetes objects, and
+    shorter than a line)."""
     lines = wrapped(line, indent="", width=width - len(MORE))
     return [*(f"{part}{MORE}" for part in lines[:-1]), lines[-1]]
 

@@ -1,12 +1,12 @@
-"""One module per verb of `kubectl sos`: options in, one call of the pure packages, lines out.
+"""One module per verb of `kubectl sos`: it parses options, calls a pure package, and prints lines.
 
-`status`      every object, and why some are not ready
+`status`      every object, with the reason if it is not ready
 `topology`    a controller's datapaths, agents, hosts and links
 `flows`       sessions, and connections that went plain
 `trace`       the expected outcome of one connection, and the reason
-`diagnose`    transfers between two sites, judged
+`diagnose`    test transfers between two sites, and their findings
 `report`      a support bundle
-`drain`       agents take no new sessions; wait for their running ones
-`uninstall`   the release, removed in order
+`drain`       agents take no new sessions; wait for running sessions
+`uninstall`   ordered removal of the release
 `options`     options that several verbs share
 """

@@ -1,4 +1,4 @@
-"""`kubectl sos diagnose`: tests pairs of sites one after the other, in a lab or a cluster."""
+"""`kubectl sos diagnose`: test pairs of sites one after the other, in a lab or a cluster."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from sos_kubectl.diagnose.findings import Finding
 from sos_kubectl.diagnose.gather import Look
 from sos_kubectl.targets.cluster import Cluster
 
-AddressOption = Annotated[str, typer.Option(metavar="ADDRESS/LENGTH", help="In a cluster: the address of the pod there, 10.0.0.120/24.")]
+AddressOption = Annotated[str, typer.Option(metavar="ADDRESS/LENGTH", help="In a cluster: address of this site's pod, 10.0.0.120/24.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,11 @@ def diagnose(  # noqa: PLR0913, PLR0917 - one parameter per option
     from_site: Annotated[str, typer.Argument(metavar="[FROM", help="Site that opens connections.")] = "",
     to_site: Annotated[str, typer.Argument(metavar="TO]", help="Site they go to. Without both: every pair of sites with a service.")] = "",
     service: Annotated[str, typer.Option("--service", help="This service: namespace/name; its sites need not be named.")] = "",
-    server: Annotated[str, typer.Option("--server", metavar="ADDRESS:PORT", help="And ask whether this server of TO listens.")] = "",
-    seconds: Annotated[int, typer.Option(min=1, max=30, help="How long each of the four transfers lasts.")] = 3,
+    server: Annotated[str, typer.Option("--server", metavar="ADDRESS:PORT", help="Also test whether this server of TO listens.")] = "",
+    seconds: Annotated[int, typer.Option(min=1, max=30, help="Duration of each of the four transfers.")] = 3,
     from_address: AddressOption = "",
     to_address: AddressOption = "",
-    pod_timeout: Annotated[float, typer.Option(min=1, max=300, help="In a cluster: seconds that the two pods have to get ready.")] = 60.0,
+    pod_timeout: Annotated[float, typer.Option(min=1, max=300, help="In a cluster: seconds until both pods must be ready.")] = 60.0,
     name: NameOption = "default",
     namespace: NamespaceOption = "",
     url: UrlOption = "",
@@ -63,9 +63,9 @@ def diagnose(  # noqa: PLR0913, PLR0917 - one parameter per option
     output: FormOption = Form.TEXT,
     context: ContextOption = "",
 ) -> None:
-    """Send real TCP between two sites, through SOS and beside it, and name the first broken thing.
+    """Send real TCP between two sites, with and without SOS, and report the first fault.
 
-    In a cluster a short-lived pod is made at either site, with your rights, and removed again; with --lab the lab's hosts send.
+    In a cluster, a short-lived pod is created at each site with your rights, and deleted afterwards; with --lab, the lab's hosts send.
     """
     if bool(from_site) != bool(to_site):
         raise typer.BadParameter("name both sites, or none")

@@ -21,8 +21,8 @@ POLL_S = 0.5
 
 def drain(  # noqa: PLR0913, PLR0917 - one parameter per option
     target: Annotated[str, typer.Argument(metavar="NODE|AGENT", help="A node (all of its agents), or one agent: NODE-POOL.")],
-    undo: Annotated[bool, typer.Option("--undo", help="Let the agents back. Asks the API server only.")] = False,
-    timeout: Annotated[float, typer.Option(min=0, max=3600, help="Seconds to wait for sessions under way.")] = 120.0,
+    undo: Annotated[bool, typer.Option("--undo", help="Let the agents return; uses the API server only.")] = False,
+    timeout: Annotated[float, typer.Option(min=0, max=3600, help="Seconds to wait for running sessions.")] = 120.0,
     name: NameOption = "default",
     namespace: NamespaceOption = "",
     url: UrlOption = "",
@@ -30,9 +30,9 @@ def drain(  # noqa: PLR0913, PLR0917 - one parameter per option
     output: FormOption = Form.TEXT,
     context: ContextOption = "",
 ) -> None:
-    """Let an agent finish: it takes no new sessions, those under way go on for spec.drainSeconds, new connections are plain or another's.
+    """Drain an agent: it takes no new sessions, running ones continue for spec.drainSeconds, new connections go plain or to another agent.
 
-    The node gets the label drain.sos.network/POOL, which keeps the pool's agent away until --undo takes it off.
+    The node gets the label drain.sos.network/POOL, which keeps the pool's agent away until --undo removes it.
     """
     if undo:
         kept = _undone(lab, context, target)
@@ -66,7 +66,7 @@ def _unclear(error: AmbiguousError, change: str) -> SourceError:
 
 
 def _undone(lab: str, context: str, target: str) -> list[Kept]:
-    """Remove the labels. Only the API server is asked: agents must come back even if the controller does not answer."""
+    """Remove the labels. This uses the API server only: agents must return even if the controller does not answer."""
     if lab:
         raise SourceError("a lab's agent is started again with ./lab fault agent NAME --up")
     kubectl = options.kubectl(context)

@@ -1,4 +1,4 @@
-"""`kubectl sos flows`: sessions under way, or connections that went plain."""
+"""`kubectl sos flows`: running sessions, or connections that went plain."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sos_kubectl.views import network
 
 def flows(  # noqa: PLR0913, PLR0917 - one parameter per option
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Print changes as they happen, until interrupted.")] = False,
-    plain: Annotated[bool, typer.Option("--plain", help="Connections of services that went plain, and why.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="List connections of services that went plain, with the reason.")] = False,
     name: NameOption = "default",
     namespace: NamespaceOption = "",
     url: UrlOption = "",
@@ -31,7 +31,7 @@ def flows(  # noqa: PLR0913, PLR0917 - one parameter per option
     output: FormOption = Form.TEXT,
     context: ContextOption = "",
 ) -> None:
-    """The sessions under way; with --plain the connections that are none."""
+    """List the running sessions; with --plain, the connections that went plain."""
     asked = controller(name, namespace, url, context, lab)
     if plain:
         found = asked.get("/v1/plain")

@@ -14,7 +14,7 @@ from sos_kubectl.base.source import Controller, Kubectl
 from sos_kubectl.targets import lab
 
 NO, FAILED = 1, 2
-"""Exit codes: the answer is no; wrong usage, or no answer."""
+"""Exit codes: negative result; wrong usage, or no answer."""
 
 
 class Form(StrEnum):
@@ -48,7 +48,7 @@ def the_lab(name: str) -> lab.Lab:
 
 
 def kubectl(context: str) -> Kubectl:
-    """kubectl with these options."""
+    """Return kubectl with this context."""
     return Kubectl(("--context", context) if context else ())
 
 
@@ -63,5 +63,5 @@ def show(form: Form, as_json: Callable[[], Any], as_lines: Callable[[], list[str
 
 
 def say(line: str) -> None:
-    """Progress goes to standard error, so that standard output stays machine-readable."""
+    """Print progress to standard error, so that standard output stays machine-readable."""
     typer.echo(line, err=True)

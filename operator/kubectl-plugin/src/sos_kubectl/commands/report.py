@@ -40,7 +40,7 @@ def report(  # noqa: PLR0913, PLR0917 - one parameter per option
     output: FormOption = Form.TEXT,
     context: ContextOption = "",
 ) -> None:
-    """Write a bundle for whoever is to help: objects, events, logs, the controller's answers. No Secrets are read, keys are removed."""
+    """Write a support bundle: objects, events, logs, the controller's answers. Secrets are not read, and keys are removed."""
     path = file or Path(f"sos-report-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz")
     if not path.name.endswith(".tar.gz"):
         raise typer.BadParameter(f"--file {path}: it ends with .tar.gz")
@@ -125,7 +125,8 @@ def _cluster(bundle: Bundle, kubectl: Kubectl, namespace: str) -> None:
 
 
 def _events(bundle: Bundle, kubectl: Kubectl, objects: list[Json]) -> None:
-    """Add events about our objects, from the objects' namespaces. A user who may not list events everywhere may in some namespaces."""
+    """Add events about our objects, from the objects' namespaces. A user who may not list events everywhere may list them in some
+    namespaces."""
     ours = ("--field-selector", f"involvedObject.apiVersion={API_VERSION}", "-o", "json")
     try:
         found = kubectl.json("get", "events", "--all-namespaces", *ours, timeout_s=SLOW_S)["items"]
@@ -154,7 +155,7 @@ def _namespace(bundle: Bundle, kubectl: Kubectl, namespace: str) -> None:
 
 
 def _logs(bundle: Bundle, kubectl: Kubectl, namespace: str, pod: Json) -> None:
-    """Add logs of every container, and of its predecessor if there was one."""
+    """Add logs of every container, and of its previous run if it was restarted."""
     name, status = pod["metadata"]["name"], pod.get("status") or {}
     statuses = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
     restarted = {each["name"] for each in statuses if each.get("restartCount")}
@@ -180,7 +181,7 @@ def _objects(bundle: Bundle, name: str, found: list[Json]) -> None:
 
 
 def _lab(bundle: Bundle, lab: Lab) -> None:
-    """A lab's folder without its keys and its token."""
+    """Add a lab's folder without its keys and its token."""
     bundle.add_json("lab.json", lab.facts)
     for pattern in ("*-config.json", "*-config/*.json", "*/node-status.json", "log/*.log"):
         for path in sorted(lab.root.glob(pattern)):

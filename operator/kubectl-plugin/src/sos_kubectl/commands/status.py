@@ -1,4 +1,4 @@
-"""`kubectl sos status`: all objects, and the reasons of those not ready."""
+"""`kubectl sos status`: all objects, with the reason of each that is not ready."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ POLL_S = 1.0
 
 
 def status(
-    wait: Annotated[bool, typer.Option("--wait", help="Until everything is ready.")] = False,
-    timeout: Annotated[float, typer.Option(min=0, help="Seconds that --wait lasts at most.")] = 120.0,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until everything is ready.")] = False,
+    timeout: Annotated[float, typer.Option(min=0, help="Maximum time of --wait, in seconds.")] = 120.0,
     output: FormOption = Form.TEXT,
     context: ContextOption = "",
 ) -> None:
-    """All SOS objects, and why those are not ready that are not."""
+    """List all SOS objects, with the reason of each that is not ready."""
     cluster, end = kubectl(context), time.monotonic() + timeout
     rows = overview.rows(cluster.objects())
     while wait and not overview.is_ready(rows) and time.monotonic() < end:

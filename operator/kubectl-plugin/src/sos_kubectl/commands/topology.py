@@ -25,7 +25,7 @@ def topology(  # noqa: PLR0913, PLR0917 - one parameter per option
     output: FormOption = Form.TEXT,
     context: ContextOption = "",
 ) -> None:
-    """Datapaths, agents, hosts and links, as a controller sees them."""
+    """List datapaths, agents, hosts and links, as a controller sees them."""
     asked = controller(name, namespace, url, context, lab)
     known, seen, agents = (asked.get(what) for what in ("/v1/status", "/v1/topology", "/v1/agents"))
     show(

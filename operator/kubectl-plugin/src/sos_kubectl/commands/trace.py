@@ -1,4 +1,4 @@
-"""`kubectl sos trace`: the fate of one connection, and the reason."""
+"""`kubectl sos trace`: the expected outcome of one connection, and the reason."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def trace(  # noqa: PLR0913, PLR0917 - one parameter per option
     output: FormOption = Form.TEXT,
     context: ContextOption = "",
 ) -> None:
-    """What becomes of a connection, and why. Nothing is sent: it is what should happen."""
+    """Predict the outcome of a connection, with the reason. No packet is sent."""
     asked = controller(name, namespace, url, context, lab)
     config, known, agents, seen = (asked.get(what) for what in ("/v1/config", "/v1/status", "/v1/agents", "/v1/topology"))
     plain = _recent_plain(asked, f"client={client}&server={server}:{port}")

@@ -1,4 +1,4 @@
-"""`kubectl sos uninstall`: the ordered removal, run in the cluster by the operator's own code, watched from here."""
+"""`kubectl sos uninstall`: the ordered removal, run in the cluster by the operator's own code; this command shows its progress."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ DELETE_S = 60
 
 
 def uninstall(  # noqa: PLR0913, PLR0917 - one parameter per option
-    purge: Annotated[bool, typer.Option("--purge", help="Remove users' objects and the CRDs, too.")] = False,
+    purge: Annotated[bool, typer.Option("--purge", help="Also remove users' objects and the CRDs.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     timeout: Annotated[int, typer.Option(min=10, max=3600, help="Seconds that the removal may take.")] = 240,
     namespace: NamespaceOption = "",
     output: FormOption = Form.TEXT,
     context: ContextOption = "",
 ) -> None:
-    """Take everything away that the operator made: agents drain, nodes take their bridges down, then the rest goes.
+    """Remove everything that the operator created: agents drain, nodes take their bridges down, then the rest is deleted.
 
-    The operator's Deployment, scaled to nothing, and its rights stay: helm uninstall takes them. Users' objects and CRDs need --purge.
+    The operator's Deployment, scaled to zero, and its rights stay: helm uninstall removes them. Users' objects and CRDs need --purge.
     """
     kubectl = options.kubectl(context)
     operator = _operator(kubectl, namespace)
@@ -74,13 +74,11 @@ def _operator(kubectl: Kubectl, namespace: str) -> Json:
     if len(found) == 1:
         return found[0]
     places = ", ".join(sorted(item["metadata"]["namespace"] for item in found))
-    raise SourceError(
-        f"operators in {places}: which? use --namespace" if found else "there is no operator: nothing that it made can be told"
-    )
+    raise SourceError(f"operators in {places}: which? use --namespace" if found else "there is no operator, so its objects are unknown")
 
 
 def _served(kubectl: Kubectl) -> list[str]:
-    """Our kinds that still exist, in the order of removal.CRDS: an interrupted purge has deleted some."""
+    """Our kinds that still exist, in the order of removal.CRDS: an interrupted purge may have deleted some kinds."""
     words = kubectl.run("get", "crds", *removal.CRDS, "--ignore-not-found", "-o", "name").split()
     there = {word.partition("/")[2] for word in words}
     return [kind for kind in removal.CRDS if kind in there]
@@ -88,15 +86,15 @@ def _served(kubectl: Kubectl) -> list[str]:
 
 def _ask(question: str) -> None:
     if not sys.stdin.isatty():
-        raise SourceError("nobody is there to be asked: use --yes")
+        raise SourceError("no terminal to ask for confirmation: use --yes")
     typer.confirm(question, abort=True, err=True)
 
 
 def _run(kubectl: Kubectl, operator: Json, job: Json, timeout: int) -> str:
     """Run the Job to its end and print its log; return "" or the reason of its failure.
 
-    A Job that has ended, never started or was interrupted is deleted. If only the log was lost, the Job continues: half a removal is worse
-    than an unwatched one.
+    A Job that has ended, never started or was interrupted is deleted. If only its end was not seen, the Job continues: half a removal is
+    worse than an unobserved removal.
     """
     name, where = job["metadata"]["name"], job["metadata"]["namespace"]
     try:
@@ -141,7 +139,8 @@ def _deleted(kubectl: Kubectl, name: str, where: str) -> None:
 
 
 def _progress(kubectl: Kubectl, name: str, namespace: str, told: int) -> int:
-    """Print new lines of the Job's log. Its pod may be missing, not created yet or already deleted: that says nothing about the removal."""
+    """Print new lines of the Job's log. Its pod may be missing, not created yet or already deleted, which does not mean that the removal
+    failed."""
     try:
         lines = kubectl.run("logs", f"job/{name}", "-n", namespace).splitlines()
     except SourceError:
@@ -152,7 +151,7 @@ def _progress(kubectl: Kubectl, name: str, namespace: str, told: int) -> int:
 
 
 def _purge(kubectl: Kubectl, kinds: list[str]) -> tuple[list[str], str]:
-    """Delete users' objects, then the CRDs, with the user's rights, since the operator has none for it. Return the deleted kinds, and the
+    """Delete users' objects, then the CRDs, with the user's rights, because the operator lacks the right. Return the deleted kinds, and the
     reason if some are left."""
     purged: list[str] = []
     within = (f"--timeout={DELETE_S}s", "-o", "name")

@@ -2,9 +2,9 @@
 
 `gather` fills `facts` from a target; `checks` turns facts into findings; `render` prints both. Only `gather` does I/O.
 
-`gather`      transfers, then every status, so that all of it is current
+`gather`      transfers, then every status, so that all facts are current
 `facts`       facts about two sites
-`checks`      facts to findings, the first broken thing first
+`checks`      findings from facts, in the order of cause
 `links`       links that are down or silent
 `relevance`   rejected objects that affect the connection in question
 `findings`    every finding, in the order of cause

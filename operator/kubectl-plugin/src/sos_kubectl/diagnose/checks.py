@@ -1,7 +1,7 @@
-"""`kubectl sos diagnose`: facts in, findings out, the first broken thing first. Pure.
+"""`kubectl sos diagnose`: derive findings from facts, in the order of cause. Pure.
 
-The checks are independent of each other: each looks at one layer, and the order of `findings.ORDER` says which of two findings explains
-the other. For users, "works" means that a transfer arrived; a condition never proves it.
+The checks are independent of each other: each covers one layer, and `findings.ORDER` ranks findings, so that a finding explains those after
+it. For users, "works" means that a transfer arrived; a condition never proves it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ KEY_REASONS = ("tag", "key", "replay")
 
 
 def findings(facts: Facts) -> list[Finding]:
-    """All findings, the one that explains most first."""
+    """All findings, in the order of cause."""
     return in_order([finding for check in CHECKS for finding in check(facts)])
 
 
 def verdict(facts: Facts, found: list[Finding]) -> str:
-    """The verdict in one word: `ok` only if real bytes went both ways, beside SOS and through it, and nothing is broken."""
+    """The verdict in one word: `ok` only if transfers in both directions arrived, with and without SOS, and nothing is broken."""
     sent = [pair for pair in (facts.plain, facts.through) if pair is not None]
     if any(not pair.ok for pair in sent) or (facts.own_server is not None and (facts.own_server.far or facts.own_server.near)):
         return BROKEN
@@ -42,12 +42,12 @@ def verdict(facts: Facts, found: list[Finding]) -> str:
 
 
 def chosen(facts: Facts) -> Json | None:
-    """The service to check: of the requested services, the first that covers the connection, or else comes nearest to it."""
+    """The service to check: of the requested services, the first that covers the connection, or else the one that comes nearest to it."""
     return min(services(facts), key=lambda service: _misses(facts, service), default=None)
 
 
 def services(facts: Facts) -> list[Json]:
-    """The services from the one site to the other, in their order."""
+    """The services from the one site to the other, in order of precedence."""
     asked = facts.asked
     found = [s for s in facts.config.get("services", ()) if (s["from"]["site"], s["to"]["site"]) == (asked.from_site, asked.to_site)]
     return [s for s in found if not asked.service or s["id"] == asked.service]
@@ -58,7 +58,7 @@ def _covers(facts: Facts, service: Json) -> bool:
 
 
 def _misses(facts: Facts, service: Json) -> tuple[bool, bool, bool]:
-    """Return, for server, port and client, True if it is outside a service. An unknown value counts as inside."""
+    """Return three flags, for server, port and client: True if it is outside the service. An unknown value counts as inside."""
     client, (server, port) = facts.client, _target(facts)
     return (
         bool(server) and not ports.inside(server, service["to"]["prefixes"]),
@@ -198,7 +198,7 @@ def _pending(facts: Facts) -> Iterable[Finding]:
 def _transfers(facts: Facts) -> Iterable[Finding]:
     if facts.plain is not None and not facts.plain.ok and facts.client is not None and facts.server is not None:
         where = f"{facts.client.address} - {facts.server.address}"
-        yield Finding("HostUnreachable", where, f"Plain TCP beside SOS fails, too: {_failed(facts.plain)}.")
+        yield Finding("HostUnreachable", where, f"Plain TCP without SOS fails, too: {_failed(facts.plain)}.")
     service = chosen(facts)
     if facts.through is None or service is None:
         return
@@ -207,7 +207,7 @@ def _transfers(facts: Facts) -> Iterable[Finding]:
         yield Finding("ThroughFails", where, f"A transfer through it fails: {_failed(facts.through)}.")
     elif facts.plain is not None and facts.plain.ok and _changed(facts.through) and not _changed(facts.plain):
         up = facts.through.up
-        yield Finding("AddressChanged", where, f"A client {up.own} is taken for {up.seen}, which it is not beside SOS.")
+        yield Finding("AddressChanged", where, f"The server sees {up.own} as {up.seen}; without SOS it sees the client's own address.")
     if facts.through.ok and not facts.accelerated:
         share = f" (its percent is {service['percent']})" if 0 < service["percent"] < trace.ALL else ""
         yield Finding(
@@ -216,14 +216,14 @@ def _transfers(facts: Facts) -> Iterable[Finding]:
 
 
 def _not_tried(facts: Facts) -> Iterable[Finding]:
-    """Findings for transfers that were not tried for lack of a port: the path is not known to work."""
+    """Findings for transfers that were not tried for lack of a port: it is unknown whether the path works."""
     if facts.client is None or facts.server is None or facts.ends_error:
         return
     hosts, service = f"{facts.client.address} - {facts.server.address}", chosen(facts)
     if facts.plain is None:
-        yield Finding("NoPort", hosts, "Every port between them is a service's or taken, so nothing was sent beside SOS.")
+        yield Finding("NoPort", hosts, "Every port between them belongs to a service or is in use, so plain TCP was not tested.")
     if facts.through is None and service is not None and ports.covers(service, facts.client.address, facts.server.address):
-        what = "None of its ports is free at the server and its own (an earlier service may have it), so nothing was sent through it."
+        what = "None of its ports is free at the server and not covered by an earlier service, so nothing was sent through it."
         yield Finding("NoPort", f"service {service['id']}", what)
 
 
@@ -235,7 +235,7 @@ def _how(part: Transfer) -> str:
     words = {
         "refused": "is refused",
         "unanswered": "is not answered",
-        "unreachable": "finds no way",
+        "unreachable": "finds no route",
         "stalled": f"stalls after {part.bytes} bytes",
         "reset": f"is reset after {part.bytes} bytes",
         "cut": f"is cut off after {part.bytes} bytes",

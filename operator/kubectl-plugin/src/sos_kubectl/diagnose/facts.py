@@ -1,6 +1,6 @@
 """Facts about two sites for `kubectl sos diagnose`: the controller's answers, the agents' counters, and results of real transfers.
 
-Values only; `gather` fills them, `checks` judges them.
+Values only; `gather` fills them, and `checks` evaluates them.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Asked:
 
 @dataclass(slots=True)
 class Facts:
-    """All facts. Documents are those of spec/northbound.md, empty where there was no answer."""
+    """All facts. Documents are those of spec/northbound.md, empty if there was no answer."""
 
     asked: Asked
     controller_error: str = ""
@@ -76,16 +76,16 @@ class Facts:
     refused: dict[str, int] = field(default_factory=dict)
     """Beacons dropped during the diagnosis, by reason."""
     views: dict[str, AgentView] = field(default_factory=dict)
-    """By agent id."""
+    """Status of agents, by agent id."""
     client: End | None = None
     server: End | None = None
     ends_error: str = ""
     """Reason of a missing client or server."""
     plain: Pair | None = None
     plain_reversed: bool = False
-    """Opened by the server, since every port in the usual direction belongs to a service."""
+    """True if the server opened the plain transfer, because services cover every port in the usual direction."""
     through: Pair | None = None
     accelerated: bool = False
-    """A session for the transfer was seen."""
+    """True if a session for the transfer was seen."""
     mtu: Mtu | None = None
     own_server: Server | None = None

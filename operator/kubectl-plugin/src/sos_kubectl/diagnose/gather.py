@@ -1,4 +1,4 @@
-"""Gather facts for `kubectl sos diagnose`: real transfers first, then every status, so that all of it is current."""
+"""Gather facts for `kubectl sos diagnose`: real transfers first, then every status, so that all facts are current."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Place(Protocol):
         """The custom resources."""
 
     def config(self) -> Json:
-        """The controller-config last given to the controller, as far as known without asking it; else {}."""
+        """The controller-config last sent to the controller, read without the controller; {} if unknown."""
 
     def ends(
         self, sites: tuple[Json, Json], prefixes: tuple[list[str], list[str]]
     ) -> AbstractContextManager[tuple[End | None, End | None, str]]:
-        """Provide the ends of connections between two sites inside the block, preferably within some prefixes; or the reason of failure."""
+        """Provide a client and a server at two sites inside the block, preferably within some prefixes; or the reason of failure."""
 
     def agents(self, config: Json) -> list[tuple[str, str, str]]:
         """Id, name and site of every agent that should run."""
@@ -45,7 +45,7 @@ class Place(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The subject of a diagnosis, and its thoroughness."""
+    """The subject and the thoroughness of a diagnosis."""
 
     place: Place
     controller: Controller
@@ -126,7 +126,7 @@ def samples(text: str) -> dict[str, float]:
 
 
 def _refused(look: Look) -> dict[str, int]:
-    """Beacons dropped so far, by reason; empty without an answer, which is a finding of its own."""
+    """Beacons dropped so far, by reason; empty without an answer, which another finding reports."""
     try:
         text = look.controller.text("/metrics")
     except SourceError:
@@ -160,10 +160,11 @@ def _traffic(look: Look, facts: Facts) -> None:
 
 
 def _plain(look: Look, facts: Facts, ends: tuple[End, End], port: int | None) -> None:
-    """Transfer beside every service. If services cover all ports, the server opens the connection: no service covers that direction."""
+    """Transfer on a port without a service. If services cover all ports, the server opens the connection, on a port that is free in that
+    direction."""
     client, server = ends
     if port is not None:
-        look.say(f"beside SOS: port {port}")
+        look.say(f"without SOS: port {port}")
         way = Way(client, server.address, port, look.seconds)
         facts.plain = Pair(port, up=traffic.transfer(way, "up"), down=traffic.transfer(way, "down"))
         return
@@ -173,7 +174,7 @@ def _plain(look: Look, facts: Facts, ends: tuple[End, End], port: int | None) ->
     with traffic.server(client, [], back) as (_, found):
         if found is None:
             return
-        look.say(f"beside SOS, opened by {server.address}: port {found}")
+        look.say(f"without SOS, opened by {server.address}: port {found}")
         there_and_back = traffic.mtu(server, client.address, found)
         facts.mtu = replace(there_and_back, forward=there_and_back.back, back=there_and_back.forward)
         way = Way(server, client.address, found, look.seconds)

@@ -24,19 +24,20 @@ def concerned(facts: Facts, site: str) -> bool:
 
 
 def near(facts: Facts, *sites: str) -> bool:
-    """True if these are the two sites asked about, rather than a site between them."""
+    """True if all these sites are among the two requested sites, not between them."""
     return set(sites) <= {facts.asked.from_site, facts.asked.to_site}
 
 
 def findings(facts: Facts) -> Iterator[Finding]:
-    """Declared uplinks and tunnels that carry nothing."""
+    """Findings for declared uplinks and tunnels that carry nothing."""
     datapaths = [datapath for datapath in facts.topology.get("datapaths", ()) if concerned(facts, datapath["site"])]
     yield from _uplinks(facts, datapaths)
     yield from _tunnels(facts, datapaths)
 
 
 def _uplinks(facts: Facts, datapaths: list[Json]) -> Iterator[Finding]:
-    """Uplinks that are declared, and are down or carry nothing. A disconnected switch takes its links along: another finding reports it."""
+    """Findings for declared uplinks that are down or silent. While a switch is disconnected, silent uplinks are not reported: another
+    finding reports the switch."""
     away = any(not datapath["connected"] for datapath in datapaths)
     heard = {(end["dpid"], end["name"]) for link in facts.topology.get("links", ()) for end in (link["a"], link["b"])}
     for datapath in datapaths:
@@ -62,10 +63,10 @@ def _spec(facts: Facts, site: str) -> Json | None:
 
 
 def _tunnels(facts: Facts, datapaths: list[Json]) -> Iterator[Finding]:
-    """Every two nodes of overlay sites have a tunnel of their own. A switch that hears no tunnel at all is one finding, not one per
-    tunnel."""
+    """Findings for silent tunnels; every two nodes of overlay sites have a tunnel. A switch whose tunnels are all silent is one finding,
+    not one per tunnel."""
     if facts.topology.get("truncated"):
-        return  # a link that is not listed may be there
+        return  # an unlisted link may exist
     meshed = _meshed(facts)
     mesh = {datapath["dpid"]: datapath for datapath in datapaths if datapath["connected"] and datapath["dpid"] in meshed}
     joined = {frozenset((link["a"]["dpid"], link["b"]["dpid"])) for link in facts.topology.get("links", ())}

@@ -1,4 +1,4 @@
-"""Relevance of rejected objects to the connection in question: its own, on its path, or another team's. Pure."""
+"""Relevance of rejected objects to the connection: part of it, on its path, or another team's object. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class Concern(Enum):
 
 
 def of_object(obj: Json, facts: Facts, *, served: bool) -> Concern:
-    """Return an object's relevance to the two sites. `served` = an accepted service covers the connection: rejected ones do not matter."""
+    """Return an object's relevance to the two sites. `served`: an accepted service covers the connection, so rejected services do not
+    matter."""
     kind, name, spec = obj["kind"], obj["metadata"]["name"], obj.get("spec") or {}
     ends = (facts.asked.from_site, facts.asked.to_site)
     match kind:

@@ -12,7 +12,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One agent that is to take no more sessions."""
+    """An agent to drain."""
 
     id: str
     name: str
@@ -27,7 +27,7 @@ class Target:
 
 
 class AmbiguousError(ValueError):
-    """A name that means two things."""
+    """A name with two meanings."""
 
 
 def targets(config: Json, name: str) -> list[Target]:
@@ -92,7 +92,7 @@ def _name(agent: Json) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress: agents `taking` still accept sessions; `sessions` are open at the others."""
+    """Progress: agents `taking` still accept sessions; `sessions` is the number of open sessions."""
 
     taking: tuple[str, ...]
     sessions: int
@@ -101,7 +101,7 @@ class Progress:
 
     @property
     def done(self) -> bool:
-        """True if they have no sessions and accept no new ones."""
+        """True if the agents have no sessions and accept no new ones."""
         return not self.taking and not self.sessions
 
     @property

@@ -22,7 +22,7 @@ PURGED = ("sosservices", "sosagents", "soslinks", "sossites", "soscontrollers")
 """Users' objects in order of dependency."""
 GROUP = "sos.network"
 CRDS = tuple(f"{kind}.{GROUP}" for kind in PURGED)
-"""CRDs by name: other objects may have the chart's labels, too."""
+"""CRDs by name, because other objects may also have the chart's labels."""
 
 
 class RemovalError(ValueError):
@@ -76,7 +76,7 @@ def ended(found: Json) -> str:
 def interrupted(operator: Json) -> list[str]:
     """Message after an interrupted removal: its state, and the two ways to continue."""
     meta = operator["metadata"]
-    said = "interrupted: part of it may be gone, and the operator may be scaled to nothing. Run this again to go on, or take it back:"
+    said = "interrupted: objects may be missing and the operator scaled to zero. Run this again to continue, or restore the operator:"
     back = f"kubectl -n {meta['namespace']} scale deployment {meta['name']} --replicas=1"
     return [*tables.wrapped(said, indent=""), *tables.command(back)]
 
@@ -85,7 +85,7 @@ def lost(made: Json, seconds: int) -> str:
     """Message about a Job whose end was not seen."""
     meta = made["metadata"]
     look = f"kubectl -n {meta['namespace']} logs job/{meta['name']}"
-    return f"the end of Job {meta['name']} was not to be seen within {seconds} s; it is left to end by itself: {look}"
+    return f"Job {meta['name']} did not report its end within {seconds} s; it continues without this command: {look}"
 
 
 def what_goes(children: list[Json], objects: list[Json], *, purge: bool) -> list[str]:
@@ -94,25 +94,25 @@ def what_goes(children: list[Json], objects: list[Json], *, purge: bool) -> list
     for child in children:
         counts[child["kind"]] = counts.get(child["kind"], 0) + 1
     made = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
-    lines = tables.wrapped(f"made by the operator: {made or 'nothing'}", indent="")
+    lines = tables.wrapped(f"created by the operator: {made or 'nothing'}", indent="")
     names = [f"{obj['kind']} {'/'.join(p for p in (obj['metadata'].get('namespace'), obj['metadata']['name']) if p)}" for obj in objects]
     if purge:
-        lines += tables.wrapped(f"and for good, with the CRDs, in all namespaces: {', '.join(sorted(names)) or 'no objects'}", indent="")
+        lines += tables.wrapped(f"and permanently, with the CRDs, in all namespaces: {', '.join(sorted(names)) or 'no objects'}", indent="")
     return lines
 
 
 def question(namespace: str, objects: list[Json], *, purge: bool) -> str:
     """The question to confirm."""
-    purged = f", and delete all {len(objects)} SOS objects of this cluster for good" if purge else ""
-    return "\n".join(tables.wrapped(f"remove what the operator of namespace {namespace} made{purged}?", indent=""))
+    purged = f", and delete all {len(objects)} SOS objects of this cluster permanently" if purge else ""
+    return "\n".join(tables.wrapped(f"remove everything that the operator of namespace {namespace} created{purged}?", indent=""))
 
 
 def purge_refused(operators: list[Json], namespace: str) -> str:
-    """Reason for refusing to delete objects and CRDs, which are cluster-wide, with one namespace's operator; "" if allowed."""
+    """Reason for refusing a purge: objects and CRDs are cluster-wide, and operators of other namespaces need them; "" if allowed."""
     others = sorted({item["metadata"]["namespace"] for item in operators} - {namespace})
     if not others:
         return ""
-    return f"--purge: there are operators in {', '.join(others)}, too, which need the objects and CRDs: uninstall those first, without it"
+    return f"--purge: operators in {', '.join(others)} also need the objects and CRDs: uninstall these operators first, without --purge"
 
 
 def outcome(failed: str, kept: str, last: str, *, purge: bool) -> list[str]:
@@ -120,5 +120,5 @@ def outcome(failed: str, kept: str, last: str, *, purge: bool) -> list[str]:
     if failed:
         return tables.wrapped(f"not removed: {failed}", indent="")
     if kept:
-        return [*tables.wrapped(f"removed, but not all objects and CRDs: {kept}", indent=""), "run the same again when that is mended"]
+        return [*tables.wrapped(f"removed, but not all objects and CRDs: {kept}", indent=""), "run the same again after correcting this"]
     return [f"removed{', with objects and CRDs' if purge else '; objects and CRDs stay'}; the rest:", *tables.command(last)]

@@ -1,4 +1,4 @@
-"""The file that `kubectl sos report` writes: a tar archive, gzip, every member scrubbed on its way in."""
+"""The archive that `kubectl sos report` writes: tar.gz, with every member scrubbed before it is added."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sos_kubectl.support_bundle import scrub
 Json = dict[str, Any]
 
 MEMBER_MAX_BYTES = 4 * 1024 * 1024
-"""Maximum size of a member. Keep the end of a longer text, where a log shows what happened."""
+"""Maximum size of a member. Of a longer text, the end is kept, because the last lines of a log matter most."""
 MEMBERS_MAX = 2_000
 
 
@@ -29,7 +29,7 @@ class Bundle:
         self._tar = tarfile.open(path, "x:gz")  # noqa: SIM115 - closed by close()
 
     def add_text(self, name: str, text: str) -> None:
-        """A member, scrubbed and bounded."""
+        """Add a member, scrubbed and bounded."""
         if self.members >= MEMBERS_MAX:
             self.missing.append(f"{name}: more than {MEMBERS_MAX} files")
             return
@@ -40,7 +40,7 @@ class Bundle:
         self.members += 1
 
     def add_json(self, name: str, document: Any) -> None:
-        """A document, indented so that people read it."""
+        """Add a document, indented for readability."""
         self.add_text(name, json.dumps(document, indent=1, sort_keys=True) + "\n")
 
     def close(self) -> None:

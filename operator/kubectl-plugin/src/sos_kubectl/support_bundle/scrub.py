@@ -15,7 +15,7 @@ HIDDEN = "[removed]"
 _NOISE = ("kubectl.kubernetes.io/last-applied-configuration",)
 _WORDS = r"(?:token|secret|passw(?:or)?d|passphrase|credential|api[-_]?key|private[-_]?key|authorization)"
 _ABOUT = r"(?![\w-]*(?:Name|Ref|Path|Seconds)\b)"
-"""Exceptions: `secretName` names a secret and is none."""
+"""Exceptions: the value of `secretName` is a name, not a secret."""
 _TELLING = re.compile(rf"(?:{_WORDS}|auth){_ABOUT}", re.IGNORECASE)
 _B64 = r"[A-Za-z0-9+/_-]"
 _B64_STARTS = rf"(?:(?<!{_B64})|(?<=\\[nrt])|(?<=/))"
@@ -25,7 +25,7 @@ _PATTERNS = (
     re.compile(r"(?<![0-9a-fA-F:])[0-9a-fA-F]{2}(?:[: ][0-9a-fA-F]{2}){31,}(?![0-9a-fA-F:])"),
     # the same in base64 of either alphabet, as in a Secret's data: 32 bytes, or 64 digits with or without a line's end
     re.compile(rf"{_B64_STARTS}(?:{_B64}{{43}}=|{_B64}{{86}}==|{_B64}{{87}}=)"),
-    # and without padding; names of objects may be as long, but have no capitals
+    # the same without padding; names of objects may be as long, but have no capitals
     re.compile(rf"{_B64_STARTS}(?={_B64}*[A-Z])(?:{_B64}{{86,87}}|{_B64}{{43}})(?!{_B64}|=)"),
     re.compile(r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"),  # service accounts' tokens
     re.compile(r"(?<=Bearer )[^\s\"',\\]+", re.IGNORECASE),
@@ -40,14 +40,14 @@ _BARE = re.compile(rf"({_NAMED})(?!(?:true|false|null|\d+)\b)[^\s\"'\\,;&{{}}\[\
 
 
 def text(found: str) -> str:
-    """A text without anything that looks like a secret."""
+    """Remove everything that looks like a secret from a text."""
     for pattern in _PATTERNS:
         found = pattern.sub(HIDDEN, found)
     return _BARE.sub(rf"\1{HIDDEN}", _QUOTED.sub(rf"\1\2{HIDDEN}\2", found))
 
 
 def objects(found: list[Json]) -> list[Json]:
-    """Objects of a cluster, without Secrets, noise, and values that only their names give away."""
+    """Clean objects of a cluster: remove Secrets, noise, and values whose names mark them as secret."""
     return [_clean(obj) for obj in found if obj.get("kind") != "Secret"]
 
 

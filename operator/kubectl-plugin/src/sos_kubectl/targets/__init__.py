@@ -1,9 +1,9 @@
-"""Places that `diagnose`, `drain` and `report` look at: a cluster or a lab, and the transfers run there.
+"""Targets of `diagnose`, `drain` and `report`: a cluster or a lab, and the transfers run there.
 
 `cluster`     a cluster: probe pods are created, used and deleted
 `lab`         a lab of ./lab, by its lab.json
 `probe_pod`   manifests of probe pods, and their addresses
-`traffic`     runs sos-probe at two ends
-`transfer`    ends of a transfer and its result, as values
-`ports`       ports that a service covers, and ports beside it
+`traffic`     runs sos-probe at two hosts
+`transfer`    endpoints of a transfer and its result, as values
+`ports`       ports that a service covers, and ports without a service
 """

@@ -19,7 +19,7 @@ Json = dict[str, Any]
 
 POLL_S = 0.5
 DELETE_S = 30.0
-NAME_ONE = "name one that nobody has with --from-address or --to-address"
+NAME_ONE = "give a free address with --from-address or --to-address"
 SITE, POOL = "sos.network/site", "sos.network/pool"
 
 
@@ -34,7 +34,7 @@ class Cluster:
     addresses: tuple[str, str] = ("", "")
     """Requested addresses of the two pods, as address/length; "" = find a free one."""
     ready_s: float = 60.0
-    """Time limit for pods to be ready: scheduling and network plugins, since the image is on the node already."""
+    """Time limit for pods to be ready. It covers scheduling and network plugins, because the image is already on the node."""
 
     def objects(self) -> list[Json]:
         """All SOS objects."""
@@ -51,7 +51,7 @@ class Cluster:
 
     @contextmanager
     def ends(self, sites: tuple[Json, Json], prefixes: tuple[list[str], list[str]]) -> Iterator[tuple[End | None, End | None, str]]:
-        """Provide a pod at each of two sites; delete both when the block ends, however it ends."""
+        """Provide a pod at each of two sites inside the block; delete both pods at its end, also after an error."""
         with ExitStack() as stack:
             try:
                 self._leftovers()
@@ -73,14 +73,15 @@ class Cluster:
         return self.kubectl.json("get", "net-attach-def", names.network(site["name"]), "-n", self.namespace, "-o", "json")
 
     def _free(self, sites: tuple[Json, Json], prefixes: tuple[list[str], list[str]], finding: list[bool]) -> tuple[str | None, str | None]:
-        """Addresses for pods if the network assigns none. SourceError if free ones are unknown: a live host's must not be taken."""
+        """Addresses for pods if the network assigns none. SourceError if no address is known to be free: a live host's address must not be
+        reused."""
         known, found = self._taken(), list[str | None]()
         for site, within, wanted in zip(sites, prefixes, finding, strict=True):
             if not wanted:
                 found.append(None)
                 continue
             if not within:
-                raise SourceError(f"site {site['name']} has no prefixes, so nobody is there")
+                raise SourceError(f"site {site['name']} has no prefixes, so it has no hosts")
             address = probe_pod.free_address(within, site["subnet"] or within[0], known)
             if address is None:
                 raise SourceError(f"no address in {', '.join(within)} of site {site['name']} is known to be free: {NAME_ONE}")
@@ -93,7 +94,7 @@ class Cluster:
         try:
             config, topology = self.controller.get("/v1/config"), self.controller.get("/v1/topology")
         except SourceError as error:
-            raise SourceError(f"without the controller nobody knows which addresses hosts have ({error}): {NAME_ONE}") from None
+            raise SourceError(f"without the controller the addresses of hosts are unknown ({error}): {NAME_ONE}") from None
         if topology.get("truncated"):
             raise SourceError(f"there are more hosts than the controller lists: {NAME_ONE}")
         pods = self.kubectl.json("get", "pods", "-n", self.namespace, "-l", probe_pod.SELECTOR, "-o", "json")["items"]
@@ -108,11 +109,11 @@ class Cluster:
             self.kubectl.run("create", "-f", "-", stdin=json.dumps(manifest))
             yield name
         finally:
-            # if that fails, the pod ends by itself and the next diagnosis deletes it; the result of this one matters more
+            # if this fails, the pod ends by itself and the next diagnosis deletes it; the failure must not hide the result of the diagnosis
             self.kubectl.tidy("delete", "pod", name, "-n", self.namespace, "--ignore-not-found", "--wait=false", timeout_s=DELETE_S)
 
     def _leftovers(self) -> None:
-        """Delete pods of earlier diagnoses that could not be deleted then: ended at their deadline, but still listed."""
+        """Delete pods of earlier diagnoses that could not be deleted: they ended at their deadline, but are still listed."""
         for phase in ("Succeeded", "Failed"):
             command = ("delete", "pods", "-n", self.namespace, "-l", probe_pod.SELECTOR, "--field-selector", f"status.phase={phase}")
             with suppress(SourceError):

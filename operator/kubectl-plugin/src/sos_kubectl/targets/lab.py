@@ -1,4 +1,4 @@
-"""A lab of ./lab as a target: lab.json in its folder says how to reach each part (`reach`)."""
+"""A lab of ./lab as a target: lab.json in its folder lists the access to each part (`reach`)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _in(netns: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """A lab that is up. Everything runs by `ip netns exec`, so it takes root, as the lab did."""
+    """A running lab. All commands run by `ip netns exec`, so they need root, like the lab itself."""
 
     root: Path
     facts: Json
@@ -56,7 +56,8 @@ class Lab:
 
     @contextmanager
     def ends(self, sites: tuple[Json, Json], prefixes: tuple[list[str], list[str]]) -> Iterator[tuple[End | None, End | None, str]]:
-        """A host of each of two sites (entries of a controller-config), if possible within some prefixes, and why there is none."""
+        """A host of each of two sites (entries of a controller-config), if possible within some prefixes, and the reason of a missing
+        host."""
         found = [self._end(within) or self._end(site["prefixes"]) for site, within in zip(sites, prefixes, strict=True)]
         missing = [site["name"] for site, end in zip(sites, found, strict=True) if end is None]
         yield found[0], found[1], f"lab {self.facts['name']} has no host at {' and '.join(missing)}" if missing else ""

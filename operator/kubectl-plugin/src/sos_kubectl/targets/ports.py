@@ -1,4 +1,4 @@
-"""Ports that services cover between two hosts: one for a connection to accelerate, and one beside it for a plain connection."""
+"""Ports between two hosts: a port of a service for an accelerated connection, and a port without a service for a plain connection."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ Json = dict[str, Any]
 Range = tuple[int, int]
 
 BESIDE: tuple[Range, ...] = ((20_000, 60_999), (1_024, 19_999))
-"""Ranges to search for a plain port: clear of well-known servers first."""
+"""Ranges to search for a plain port; the first range avoids well-known servers."""
 UNPRIVILEGED = 1_024
 
 
 def subtract(ranges: list[Range], others: list[Range]) -> list[Range]:
-    """Return the parts of some ranges that are in none of the others, in their order."""
+    """Return the parts of some ranges that are in none of the other ranges, in order."""
     left = list(ranges)
     for first, last in others:
         left = [part for whole in left for part in _without(whole, first, last)]

@@ -24,7 +24,7 @@ LOOKED_AT = 4_096
 
 
 def assigns(network: Json) -> bool:
-    """True if a NetworkAttachmentDefinition assigns addresses by itself; with the default IPAM each pod names its own."""
+    """True if a NetworkAttachmentDefinition assigns addresses by itself; with the default IPAM, each pod declares its address."""
     try:
         kind = json.loads(network["spec"]["config"]).get("ipam", {}).get("type", "static")
     except (KeyError, ValueError, AttributeError):
@@ -48,7 +48,7 @@ def _downwards(prefix: str) -> Iterable[IPv4Address]:
 
 
 def taken(config: Json, topology: Json) -> set[str]:
-    """Every address known to be taken. A service or balance for a single address names a host, even one not learnt."""
+    """Every address known to be taken. A single address in a service or balance is a host, even if the controller has not learnt it."""
     agents = {agent["address"] for site in config["sites"] for agent in site["agents"]}
     gateways = {site["gateway"].partition("/")[0] for site in config["sites"] if site.get("gateway")}
     heard = {address for host in topology["hosts"] for address in host.get("addresses") or filter(None, [host["address"]])}
@@ -69,12 +69,12 @@ def addresses_asked(pods: list[Json]) -> set[str]:
             rows = json.loads((pod["metadata"].get("annotations") or {}).get(NETWORKS, "[]"))
             found |= {ip.partition("/")[0] for row in rows for ip in row.get("ips") or ()}
         except (ValueError, AttributeError, TypeError):
-            continue  # not made here
+            continue  # written by another program
     return found
 
 
 def build(name: str, network: Json, agents: Json, switch: Json, address: str | None) -> Json:
-    """A pod on a node of a site, on the site's network, that waits for commands.
+    """Build a pod that waits for commands, on a node of a site and on the site's network.
 
     Image and pull settings come from the DaemonSet of the site's agents (`agents`), the nodes from the DaemonSet of its switches
     (`switch`).
@@ -106,7 +106,7 @@ def build(name: str, network: Json, agents: Json, switch: Json, address: str | N
             **{"automountServiceAccountToken": False, "enableServiceLinks": False},
             **{key: told[key] for key in ("imagePullSecrets",) if key in told},
             **{key: where[key] for key in ("affinity", "tolerations") if key in where},
-            # services may be about ports that otherwise only root may listen on
+            # a service may cover only ports on which only root may listen by default
             "securityContext": {"sysctls": [{"name": "net.ipv4.ip_unprivileged_port_start", "value": "0"}]},
             "containers": [container],
         },

@@ -1,4 +1,4 @@
-"""Run sos-probe at two ends and parse its output. Every process started here is ended here."""
+"""Run sos-probe at two hosts and parse its output. Every process started here is ended here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sos_kubectl.targets.transfer import End, Mtu, Transfer
 Json = dict[str, Any]
 
 START_S = 20.0
-"""Time limit for a probe's first line: the probe answers at once, but kubectl exec is slow on a busy machine."""
+"""Time limit for a probe's first line: the probe answers immediately, but kubectl exec is slow on a busy machine."""
 MARGIN_S = 100.0
 """Time limit beyond the duration of a transfer: more than sos-probe itself takes (6 s to connect, 5 s for a greeting, 70 s for the end, 5 s
 of silence), so that its result for a slow path is not lost."""
@@ -68,7 +68,7 @@ def _line(process: subprocess.Popen[str], end: End, within_s: float) -> Json:
 
 @contextmanager
 def server(end: End, through: list[Range], plain: list[Range]) -> Iterator[tuple[int | None, int | None]]:
-    """Run a probe that answers at an end inside the block; yield its two ports."""
+    """Run a probe server at an endpoint inside the block; yield its two ports."""
     chosen = [("--through", ports.written(found)) for found in through] + [("--plain", ports.written(found)) for found in plain]
     arguments = ("serve", "--address", end.address, "--seconds", str(SERVER_S), *(word for option in chosen for word in option))
     process = _start(end, arguments)
@@ -81,7 +81,7 @@ def server(end: End, through: list[Range], plain: list[Range]) -> Iterator[tuple
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Ends of a connection: opened at `end`, to a server's address and port."""
+    """Endpoints of a connection: opened at `end`, to a server's address and port."""
 
     end: End
     address: str
@@ -121,14 +121,15 @@ def watched(way: Way, direction: str, seen: Callable[[str], bool]) -> tuple[Tran
 
 
 def _let_go(process: subprocess.Popen[str]) -> None:
-    """Close the probe's standard input, which ends its wait: the session has been seen."""
+    """Close the probe's standard input, which ends its hold time, because the session has been seen."""
     with contextlib.suppress(OSError, ValueError):
         if process.stdin is not None:
             process.stdin.close()
 
 
 def _transfer(way: Way, direction: str, hold: int, opened: Callable[[subprocess.Popen[str], str], None]) -> Transfer:
-    """Call `opened` with the process and its connection's local end once connected. A probe without output has failed."""
+    """Run a transfer; once connected, call `opened` with the process and the connection's local address. A probe without output has
+    failed."""
     options = ("--direction", direction, "--seconds", str(way.seconds), "--hold", str(hold))
     process = _start(way.end, ("transfer", way.address, str(way.port), *options))
     began = time.monotonic()

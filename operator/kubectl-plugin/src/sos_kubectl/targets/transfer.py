@@ -1,4 +1,4 @@
-"""Ends of a transfer and its result, as values."""
+"""Endpoints of a transfer and its result, as values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """A place that connections are opened from or to: a lab's host, or a probe pod. `prefix` runs a command there."""
+    """An endpoint of connections: a lab's host, or a probe pod. `prefix` runs a command there."""
 
     name: str
     address: str
@@ -36,7 +36,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Mtu:
-    """The largest IP packets that pass unfragmented; 0 = none did."""
+    """The largest IP packets that pass unfragmented; 0 = none passed."""
 
     local: int
     forward: int

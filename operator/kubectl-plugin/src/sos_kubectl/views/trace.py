@@ -1,7 +1,7 @@
-"""`kubectl sos trace`: the fate of a connection, step by step, with reasons.
+"""`kubectl sos trace`: the expected outcome of a connection, step by step, with reasons.
 
 It follows the order in which the controller decides (the configuration in force, spec/controller-config.md clauses 3 and 5), but it sends
-nothing: the result is the expected outcome.
+no packet.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Trace:
     why: str = ""
     service: str = ""
     hidden: list[str] = field(default_factory=list)
-    """Later services that cover the connection, too."""
+    """Later services that also cover the connection."""
     recent_plain: list[str] = field(default_factory=list)
 
     def step(self, good: bool, said: str) -> bool:
@@ -48,7 +48,7 @@ class Trace:
 
 
 def trace(question: Question, config: Json, status: Json, agents: Json, seen: Json) -> Trace:
-    """Follow a connection through the configuration in force and what the controller sees."""
+    """Follow a connection through the configuration in force and the controller's view of the network."""
     found = Trace()
     service = _service(question, config, status, found)
     if service is None:
@@ -68,7 +68,7 @@ def trace(question: Question, config: Json, status: Json, agents: Json, seen: Js
 
 
 def _entries(service_id: str, known: Json | None, found: Trace) -> str:
-    """Outcome as far as datapaths are concerned. Those that have acknowledged a service serve it while others are disconnected."""
+    """Outcome by the state of the datapaths. Datapaths that have acknowledged a service serve it even while others are disconnected."""
     if known is not None and known["state"] == "Programmed":
         found.step(True, f"service {service_id} is on all its datapaths" + (f": {known['message']}" if known.get("message") else ""))
         return "accelerated"
@@ -101,7 +101,7 @@ def _service(question: Question, config: Json, status: Json, found: Trace) -> Js
 
 
 def _overruled(winner: str, others: list[Json], found: Trace) -> None:
-    """Name the services that cover the connection, too, but do not decide."""
+    """Name the services that also cover the connection, but do not decide."""
     found.hidden = [other["id"] for other in others]
     if found.hidden:
         found.step(True, f"it comes before {', '.join(found.hidden)}, which would cover the connection without {winner}")
@@ -144,7 +144,7 @@ def _agents(site: str, agents: Json, found: Trace) -> bool:
 
 
 def _hosts(question: Question, service: Json, status: Json, seen: Json, found: Trace) -> None:
-    """Locations of the two ends. An unknown host is no fault: hosts are learnt from their first packets."""
+    """Locations of the two hosts. An unknown host is no fault: hosts are learnt from their first packets."""
     names = {d["dpid"]: d["name"] for d in status["datapaths"]}
     places = {host["address"]: host["dpid"] for host in seen["hosts"] if host["address"]}
     for end, address in (("from", str(question.client)), ("to", str(question.server))):
