@@ -4,7 +4,7 @@ Only this package interprets custom resources. The operator, the testbed and `so
 
     objects = load(["examples/01-two-sites"])                      # files -> objects; raises LoadError
     world = World(objects=tuple(objects), nodes=(Node("edge1", {"sos.network/site": "west"}), ...))
-    compiled = compile_world(world)                                # pure; never raises for what users wrote
+    compiled = compile_world(world)                                # pure; never raises for invalid objects
     compiled.problems, compiled.controllers["default"], compiled.nodes["edge1"], compiled.agents["default", "edge1"]
 
 `admit(obj, file)` validates a single object as the API server would. Only `admission.load` reads files.

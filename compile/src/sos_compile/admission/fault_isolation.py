@@ -61,8 +61,8 @@ def in_order(keys: Iterable[tuple[ObjectKey, str]]) -> list[ObjectKey]:
 
 
 def isolate(candidates: Sequence[ObjectKey], attempt: Attempt[T], error: Exception, known: Faults) -> tuple[T, Faults]:
-    """Return the result of `attempt`, which raises `error` with all objects, with as few objects as possible left out, and the faults of
-    these objects. Raises the exception of `attempt` if it fails even without any object.
+    """Repeat `attempt`, which raised `error` with all objects, with as few objects as possible left out. Return its result and the faults
+    of the left-out objects. Raises the exception of `attempt` if it fails even without any object.
 
     `known`: culprits of the last compilation, so that an unchanged world needs no second search.
     """
@@ -112,9 +112,9 @@ def _culprit(left: Sequence[ObjectKey], found: Faults, attempt: Attempt[T], erro
 def _first_needed(
     rest: Sequence[ObjectKey], found: Faults, attempt: Attempt[T], error: Exception, *, required: bool
 ) -> tuple[int | None, Exception]:
-    """Find the shortest list of first candidates without which the world compiles. Return the index of its last candidate, and the
-    exception raised with that candidate. If the world does not compile without all candidates, return None if the exception also needs
-    `required` objects, else raise.
+    """Find the shortest prefix of the candidates without which the world compiles. Return the index of its last candidate, and the
+    exception raised with that candidate. If the world does not compile even without all candidates, raise, or return None if the exception
+    needs other objects, too (`required`).
     """
     raised = _raised(attempt, {**found, **_as_faults(rest, error)})
     if raised is not None:

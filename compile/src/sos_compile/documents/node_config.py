@@ -92,7 +92,7 @@ def rewrites(site: Site) -> bool:
 
 def _bridge(site: Site, dpid: str) -> Json:
     kind = {"Auto": "Auto", "System": "system", "Netdev": "netdev"}[site.datapath_type]
-    # Segmentation offload in user space keeps checksums correct only if no more than MAC addresses is rewritten.
+    # Segmentation offload in user space keeps checksums correct only if nothing but MAC addresses is rewritten.
     return {"name": BRIDGE, "datapathId": dpid, "datapathType": kind, "mtu": site.mtu, "userspaceTso": not rewrites(site)}
 
 

@@ -34,7 +34,7 @@ COMPONENT = "agent"
 CONFIG, KEYS, STATE = "/etc/sos/agent", "/etc/sos/keys", "/var/lib/sos/agent"
 STOP_MARGIN_S = 15  # time after draining to reset the remaining sessions and exit
 NETWORKS_ANNOTATION = "k8s.v1.cni.cncf.io/networks"
-INTERFACE = "net0"  # as agent-configs call it
+INTERFACE = "net0"  # its name in agent-configs
 CAPABILITIES = ["NET_ADMIN", "NET_BIND_SERVICE", "NET_RAW", "SYS_ADMIN"]  # reason of each: agent-image/Dockerfile
 
 

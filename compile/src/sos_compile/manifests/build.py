@@ -62,7 +62,7 @@ def complain(network: Network, manifests: list[tuple[Origin, Json]], verdicts: V
     """Report objects that cannot be rendered or applied."""
     for placed in network.sites.values():
         if host_local_is_wrong(placed):
-            message = f"host-local gives addresses per node, and the site has {len(placed.nodes)} nodes"
+            message = f"host-local allocates addresses per node, and the site has {len(placed.nodes)} nodes"
             verdicts.reject(
                 placed.site.origin, "spec.network.ipam.type", Reason.INVALID, message, "use whereabouts, or leave ipam out (static)"
             )

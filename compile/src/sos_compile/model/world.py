@@ -26,7 +26,7 @@ class Loaded:
 class Node:
     """A machine that can carry a site's bridge. `address` is the endpoint of its tunnels (a Kubernetes node's InternalIP), "" if unknown.
 
-    `created` is its creationTimestamp: an address of two nodes counts for the younger node, because the older node is usually gone.
+    `created` is its creationTimestamp: an address that two nodes share counts for the younger node, because the older node is usually gone.
     """
 
     name: str

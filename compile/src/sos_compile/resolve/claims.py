@@ -1,8 +1,8 @@
 """Precedence between services of several namespaces that cover the same connections (docs/adr/0049).
 
-Within a namespace, priority decides, then age. Between namespaces, the band that the rules of the clients' site give to a namespace
-decides, then the order of arrival, but no field of the services. A service's claim is a number, kept in its status: a new service gets the
-next number, as does a service that is changed to cover other connections. Numbers only grow, so a namespace cannot overtake another one by
+Within a namespace, priority decides, then age. Between namespaces, no field of the services counts: the band that the rules of the clients'
+site give to a namespace decides, then the order of arrival. A service's claim is a number, kept in its status: a new service gets the next
+number, as does a service that is changed to cover other connections. Numbers only grow, so a namespace cannot overtake another one by
 changing its services.
 """
 

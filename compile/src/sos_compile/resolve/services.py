@@ -122,7 +122,7 @@ class Judge:
             return self.sites[end.site].site
         exists = ObjectKey("SosSite", "", end.site) in self.objects.keys
         message = f"SosSite {end.site} is not accepted" if exists else f"there is no SosSite {end.site}"
-        remedy = "see what is wrong with it" if exists else "create it, or name another"
+        remedy = "check its status" if exists else "create it, or name another"
         self.verdicts.reject(service.origin, f"spec.{name}.site", Reason.SITE_NOT_FOUND, message, remedy)
         return None
 
@@ -137,7 +137,7 @@ class Judge:
                 remedy = f"set its spec.services.namespaces, or create the service in namespace {self.release_namespace}"
             case _:
                 allowed = selects(site.services_selector or {}, self._labels(namespace))
-                remedy = "label the namespace as its spec.services.selector asks"
+                remedy = "label the namespace to match its spec.services.selector"
         if not allowed:
             message = f"SosSite {site.name} does not allow services of namespace {namespace}"
             self.verdicts.reject(service.origin, f"spec.{end}.site", Reason.NOT_PERMITTED, message, remedy)

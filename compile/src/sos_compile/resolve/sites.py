@@ -206,13 +206,13 @@ def _matching(site: Site, world: World, verdicts: Verdicts) -> list[Node]:
     nodes = sorted((node for node in world.nodes if selects(site.selector, dict(node.labels))), key=lambda node: node.name)
     for node in nodes[MAX_NODES_PER_SITE:]:
         message = f"node {node.name} is left out: a site has at most {MAX_NODES_PER_SITE} nodes"
-        verdicts.warn(site.origin, "spec.nodeSelector", Reason.LIMIT_EXCEEDED, message, "make several sites of it")
+        verdicts.warn(site.origin, "spec.nodeSelector", Reason.LIMIT_EXCEEDED, message, "split it into several sites")
     for node in [each for each in nodes if len(each.name) > MAX_NODE_NAME]:
         message = f"node {node.name} is left out: its name has more than {MAX_NODE_NAME} characters"
         verdicts.warn(site.origin, "spec.nodeSelector", Reason.LIMIT_EXCEEDED, message, "give it a shorter name")
     faults = {node.name: fault for node in nodes if (fault := verdicts.left_out.get(ObjectKey(NODE, "", node.name)))}
     for name, fault in faults.items():
-        message = f"node {name} keeps what it has: it cannot be compiled: {fault.message}"
+        message = f"node {name} keeps its configuration: it cannot be compiled: {fault.message}"
         verdicts.warn(site.origin, "spec.nodeSelector", Reason.INTERNAL, message, REMEDY)
     return [node for node in nodes[:MAX_NODES_PER_SITE] if len(node.name) <= MAX_NODE_NAME and node.name not in faults]
 
@@ -245,7 +245,7 @@ def apart_from_nodes(placed: list[PlacedSite], verdicts: Verdicts) -> list[Place
             kept.append(each)
             continue
         prefix, node = clash[0], ends[addresses[clash[1]]].node
-        message = f"{prefix} holds the InternalIP {node.address} of node {node.name}, where tunnels of the overlay end"
+        message = f"{prefix} holds the InternalIP {node.address} of node {node.name}, an endpoint of overlay tunnels"
         remedy = "give the site's hosts a network of their own, or set spec.wan.type: Uplinks at the sites of these nodes"
         verdicts.reject(each.site.origin, "spec.prefixes", Reason.OVERLAPPING_NODES, message, remedy)
     return kept

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class Bugs:
-    """Fences, and the exceptions caught by them."""
+    """Fences against unexpected exceptions, and the count of caught exceptions."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics

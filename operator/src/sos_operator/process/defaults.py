@@ -47,5 +47,5 @@ def load_defaults(folder: Path | None, settings: Settings) -> tuple[Object, ...]
 
 
 def is_default(obj: Object) -> bool:
-    """True if an object of a user's kind was made from the chart's ConfigMap."""
+    """True if an object of a user's kind was created from the chart's ConfigMap."""
     return obj["kind"] in ALLOWED and component_of(obj) == COMPONENT

@@ -30,5 +30,5 @@ class Metrics:
         self.build.labels(version=__version__).set(1)
 
     def text(self) -> bytes:
-        """The Prometheus text format."""
+        """Return the metrics in the Prometheus text format."""
         return generate_latest(self.registry)

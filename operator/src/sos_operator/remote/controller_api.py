@@ -64,13 +64,13 @@ class ControllerApi:
 
 def _parse(status: int, content: bytes) -> dict[str, Any]:
     if len(content) > ANSWER_MAX_BYTES:
-        raise Refused(f"an answer of more than {ANSWER_MAX_BYTES} bytes")
+        raise Refused(f"the answer has more than {ANSWER_MAX_BYTES} bytes")
     try:
         answer = json.loads(content) if content else {}
     except ValueError:
         answer = None
     if not isinstance(answer, dict):
-        raise NotReady(f"HTTP {status} with something that is not a JSON object")
+        raise NotReady(f"HTTP {status} without a JSON object")
     if status == 200:
         return answer
     error = answer.get("error")

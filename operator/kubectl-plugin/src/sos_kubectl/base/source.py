@@ -118,7 +118,7 @@ class Kubectl:
                 start_new_session=alone,
             )
         except FileNotFoundError:
-            raise SourceError("there is no kubectl here; with --url URL a controller is asked directly") from None
+            raise SourceError("kubectl is not installed here; --url URL queries a controller directly") from None
         except subprocess.TimeoutExpired:
             raise SourceError(f"kubectl {' '.join(command[:2])}: no answer within {timeout_s:.0f} s") from None
         if done.returncode:
@@ -136,7 +136,7 @@ class Kubectl:
 
 
 def _kubectls_words(stderr: str) -> str:
-    words = stderr.strip() or "kubectl failed and does not say why"
+    words = stderr.strip() or "kubectl failed without a message"
     if "the server doesn't have a resource type" in words:
         return f"{words}\n{NOT_INSTALLED}"
     return words

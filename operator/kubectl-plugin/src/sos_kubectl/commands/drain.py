@@ -30,7 +30,8 @@ def drain(  # noqa: PLR0913, PLR0917 - one parameter per option
     output: FormOption = Form.TEXT,
     context: ContextOption = "",
 ) -> None:
-    """Drain an agent: it takes no new sessions, running ones continue for spec.drainSeconds, new connections go plain or to another agent.
+    """Drain an agent: it takes no new sessions, running sessions continue for spec.drainSeconds, and new connections go plain or to another
+    agent.
 
     The node gets the label drain.sos.network/POOL, which keeps the pool's agent away until --undo removes it.
     """

@@ -64,7 +64,7 @@ def report(  # noqa: PLR0913, PLR0917 - one parameter per option
         bundle.close()
     missing = bundle.missing
     for line in missing:
-        say(f"not in it: {line}")
+        say(f"missing from the bundle: {line}")
     show(
         output,
         lambda: {"file": str(path), "members": bundle.members, "missing": missing},

@@ -135,7 +135,7 @@ def _deleted(kubectl: Kubectl, name: str, where: str) -> None:
     """Delete the Job. A failure does not change the removal's result: the Job expires some time after its end."""
     command = ("delete", "job", name, "-n", where, "--ignore-not-found", "--cascade=background", "--wait=false")
     if why := kubectl.tidy(*command, timeout_s=DELETE_S):
-        say(f"the Job {name} is there still: {why}")
+        say(f"the Job {name} still exists: {why}")
 
 
 def _progress(kubectl: Kubectl, name: str, namespace: str, told: int) -> int:

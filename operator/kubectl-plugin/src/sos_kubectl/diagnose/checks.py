@@ -119,7 +119,7 @@ def _not_covered(facts: Facts, service: Json) -> Finding:
     client, (server, port) = facts.client, _target(facts)
     if wrong_server or wrong_client:
         end, host = ("from", client.address) if wrong_client and client is not None else ("to", server)
-        what = f"It covers connections {end} {', '.join(service[end]['prefixes'])}; {host} is not in there."
+        what = f"It covers connections {end} {', '.join(service[end]['prefixes'])}; {host} is outside these prefixes."
         return Finding("NotCovered", f"service {service['id']}", what)
     there = [s for s in services(facts) if ports.inside(server, s["to"]["prefixes"])]
     have = "; ".join(f"{s['id']} has {trace.ports_in_words(s['ports'])}" for s in there)
@@ -158,7 +158,7 @@ def _agent(facts: Facts, where: str, known: Json | None, view: AgentView | None)
             )
             yield Finding("AgentUnwilling", where, f"The agent at {where} takes no new sessions: {why}.")
     elif view is None or view.error:
-        yield Finding("AgentDown", where, f"The agent at {where} is not there: {view.error if view is not None else 'nothing runs it'}.")
+        yield Finding("AgentDown", where, f"The agent at {where} is unavailable: {view.error if view is not None else 'no process'}.")
     elif view.draining:
         yield Finding("AgentUnwilling", where, f"The agent at {where} takes no new sessions: it is draining.")
     elif refused := {reason: facts.refused[reason] for reason in KEY_REASONS if facts.refused.get(reason)}:
@@ -166,7 +166,7 @@ def _agent(facts: Facts, where: str, known: Json | None, view: AgentView | None)
         said = " and ".join(f"{count} {told[reason]}" for reason, count in refused.items())
         yield Finding("AgentRefused", where, f"The agent at {where} runs, but the controller refuses its beacons: {said}.")
     else:
-        yield Finding("AgentSilent", where, f"The agent at {where} runs, but the controller hears nothing of it.")
+        yield Finding("AgentSilent", where, f"The agent at {where} runs, but the controller receives no valid beacons from it.")
 
 
 def _streams(facts: Facts) -> Iterable[Finding]:
@@ -179,9 +179,7 @@ def _streams(facts: Facts) -> Iterable[Finding]:
     for agent in both[0]:
         view = facts.views.get(agent["id"])
         if view is not None and not view.error and view.told and view.armed == 0 and view.streams == 0:
-            what = (
-                f"The agent {view.name} of {agent['site']} has no stream to any agent of {facts.asked.to_site}, so it takes nothing over."
-            )
+            what = f"The agent {view.name} of {agent['site']} has no stream to any agent of {facts.asked.to_site} and stays idle."
             yield Finding("StreamsBlocked", f"{view.name} to {facts.asked.to_site}", what)
 
 

@@ -15,7 +15,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A transfer in both directions. `port` is the server's."""
+    """A transfer in both directions. `port`: the server's port."""
 
     port: int
     up: Transfer
@@ -29,12 +29,12 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The user's own server, probed for a listening port from the other site and from its own."""
+    """The user's own server, probed for a listening port from both sites."""
 
     address: str
     port: int
     far: str = ""
-    """Failure in one word of sos-probe, "" if there was none."""
+    """Failure seen from the other site, in one word of sos-probe; "" if there was none."""
     near: str = ""
 
 

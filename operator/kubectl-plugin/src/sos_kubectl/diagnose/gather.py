@@ -85,7 +85,7 @@ def pairs(config: Json, service: str = "") -> list[tuple[str, str]]:
     if service and not found:
         spread = " (it is spread over uplinks without agents)" if any(b["id"] == service for b in config.get("balances", ())) else ""
         names = ", ".join(each["id"] for each in declared) or "none"
-        raise SourceError(f"no accelerated service {service} is in force{spread}; there are {names}: kubectl sos status says why")
+        raise SourceError(f"no accelerated service {service} is in force{spread}; there are {names}: kubectl sos status shows why")
     return list(dict.fromkeys((each["from"]["site"], each["to"]["site"]) for each in found))
 
 

@@ -48,7 +48,7 @@ def _uplinks(facts: Facts, datapaths: list[Json]) -> Iterator[Finding]:
                 state = "has no carrier" if uplink in known else "is not on the switch"
                 yield Finding("LinkDown", where, f"Uplink {uplink} of {datapath['name']} (site {datapath['site']}) {state}.", near=close)
             elif not away and (datapath["dpid"], uplink) not in heard:
-                what = f"Uplink {uplink} of {datapath['name']} (site {datapath['site']}) is up, but nothing is heard through it."
+                what = f"Uplink {uplink} of {datapath['name']} (site {datapath['site']}) is up, but receives no probes."
                 yield Finding("LinkSilent", where, what, near=close)
 
 
@@ -75,7 +75,7 @@ def _tunnels(facts: Facts, datapaths: list[Json]) -> Iterator[Finding]:
     alone = sorted((mesh[dpid] for dpid in deaf), key=lambda one: (not near(facts, one["site"]), one["name"]))
     for one, more in _bounded(alone):
         others = f"any of {len(mesh) - 1} other switches"
-        what = f"Nothing is heard between {one['name']} (site {one['site']}) and {others}: its tunnels are silent."
+        what = f"No probe passes between {one['name']} (site {one['site']}) and {others}: its tunnels are silent."
         yield Finding("LinkSilent", one["name"], what + more, near=near(facts, one["site"]))
     yield from _pairs(facts, mesh, [two for two in silent if not two & set(deaf)])
 
@@ -86,7 +86,7 @@ def _pairs(facts: Facts, mesh: dict[str, Json], silent: Iterable[Two]) -> Iterat
     ends.sort(key=lambda two: (not near(facts, two[0]["site"], two[1]["site"]), two[0]["name"], two[1]["name"]))
     for (one, other), more in _bounded(ends):
         what = (
-            f"Nothing is heard between {one['name']} (site {one['site']}) and {other['name']} (site {other['site']}): the tunnel is silent."
+            f"No probe passes between {one['name']} (site {one['site']}) and {other['name']} (site {other['site']}): the tunnel is silent."
         )
         yield Finding("LinkSilent", f"{one['name']} - {other['name']}", what + more, near=near(facts, one["site"], other["site"]))
 

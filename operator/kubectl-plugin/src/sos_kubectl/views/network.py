@@ -17,7 +17,7 @@ def topology(status: Json, seen: Json, agents: Json, colour: bool) -> list[str]:
     if links:
         lines += ["", *tables.table(("LINK", "", "STATE"), sorted(links))]
     if status["unclaimed"]:
-        lines += ["", *tables.wrapped("connected, but of no site: " + ", ".join(status["unclaimed"]), indent="")]
+        lines += ["", *tables.wrapped("connected, but not part of a site: " + ", ".join(status["unclaimed"]), indent="")]
     return lines
 
 

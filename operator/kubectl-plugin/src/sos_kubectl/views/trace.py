@@ -19,7 +19,7 @@ ALL = 100
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The connection in question; `port` is the server's."""
+    """The connection in question; `port`: the server's port."""
 
     client: IPv4Address
     server: IPv4Address

@@ -62,8 +62,9 @@ def next_issued(last: Issued, current: str, claims: Iterable[Claim], ours: Mappi
     lost.
 
     `claims`: generation and hash of the documents in force at controllers and nodes, and of the documents in ConfigMaps. `ours`: hashes of
-    the documents to send. If a controller or node has another document under our generation or a later one, the result exceeds its
-    generation, because it accepts only newer documents (spec/controller-config.md clause 1, spec/node-config.md clause 1).
+    the documents to send. If a controller or node has another document under our generation or a later one, the result exceeds the
+    generation of that document, because controllers and nodes accept only newer documents (spec/controller-config.md clause 1,
+    spec/node-config.md clause 1).
     """
     wanted = frozenset(ours)
     generation = last.generation if last.digest == current and last.generation > 0 else last.generation + 1
@@ -110,7 +111,7 @@ def issued_now(state: Mapping[str, Any] | None) -> Issued:
 
 
 def state_manifest(settings: Settings, data: Mapping[str, str]) -> Object:
-    """The ConfigMap in which the operator remembers the generation it issued last."""
+    """The ConfigMap that stores the generation issued last."""
     return {
         "apiVersion": CONFIG_MAP.api_version,
         "kind": CONFIG_MAP.kind,

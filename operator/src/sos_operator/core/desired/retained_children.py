@@ -14,7 +14,7 @@ from sos_operator.core.plan import Ref
 
 
 def held_refs(compiled: sos_compile.Compiled, settings: Settings) -> frozenset[Ref]:
-    """Children of objects that are currently invalid: they stay, so that a typing error never removes a site's switches."""
+    """Children of objects that are currently invalid: they stay, so that a typing error does not remove a site's switches."""
     return frozenset(Ref(kind, settings.namespace, name) for kind, name in compiled.held)
 
 

@@ -33,7 +33,7 @@ DEFAULT_MAX_UNAVAILABLE = 1
 TURNS_ANNOTATION = "sos.network/rollout"
 """Annotation, as JSON: node -> hash of the document given to it in its turn."""
 KEPT_FOR_NETWORKS = "it keeps the document that attaches its agents until the cluster serves Multus, or the pool has attach: Host"
-ASKED_AHEAD = 4  # number of nodes next in turn that each pass queries per busy node, and the minimum in all
+ASKED_AHEAD = 4  # nodes next in turn that a pass queries for each busy node of a site; also the minimum per site
 
 # A port or an address in the match of a base entry. Ports below 34001 are the node's own uplinks (spec/node-config.md clause 1).
 _NAMES_OTHERS = re.compile(r"(?:in_port=(?!33\d{3}\b)\w+|(?:nw_src|nw_dst|arp_[st]pa)=[0-9./]+)")

@@ -5,7 +5,7 @@
 `errors`            errors the operator handles; anything else is a bug
 `options`           settings of the process, as values
 `world`             `Seen`, everything listed; conversion to `sos_compile.World`
-`node_status`       status of a node's sos-node, and the nodes to ask next
+`node_status`       status of a node's sos-node, and the nodes to query next
 `pod_state`         state of pods, DaemonSets and Deployments
 `controller_view`   status of each controller, as last reported
 `conditions`        converts verdicts to `status.conditions`

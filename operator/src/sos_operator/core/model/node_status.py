@@ -1,4 +1,4 @@
-"""Status of a node as its `sos-node` reports it (spec/node-config.md), and the nodes to ask next."""
+"""Status of a node as its `sos-node` reports it (spec/node-config.md), and the nodes to query next."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Settings:
     """Settings of one operator process."""
 
     namespace: str
-    """The release namespace: every child lives here."""
+    """The release namespace, which holds every child."""
     images: Images
     release: str = "sos"
     """Name of the Helm release, for the label app.kubernetes.io/instance."""
@@ -52,7 +52,7 @@ class Settings:
     load_modules: bool = False
     """True if pods of nodes load kernel modules."""
     pod_monitors: PodMonitors | None = None
-    """PodMonitors for all components; None: none. They are made once the cluster serves that kind."""
+    """PodMonitors for all components; None: none. They are created once the cluster serves that kind."""
     deployment: str = "sos-operator"
     """Name of the operator's own Deployment, which `uninstall` stops before it removes anything."""
     lease: str = ""

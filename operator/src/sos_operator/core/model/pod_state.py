@@ -1,4 +1,4 @@
-"""State of pods, DaemonSets and Deployments, in words."""
+"""State of pods, DaemonSets and Deployments, with messages."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def daemon_set_settled(daemon_set: Object | None) -> bool:
 def deployment_verdict(deployment: Object | None) -> Verdict | None:
     """Return why a controller's Deployment is not up; None if the Deployment is up (and the fault lies elsewhere)."""
     if deployment is None:
-        return Verdict("Available", "False", "RollingOut", "its Deployment has not been made yet")
+        return Verdict("Available", "False", "RollingOut", "its Deployment has not been created yet")
     status = deployment.get("status") or {}
     if status.get("availableReplicas", 0) > 0:
         return None

@@ -3,7 +3,7 @@
 `Reconciler` calls `secrets` for the Secrets that must exist, then the two rotations, each of which takes several passes.
 
 `keys`             the key Secrets and their content (derivation: `sos_compile.keys`)
-`secrets`          random Secrets, made once; derived Secrets, rendered in every pass
+`secrets`          random Secrets, created once; derived Secrets, rendered in every pass
 `key_rotation`     new master key: announced, in use, old key removed
 `token_rotation`   new bearer token of a controller: accepted first, then in use, old token removed
 """

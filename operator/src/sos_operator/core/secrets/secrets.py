@@ -1,4 +1,4 @@
-"""Secrets: random ones, created once, and the key folders derived from the master key."""
+"""Random Secrets, created once, and the key folders derived from the master key."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def is_token(secret: Object) -> bool:
 
 
 def external_tokens(seen: Seen) -> tuple[Wanted, ...]:
-    """The Secrets that users make for External controllers."""
+    """The Secrets that users create for External controllers."""
     named = [(o, ((o.get("spec") or {}).get("external") or {}).get("tokenSecretName")) for o in seen.of(CONTROLLER.kind)]
     return tuple(Wanted(str(name), None, o) for o, name in named if name)
 
@@ -125,7 +125,7 @@ def derived_secrets(compiled: sos_compile.Compiled, masters: keys.Masters, setti
 
 
 def secret_refs(settings: Settings, wanted: tuple[Wanted, ...]) -> frozenset[Ref]:
-    """References of the Secrets that are made once, which the plan must not delete."""
+    """References of the Secrets that are created once, which the plan must not delete."""
     return frozenset(Ref(SECRET.kind, settings.namespace, secret.name) for secret in wanted)
 
 

@@ -1,4 +1,4 @@
-"""Status of each object: facts of a pass in, reports, status patches and events out.
+"""Status of each object: reports, status patches and events from the facts of a pass.
 
 `report.report` calls the builder of the object's kind; `status_writer` compares the reports with the cluster.
 

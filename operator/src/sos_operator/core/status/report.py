@@ -1,4 +1,4 @@
-"""From facts to the status of each object. Pure: the same facts give the same status."""
+"""Build the status of each object from facts. Pure: the same facts give the same status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Statuses to write, and the events that go with them."""
+"""Statuses to write, and their events."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OUR_CONDITIONS = frozenset(
     }
 )  # fmt: skip
 """Condition types the operator writes; other writers' conditions on the same object are not compared."""
-# Fields kept once determined: they stay unchanged while a report omits them (the object is not accepted at the moment).
+# Fields kept once determined: they stay unchanged while a report omits them, because the object is not accepted.
 KEPT_FIELDS = {SITE.kind: ("siteID", "nodes"), CONTROLLER.kind: ("controllerID",), SERVICE.kind: ("claim",)}
 EVENT_MESSAGE_MAX = 1024
 
