@@ -1,4 +1,4 @@
-{{/* Name of the release's objects: 50 characters at most, so that a suffix always fits into the 63 of a label. */}}
+{{/* Name prefix of the release's objects, at most 50 characters, so that a suffix always fits into the 63 characters of a label. */}}
 {{- define "sos.fullname" -}}
 {{- if contains "sos" .Release.Name -}}
 {{- .Release.Name | trunc 50 | trimSuffix "-" -}}
@@ -63,7 +63,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end }}{{ end }}
 {{- end -}}
 
-{{/* What both pods have in common: who they run as and what they may do. */}}
+{{/* Security context of all pods: user, group and seccomp profile. */}}
 {{- define "sos.podSecurity" -}}
 securityContext:
   runAsNonRoot: true
@@ -89,8 +89,9 @@ securityContext:
   capabilities: {drop: [ALL]}
 {{- end -}}
 
-{{/* Names of the SosSites there are while the chart is rendered, with commas. Helm keeps what it rendered, and `helm test` renders
-nothing: whoever shows them says of when they are. Before the first installation nobody serves the kind, and lookup would fail. */}}
+{{/* Names of the existing SosSites at the time of rendering, separated by commas. Helm stores the rendered chart, and `helm test` does
+not render it again, so texts with these names state their revision. Before the first installation, the API server does not serve the
+kind, and lookup would fail. */}}
 {{- define "sos.sites" -}}
 {{- if .Capabilities.APIVersions.Has "sos.network/v1alpha1/SosSite" -}}
 {{- $names := list -}}
@@ -99,17 +100,17 @@ nothing: whoever shows them says of when they are. Before the first installation
 {{- end -}}
 {{- end -}}
 
-{{/* What the test says where it was not told between which sites. Call with (dict "root" . "job" name of the Job). */}}
+{{/* Output of the test if the values name no sites. Call with (dict "root" . "job" name of the Job). */}}
 {{- define "sos.testUntold" -}}
 {{- $release := .root.Release.Name -}}
 {{- $namespace := .root.Release.Namespace -}}
-No bytes were moved, nothing was compared: the release has not been told between which sites.
+No bytes were moved, and no transfers were compared: the values of the release name no sites.
 {{- with include "sos.sites" .root }}
 These SosSites existed when revision {{ $.root.Release.Revision }} of the release was made: {{ . }}. Set test.client and test.server to measure.
 {{- else }}
-There was no SosSite when revision {{ .root.Release.Revision }} of the release was made: there was nothing to measure between.
+There was no SosSite when revision {{ .root.Release.Revision }} of the release was made, so there was nothing to measure.
 {{- end }}
-Two SosSites with nodes and a free address at each are needed; `kubectl get sossite` lists the sites there are now. Then
+The test needs two SosSites with nodes, and a free address at each site; `kubectl get sossite` lists the current sites. Then run
 
     helm upgrade {{ $release }} charts/sos -n {{ $namespace }} --reuse-values \
       --set test.client.site=SITE --set test.client.address=ADDRESS/LENGTH \
