@@ -1,4 +1,4 @@
-# The one list of commands. `make help` prints it.
+# List of all commands. `make help` prints it.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -6,13 +6,13 @@ SHELL := /bin/bash
 
 # A folder called operator/ must never shadow Python's own module (docs/adr, design notes on layout)
 export PYTHONSAFEPATH := 1
-# Without compiled modules every start of a controller or an operator compiles a hundred of them: two seconds
+# Keep compiled modules: without them, each start of a controller or an operator compiles a hundred modules, which takes two seconds
 unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 python := .venv/bin/python
 cargo_folders := agent-image testbed/linkemu bench/controller
-# Everything but the soak, which takes an hour alone
+# All suites except the soak test, which takes an hour by itself
 e2e_whole := $(filter-out %_soak.py,$(wildcard e2e/tests/test_e2e_?_*.py))
 e2e_short := --small $(foreach suite,install traffic uninstall,e2e/tests/test_e2e_?_$(suite).py)
 $(foreach suite,load install traffic faults upgrade scale external overlay soak uninstall,$(eval e2e_$(suite) := e2e/tests/test_e2e_?_$(suite).py))
@@ -31,83 +31,83 @@ setup-compiled:
 	@scripts/setup.sh --if-needed compiled
 	@scripts/compiled.sh out/compiled
 
-demo: setup ## measure plain TCP and SOS on long paths, one and two at once: table, bars, out/demo.png, out/demo.json (root)
+demo: setup ## measure plain TCP and SOS on long paths, one and two in parallel: table, bars, out/demo.png, out/demo.json (root)
 	@$(python) -m sos_testbed demo --out out
 
-quick-start: setup ## two sites on a kind cluster, left up to play with: docs/quick-start.md (root; needs a container engine)
+quick-start: setup ## two sites on a kind cluster, which keeps running for experiments: docs/quick-start.md (root; needs a container engine)
 	@$(python) -m pytest e2e --small --keep-cluster --cluster sos-e2e-try -k "sites_become_ready or fast_with_the_service"
-	@echo 'It is up. Next: export KUBECONFIG=$(CURDIR)/out/e2e/kubeconfig PATH=$$PATH:~/.cache/sos/bin'
+	@echo 'The cluster is up. Next: export KUBECONFIG=$(CURDIR)/out/e2e/kubeconfig PATH=$$PATH:~/.cache/sos/bin'
 
 test: setup-test ## every test suite, without the tests of test-long and test-soak; the last line is `N passed, N failed` (root)
 	@$(python) scripts/test.py
 
-test-long: setup-test ## slow tests, then those that measure, one by one: gigabytes each way, balance, delays, the link emulator (root)
+test-long: setup-test ## slow tests, then measuring tests one by one: gigabytes in each direction, balance, delays, the link emulator (root)
 	@$(python) scripts/test.py operator-slow testbed-slow testbed-measures
 
-test-compiled: setup-compiled ## the controller's tests once more, with the controller compiled as in its image (root)
+test-compiled: setup-compiled ## the controller's tests with the controller compiled as in its image (root)
 	@$(python) scripts/test.py controller-compiled
 
-test-soak: setup-test ## the tests that take their time: an operator killed fifty times, an API server away for a minute, hosts that stop for a quarter of an hour (root)
+test-soak: setup-test ## the longest tests: an operator killed fifty times, an API server down for a minute, hosts silent for a quarter of an hour (root)
 	@$(python) scripts/test.py operator-long testbed-long
 
-e2e: setup ## the same on a kind cluster: images, chart, pods, faults (root; needs a container engine); SUITE=install|traffic|faults|upgrade|scale|external|overlay|soak|uninstall: one of them; short: what a change should not land without, with fewer nodes; MINUTES=60: of the soak
+e2e: setup ## tests on a kind cluster: images, chart, pods, faults (root; needs a container engine); SUITE=install|traffic|faults|upgrade|scale|external|overlay|soak|uninstall: a single suite; SUITE=short: the minimum for each change, with fewer nodes; MINUTES=60: duration of the soak
 	@$(if $(MINUTES),SOS_E2E_SOAK_MINUTES=$(MINUTES)) $(python) -m pytest $(or $(e2e_$(or $(SUITE),whole)),$(error there is no SUITE $(SUITE): `make help` names them)) $(if $(KEEP),--keep-cluster)
 
-bench: setup bench-controller ## more paths than the demo, both directions, 1 Gbit/s; the controller beside a learning switch; the operator; spreading; sampling; handshakes; into out/bench (root)
+bench: setup bench-controller ## more paths than the demo, both directions, 1 Gbit/s; the controller compared with a learning switch; the operator; balances; sampling; handshakes; results in out/bench (root)
 	@$(python) -m sos_testbed bench --out out/bench
 	@$(python) -m sos_testbed bench-balance --out out/bench
 	@$(python) bench/measure/sampling.py --out out/bench
 	@$(python) bench/measure/handshakes.py --out out/bench
 	@$(MAKE) --no-print-directory bench-operator
 
-bench-controller: setup-compiled ## the controller part of it: PEER='CMD with {port}' measures another controller, too
+bench-controller: setup-compiled ## the controller part of bench: PEER='CMD with {port}' measures another controller, too
 	@cargo build -q --release --locked --manifest-path bench/controller/Cargo.toml
 	@$(python) bench/controller/run.py --compiled out/compiled/site --out out/bench $(if $(PEER),--peer '$(PEER)')
 
-bench-operator: setup-test ## the operator part: 50 sites, 50 pools, 1,000 services; how long a change and kubectl sos status take, what a resync writes, memory; fails where an aim is missed
+bench-operator: setup-test ## the operator part of bench: 50 sites, 50 pools, 1,000 services; duration of a change and of kubectl sos status, writes of a resync, memory; fails if a target is missed
 	@$(python) bench/operator/scale.py --out out/bench
 
-bench-wan: setup ## SOS beside plain TCP, tuned hosts (bbr, 64 MB buffers), iperf3, MPTCP, haproxy and GridFTP on seven paths, 5 runs of 20 s: two hours and more; goes on where it stopped; ARGS='--only 59ms --runs 1' (bench/wan/README.md; root)
+bench-wan: setup ## SOS compared with plain TCP, tuned hosts (bbr, 64 MB buffers), iperf3, MPTCP, haproxy and GridFTP on seven paths, 5 runs of 20 s: two hours or more; resumes after an interruption; ARGS='--only 59ms --runs 1' (bench/wan/README.md; root)
 	@$(python) bench/wan/run.py --out out/bench $(ARGS)
 
-bench-matrix: setup ## never worse: SOS beside plain TCP and beside its own paths alone on thirty networks, 5 runs of 10 s: two and a half hours; goes on where it stopped; ARGS='--only equal --runs 1' (bench/matrix/README.md; root)
+bench-matrix: setup ## regression matrix: SOS compared with plain TCP and with each of its own paths alone on thirty networks, 5 runs of 10 s: two and a half hours; resumes after an interruption; ARGS='--only equal --runs 1' (bench/matrix/README.md; root)
 	@$(python) bench/matrix/run.py --out out/bench $(ARGS)
 
-bench-relay: setup ## CPU time of an agent pair for each byte beside haproxy, socat and plain TCP, 1 Gbit/s and flat out, no delay; what compression costs and gives: twenty-five minutes; ARGS='--only flat --runs 1' (bench/relay/README.md; root)
+bench-relay: setup ## CPU time of an agent pair per byte compared with haproxy, socat and plain TCP, at 1 Gbit/s and at an unlimited rate, without delay; cost and gain of compression: twenty-five minutes; ARGS='--only flat --runs 1' (bench/relay/README.md; root)
 	@$(python) bench/relay/run.py --out out/bench $(ARGS)
 
-bench-short: setup ## short requests over 100 ms, and connections per second, beside plain TCP and haproxy: twenty-five minutes; ARGS='--only 1kb --runs 1' (bench/short/README.md; root)
+bench-short: setup ## short requests over 100 ms, and connections per second, compared with plain TCP and haproxy: twenty-five minutes; ARGS='--only 1kb --runs 1' (bench/short/README.md; root)
 	@$(python) bench/short/run.py --out out/bench $(ARGS)
 
-bench-sessions: setup ## 10,000 sessions at one pair of agents: memory, opening rate; bursts, slow readers, small sessions beside bulk: twenty minutes; ARGS='--only idle --runs 1' (bench/sessions/README.md; root)
+bench-sessions: setup ## 10,000 sessions at one pair of agents: memory, opening rate; bursts, slow readers, small sessions during bulk transfers: twenty minutes; ARGS='--only idle --runs 1' (bench/sessions/README.md; root)
 	@$(python) bench/sessions/run.py --out out/bench $(ARGS)
 
-figures: setup ## tables of docs/performance.md from what benchmarks measured: out/bench, or FROM=DIR
+figures: setup ## tables of docs/performance.md from benchmark results in out/bench, or FROM=DIR
 	@$(python) scripts/figures.py $(or $(FROM),out/bench)
 
-crds: ## all CustomResourceDefinitions as one file, out/sos.crds.yaml, which goes with each release
+crds: ## all CustomResourceDefinitions as one file, out/sos.crds.yaml, a part of each release
 	@scripts/crds.sh $(or $(OUT),out)/sos.crds.yaml
 
-lab: setup ## a lab to play with (the same as ./lab up)
+lab: setup ## a lab for experiments (the same as ./lab up)
 	@./lab up
 
-check: lint test test-compiled test-long test-soak ## what has to pass before a change lands
+check: lint test test-compiled test-long test-soak ## all checks that must pass before a change is merged
 
 worlds: setup ## generated worlds at their schemas' limits through CRD admission, the compiler and the parsers of controller, nodes and agents; COUNT=10000 of them
 	$(python) scripts/worlds.py --count $(or $(COUNT),10000)
 
-fuzz: setup ## every parser of network input, a million cases each; what is found lands in out/fuzz/found
+fuzz: setup ## every parser of network input, a million cases each; findings in out/fuzz/found
 	@$(python) scripts/fuzz.py $(ARGS)
 
 lint: setup ## style, types, import rules; changes nothing
 	$(python) scripts/lint.py
 
-fmt: setup ## put everything into the house's format
+fmt: setup ## format all code
 	.venv/bin/ruff format -q $(python_folders) scripts
 	.venv/bin/ruff check -q --fix-only $(python_folders) scripts
 	for folder in $(cargo_folders); do cargo fmt --manifest-path $$folder/Cargo.toml --all; done
 
-clean: ## take labs down, remove what was built or measured (downloads stay)
+clean: ## remove labs, build results and measurements (downloads stay)
 	@if [ -x $(python) ] && [ -e .venv/.set-up ]; then $(python) -m sos_testbed down --all; fi
 	for folder in $(cargo_folders); do cargo clean -q --manifest-path $$folder/Cargo.toml; done
 	rm -rf out .venv .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache
