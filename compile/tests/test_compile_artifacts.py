@@ -26,6 +26,16 @@ BEYOND_A_SCHEMA = {
     "ofport-twice",
     "bad-address",
     "unknown-peer",
+    "missing-interface",
+    "source-on-a-bridge",
+    "reactive-on-routes",
+    "routes-with-discovery",
+    "routes-without-intake",
+    "routes-and-labels-differ",
+    "route-twice",
+    "pods-of-a-router",
+    "pods-at-one-address",
+    "other-first-address",
 }
 
 

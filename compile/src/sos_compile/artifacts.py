@@ -78,9 +78,13 @@ def build_vectors(root: Path = ROOT) -> dict[str, Json]:
     found["node/reject-port.json"] = _edited(
         good["node"], _set("rejectPort", value={"name": "sosrej0", "peer": "sosrej1", "ofport": 33900})
     )
+    found["agent/routes.json"] = routes = _edited(good["agent"], _on_routes)
+    found["agent/pods.json"] = pods = _edited(routes, _in_pods)
     found["agent/encrypted-only.json"] = _edited(good["agent"], _encrypted_only)
     found["controller/labelled-ports.json"] = _edited(good["controller"], _amid_nodes)
     found |= {f"bad/{kind}/{name}.json": _bad(good[kind], path, edit, rehash=name != "wrong-hash") for kind, name, path, edit in BAD}
+    found |= {f"bad/agent/{name}.json": _bad(routes, path, edit, rehash=True) for name, path, edit in BAD_ROUTES}
+    found["bad/agent/pods-at-one-address.json"] = _bad(pods, "pods[1].address", lambda doc: doc["pods"].append(doc["pods"][0]), rehash=True)
     found |= {f"bad/controller/{name}.json": _bad(balanced, path, edit, rehash=True) for name, path, edit in BAD_BALANCE}
     return {f"spec/vectors/config/{path}": document for path, document in sorted(found.items())}
 
@@ -116,6 +120,22 @@ def _tune(doc: Json) -> None:
 def _encrypted_only(doc: Json) -> None:
     doc["services"][0]["transport"]["encryption"] = "TLS"
     doc["services"][0]["encryptedOnly"] = True
+
+
+def _on_routes(doc: Json) -> None:
+    """Detach the agent from its bridge: two addresses of its own, and hosts whose routes lead to its machine."""
+    del doc["interface"], doc["discovery"]
+    doc["wan"] = ["192.0.2.1", "198.51.100.1"]
+    doc["intake"] = {"type": "Routed", "interface": "lan0"}
+    doc["streamPorts"]["count"] = 2
+    doc["services"][0].update(setup="Proactive", accept="Learned", labels=2)
+    doc["peers"][0]["agents"][0].update(address="192.0.2.2", addresses=["192.0.2.2", "198.51.100.2"])
+
+
+def _in_pods(doc: Json) -> None:
+    doc["intake"] = {"type": "Pods"}
+    doc["pods"] = [{"name": "default/web-0", "address": "10.0.0.11"}]
+    doc["services"][0]["source"] = "Agent"
 
 
 def _amid_nodes(doc: Json) -> None:
@@ -184,10 +204,24 @@ BAD: list[tuple[str, str, str, Callable[[Json], None]]] = [
     ("agent", "unknown-protocol", "services[0].transport.protocol", _set("services", 0, "transport", "protocol", value="UDT")),
     ("agent", "encrypted-only-without-tls", "services[0].encryptedOnly", _set("services", 0, "encryptedOnly", value=True)),
     ("agent", "bad-mac", "interface.mac", _set("interface", "mac", value="02:53")),
+    ("agent", "missing-interface", "interface", _drop("interface")),
+    ("agent", "source-on-a-bridge", "services[0].source", _set("services", 0, "source", value="Agent")),
     ("agent", "wrong-version", "version", _set("version", value="v2")),
     ("agent", "wrong-hash", "hash", _set("hash", value="sha256:" + "0" * 64)),
 ]
 """(document, name, path of the error, edit that breaks the document). A missing field may also be reported at its parent."""
+
+
+BAD_ROUTES: list[tuple[str, str, Callable[[Json], None]]] = [
+    ("reactive-on-routes", "services[0].setup", _set("services", 0, "setup", value="Reactive")),
+    ("routes-with-discovery", "discovery", _set("discovery", value=formats.Discovery().model_dump(mode="json", by_alias=True))),
+    ("routes-without-intake", "intake", _drop("intake")),
+    ("routes-and-labels-differ", "wan", _set("streamPorts", "count", value=3)),
+    ("route-twice", "wan[1]", _set("wan", 1, value="192.0.2.1")),
+    ("pods-of-a-router", "pods", _set("pods", value=[{"name": "default/web-0", "address": "10.0.0.11"}])),
+    ("other-first-address", "peers[0].agents[0].addresses[0]", _set("peers", 0, "agents", 0, "address", value="192.0.2.9")),
+]
+"""(name, path of the error, edit that breaks the document), for an agent without a bridge."""
 
 
 BAD_BALANCE: list[tuple[str, str, Callable[[Json], None]]] = [

@@ -25,11 +25,12 @@ fn main() -> io::Result<()> {
 
 fn take(document: &[u8]) -> Result<(), String> {
     let config = Arc::new(AgentConfig::parse(document).map_err(|error| error.to_string())?);
-    let commands = plan::inner(&config, plan::Present::default());
+    let bridge = config.bridge();
+    let commands = bridge.map_or_else(plan::delivery, |bridge| plan::inner(bridge, plan::Present::default()));
     if commands.iter().any(|command| command.arguments.iter().any(String::is_empty)) {
         return Err("a command for the namespace has an empty argument".to_owned());
     }
-    let _ = plan::sysctls(&config);
+    let _ = bridge.map(plan::sysctls);
     let agents = config.peers.iter().flat_map(|peer| &peer.agents).map(|agent| agent.id).collect();
     let armed = Coverage::default().armed(&config, &agents, &Unreachable::default());
     if nft::arm(&armed, None).is_empty() {

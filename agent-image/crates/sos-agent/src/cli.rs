@@ -23,6 +23,9 @@ pub struct Cli {
     /// Source of the agent's network interface
     #[arg(long, value_enum, default_value_t = Attach::Host)]
     pub attach: Attach,
+    /// Folder of the network namespaces of the node's pods (intake Pods)
+    #[arg(long, value_name = "DIR", default_value = "/run/netns")]
+    pub netns: PathBuf,
     /// Form of the log on standard error; RUST_LOG filters it
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,

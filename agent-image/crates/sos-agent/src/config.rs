@@ -3,6 +3,7 @@
 //! Parsing is strict: an unknown field, a missing field or a value out of bounds is an error that names the JSON path. The whole document is
 //! checked once; the agent validates nothing later.
 
+pub mod attachment;
 pub mod canonical;
 pub mod keys;
 pub mod source;
@@ -13,9 +14,11 @@ use std::str::FromStr;
 
 use ipnet::Ipv4Net;
 use serde::{Deserialize, Deserializer};
-use sos_wire::{AgentId, MacAddress, SiteId};
+use sos_wire::{AgentId, SiteId};
 
 mod check;
+
+pub use attachment::{Bridge, Discovery, Intake, Interface, Pod};
 
 /// Maximum size of a document in bytes (node-config.md clause 13).
 pub const MAX_DOCUMENT_BYTES: usize = 4 * 1024 * 1024;
@@ -27,6 +30,8 @@ pub const MAX_SERVICES: usize = 4_096;
 pub const MAX_LIST: usize = 64;
 /// Maximum number of agents of one peer site. A site's address plan holds no more agents, and every list needs a bound.
 pub const MAX_AGENTS_PER_PEER: usize = 1_024;
+/// Maximum number of pods (node-config.md clause 38): four times the default of a kubelet.
+pub const MAX_PODS: usize = 512;
 /// Path labels are 0 to 7 (node-config.md clause 9).
 pub const MAX_STREAM_PORTS: u16 = 8;
 
@@ -65,10 +70,21 @@ pub struct AgentConfig {
     pub agent_id: AgentId,
     /// The site this agent serves.
     pub site: Site,
-    /// The only interface that the data plane uses.
-    pub interface: Interface,
-    /// Destination of beacons and orders.
-    pub discovery: Discovery,
+    /// The only interface that the data plane uses. Absent at a site without bridges.
+    #[serde(default)]
+    pub interface: Option<Interface>,
+    /// Destination of beacons and orders. Absent at a site without bridges.
+    #[serde(default)]
+    pub discovery: Option<Discovery>,
+    /// Own addresses of streams by path label, at a site without bridges.
+    #[serde(default)]
+    pub wan: Vec<Ipv4Addr>,
+    /// Interception of connections at a site without bridges.
+    #[serde(default)]
+    pub intake: Option<Intake>,
+    /// Pods of this node that take part, with intake Pods.
+    #[serde(default)]
+    pub pods: Vec<Pod>,
     /// Ports of the peers' streams.
     pub stream_ports: StreamPorts,
     /// Peer sites.
@@ -105,44 +121,6 @@ pub enum Rewrite {
     Transparent,
     /// Switches rewrite addresses and ports: the agent sees its own address and port, and each host sees those of the other host.
     OpenFlow,
-}
-
-/// The agent's interface.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct Interface {
-    /// Name inside the agent's namespace.
-    pub name: String,
-    /// Address with the length of the site's subnet.
-    pub address: Ipv4Net,
-    /// MAC address.
-    #[serde(deserialize_with = "from_text")]
-    pub mac: MacAddress,
-    /// MTU in bytes.
-    pub mtu: u32,
-    /// Gateway to destinations outside the subnet.
-    pub gateway: Option<Ipv4Addr>,
-    /// Outer end of the veth pair in the host's namespace (attach `host` only).
-    pub host_name: String,
-    /// OpenFlow port number of the outer end on the bridge; the agent itself does not use it.
-    pub host_port: u32,
-}
-
-/// The discovery address.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct Discovery {
-    /// An address without a host.
-    pub address: Ipv4Addr,
-    /// Its MAC address.
-    #[serde(deserialize_with = "from_text")]
-    pub mac: MacAddress,
-    /// UDP port of beacons.
-    pub beacon_port: u16,
-    /// UDP port of orders.
-    pub order_port: u16,
-    /// TCP port for clients at a site that rewrites.
-    pub redirect_port: u16,
 }
 
 /// Stream ports: first + path label.
@@ -187,10 +165,21 @@ pub struct PeerAgent {
     pub id: AgentId,
     /// Its node's name.
     pub node: String,
-    /// Address of the agent's streams in both directions.
+    /// Address of the agent's streams in both directions, on every label without an address of its own.
     pub address: Ipv4Addr,
+    /// Addresses by path label, if it has several; the first is `address`. It has no labels beyond these.
+    #[serde(default)]
+    pub addresses: Vec<Ipv4Addr>,
     /// Port of label 0.
     pub first_stream_port: u16,
+}
+
+impl PeerAgent {
+    /// True if the agent has streams at an address.
+    #[must_use]
+    pub fn has_address(&self, address: Ipv4Addr) -> bool {
+        self.address == address || self.addresses.contains(&address)
+    }
 }
 
 /// Side of a service at this site.
@@ -223,6 +212,16 @@ pub enum Accept {
     Confirmed,
 }
 
+/// Source address of connections to servers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+pub enum Source {
+    /// The client's address and port.
+    #[default]
+    Preserve,
+    /// The agent's address, as of any proxy.
+    Agent,
+}
+
 /// One service.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -238,6 +237,9 @@ pub struct Service {
     /// Acceptance of clients that arrive without an order. Omitted if Early, so that documents for older agents do not change.
     #[serde(default)]
     pub accept: Accept,
+    /// Source address of connections to the service's servers. Written only if it is the agent's.
+    #[serde(default)]
+    pub source: Source,
     /// Client prefixes.
     pub from: Vec<Ipv4Net>,
     /// Server prefixes.
@@ -406,10 +408,28 @@ impl AgentConfig {
             (self.site.rewrite != next.site.rewrite, "site.rewrite"),
             (self.interface != next.interface, "interface"),
             (self.discovery != next.discovery, "discovery"),
+            (self.wan != next.wan, "wan"),
+            (self.intake != next.intake, "intake"),
             (self.stream_ports != next.stream_ports, "streamPorts"),
             (self.metrics_address != next.metrics_address, "metricsAddress"),
         ];
         changes.into_iter().find(|(changed, _)| *changed).map(|(_, name)| name)
+    }
+
+    /// The bridge to which the agent is attached; `None` at a site without bridges.
+    #[must_use]
+    pub fn bridge(&self) -> Option<Bridge<'_>> {
+        let (interface, discovery) = (self.interface.as_ref()?, self.discovery.as_ref()?);
+        Some(Bridge { config: self, interface, discovery })
+    }
+
+    /// The agent's own address of a path's streams.
+    #[must_use]
+    pub fn stream_address(&self, label: u8) -> Ipv4Addr {
+        match &self.interface {
+            Some(interface) => interface.address.addr(),
+            None => self.wan.get(usize::from(label)).copied().unwrap_or(Ipv4Addr::UNSPECIFIED),
+        }
     }
 
     /// The peer site of this name.

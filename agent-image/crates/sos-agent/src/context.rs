@@ -1,5 +1,7 @@
 //! State that the agent's tasks share: configuration and keys in force, order protocol, tunnel, counters.
 
+mod intercepted_pods;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddrV4;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,8 +14,8 @@ use tokio::net::UdpSocket;
 use tokio::sync::{Notify, watch};
 use tracing::{debug, info};
 
-use crate::config::AgentConfig;
 use crate::config::keys::AgentKeys;
+use crate::config::{AgentConfig, Intake};
 use crate::metrics::{self, End, Metrics};
 use crate::netns::sockets;
 use crate::orders::active_sessions::Party;
@@ -26,9 +28,19 @@ use crate::policy::service_meters::{self, ServiceMeters};
 use crate::policy::stream_pool::{self, DepartingPeers, OrderedLabels};
 use crate::syn_hold::injector::Hold;
 use crate::tasks::server_legs::ServerLegs;
+use intercepted_pods::InterceptedPods;
 
 /// Maximum time for which clients wait at a limit until nft stops redirecting. nft needs about ten milliseconds.
 const DISARM_PATIENCE: Duration = Duration::from_secs(1);
+
+/// The controllers of the agent's site.
+#[derive(Debug)]
+pub struct Controllers {
+    /// Socket on the agent's order port.
+    pub orders: Arc<UdpSocket>,
+    /// Destination of orders: the discovery address.
+    pub address: SocketAddrV4,
+}
 
 /// State that all tasks of one agent share.
 #[derive(Debug)]
@@ -47,8 +59,8 @@ pub struct AgentContext {
     aborters: Mutex<BTreeMap<SessionUuid, Aborter>>,
     begun: Instant,
     draining: AtomicBool,
-    orders: UdpSocket,
-    controllers: SocketAddrV4,
+    controllers: Option<Controllers>,
+    pods: InterceptedPods,
     /// Filters that read DSCP and TTL of the hosts' segments, if the kernel accepts them.
     pub segment_marks: Option<Arc<SegmentMarks>>,
     /// Boot id of this process.
@@ -74,16 +86,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl AgentContext {
-    /// State of one run of an agent. `orders` is the socket bound to the agent's order port.
+    /// State of one run of an agent.
     #[must_use]
     pub fn new(
         config: AgentConfig,
         keys: AgentKeys,
         boot: BootId,
-        orders: UdpSocket,
+        controllers: Option<Controllers>,
         (hold, segment_marks): (Hold, Option<Arc<SegmentMarks>>),
     ) -> Self {
-        let controllers = SocketAddrV4::new(config.discovery.address, config.discovery.order_port);
         let metrics = Metrics::default();
         metrics.generation.set(i64::try_from(config.generation).unwrap_or(i64::MAX));
         Self {
@@ -101,8 +112,8 @@ impl AgentContext {
             aborters: Mutex::default(),
             begun: Instant::now(),
             draining: AtomicBool::new(false),
-            orders,
             controllers,
+            pods: InterceptedPods::default(),
             segment_marks,
             boot,
             metrics,
@@ -149,6 +160,7 @@ impl AgentContext {
         lock(&self.leaving).note(before, &now, &prepared);
         self.set_peers();
         self.rearm.notify_one();
+        self.pods.note_change();
     }
 
     /// The keys in force.
@@ -248,6 +260,19 @@ impl AgentContext {
         act(&mut lock(&self.server_legs))
     }
 
+    /// Intercepted pods of the node.
+    pub fn pods(&self) -> &InterceptedPods {
+        &self.pods
+    }
+
+    /// Counts a held SYN that is written back towards its server. In the agent's own namespace nft lists the connection for [`Self::note_plain`];
+    /// pods' tables are not read.
+    pub fn note_left(&self, reason: PlainReason) {
+        if self.config().intake == Some(Intake::Pods {}) {
+            self.metrics.plain.get_or_create(&metrics::Reason { reason: plain_traffic::label(reason) }).inc();
+        }
+    }
+
     /// SYNs that wait for the egress agent.
     pub fn hold(&self) -> &Hold {
         &self.hold
@@ -286,15 +311,10 @@ impl AgentContext {
     }
 
     /// Socket of orders.
-    pub fn orders(&self) -> &UdpSocket {
-        &self.orders
-    }
-
-    /// Sends datagrams to the controllers. A datagram that the full socket drops counts as lost in the network: all orders are
-    /// retransmitted.
     pub fn send_orders(&self, datagrams: &[Vec<u8>]) {
+        let Some(controllers) = &self.controllers else { return };
         for datagram in datagrams {
-            if let Err(error) = self.orders.try_send_to(datagram, self.controllers.into()) {
+            if let Err(error) = controllers.orders.try_send_to(datagram, controllers.address.into()) {
                 debug!(%error, "an order was not sent");
             }
         }
@@ -304,6 +324,10 @@ impl AgentContext {
     pub fn begin_unordered(&self, session: SessionUuid, role: Role, flow: FlowKey, peer: AgentId) {
         let flow = ReportedFlow { session, role, client: flow.client, server: flow.server, peer };
         self.with_order_protocol(|protocol, _| protocol.begin_unordered(flow));
+        if self.config().intake == Some(Intake::Pods {}) {
+            let host = if role == Role::Ingress { flow.client } else { flow.server };
+            self.pods.begin(session, *host.ip());
+        }
         let covered = FlowKey { client: flow.client, server: flow.server };
         if role == Role::Ingress
             && let Some(service) = flow_policy::ingress_service(&self.config(), covered)
@@ -397,6 +421,7 @@ impl AgentContext {
 
     /// Counts an ended session, and reports the end to its controller.
     pub fn finished(&self, session: SessionUuid, party: Party, flow: FlowKey, end: &SessionEnd) {
+        self.pods.finish(session);
         let is_ingress = party.role == Role::Ingress;
         let (role, reason) = (if is_ingress { "ingress" } else { "egress" }, metrics::reason(end.reason));
         self.metrics.ended.get_or_create(&End { role, reason }).inc();

@@ -4,7 +4,7 @@
 //!
 //! 1. [`run`] reads the configuration ([`config`]), prepares the network namespace ([`netns`]), makes the [`context::AgentContext`] and the
 //!    tunnel of `sos-tunnel`, and starts the [`tasks`].
-//! 2. nft redirects a client's SYN to [`tasks::ingress`], through [`tasks::held_syns`] if the server must accept first. Ingress finds the
+//! 2. nft, in the agent's own namespace or in those of pods ([`tasks::pods`]), redirects a client's SYN to [`tasks::ingress`], through [`tasks::held_syns`] if the server must accept first. Ingress finds the
 //!    flow's order ([`orders`]) or service ([`policy::flow_policy`]) and opens a session of the tunnel towards the peer.
 //! 3. At the peer, [`tasks::egress`] checks the session against the peer's own configuration and connects to the server in the client's
 //!    name (`server_dial`), or uses the connection that `connect_ahead` has opened. `sos-tunnel` relays between the two sockets.
@@ -15,7 +15,7 @@
 //!
 //! | modules | part |
 //! |---|---|
-//! | [`config`] (`canonical`, `check`, `keys`, `source`) | the configuration document, its hash, its file, and the key folder |
+//! | [`config`] (`attachment`, `canonical`, `check`, `keys`, `source`) | the configuration document, its hash, its file, and the key folder |
 //! | [`policy::flow_policy`], [`policy::flow_key`], [`policy::classifier`] | flows that the configuration covers |
 //! | [`policy::arming`] | acceptance of new connections, and the flows to take over |
 //! | [`policy::stream_pool`] | the streams to keep to each peer |
@@ -23,11 +23,13 @@
 //! | [`orders`] (`prepare`, `reports`) | the order protocol between controllers and this agent |
 //! | [`orders::preparations`], [`orders::active_sessions`], [`orders::pending_end_reports`] | its tables |
 //! | [`syn_hold`] (`syn`, `known_servers`, `injector`) | SYNs held until their server accepts, and the raw sockets that write them back |
-//! | [`netns`] (`plan`, `nft`, `nflog`, `sockets`) | edge: the kernel's network; `plan` and `nft` only render |
+//! | [`netns`] (`plan`, `nft`, `nflog`, `sockets`, `tables`) | edge: the kernel's network; `plan` and `nft` only render |
+//! | [`netns::pod`] (`namespace`, `nf_tables`) | edge: sockets and table inside a pod's network namespace |
 //! | [`tasks`] | edge: recurring tasks: arming, beacons, orders, reports, reloads |
 //! | [`tasks::ingress`], [`tasks::egress`], [`tasks::held_syns`], [`tasks::server_legs`] | edge: sessions; `connect_ahead` and `server_dial` connect to servers |
 //! | [`tasks::streams`] (`stream_monitor`), [`tasks::http`] | edge: streams between agents; metrics and probes |
-//! | [`context`] | state that all tasks share |
+//! | [`tasks::pods`] | edge: enters and leaves the network namespaces of the node's pods |
+//! | [`context`] (`intercepted_pods`) | state that all tasks share |
 //! | [`metrics`], [`bugs`], [`cli`] | metrics page, panics, command line |
 //! | [`run`] | edge: start, drain, stop |
 #![forbid(unsafe_code)]

@@ -90,6 +90,8 @@ pub struct Metrics {
     pub plain: Family<Reason, Counter>,
     /// SYNs held, and server connections opened ahead for clients that have not completed their handshakes.
     pub held: Gauge,
+    /// Pods whose connections this agent intercepts.
+    pub pods: Gauge,
     /// Preparations in force.
     pub preparations: Gauge,
     /// Controllers known.
@@ -145,6 +147,11 @@ impl Metrics {
             self.unreachable.clone(),
         );
         r.register("plain", "Covered connections that this agent left plain, by reason", self.plain.clone());
+        r.register(
+            "intercepted_pods",
+            "Pods of this node whose network namespaces the agent has entered",
+            self.pods.clone(),
+        );
         r.register(
             "held_connections",
             "SYNs held until the server has accepted, and server connections opened ahead that wait for their client",

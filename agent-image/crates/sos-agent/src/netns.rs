@@ -1,10 +1,14 @@
 //! Network set-up: applies [`crate::netns::plan`] and [`crate::netns::nft`]; the only module that changes the system's network
 //! configuration.
 
+pub mod namespace;
+pub mod nf_tables;
 pub mod nflog;
 pub mod nft;
 pub mod plan;
+pub mod pod;
 pub mod sockets;
+pub mod tables;
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -18,7 +22,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 use tracing::{debug, info};
 
 use crate::cli::Attach;
-use crate::config::AgentConfig;
+use crate::config::{AgentConfig, Bridge};
 use crate::netns::plan::{Ip, Present, Sysctl};
 use crate::policy::plain_traffic::{self, Seen};
 
@@ -100,17 +104,17 @@ pub fn bind_metrics(address: SocketAddr, attach: Attach) -> Result<std::net::Tcp
 ///
 /// # Errors
 /// Missing capabilities (`NET_ADMIN`, `SYS_ADMIN`) or an outer name in use by a device that is not a veth.
-pub fn attach_host(config: &AgentConfig) -> Result<(), NetError> {
+pub fn attach_host(bridge: Bridge<'_>) -> Result<(), NetError> {
     let system = |what| move |error: std::io::Error| NetError::System { what, error };
     let host =
         File::open("/proc/thread-self/ns/net").map_err(system("cannot open this network namespace"))?;
-    free_outer_end(config)?;
+    free_outer_end(bridge)?;
     unshare(CloneFlags::CLONE_NEWNET)
         .map_err(|e| system("cannot make a network namespace (SYS_ADMIN needed)")(e.into()))?;
     let path = format!("/proc/{}/fd/{}", std::process::id(), host.as_raw_fd());
-    run(&plan::veth_pair(config, &path))?;
+    run(&plan::veth_pair(bridge, &path))?;
     // The outer end is configured from a thread that stays in the host's namespace.
-    let up = plan::outer_end_up(config);
+    let up = plan::outer_end_up(bridge);
     std::thread::scope(|scope| {
         let back = || -> Result<(), NetError> {
             setns(&host, CloneFlags::CLONE_NEWNET)
@@ -119,17 +123,17 @@ pub fn attach_host(config: &AgentConfig) -> Result<(), NetError> {
         };
         scope.spawn(back).join().expect("the closure does not panic")
     })?;
-    configure(config, Present::default())
+    configure(bridge, Present::default())
 }
 
 /// Removes the outer end left behind by a killed agent, whose namespace may take a moment to disappear.
-fn free_outer_end(config: &AgentConfig) -> Result<(), NetError> {
-    let name = &config.interface.host_name;
+fn free_outer_end(bridge: Bridge<'_>) -> Result<(), NetError> {
+    let name = &bridge.interface.host_name;
     let shown = Command::new("ip").args(["-json", "-details", "link", "show", "dev", name]).output();
     let shown = shown.map_err(|error| NetError::Start { program: "ip", error })?;
     match link_kind(&shown.stdout).as_deref() {
         None if !shown.status.success() => Ok(()),
-        Some("veth") => run(&plan::free_outer_end(config)),
+        Some("veth") => run(&plan::free_outer_end(bridge)),
         kind => Err(NetError::NameTaken { name: name.clone(), kind: kind.unwrap_or("a device").to_owned() }),
     }
 }
@@ -144,14 +148,18 @@ fn link_kind(json: &[u8]) -> Option<String> {
 ///
 /// # Errors
 /// The interface does not exist, or a setting fails.
-pub fn attach_none(config: &AgentConfig) -> Result<(), NetError> {
-    let name = &config.interface.name;
+pub fn attach_none(bridge: Bridge<'_>) -> Result<(), NetError> {
+    let shown = exists(&bridge.interface.name)?;
+    configure(bridge, present(bridge, &shown))
+}
+
+/// `ip -json address show dev NAME`.
+fn exists(name: &str) -> Result<Vec<u8>, NetError> {
     let shown = output(Command::new("ip").args(["-json", "address", "show", "dev", name]), "ip");
-    let shown = shown.map_err(|error| match error {
-        NetError::Failed { .. } => NetError::NoInterface { name: name.clone() },
+    shown.map_err(|error| match error {
+        NetError::Failed { .. } => NetError::NoInterface { name: name.to_owned() },
         other => other,
-    })?;
-    configure(config, present(config, &shown))
+    })
 }
 
 /// Brings routes in line with a new configuration.
@@ -159,29 +167,39 @@ pub fn attach_none(config: &AgentConfig) -> Result<(), NetError> {
 /// # Errors
 /// A route cannot be set.
 pub fn update_routes(config: &AgentConfig) -> Result<(), NetError> {
-    plan::routes(config).iter().try_for_each(run)
+    config.bridge().map_or(Ok(()), |bridge| plan::routes(bridge).iter().try_for_each(run))
 }
 
-fn configure(config: &AgentConfig, present: Present) -> Result<(), NetError> {
-    plan::inner(config, present).iter().try_for_each(run)?;
-    if let Some(arguments) = plan::without_offload(config) {
+/// Prepares a machine to which hosts' routes lead: forwarding, and local delivery of marked packets.
+///
+/// # Errors
+/// The interface does not exist, or a setting fails.
+pub fn attach_routed(interface: &str) -> Result<(), NetError> {
+    exists(interface)?;
+    plan::delivery().iter().try_for_each(run)?;
+    plan::forwarding(interface).iter().try_for_each(set)
+}
+
+fn configure(bridge: Bridge<'_>, present: Present) -> Result<(), NetError> {
+    plan::inner(bridge, present).iter().try_for_each(run)?;
+    if let Some(arguments) = plan::without_offload(bridge) {
         output(Command::new("ethtool").args(arguments), "ethtool")?;
     }
     // Not an error: a kernel without segmentation offload for datagrams does not know the setting.
-    if let Err(error) = output(Command::new("ethtool").args(plan::datagrams_cut(config)), "ethtool") {
+    if let Err(error) = output(Command::new("ethtool").args(plan::datagrams_cut(bridge)), "ethtool") {
         debug!(%error, "datagram segmentation left unchanged");
     }
-    plan::sysctls(config).iter().try_for_each(set)
+    plan::sysctls(bridge).iter().try_for_each(set)
 }
 
 /// Reads `ip -json address show dev NAME`.
-fn present(config: &AgentConfig, json: &[u8]) -> Present {
+fn present(bridge: Bridge<'_>, json: &[u8]) -> Present {
     let document: serde_json::Value = serde_json::from_slice(json).unwrap_or_default();
     let link = &document[0];
     let addresses = link["addr_info"].as_array().cloned().unwrap_or_default();
-    let wanted = config.interface.address;
+    let wanted = bridge.interface.address;
     Present {
-        mac: link["address"].as_str().and_then(|text| text.parse().ok()) == Some(config.interface.mac),
+        mac: link["address"].as_str().and_then(|text| text.parse().ok()) == Some(bridge.interface.mac),
         address: addresses.iter().any(|entry| {
             let local = entry["local"].as_str().and_then(|text| text.parse::<Ipv4Addr>().ok());
             local == Some(wanted.addr()) && entry["prefixlen"].as_u64() == Some(wanted.prefix_len().into())
@@ -189,7 +207,7 @@ fn present(config: &AgentConfig, json: &[u8]) -> Present {
     }
 }
 
-fn run(command: &Ip) -> Result<(), NetError> {
+pub(crate) fn run(command: &Ip) -> Result<(), NetError> {
     match output(Command::new("ip").args(&command.arguments), "ip") {
         Err(NetError::Failed { message, .. }) if command.may_fail => {
             debug!(command = command.arguments.join(" "), message, "nothing to tidy up");
@@ -308,11 +326,11 @@ mod tests {
         let shown = br#"[{"ifname": "net0", "address": "02:53:00:5f:0c:12", "addr_info": [
             {"family": "inet", "local": "10.0.0.126", "prefixlen": 24},
             {"family": "inet6", "local": "fe80::1", "prefixlen": 64}]}]"#;
-        assert_eq!(present(&config, shown), Present { address: true, mac: true });
+        assert_eq!(present(config.bridge().unwrap(), shown), Present { address: true, mac: true });
         let other =
             br#"[{"address": "02:53:00:5f:0c:13", "addr_info": [{"local": "10.0.0.126", "prefixlen": 25}]}]"#;
-        assert_eq!(present(&config, other), Present::default());
-        assert_eq!(present(&config, b"[]"), Present::default());
+        assert_eq!(present(config.bridge().unwrap(), other), Present::default());
+        assert_eq!(present(config.bridge().unwrap(), b"[]"), Present::default());
         let veth = br#"[{"ifname": "sosag0", "linkinfo": {"info_kind": "veth"}}]"#;
         assert_eq!(link_kind(veth).as_deref(), Some("veth"));
         assert_eq!(link_kind(br#"[{"ifname": "eth0"}]"#), None);

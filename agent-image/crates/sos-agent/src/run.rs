@@ -1,7 +1,7 @@
 //! One run of the agent, from the command line to the exit code.
 
 use std::future::Future;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::SocketAddrV4;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,11 +19,12 @@ use crate::bugs;
 use crate::cli::{Attach, Cli};
 use crate::config::keys::{AgentKeys, KeysError};
 use crate::config::source::{Source, SourceError, document_path, load};
-use crate::config::{AgentConfig, Rewrite};
-use crate::context::{AgentContext, boot_id};
+use crate::config::{AgentConfig, Discovery, Intake, Rewrite};
+use crate::context::{AgentContext, Controllers, boot_id};
 use crate::netns;
 use crate::netns::NetError;
-use crate::netns::nft;
+use crate::netns::nflog::Copies;
+use crate::netns::nft::{self, Forward};
 use crate::netns::sockets;
 use crate::syn_hold::injector::{self, Hold};
 use crate::tasks;
@@ -32,6 +33,7 @@ use crate::tasks::held_syns;
 use crate::tasks::http;
 use crate::tasks::ingress;
 use crate::tasks::ingress::Arrival;
+use crate::tasks::pods;
 use crate::tasks::streams::{PairKeys, StreamSockets, accept_streams};
 
 /// Interval at which a draining agent checks whether its sessions are over.
@@ -100,21 +102,31 @@ pub fn run(cli: &Cli) -> Result<(), RunError> {
     let mut source = Source::new(&cli.config, &cli.node, &state);
     let config = source.start()?;
     let keys = AgentKeys::load(&keys_folder)?;
-    let metrics = netns::bind_metrics(config.metrics_address, cli.attach)?;
-    match cli.attach {
-        Attach::Host => netns::attach_host(&config)?,
-        Attach::None => netns::attach_none(&config)?,
-    }
+    // Without a bridge the agent stays in this namespace.
+    let mode = if config.bridge().is_some() { cli.attach } else { Attach::None };
+    let metrics = netns::bind_metrics(config.metrics_address, mode)?;
+    attach(&config, mode)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(socket_error("cannot start the runtime"))?;
-    let agent = Agent { config, keys, boot, source, keys_folder, metrics };
+    let leaves_table = mode == Attach::None && intake_interface(&config).is_some();
+    let agent = Agent { config, keys, boot, source, keys_folder, metrics, netns: cli.netns.clone() };
     let ended = runtime.block_on(agent.run());
     // Closing resets the sockets of sessions that are still open. Blocking tasks delay the exit by at most one second.
     runtime.shutdown_timeout(Duration::from_secs(1));
-    if cli.attach == Attach::None {
+    if leaves_table {
         netns::detach();
     }
     ended
+}
+
+/// Prepares the network namespace in which the data plane runs.
+fn attach(config: &AgentConfig, attach: Attach) -> Result<(), NetError> {
+    match (config.bridge(), &config.intake, attach) {
+        (Some(bridge), _, Attach::Host) => netns::attach_host(bridge),
+        (Some(bridge), _, Attach::None) => netns::attach_none(bridge),
+        (None, Some(Intake::Routed { interface }), _) => netns::attach_routed(interface),
+        (None, Some(Intake::Pods {}) | None, _) => Ok(()),
+    }
 }
 
 struct Agent {
@@ -124,6 +136,7 @@ struct Agent {
     source: Source,
     keys_folder: PathBuf,
     metrics: std::net::TcpListener,
+    netns: PathBuf,
 }
 
 /// Sockets that are bound before arming.
@@ -134,25 +147,59 @@ struct Listeners {
     streams: Vec<TcpListener>,
     /// UDP sockets on the same ports.
     datagrams: Vec<std::net::UdpSocket>,
+    /// At a site with a bridge.
+    control: Option<Control>,
+}
+
+/// Sockets towards the controllers of a site.
+struct Control {
     beacons: UdpSocket,
-    orders: UdpSocket,
+    orders: Arc<UdpSocket>,
+    discovery: Discovery,
+}
+
+/// Interface on which clients' packets arrive, and forwarding of the namespace; `None`: clients are pods.
+fn intake_interface(config: &AgentConfig) -> Option<(String, Forward)> {
+    match (&config.interface, &config.intake) {
+        (Some(interface), _) => Some((interface.name.clone(), Forward::WithinInterface)),
+        (None, Some(Intake::Routed { interface })) => Some((interface.clone(), Forward::Any)),
+        (None, Some(Intake::Pods {}) | None) => None,
+    }
+}
+
+/// Writers and copies of held SYNs in this namespace, after the table that redirects to the listener.
+fn open_hold(config: &AgentConfig, clients: &TcpListener) -> Result<(Hold, Option<Copies>), RunError> {
+    let Some((interface, forward)) = intake_interface(config) else { return Ok((Hold::for_pods(), None)) };
+    let port = clients.local_addr().map_err(socket_error("transparent listener"))?.port();
+    set_up_nft(&interface, port, forward)?;
+    // A router's servers are behind other interfaces than its clients.
+    let towards_servers = (forward == Forward::WithinInterface).then_some(interface.as_str());
+    let (writers, copies) = injector::open(towards_servers).unzip();
+    Ok((Hold::new(writers), copies))
 }
 
 impl Agent {
     async fn run(self) -> Result<(), RunError> {
         let segment_marks = segment_marks();
-        let Listeners { clients, redirected, streams, datagrams, beacons, orders } =
+        let Listeners { clients, redirected, streams, datagrams, control } =
             listen(&self.config, segment_marks.as_deref())?;
-        let port = clients.local_addr().map_err(socket_error("transparent listener"))?.port();
-        set_up_nft(&self.config.interface.name, port)?;
-        let address = self.config.interface.address.addr();
+        let (hold, copies) = open_hold(&self.config, &clients)?;
+        let in_pods = self.config.intake == Some(Intake::Pods {});
+        let address = self.config.stream_address(0);
         let (node, generation, boot) = (self.config.node.clone(), self.config.generation, self.boot.0);
         info!(node, generation, boot, %address, "agent starts");
-        let (writers, copies) = injector::open(&self.config.interface.name).unzip();
-        let hold = Hold::new(writers);
-        let context =
-            Arc::new(AgentContext::new(self.config, self.keys, self.boot, orders, (hold, segment_marks)));
-        let tunnel = start_tunnel(&context, address);
+        let controllers = control.as_ref().map(|control| Controllers {
+            orders: Arc::clone(&control.orders),
+            address: SocketAddrV4::new(control.discovery.address, control.discovery.order_port),
+        });
+        let context = Arc::new(AgentContext::new(
+            self.config,
+            self.keys,
+            self.boot,
+            controllers,
+            (hold, segment_marks),
+        ));
+        let tunnel = start_tunnel(&context);
         context.set_tunnel(tunnel.clone());
         let metrics = TcpListener::from_std(self.metrics).map_err(socket_error("metricsAddress"))?;
 
@@ -170,11 +217,18 @@ impl Agent {
         for (listener, label) in streams.into_iter().zip(0..) {
             tasks.add("streams", accept_streams(Arc::clone(&context), listener, label));
         }
-        tasks.add("orders", tasks::orders(Arc::clone(&context)));
+        if let Some(Control { beacons, orders, discovery }) = control {
+            let to = SocketAddrV4::new(discovery.address, discovery.beacon_port);
+            tasks.add("orders", tasks::orders(Arc::clone(&context), orders));
+            tasks.add("beacon", tasks::beacon(Arc::clone(&context), beacons, to));
+        }
         if let Some(copies) = copies {
             tasks.add("hold", held_syns::hold_syns(Arc::clone(&context), copies));
         }
-        tasks.add("beacon", tasks::beacon(Arc::clone(&context), beacons));
+        tasks.add("held", held_syns::expire_syns(Arc::clone(&context)));
+        if in_pods {
+            tasks.add("pods", pods::intercept(Arc::clone(&context), self.netns));
+        }
         tasks.add("reload", tasks::reload(Arc::clone(&context), self.source, self.keys_folder));
         tasks.add("measure", tasks::measure(Arc::clone(&context)));
         tasks.add("arm", tasks::arm(Arc::clone(&context), tunnel.willing_peers()));
@@ -184,7 +238,11 @@ impl Agent {
                 warn!(%error, "metrics listener");
             }
         });
-        tasks.run_until_signal(&context).await
+        let ended = tasks.run_until_signal(&context).await;
+        if in_pods {
+            pods::leave_all(&context).await;
+        }
+        ended
     }
 }
 
@@ -258,7 +316,12 @@ fn segment_marks() -> Option<Arc<SegmentMarks>> {
 }
 
 fn listen(config: &AgentConfig, segment_marks: Option<&SegmentMarks>) -> Result<Listeners, RunError> {
-    let own = |port| SocketAddrV4::new(config.interface.address.addr(), port);
+    let own = |port| SocketAddrV4::new(config.stream_address(0), port);
+    // At most eight labels (MAX_STREAM_PORTS).
+    let of_label = |label: u8| {
+        SocketAddrV4::new(config.stream_address(label), config.stream_ports.first + u16::from(label))
+    };
+    let labels = || 0..u8::try_from(config.stream_ports.count).unwrap_or(u8::MAX);
     let tcp = |what: String, listener: std::io::Result<std::net::TcpListener>| {
         listener.and_then(TcpListener::from_std).map_err(socket_error(what))
     };
@@ -267,11 +330,11 @@ fn listen(config: &AgentConfig, segment_marks: Option<&SegmentMarks>) -> Result<
         socket.map_err(socket_error(format!("{what} port {}", own(port))))
     };
     let stream = |label| {
-        let address = own(config.stream_ports.first + label);
+        let address = of_label(label);
         tcp(format!("stream port {address}"), sockets::stream_listener(address, CongestionControl::Cubic))
     };
     let datagrams = |label| {
-        let address = own(config.stream_ports.first + label);
+        let address = of_label(label);
         sockets::stream_datagrams(address)
             .map_err(socket_error(format!("stream port {address} for datagrams")))
     };
@@ -280,9 +343,14 @@ fn listen(config: &AgentConfig, segment_marks: Option<&SegmentMarks>) -> Result<
         let watch = |listener: &std::net::TcpListener| segment_marks.map_or(Ok(()), |f| f.watch(listener));
         listener.and_then(|listener| watch(&listener).map(|()| listener))
     };
-    let redirected = (config.site.rewrite == Rewrite::OpenFlow).then(|| {
-        let address = own(config.discovery.redirect_port);
+    let rewriting = config.discovery.as_ref().filter(|_| config.site.rewrite == Rewrite::OpenFlow);
+    let redirected = rewriting.map(|discovery| {
+        let address = own(discovery.redirect_port);
         tcp(format!("redirect port {address}"), watched(sockets::redirect_listener(address)))
+    });
+    let control = config.discovery.clone().map(|discovery| -> Result<_, RunError> {
+        let orders = Arc::new(udp("order", discovery.order_port)?);
+        Ok(Control { beacons: udp("beacon", discovery.beacon_port)?, orders, discovery })
     });
     Ok(Listeners {
         redirected: redirected.transpose()?,
@@ -290,21 +358,20 @@ fn listen(config: &AgentConfig, segment_marks: Option<&SegmentMarks>) -> Result<
             "transparent listener (NET_ADMIN needed)".to_owned(),
             watched(sockets::transparent_listener()),
         )?,
-        streams: (0..config.stream_ports.count).map(stream).collect::<Result<_, _>>()?,
-        datagrams: (0..config.stream_ports.count).map(datagrams).collect::<Result<_, _>>()?,
-        beacons: udp("beacon", config.discovery.beacon_port)?,
-        orders: udp("order", config.discovery.order_port)?,
+        streams: labels().map(stream).collect::<Result<_, _>>()?,
+        datagrams: labels().map(datagrams).collect::<Result<_, _>>()?,
+        control: control.transpose()?,
     })
 }
 
-fn set_up_nft(interface: &str, port: u16) -> Result<(), NetError> {
-    netns::nft(&nft::setup(interface, port)).or_else(|error| {
+fn set_up_nft(interface: &str, port: u16, forward: Forward) -> Result<(), NetError> {
+    netns::nft(&nft::setup(interface, port, forward)).or_else(|error| {
         warn!(%error, "the table left by another version is replaced");
-        netns::nft(&nft::setup_afresh(interface, port))
+        netns::nft(&nft::setup_afresh(interface, port, forward))
     })
 }
 
-fn start_tunnel(context: &Arc<AgentContext>, address: Ipv4Addr) -> Tunnel {
+fn start_tunnel(context: &Arc<AgentContext>) -> Tunnel {
     let config = context.config();
     let mebibytes = |count: u32| usize::try_from(count).unwrap_or(usize::MAX >> 20) << 20;
     Tunnel::start(TunnelConfig {
@@ -319,7 +386,7 @@ fn start_tunnel(context: &Arc<AgentContext>, address: Ipv4Addr) -> Tunnel {
         },
         timing: Timing::default(),
         keys: Arc::new(PairKeys(Arc::clone(context))),
-        sockets: Arc::new(StreamSockets::new(Arc::clone(context), address)),
+        sockets: Arc::new(StreamSockets::new(Arc::clone(context))),
         egress: Arc::new(Servers(Arc::clone(context))),
         segment_marks: context.segment_marks.clone(),
     })

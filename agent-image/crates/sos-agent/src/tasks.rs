@@ -5,6 +5,7 @@ pub mod egress;
 pub mod held_syns;
 pub mod http;
 pub mod ingress;
+pub mod pods;
 pub(crate) mod server_dial;
 pub mod server_legs;
 pub(crate) mod stream_monitor;
@@ -24,18 +25,22 @@ use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
 use tracing::{debug, error, info, warn};
 
 use crate::bugs::fence;
+use crate::config::Intake;
 use crate::config::keys::AgentKeys;
 use crate::config::source::{Source, Verdict, judge};
 use crate::context::{AgentContext, unix_ms};
 use crate::metrics::Reason;
 use crate::netns;
 use crate::netns::nft;
+use crate::netns::tables::Tables;
 use crate::orders::{OrderProtocol, confirms};
 use crate::policy::arming::{self, Armed, Coverage};
 use crate::policy::load::{self, Load, Sample};
 
 /// Interval of the heartbeat: two updates may fail before [`nft::HEARTBEAT_SECONDS`] have passed.
 const ARM_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval of the heartbeat in pods' tables ([`nft::POD_HEARTBEAT_MS`]).
+const POD_ARM_INTERVAL: Duration = Duration::from_millis(nft::POD_HEARTBEAT_MS / 3);
 /// Interval of PathReports (order.md clause 13).
 const MEASURE_INTERVAL: Duration = Duration::from_secs(2);
 /// Interval at which files are checked (node-config.md, introduction).
@@ -48,9 +53,10 @@ const SERVICE_TYPE: &str = "tcp-parallel";
 /// Keeps nft's armed sets and heartbeat, and the willingness reported to peers, in line with health, limits and willing peers. Never
 /// returns.
 pub async fn arm(context: Arc<AgentContext>, mut peers: watch::Receiver<BTreeSet<AgentId>>) {
-    let mut ticks = interval(ARM_INTERVAL);
+    let in_pods = context.config().intake == Some(Intake::Pods {});
+    let mut ticks = interval(if in_pods { POD_ARM_INTERVAL } else { ARM_INTERVAL });
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut in_force, mut willing) = (None, false);
+    let (mut tables, mut in_force, mut willing) = (Tables::new(in_pods), None, false);
     let mut coverage = Coverage::new(context.hold().is_able());
     loop {
         let ticked = tokio::select! {
@@ -65,25 +71,27 @@ pub async fn arm(context: Arc<AgentContext>, mut peers: watch::Receiver<BTreeSet
         let Some(wanted) = fence(|| willing.then(|| wanted(&context, &agents, &mut coverage))) else {
             // Handle a panic like an nft failure: without a heartbeat, clients are plain until the next tick succeeds.
             (in_force, coverage) = (None, Coverage::new(context.hold().is_able()));
+            tables.forget();
             continue;
         };
+        let wanted = wanted.map(Arc::new);
         context.armed.send_modify(|armed| armed.extend(&agents));
-        let script = match &wanted {
-            Some(_) if in_force.as_ref() == Some(&wanted) => nft::heartbeat(),
-            Some(armed) => nft::arm(armed, in_force.as_ref().and_then(Option::as_ref)),
-            None if in_force == Some(None) => continue,
-            None => nft::disarm(),
-        };
-        if let Err(error) = apply(script).await {
+        let (applied, pods) = (wanted.clone(), context.pods().all());
+        let done = tokio::task::spawn_blocking(move || {
+            let done = tables.apply(applied, pods);
+            (tables, done)
+        });
+        let Ok((same, done)) = done.await else { return };
+        tables = same;
+        if let Err(error) = done {
             // The heartbeat expires by itself; the next tick sets everything again.
-            in_force = None;
             context.metrics.nft_failures.inc();
             error!(%error, "nft failed");
             continue;
         }
         context.armed.send_replace(agents);
         if in_force.as_ref() != Some(&wanted) {
-            show(&context, wanted.as_ref());
+            show(&context, wanted.as_deref());
             in_force = Some(wanted);
         }
     }
@@ -107,15 +115,8 @@ fn show(context: &AgentContext, armed: Option<&Armed>) {
     metrics.draining.set(i64::from(context.draining()));
 }
 
-async fn apply(script: String) -> Result<(), String> {
-    let done = tokio::task::spawn_blocking(move || netns::nft(&script)).await;
-    done.map_err(|e| e.to_string())?.map_err(|e| e.to_string())
-}
-
 /// Sends beacons forever (spec/beacon.md clause 1).
-pub async fn beacon(context: Arc<AgentContext>, socket: UdpSocket) {
-    let config = context.config();
-    let to = SocketAddrV4::new(config.discovery.address, config.discovery.beacon_port);
+pub async fn beacon(context: Arc<AgentContext>, socket: UdpSocket, to: SocketAddrV4) {
     let mut earlier = sample(&context);
     for sequence in 1.. {
         let later = sample(&context);
@@ -152,6 +153,7 @@ fn sample(context: &AgentContext) -> Sample {
 fn compose(context: &AgentContext, sequence: u64, load: Load) -> Option<Vec<u8>> {
     let (config, health) = (context.config(), context.health());
     let (key_id, key) = context.keys().beacon(config.agent_id)?;
+    let bridge = config.bridge()?;
     let beacon = Beacon {
         key_id,
         site: config.site.id,
@@ -166,11 +168,11 @@ fn compose(context: &AgentContext, sequence: u64, load: Load) -> Option<Vec<u8>>
         bytes_per_second: load.bytes_per_second,
         cpu_permille: load.cpu_permille,
         streams: u16::try_from(context.tunnel().stats().streams).unwrap_or(u16::MAX),
-        order_port: config.discovery.order_port,
+        order_port: bridge.discovery.order_port,
         first_stream_port: config.stream_ports.first,
         stream_ports: config.stream_ports.count,
-        address: config.interface.address.addr(),
-        mac: config.interface.mac,
+        address: bridge.interface.address.addr(),
+        mac: bridge.interface.mac,
         capacity_bps: 0,
         name: config.node.clone(),
         service_types: vec![SERVICE_TYPE.to_owned()],
@@ -179,14 +181,14 @@ fn compose(context: &AgentContext, sequence: u64, load: Load) -> Option<Vec<u8>>
 }
 
 /// Handles orders forever (spec/order.md).
-pub async fn orders(context: Arc<AgentContext>) {
-    // One byte more than the longest order, so that a longer order is detected.
+pub async fn orders(context: Arc<AgentContext>, socket: Arc<UdpSocket>) {
+    // One byte more than the longest order, so that a longer order is recognised.
     let mut buffer = [0; MAX_LEN + 1];
     loop {
         let next = fence(|| context.with_order_protocol(|protocol, _| protocol.next_timeout())).flatten();
         let next = next.unwrap_or_else(|| Instant::now() + ARM_INTERVAL);
         tokio::select! {
-            received = context.orders().recv_from(&mut buffer) => match received {
+            received = socket.recv_from(&mut buffer) => match received {
                 Ok((length, _)) => _ = fence(|| take(&context, &buffer[..length])),
                 // This is an ICMP error about an earlier datagram, not an order.
                 Err(error) => debug!(%error, "receiving orders"),
@@ -210,6 +212,9 @@ pub async fn measure(context: Arc<AgentContext>) {
     loop {
         ticks.tick().await;
         fence(|| context.report_paths());
+        if context.config().intake == Some(Intake::Pods {}) {
+            continue; // Pods have tables of their own: see AgentContext::note_left.
+        }
         match tokio::task::spawn_blocking(netns::nft_plain_seen).await {
             Ok(Ok(listed)) => _ = fence(|| context.note_plain(listed)),
             Ok(Err(error)) => debug!(%error, "plain connections not read"),

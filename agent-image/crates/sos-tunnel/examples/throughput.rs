@@ -163,7 +163,7 @@ fn agent(agent: AgentId, args: &mut impl Iterator<Item = String>) -> Outcome<()>
         tunnel.set_peers(vec![PeerConfig {
             agent: other,
             site,
-            address,
+            addresses: vec![address],
             first_stream_port: stream_port,
             streams,
             encrypted: kind == "tls",

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -122,8 +122,8 @@ pub struct PeerConfig {
     /// The peer's site.
     pub site: SiteId,
     /// Address of the peer's streams in both directions.
-    pub address: Ipv4Addr,
-    /// The peer's TCP and UDP port of path label 0.
+    pub addresses: Vec<Ipv4Addr>,
+    /// Its TCP and UDP port of path label 0.
     pub first_stream_port: u16,
     /// Number of streams to keep open, by path label.
     pub streams: BTreeMap<u8, usize>,
@@ -145,12 +145,24 @@ impl PeerConfig {
     /// retransmit 17 %, two reach 0.92).
     pub const BBR_STREAMS: usize = 2;
 
+    /// Its address on a path; unspecified if it has none.
+    pub fn address(&self, label: u8) -> Ipv4Addr {
+        let of_label = self.addresses.get(usize::from(label)).or(self.addresses.first());
+        of_label.copied().unwrap_or(Ipv4Addr::UNSPECIFIED)
+    }
+
+    /// True if one of its addresses is this one.
+    pub fn has_address(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        self.addresses.iter().any(|own| IpAddr::V4(*own) == address)
+    }
+
     /// A peer with the default number of plain streams on label 0.
     pub fn new(agent: AgentId, site: SiteId, address: Ipv4Addr, first_stream_port: u16) -> Self {
         Self {
             agent,
             site,
-            address,
+            addresses: vec![address],
             first_stream_port,
             streams: BTreeMap::from([(0, Self::DEFAULT_STREAMS)]),
             encrypted: false,

@@ -344,12 +344,38 @@ class StreamPorts(Model):
     count: Annotated[int, Field(ge=1, le=8)]
 
 
+class RoutedIntake(Model):
+    """Hosts' routes lead to the agent's machine."""
+
+    type: Literal["Routed"] = "Routed"
+    interface: Device
+
+
+class PodsIntake(Model):
+    """The agent opens its sockets inside the network namespaces of its node's pods."""
+
+    type: Literal["Pods"] = "Pods"
+
+
+class InterceptedPod(Model):
+    """A pod of the agent's node."""
+
+    name: Name
+    address: Address
+
+
+UNLESS_ABSENT = Field(exclude_if=lambda value: value is None, json_schema_extra=OPTIONAL)
+Addresses = Annotated[list[Address], Field(max_length=STREAM_PORTS, exclude_if=lambda found: not found, json_schema_extra=OPTIONAL)]
+
+
 class PeerAgent(Model):
     """An agent of a peer site."""
 
     id: AgentId
     node: Label
     address: Address
+    # By path label, where an agent without a bridge has several; the first is `address`
+    addresses: Addresses = []
     first_stream_port: Port
 
 
@@ -373,6 +399,11 @@ class AgentService(Model):
     accept: Annotated[
         Literal["Learned", "Confirmed", "Early"], Field(exclude_if=lambda value: value == "Early", json_schema_extra=OPTIONAL)
     ] = "Early"
+    # Source address of connections to servers; omitted for the client's
+    connect_from: Annotated[
+        Literal["Preserve", "Agent"],
+        Field(alias="source", exclude_if=lambda value: value == "Preserve", json_schema_extra=OPTIONAL),
+    ] = "Preserve"
     source: Annotated[SomePrefixes, Field(alias="from")]
     target: Annotated[SomePrefixes, Field(alias="to")]
     ports: Ports
@@ -397,8 +428,13 @@ class AgentConfig(Document):
     pool: Label
     agent_id: AgentId
     site: AgentSite
-    interface: Interface
-    discovery: Discovery = Discovery()
+    # At a site with a bridge
+    interface: Annotated[Interface | None, UNLESS_ABSENT] = None
+    discovery: Annotated[Discovery | None, UNLESS_ABSENT] = Discovery()
+    # At a site without bridges (clauses 37 and 38)
+    wan: Addresses = []
+    intake: Annotated[Annotated[RoutedIntake | PodsIntake, Field(discriminator="type")] | None, UNLESS_ABSENT] = None
+    pods: Annotated[list[InterceptedPod], Field(max_length=512, exclude_if=lambda found: not found, json_schema_extra=OPTIONAL)] = []
     stream_ports: StreamPorts = StreamPorts(first=FIRST_STREAM_PORT, count=STREAM_PORTS)
     peers: Annotated[list[Peer], Field(max_length=1024)]
     services: Annotated[list[AgentService], Field(max_length=4096)]

@@ -1,10 +1,11 @@
 //! Checks of a well-formed document: bounds, and references between its parts.
 
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
 use super::{
-    AgentConfig, ConfigError, Encryption, MAX_AGENTS_PER_PEER, MAX_LIST, MAX_PEERS, MAX_SERVICES,
-    MAX_STREAM_PORTS, PortRange,
+    AgentConfig, ConfigError, Discovery, Encryption, Intake, Interface, MAX_AGENTS_PER_PEER, MAX_LIST,
+    MAX_PEERS, MAX_PODS, MAX_SERVICES, MAX_STREAM_PORTS, PeerAgent, PortRange, Rewrite, Setup, Source,
 };
 
 /// Maximum length of an interface name in the kernel (IFNAMSIZ - 1).
@@ -16,7 +17,7 @@ impl AgentConfig {
         require(self.generation >= 1, "generation", "must be 1 or more")?;
         require(!self.node.is_empty() && self.node.len() <= 63, "node", "must be 1 to 63 bytes long")?;
         check_list(&self.site.prefixes, "site.prefixes")?;
-        self.check_interface()?;
+        self.check_attachment()?;
         let ports = self.stream_ports;
         require((1..=MAX_STREAM_PORTS).contains(&ports.count), "streamPorts.count", "must be 1 to 8")?;
         require(
@@ -24,40 +25,85 @@ impl AgentConfig {
             "streamPorts.first",
             "must be 1 or more and leave room for count ports",
         )?;
-        require(self.discovery.beacon_port != 0, "discovery.beaconPort", "must be 1 or more")?;
-        require(self.discovery.order_port != 0, "discovery.orderPort", "must be 1 or more")?;
-        require(
-            self.discovery.order_port != self.discovery.beacon_port,
-            "discovery.orderPort",
-            "must differ from beaconPort",
-        )?;
-        let redirect = self.discovery.redirect_port;
-        require(redirect != 0, "discovery.redirectPort", "must be 1 or more")?;
-        require(!ports.contains(redirect), "discovery.redirectPort", "must not be a stream port")?;
         self.check_limits()?;
         self.check_peers()?;
         self.check_services()
     }
 
-    fn check_interface(&self) -> Result<(), ConfigError> {
-        let interface = &self.interface;
-        for (name, path) in
-            [(&interface.name, "interface.name"), (&interface.host_name, "interface.hostName")]
-        {
-            let valid = (1..=MAX_INTERFACE_NAME).contains(&name.len())
-                && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
-                && name != "."
-                && name != "..";
-            require(valid, path, "must be 1 to 15 letters, digits, '-', '_' or '.'")?;
+    fn check_attachment(&self) -> Result<(), ConfigError> {
+        if !self.wan.is_empty() {
+            return self.check_routes();
         }
-        require((576..=65_535).contains(&interface.mtu), "interface.mtu", "must be 576 to 65535")?;
-        require(interface.mac.0[0] & 1 == 0, "interface.mac", "must not be a group address")?;
-        let host = interface.address.addr();
-        require(usable(host), "interface.address", "must be a host's address")?;
-        if let Some(gateway) = interface.gateway {
-            require(interface.address.contains(&gateway), "interface.gateway", "must be inside the subnet")?;
+        require(self.intake.is_none(), "wan", "is missing: intake is for agents without a bridge")?;
+        require(self.pods.is_empty(), "pods", "must be empty at a site with a bridge")?;
+        for (i, service) in self.services.iter().enumerate() {
+            let preserved = service.source == Source::Preserve;
+            require(preserved, &format!("services[{i}].source"), "must be Preserve at a site with a bridge")?;
+        }
+        let interface = self.interface.as_ref().ok_or_else(|| ConfigError::new("interface", "is missing"))?;
+        let discovery = self.discovery.as_ref().ok_or_else(|| ConfigError::new("discovery", "is missing"))?;
+        check_interface(interface)?;
+        self.check_discovery(discovery)
+    }
+
+    /// An agent on routes: without interface, discovery and controllers.
+    fn check_routes(&self) -> Result<(), ConfigError> {
+        require(self.interface.is_none(), "interface", "must be absent where wan has addresses")?;
+        require(self.discovery.is_none(), "discovery", "must be absent where wan has addresses")?;
+        let at_site = self.site.rewrite == Rewrite::Transparent;
+        require(at_site, "site.rewrite", "must be Transparent: no switch rewrites")?;
+        let labels = usize::from(self.stream_ports.count);
+        require(
+            self.wan.len() == labels,
+            "wan",
+            "must have one address for each of streamPorts.count labels",
+        )?;
+        for (i, address) in self.wan.iter().enumerate() {
+            require(usable(*address), &format!("wan[{i}]"), "must be a host's address")?;
+            require(
+                !self.wan[..i].contains(address),
+                &format!("wan[{i}]"),
+                "is a second path at one address",
+            )?;
+        }
+        match &self.intake {
+            None => Err(ConfigError::new("intake", "is missing")),
+            Some(Intake::Routed { interface }) => check_name(interface, "intake.interface"),
+            Some(Intake::Pods {}) => Ok(()),
+        }?;
+        self.check_pods()?;
+        for (i, service) in self.services.iter().enumerate() {
+            let proactive = service.setup == Setup::Proactive;
+            require(proactive, &format!("services[{i}].setup"), "must be Proactive: there is no controller")?;
         }
         Ok(())
+    }
+
+    fn check_pods(&self) -> Result<(), ConfigError> {
+        let expected = self.pods.is_empty() || self.intake == Some(Intake::Pods {});
+        require(expected, "pods", "must be empty unless intake.type is Pods")?;
+        require(self.pods.len() <= MAX_PODS, "pods", "must be at most 512")?;
+        let mut seen = BTreeSet::new();
+        for (i, pod) in self.pods.iter().enumerate() {
+            let path = format!("pods[{i}].address");
+            require(usable(pod.address), &path, "must be a host's address")?;
+            require(seen.insert(pod.address), &path, "is a second pod at one address")?;
+            require(!self.wan.contains(&pod.address), &path, "is an address of this agent")?;
+        }
+        Ok(())
+    }
+
+    fn check_discovery(&self, discovery: &Discovery) -> Result<(), ConfigError> {
+        require(discovery.beacon_port != 0, "discovery.beaconPort", "must be 1 or more")?;
+        require(discovery.order_port != 0, "discovery.orderPort", "must be 1 or more")?;
+        require(
+            discovery.order_port != discovery.beacon_port,
+            "discovery.orderPort",
+            "must differ from beaconPort",
+        )?;
+        let redirect = discovery.redirect_port;
+        require(redirect != 0, "discovery.redirectPort", "must be 1 or more")?;
+        require(!self.stream_ports.contains(redirect), "discovery.redirectPort", "must not be a stream port")
     }
 
     fn check_limits(&self) -> Result<(), ConfigError> {
@@ -93,6 +139,7 @@ impl AgentConfig {
                 let path = format!("{path}.agents[{j}]");
                 require(agent.id != self.agent_id, &format!("{path}.id"), "is this agent's own id")?;
                 require(usable(agent.address), &format!("{path}.address"), "must be a host's address")?;
+                check_addresses(agent, &path)?;
                 let room = agent.first_stream_port.checked_add(MAX_STREAM_PORTS - 1);
                 require(
                     agent.first_stream_port != 0 && room.is_some(),
@@ -136,6 +183,43 @@ impl AgentConfig {
         }
         Ok(())
     }
+}
+
+fn check_interface(interface: &Interface) -> Result<(), ConfigError> {
+    check_name(&interface.name, "interface.name")?;
+    check_name(&interface.host_name, "interface.hostName")?;
+    require((576..=65_535).contains(&interface.mtu), "interface.mtu", "must be 576 to 65535")?;
+    require(interface.mac.0[0] & 1 == 0, "interface.mac", "must not be a group address")?;
+    let host = interface.address.addr();
+    require(usable(host), "interface.address", "must be a host's address")?;
+    if let Some(gateway) = interface.gateway {
+        require(interface.address.contains(&gateway), "interface.gateway", "must be inside the subnet")?;
+    }
+    Ok(())
+}
+
+fn check_name(name: &str, path: &str) -> Result<(), ConfigError> {
+    let valid = (1..=MAX_INTERFACE_NAME).contains(&name.len())
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+        && name != "."
+        && name != "..";
+    require(valid, path, "must be 1 to 15 letters, digits, '-', '_' or '.'")
+}
+
+fn check_addresses(agent: &PeerAgent, path: &str) -> Result<(), ConfigError> {
+    let Some(first) = agent.addresses.first() else { return Ok(()) };
+    let path = format!("{path}.addresses");
+    require(*first == agent.address, &format!("{path}[0]"), "must be the same as address")?;
+    require(agent.addresses.len() <= usize::from(MAX_STREAM_PORTS), &path, "must have at most 8 elements")?;
+    for (i, address) in agent.addresses.iter().enumerate() {
+        require(usable(*address), &format!("{path}[{i}]"), "must be a host's address")?;
+        require(
+            !agent.addresses[..i].contains(address),
+            &format!("{path}[{i}]"),
+            "is a second path at one address",
+        )?;
+    }
+    Ok(())
 }
 
 fn require(holds: bool, path: &str, message: &str) -> Result<(), ConfigError> {

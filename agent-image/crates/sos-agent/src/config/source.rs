@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(judge(&current, &next), Verdict::Stale);
         next.generation = 13;
         assert_eq!(judge(&current, &next), Verdict::Take);
-        next.interface.mtu = 9000;
+        next.interface.as_mut().unwrap().mtu = 9000;
         assert_eq!(judge(&current, &next), Verdict::NeedsRestart("interface"));
     }
 }

@@ -1,5 +1,6 @@
 use super::*;
 use serde_json::{Value, json};
+use sos_wire::MacAddress;
 
 /// The agent-config of node edge1 in spec/node-config.md, with its services and peers filled in.
 pub(crate) fn document() -> Value {
@@ -47,8 +48,8 @@ fn error_of(change: impl FnOnce(&mut Value)) -> ConfigError {
 #[test]
 fn reads_the_document_of_the_spec() {
     let config = config();
-    assert_eq!(config.interface.address.addr(), Ipv4Addr::new(10, 0, 0, 126));
-    assert_eq!(config.interface.mac, MacAddress([2, 0x53, 0, 0x5f, 0x0c, 0x12]));
+    assert_eq!(config.bridge().unwrap().interface.address.addr(), Ipv4Addr::new(10, 0, 0, 126));
+    assert_eq!(config.bridge().unwrap().interface.mac, MacAddress([2, 0x53, 0, 0x5f, 0x0c, 0x12]));
     assert_eq!(config.services[0].ports[1], PortRange { first: 5000, last: 5999 });
     assert_eq!(config.peers[0].site_id, SiteId(2));
 }
@@ -161,6 +162,6 @@ fn only_settings_made_at_start_need_a_restart() {
     next.services.clear();
     next.limits.sessions = 1;
     assert_eq!(running.restart_reason(&next), None);
-    next.interface.mtu = 1400;
+    next.interface.as_mut().unwrap().mtu = 1400;
     assert_eq!(running.restart_reason(&next), Some("interface"));
 }

@@ -52,7 +52,7 @@ impl Copies {
         let mut answer = [0; 1024];
         // The kernel has queued its answer when `send` returns.
         let (length, _) = rustix::net::recv(&socket, &mut answer[..], RecvFlags::empty())?;
-        match acknowledged(&answer[..length]) {
+        match acknowledgements(&answer[..length]).next() {
             Some(0) => UdpSocket::from_std(socket.into()).map(Self),
             Some(error) => Err(io::Error::from_raw_os_error(error)),
             None => Err(ErrorKind::InvalidData.into()),
@@ -89,7 +89,7 @@ fn join(group: u16) -> Vec<u8> {
     message
 }
 
-fn add_attribute(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
+pub(crate) fn add_attribute(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
     let length = u16::try_from(ATTRIBUTE_HEADER + value.len()).expect("a few bytes");
     body.extend(length.to_ne_bytes());
     body.extend(kind.to_ne_bytes());
@@ -97,11 +97,12 @@ fn add_attribute(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
     body.resize(aligned(body.len()), 0);
 }
 
-/// Error of an acknowledgement, as a positive number.
-fn acknowledged(bytes: &[u8]) -> Option<i32> {
-    let (kind, body) = messages(bytes).next()?;
-    let error = body.first_chunk().map(|error| i32::from_ne_bytes(*error))?;
-    (kind == ERROR).then(|| error.saturating_neg())
+/// Errors of acknowledgements, as positive numbers; 0 is success.
+pub(crate) fn acknowledgements(bytes: &[u8]) -> impl Iterator<Item = i32> {
+    let acknowledged = messages(bytes).filter(|(kind, _)| *kind == ERROR);
+    acknowledged
+        .filter_map(|(_, body)| body.first_chunk())
+        .map(|error| i32::from_ne_bytes(*error).saturating_neg())
 }
 
 /// Packets in a datagram that the group has received.
@@ -170,9 +171,9 @@ mod tests {
 
     #[test]
     fn reads_acknowledgements() {
-        assert_eq!(acknowledged(&message(ERROR, &0i32.to_ne_bytes())), Some(0));
-        assert_eq!(acknowledged(&message(ERROR, &(-16i32).to_ne_bytes())), Some(16));
-        assert_eq!(acknowledged(&copy(b"packet")), None);
+        let answers =
+            [message(ERROR, &0i32.to_ne_bytes()), copy(b"packet"), message(ERROR, &(-16i32).to_ne_bytes())];
+        assert_eq!(acknowledgements(&answers.concat()).collect::<Vec<_>>(), [0, 16]);
     }
 
     proptest! {

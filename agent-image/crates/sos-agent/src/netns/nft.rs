@@ -58,6 +58,16 @@ pub const TAKE: u32 = MARK | 0x0008_0000;
 /// Mark of held SYNs that the agent writes back for the server. Its lower half is a [`PlainReason`].
 pub const LEAVE: u32 = 0x0010_0000;
 
+/// Mark of packets of connections to servers, which the agent makes inside a pod's namespace, and of the conntrack entries of these connections.
+pub const DIALED: u32 = 0x0020_0000;
+
+const NOT_DIALED: u32 = !DIALED;
+const NOT_REASON: u32 = !REASON;
+const NOT_MARK: u32 = !MARK;
+
+/// Lifetime of the heartbeat in pods' tables, milliseconds, and the interval of its renewals: two may be late before new connections go plain.
+pub const POD_HEARTBEAT_MS: u64 = 900;
+
 /// Netlink group that receives the copies of held SYNs (nfnetlink_log). No other program in the agent's namespace uses a group.
 pub const COPIES: u16 = 5_345;
 
@@ -78,10 +88,20 @@ pub const COUNTERS: [(&str, &str); 7] = [
     ("syn_plain_unremembered", "Bare SYNs plain while the set of plain flows was full"),
 ];
 
+/// Packets that the agent's namespace forwards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Forward {
+    /// Only packets that arrive from the bridge and leave to it.
+    WithinInterface,
+    /// All: the namespace is a router's.
+    Any,
+}
+
 /// The table with nothing armed. Flows remembered as plain by an earlier run of the agent in the same namespace are kept; rules are replaced.
 #[must_use]
-pub fn setup(interface: &str, listener_port: u16) -> String {
-    let (sets, syns, hooks) = (sets(), syn_chains(listener_port), hook_chains(interface));
+pub fn setup(interface: &str, listener_port: u16, forward: Forward) -> String {
+    let (sets, syns) = (sets(&format!("{HEARTBEAT_SECONDS}s")), syn_chains(listener_port));
+    let hooks = hook_chains(interface) + &forward_chain(interface, forward);
     format!(
         "table inet sos {{
 }}
@@ -96,7 +116,7 @@ flush set inet sos heartbeat
 }
 
 /// Counters, and the sets that the chains look up.
-fn sets() -> String {
+fn sets(heartbeat: &str) -> String {
     let counters = COUNTERS.iter().map(|(name, _)| format!("  counter {name} {{ }}\n"));
     let tables = TABLES
         .iter()
@@ -123,7 +143,7 @@ fn sets() -> String {
   set heartbeat {{
     type inet_proto
     flags timeout
-    timeout {HEARTBEAT_SECONDS}s
+    timeout {heartbeat}
   }}
 "
         ),
@@ -133,30 +153,16 @@ fn sets() -> String {
 
 /// Verdicts on a client's SYN, bare or not, and on connections established without SOS.
 fn syn_chains(listener_port: u16) -> String {
-    let (option, unreachable) = (PlainReason::OPTION.0, PlainReason::SERVER_UNREACHABLE.0);
-    let (not_armed, tuple) = (PlainReason::NOT_ARMED.0, "ip saddr . tcp sport . ip daddr . tcp dport");
+    let (not_armed, unreachable) = (PlainReason::NOT_ARMED.0, PlainReason::SERVER_UNREACHABLE.0);
+    let (plain_chains, written_back) = (plain_chains(), written_back(listener_port));
     format!(
-        "  chain classify {{
-  }}
-  chain plain_syn {{
-    add @plain_seen {{ {tuple} . meta mark }}
-    meta mark set 0
-    update @plain {{ {tuple} }} counter name syn_plain accept
-    counter name syn_plain_unremembered accept
-  }}
-  chain special_syn {{
-    meta mark set {option} counter name syn_plain_options goto plain_syn
-  }}
-  chain unarmed_syn {{
+        "{plain_chains}  chain unarmed_syn {{
     socket transparent 1 meta mark set {MARK:#x} accept
     meta mark set {not_armed} goto plain_syn
   }}
   chain bare_syn {{
-    {tuple} @plain counter name syn_plain_again accept
-    tcp option md5sig exists goto special_syn
-    tcp option 29 exists goto special_syn
-    tcp option mptcp exists goto special_syn
-    ether saddr {UNARMED_MAC} goto unarmed_syn
+    {TUPLE} @plain counter name syn_plain_again accept
+{SPECIAL}    ether saddr {UNARMED_MAC} goto unarmed_syn
     ip daddr . tcp dport @unreachable meta mark set {unreachable} counter name syn_plain_unreachable goto plain_syn
     jump classify
     meta mark {HELD:#x} socket transparent 1 socket mark 0 meta mark set {MARK:#x} accept
@@ -169,13 +175,100 @@ meta mark set {MARK:#x} counter name syn_accelerated accept
   }}
   chain standing {{
     jump classify
-    meta mark {{ {ARMED:#x}, {HELD:#x} }} add @plain {{ {tuple} timeout {STANDING_SECONDS}s }}
+    meta mark {{ {ARMED:#x}, {HELD:#x} }} add @plain {{ {TUPLE} timeout {STANDING_SECONDS}s }}
     meta mark set 0
   }}
-  chain written_back {{
+{written_back}"
+    )
+}
+
+/// A connection, in sets.
+const TUPLE: &str = "ip saddr . tcp sport . ip daddr . tcp dport";
+
+/// Options of hosts that would notice a relay.
+const SPECIAL: &str = "    tcp option md5sig exists goto special_syn
+    tcp option 29 exists goto special_syn
+    tcp option mptcp exists goto special_syn
+";
+
+/// The verdict plain, and the empty classification.
+fn plain_chains() -> String {
+    let option = PlainReason::OPTION.0;
+    format!(
+        "  chain classify {{
+  }}
+  chain plain_syn {{
+    add @plain_seen {{ {TUPLE} . meta mark }}
+    meta mark set 0
+    update @plain {{ {TUPLE} }} counter name syn_plain accept
+    counter name syn_plain_unremembered accept
+  }}
+  chain special_syn {{
+    meta mark set {option} counter name syn_plain_options goto plain_syn
+  }}
+"
+    )
+}
+
+/// Hands a SYN on `lo` to the transparent listener.
+fn written_back(listener_port: u16) -> String {
+    format!(
+        "  chain written_back {{
     meta l4proto tcp tproxy ip to 127.0.0.1:{listener_port} meta mark set {MARK:#x} counter name syn_accelerated accept
     drop
   }}
+"
+    )
+}
+
+/// The table of a pod, with nothing armed: one transaction for the pod's own namespace (docs/adr/0057).
+///
+/// The pod's SYNs get their verdict at `output`, after the NAT of a sidecar (priority -100): SYNs of a covered flow are marked, and so is their
+/// conntrack entry; marked packets leave by `lo`, where the transparent listener and its connections receive them. Packets with a mark of another
+/// program are left alone. Each retransmission of a SYN gets a new verdict: one that found no listener was dropped. A server's answers to a connection that the agent has made in a client's name take the same way, as do ICMP errors about
+/// it. The client's own SYN, if it arrives while the agent's was not answered, finds the conntrack entry of the agent's and removes the mark.
+#[must_use]
+pub fn setup_pod(address: Ipv4Addr, listener_port: u16) -> String {
+    let sets = sets(&format!("{POD_HEARTBEAT_MS}ms"));
+    let (plain_chains, written_back) = (plain_chains(), written_back(listener_port));
+    let unreachable = PlainReason::SERVER_UNREACHABLE.0;
+    format!(
+        "table inet sos {{
+}}
+delete table inet sos
+table inet sos {{
+{sets}{plain_chains}{written_back}  chain pod_syn {{
+    {TUPLE} @plain counter name syn_plain_again accept
+{SPECIAL}    ip daddr . tcp dport @unreachable meta mark set {unreachable} counter name syn_plain_unreachable goto plain_syn
+    jump classify
+    meta l4proto @heartbeat meta mark {HELD:#x} log group {COPIES} queue-threshold 1 counter name syn_held drop
+    meta l4proto @heartbeat meta mark {ARMED:#x} ct mark set ct mark or {MARK:#x} meta mark set {TAKE:#x} accept
+    ct mark set ct mark and {NOT_MARK:#x} meta mark set 0 goto plain_syn
+  }}
+  chain bare_pod_syn {{
+    meta mark != 0 accept
+    ip saddr != {address} accept
+    fib daddr type local accept
+    goto pod_syn
+  }}
+  chain output {{
+    type route hook output priority -90; policy accept;
+    meta nfproto != ipv4 accept
+    meta l4proto icmp ct state related ct mark & {DIALED:#x} == {DIALED:#x} meta mark set meta mark or {MARK:#x} accept
+    meta l4proto != tcp accept
+    meta mark & {NOT_REASON:#x} == {LEAVE:#x} meta mark set meta mark & {REASON:#x} goto plain_syn
+    meta mark {TAKE:#x} ct mark set ct mark or {MARK:#x} accept
+    meta mark {DIALED:#x} ct mark set ct mark or {DIALED:#x} accept
+    ct direction reply ct mark & {DIALED:#x} == {DIALED:#x} meta mark set meta mark or {MARK:#x} accept
+    tcp flags & (fin | syn | rst | ack) == syn jump bare_pod_syn
+    ct direction original ct mark & {MARK:#x} == {MARK:#x} meta mark set meta mark or {MARK:#x} accept
+  }}
+  chain prerouting {{
+    type filter hook prerouting priority mangle; policy accept;
+    iifname \"lo\" meta mark {TAKE:#x} goto written_back
+    iifname != \"lo\" ct state new ct mark & {DIALED:#x} == {DIALED:#x} ct mark set ct mark and {NOT_DIALED:#x}
+  }}
+}}
 "
     )
 }
@@ -200,7 +293,17 @@ meta mark set meta mark or {MARK:#x} accept
     socket transparent 1 meta mark set meta mark or {MARK:#x} accept
     tcp flags & (syn | rst | ack) == ack goto standing
   }}
-  chain forward {{
+"
+    )
+}
+
+/// Keeps packets between the bridge and the namespace's other interfaces apart; a machine on routes forwards between its interfaces.
+fn forward_chain(interface: &str, forward: Forward) -> String {
+    if forward == Forward::Any {
+        return String::new();
+    }
+    format!(
+        "  chain forward {{
     type filter hook forward priority filter; policy accept;
     iifname \"{interface}\" oifname != \"{interface}\" drop
     iifname != \"{interface}\" oifname \"{interface}\" drop
@@ -211,8 +314,8 @@ meta mark set meta mark or {MARK:#x} accept
 
 /// Recreates the table if [`setup`] does not fit the table that an earlier version left behind.
 #[must_use]
-pub fn setup_afresh(interface: &str, listener_port: u16) -> String {
-    format!("table inet sos {{\n}}\ndelete table inet sos\n{}", setup(interface, listener_port))
+pub fn setup_afresh(interface: &str, listener_port: u16, forward: Forward) -> String {
+    format!("table inet sos {{\n}}\ndelete table inet sos\n{}", setup(interface, listener_port, forward))
 }
 
 /// One transaction that replaces `before` with `armed` and renews the heartbeat.
@@ -330,7 +433,22 @@ mod tests {
 
     #[test]
     fn the_table_matches_the_golden_file() {
-        assert_eq!(setup("net0", 39_999), include_str!("../../tests/golden/setup.nft"));
+        assert_eq!(
+            setup("net0", 39_999, Forward::WithinInterface),
+            include_str!("../../tests/golden/setup.nft")
+        );
+    }
+
+    #[test]
+    fn the_table_of_a_pod_matches_the_golden_file() {
+        let address = "10.0.0.11".parse().unwrap();
+        assert_eq!(setup_pod(address, 39_999), include_str!("../../tests/golden/pod.nft"));
+    }
+
+    #[test]
+    fn a_router_forwards_between_its_interfaces() {
+        let (bridged, routed) = (setup("net0", 1, Forward::WithinInterface), setup("net0", 1, Forward::Any));
+        assert!(bridged.contains("chain forward") && !routed.contains("chain forward"));
     }
 
     #[test]

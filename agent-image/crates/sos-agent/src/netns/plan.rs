@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use ipnet::Ipv4Net;
 
-use crate::config::{AgentConfig, Rewrite};
+use crate::config::{Bridge, Rewrite};
 use crate::netns::nft::MARK;
 
 /// Routing table that delivers marked packets locally, independent of their destination.
@@ -69,8 +69,8 @@ pub struct Present {
 
 /// Creates the veth pair from inside the new namespace; `host` names the host's namespace in a form that `ip` takes.
 #[must_use]
-pub fn veth_pair(config: &AgentConfig, host: &str) -> Ip {
-    let interface = &config.interface;
+pub fn veth_pair(bridge: Bridge<'_>, host: &str) -> Ip {
+    let interface = bridge.interface;
     ip(&format!(
         "link add name {} mtu {mtu} type veth peer name {} mtu {mtu} netns {host}",
         interface.name,
@@ -81,22 +81,22 @@ pub fn veth_pair(config: &AgentConfig, host: &str) -> Ip {
 
 /// Command in the host's namespace before the pair is created: removes a veth of an earlier run, which may meanwhile disappear by itself.
 #[must_use]
-pub fn free_outer_end(config: &AgentConfig) -> Ip {
-    tidy(&format!("link delete dev {} type veth", config.interface.host_name))
+pub fn free_outer_end(bridge: Bridge<'_>) -> Ip {
+    tidy(&format!("link delete dev {} type veth", bridge.interface.host_name))
 }
 
 /// Commands in the host's namespace after the pair is created.
 #[must_use]
-pub fn outer_end_up(config: &AgentConfig) -> Ip {
-    ip(&format!("link set dev {} up", config.interface.host_name))
+pub fn outer_end_up(bridge: Bridge<'_>) -> Ip {
+    ip(&format!("link set dev {} up", bridge.interface.host_name))
 }
 
 /// Commands that configure the inner interface, the route and the neighbour of the discovery address, and the delivery of marked packets.
 /// Running these commands twice changes nothing.
 #[must_use]
-pub fn inner(config: &AgentConfig, present: Present) -> Vec<Ip> {
-    let interface = &config.interface;
-    let discovery = &config.discovery;
+pub fn inner(bridge: Bridge<'_>, present: Present) -> Vec<Ip> {
+    let interface = bridge.interface;
+    let discovery = bridge.discovery;
     let name = &interface.name;
     let mut commands = vec![ip("link set dev lo up")];
     if !present.mac {
@@ -106,7 +106,7 @@ pub fn inner(config: &AgentConfig, present: Present) -> Vec<Ip> {
     if !present.address {
         commands.push(ip(&format!("-4 address replace {} dev {name}", interface.address)));
     }
-    commands.extend(routes(config));
+    commands.extend(routes(bridge));
     commands.push(ip(&format!("-4 route replace {}/32 dev {name} scope link", discovery.address)));
     commands.push(ip(&format!(
         "neighbour replace {} lladdr {} dev {name} nud permanent",
@@ -116,9 +116,7 @@ pub fn inner(config: &AgentConfig, present: Present) -> Vec<Ip> {
         commands
             .push(ip(&format!("neighbour replace {gateway} lladdr {GATEWAY_MAC} dev {name} nud permanent")));
     }
-    commands.push(tidy(&format!("-4 rule delete {}", rule())));
-    commands.push(ip(&format!("-4 rule add {}", rule())));
-    commands.push(ip(&format!("-4 route replace local 0.0.0.0/0 dev lo table {LOCAL_TABLE}")));
+    commands.extend(delivery());
     commands
 }
 
@@ -132,24 +130,51 @@ pub fn delivery_undone() -> Vec<Ip> {
     vec![tidy(&format!("-4 rule delete {}", rule())), tidy(&format!("-4 route flush table {LOCAL_TABLE}"))]
 }
 
-/// Routes to all configured addresses outside the subnet, and one route to every other agent. There is never a default route: with attach
-/// `none`, the namespace may belong to a pod, whose own default route leads into the cluster.
+/// Commands that deliver marked packets locally on a machine that forwards its hosts' packets ([`crate::config::Intake::Routed`]).
 #[must_use]
-pub fn routes(config: &AgentConfig) -> Vec<Ip> {
-    let name = &config.interface.name;
-    let agents: BTreeSet<Ipv4Net> =
-        config.peers.iter().flat_map(|peer| &peer.agents).map(|agent| Ipv4Net::from(agent.address)).collect();
-    let subnet = config.interface.address.trunc();
-    let via = |prefix: &Ipv4Net| match config.interface.gateway {
+pub fn delivery() -> Vec<Ip> {
+    vec![
+        tidy(&format!("-4 rule delete {}", rule())),
+        ip(&format!("-4 rule add {}", rule())),
+        ip(&format!("-4 route replace local 0.0.0.0/0 dev lo table {LOCAL_TABLE}")),
+    ]
+}
+
+/// Kernel settings of a machine that forwards its hosts' packets.
+#[must_use]
+pub fn forwarding(interface: &str) -> Vec<Sysctl> {
+    let needed = |path: String, value: &str| Sysctl { path, value: value.to_owned(), required: true };
+    vec![
+        needed("net/ipv4/ip_forward".to_owned(), "1"),
+        // Packets may leave through their ingress interface; an ICMP redirect would lead the hosts past this machine.
+        needed("net/ipv4/conf/all/send_redirects".to_owned(), "0"),
+        needed(format!("net/ipv4/conf/{interface}/send_redirects"), "0"),
+    ]
+}
+
+/// Routes to all configured addresses outside the subnet, and one to every other agent. Never a default route: with attach `none` the
+/// namespace may be a pod's, whose own default route leads into the cluster.
+#[must_use]
+pub fn routes(bridge: Bridge<'_>) -> Vec<Ip> {
+    let name = &bridge.interface.name;
+    let agents: BTreeSet<Ipv4Net> = bridge
+        .config
+        .peers
+        .iter()
+        .flat_map(|peer| &peer.agents)
+        .map(|agent| Ipv4Net::from(agent.address))
+        .collect();
+    let subnet = bridge.interface.address.trunc();
+    let via = |prefix: &Ipv4Net| match bridge.interface.gateway {
         Some(gateway) if !subnet.contains(prefix) => format!("via {gateway} "),
         _ => String::new(),
     };
-    let mut commands: Vec<Ip> = beyond(config)
+    let mut commands: Vec<Ip> = beyond(bridge)
         .difference(&agents)
         .map(|prefix| ip(&format!("-4 route replace {prefix} {}dev {name}", via(prefix))))
         .collect();
     let reachable =
-        agents.iter().filter(|agent| config.interface.gateway.is_some() || subnet.contains(*agent));
+        agents.iter().filter(|agent| bridge.interface.gateway.is_some() || subnet.contains(*agent));
     commands.extend(reachable.map(|agent| {
         ip(&format!(
             "-4 route replace {agent} {}dev {name} initcwnd {STREAM_START} initrwnd {STREAM_START}",
@@ -159,34 +184,35 @@ pub fn routes(config: &AgentConfig) -> Vec<Ip> {
     commands
 }
 
-fn beyond(config: &AgentConfig) -> BTreeSet<Ipv4Net> {
-    if config.interface.gateway.is_none() {
+fn beyond(bridge: Bridge<'_>) -> BTreeSet<Ipv4Net> {
+    if bridge.interface.gateway.is_none() {
         return BTreeSet::new();
     }
-    let subnet = config.interface.address.trunc();
-    let prefixes = config.peers.iter().flat_map(|peer| &peer.prefixes).chain(&config.site.prefixes);
-    let services = config.services.iter().flat_map(|service| service.from.iter().chain(&service.to));
+    let subnet = bridge.interface.address.trunc();
+    let prefixes =
+        bridge.config.peers.iter().flat_map(|peer| &peer.prefixes).chain(&bridge.config.site.prefixes);
+    let services = bridge.config.services.iter().flat_map(|service| service.from.iter().chain(&service.to));
     prefixes.chain(services).map(Ipv4Net::trunc).filter(|prefix| !subnet.contains(prefix)).collect()
 }
 
 /// Arguments of `ethtool` if the switch rewrites addresses: checksums left to a network card would be wrong after the rewrite (docs/adr/0004).
 /// sos-node does the same for the outer end.
 #[must_use]
-pub fn without_offload(config: &AgentConfig) -> Option<[&str; 4]> {
-    (config.site.rewrite == Rewrite::OpenFlow).then_some(["-K", &config.interface.name, "tx", "off"])
+pub fn without_offload(bridge: Bridge<'_>) -> Option<[&str; 4]> {
+    (bridge.config.site.rewrite == Rewrite::OpenFlow).then_some(["-K", &bridge.interface.name, "tx", "off"])
 }
 
 /// Arguments of `ethtool` for streams over QUIC: the kernel itself segments datagrams sent in bulk, because a user-space switch handles
 /// unsegmented packets of TCP but drops those of UDP.
 #[must_use]
-pub fn datagrams_cut(config: &AgentConfig) -> [&str; 4] {
-    ["-K", &config.interface.name, "tx-udp-segmentation", "off"]
+pub fn datagrams_cut(bridge: Bridge<'_>) -> [&str; 4] {
+    ["-K", &bridge.interface.name, "tx-udp-segmentation", "off"]
 }
 
 /// Kernel settings of the agent's namespace.
 #[must_use]
-pub fn sysctls(config: &AgentConfig) -> Vec<Sysctl> {
-    let name = &config.interface.name;
+pub fn sysctls(bridge: Bridge<'_>) -> Vec<Sysctl> {
+    let name = &bridge.interface.name;
     let setting = |required, path: String, value: String| Sysctl { path, value, required };
     let needed = |path: String, value: &str| setting(true, path, value.to_owned());
     let wished = |path: &str, value: String| setting(false, format!("net/ipv4/{path}"), value);
@@ -217,7 +243,12 @@ pub fn sysctls(config: &AgentConfig) -> Vec<Sysctl> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::AgentConfig;
     use crate::config::tests::config;
+
+    fn bridge(config: &AgentConfig) -> Bridge<'_> {
+        config.bridge().unwrap()
+    }
 
     fn lines(commands: &[Ip]) -> String {
         commands
@@ -229,37 +260,40 @@ mod tests {
     #[test]
     fn checksum_offload_is_off_where_the_switch_rewrites() {
         let mut config = config();
-        assert_eq!(without_offload(&config), None);
+        assert_eq!(without_offload(bridge(&config)), None);
         config.site.rewrite = Rewrite::OpenFlow;
-        assert_eq!(without_offload(&config), Some(["-K", "net0", "tx", "off"]));
+        assert_eq!(without_offload(bridge(&config)), Some(["-K", "net0", "tx", "off"]));
     }
 
     #[test]
     fn the_kernel_segments_datagrams() {
-        assert_eq!(datagrams_cut(&config()), ["-K", "net0", "tx-udp-segmentation", "off"]);
+        assert_eq!(datagrams_cut(bridge(&config())), ["-K", "net0", "tx-udp-segmentation", "off"]);
     }
 
     #[test]
     fn set_up_of_a_new_namespace_matches_the_golden_file() {
         let mut config = config();
-        config.interface.gateway = Some("10.0.0.1".parse().unwrap());
+        config.interface.as_mut().unwrap().gateway = Some("10.0.0.1".parse().unwrap());
         config.services[0].to.push("192.0.2.0/24".parse().unwrap());
-        let mut commands =
-            vec![free_outer_end(&config), veth_pair(&config, "/proc/7/fd/3"), outer_end_up(&config)];
-        commands.extend(inner(&config, Present::default()));
+        let mut commands = vec![
+            free_outer_end(bridge(&config)),
+            veth_pair(bridge(&config), "/proc/7/fd/3"),
+            outer_end_up(bridge(&config)),
+        ];
+        commands.extend(inner(bridge(&config), Present::default()));
         assert_eq!(lines(&commands), include_str!("../../tests/golden/attach-host.txt"));
     }
 
     #[test]
     fn an_existing_address_is_not_set_again() {
-        let commands = lines(&inner(&config(), Present { address: true, mac: true }));
+        let commands = lines(&inner(bridge(&config()), Present { address: true, mac: true }));
         assert!(!commands.contains("address"), "{commands}");
         assert!(!commands.contains(" via "), "{commands}");
     }
 
     #[test]
     fn every_required_setting_names_a_reachable_file() {
-        for setting in sysctls(&config()) {
+        for setting in sysctls(bridge(&config())) {
             assert!(setting.path.starts_with("net/ipv4/") && !setting.path.contains(".."), "{setting:?}");
         }
     }

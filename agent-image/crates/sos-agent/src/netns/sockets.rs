@@ -163,6 +163,17 @@ pub fn towards_server(
     Ok(socket.into())
 }
 
+/// Socket that will connect to a server from the agent's own address, chosen by the route, with the client's marks.
+///
+/// # Errors
+/// Error of the kernel.
+pub fn from_agent(marks: Marks) -> io::Result<std::net::TcpStream> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    sos_tunnel::set_marks(&SockRef::from(&socket), marks)?;
+    prepare_host_leg(&SockRef::from(&socket))?;
+    Ok(socket.into())
+}
+
 /// True if [`towards_server`] can bind now. Checked before the client is answered: after that, only a reset is possible.
 #[must_use]
 pub fn can_bind(client: SocketAddrV4, own: Option<Ipv4Addr>) -> bool {

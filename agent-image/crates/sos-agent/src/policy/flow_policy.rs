@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use sos_wire::{AgentId, Prepare};
 
-use crate::config::{AgentConfig, Compression, Rewrite, Role, Service, Setup};
+use crate::config::{AgentConfig, Compression, Interface, Rewrite, Role, Service, Setup, Source};
 use crate::orders::preparations::Preparation;
 use crate::policy::flow_key::FlowKey;
 
@@ -21,15 +21,24 @@ pub fn ingress_service(config: &AgentConfig, flow: FlowKey) -> Option<&Service> 
 /// address.
 #[must_use]
 pub fn own_address(config: &AgentConfig) -> Option<Ipv4Addr> {
-    (config.site.rewrite == Rewrite::OpenFlow).then(|| config.interface.address.addr())
+    (config.site.rewrite == Rewrite::OpenFlow).then(|| config.stream_address(0))
+}
+
+/// Source address of the connection to a flow's server: of the first Egress service that covers the flow.
+#[must_use]
+pub fn egress_source(config: &AgentConfig, flow: FlowKey) -> Source {
+    let covering =
+        config.services.iter().find(|service| service.role == Role::Egress && covers(service, flow));
+    covering.map_or(Source::Preserve, |service| service.source)
 }
 
 /// Number of routers between the agent's site and a host of another site (docs/adr/0018): between sites with subnets of their own the switches
-/// route.
+/// route, and an agent on routes is a router itself.
 #[must_use]
 pub fn routers(config: &AgentConfig, far_host: Ipv4Addr) -> u8 {
-    let routed = config.interface.gateway.is_some() && !config.interface.address.contains(&far_host);
-    u8::from(routed)
+    let routed =
+        |interface: &Interface| interface.gateway.is_some() && !interface.address.contains(&far_host);
+    u8::from(config.interface.as_ref().is_none_or(routed))
 }
 
 /// True if the agent can connect to the server from the port in the order. At a site that rewrites, the agent uses the client's port on its
@@ -37,9 +46,9 @@ pub fn routers(config: &AgentConfig, far_host: Ipv4Addr) -> u8 {
 #[must_use]
 pub fn can_have_port(config: &AgentConfig, prepare: &Prepare) -> bool {
     let port = prepare.client.port();
-    let taken = port == config.discovery.redirect_port
-        || port == config.metrics_address.port()
-        || config.stream_ports.contains(port);
+    let redirect = config.discovery.as_ref().map(|discovery| discovery.redirect_port);
+    let taken =
+        redirect == Some(port) || port == config.metrics_address.port() || config.stream_ports.contains(port);
     config.site.rewrite == Rewrite::Transparent || prepare.role == sos_wire::Role::Ingress || !taken
 }
 

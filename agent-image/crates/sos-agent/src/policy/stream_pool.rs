@@ -35,7 +35,12 @@ pub fn peers(config: &AgentConfig, ordered: &OrderedLabels) -> Vec<PeerConfig> {
             let named = |label: &u8| ordered.0.get(&agent.id).is_some_and(|labels| labels.contains(label));
             let there = 0..u8::try_from(config.stream_ports.count.min(MAX_STREAM_PORTS)).unwrap_or(1);
             let labels = there.filter(|label| u16::from(*label) < configured || named(label));
-            entry.streams = labels.map(|label| (label, streams)).collect();
+            if !agent.addresses.is_empty() {
+                entry.addresses.clone_from(&agent.addresses);
+            }
+            let has_label =
+                |label: &u8| agent.addresses.is_empty() || usize::from(*label) < agent.addresses.len();
+            entry.streams = labels.filter(has_label).map(|label| (label, streams)).collect();
             entry.encrypted = encrypted(config, peer);
             entry.encrypted_only = encrypted_only(config, peer);
             entry.protocol = protocol(config, peer);
@@ -138,7 +143,7 @@ pub fn names_streams(config: &AgentConfig, address: Ipv4Addr) -> bool {
 }
 
 fn peer_at(config: &AgentConfig, address: Ipv4Addr) -> Option<&Peer> {
-    config.peers.iter().find(|peer| peer.agents.iter().any(|agent| agent.address == address))
+    config.peers.iter().find(|peer| peer.agents.iter().any(|agent| agent.has_address(address)))
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! Raw sockets that write held SYNs back (docs/adr/0053): to the transparent listener by a mark, or to the server through the agent's
 //! interface.
 
+use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddrV4;
-use std::sync::{Mutex, PoisonError};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use socket2::{Domain, Protocol, Socket, Type};
 use sos_wire::PlainReason;
@@ -19,7 +20,17 @@ const WITH_HEADER: i32 = 255;
 #[derive(Debug, Default)]
 pub struct Hold {
     syns: Mutex<SynHold>,
-    writers: Option<Writers>,
+    able: bool,
+    writers: Mutex<BTreeMap<Place, Arc<Writers>>>,
+}
+
+/// Network namespace in which a client's SYN is written back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// The agent's own.
+    Agent,
+    /// That of the pod with this address.
+    Pod(Ipv4Addr),
 }
 
 /// Sockets that write held SYNs back. They need NET_RAW.
@@ -31,13 +42,17 @@ pub struct Writers {
 }
 
 impl Writers {
+    /// Sockets in this network namespace; `interface` leads to the servers, `None`: any.
+    ///
     /// # Errors
     /// Error of the kernel.
-    pub fn new(interface: &str) -> io::Result<Self> {
+    pub fn new(interface: Option<&str>) -> io::Result<Self> {
         let raw = || Socket::new(Domain::IPV4, Type::RAW.nonblocking(), Some(Protocol::from(WITH_HEADER)));
         let (to_listener, to_server) = (raw()?, raw()?);
         to_listener.set_mark(nft::TAKE)?;
-        to_server.bind_device(Some(interface.as_bytes()))?;
+        if let Some(interface) = interface {
+            to_server.bind_device(Some(interface.as_bytes()))?;
+        }
         Ok(Self { to_listener, to_server: Mutex::new(to_server) })
     }
 
@@ -56,13 +71,30 @@ impl Hold {
     /// An empty hold; without writers no SYN can be held.
     #[must_use]
     pub fn new(writers: Option<Writers>) -> Self {
-        Self { syns: Mutex::default(), writers }
+        let able = writers.is_some();
+        let writers = writers.map(|writers| (Place::Agent, Arc::new(writers)));
+        Self { syns: Mutex::default(), able, writers: Mutex::new(writers.into_iter().collect()) }
+    }
+
+    /// An empty hold for pods, each with writers of its own.
+    #[must_use]
+    pub fn for_pods() -> Self {
+        Self { able: true, ..Self::default() }
     }
 
     /// True if SYNs can be held; otherwise services that need this stay plain.
     #[must_use]
     pub fn is_able(&self) -> bool {
-        self.writers.is_some()
+        self.able
+    }
+
+    /// Adds the writers of a pod, or removes them.
+    pub fn set_pod(&self, address: Ipv4Addr, writers: Option<Arc<Writers>>) {
+        let mut all = self.writers.lock().unwrap_or_else(PoisonError::into_inner);
+        match writers {
+            Some(writers) => _ = all.insert(Place::Pod(address), writers),
+            None => _ = all.remove(&Place::Pod(address)),
+        }
     }
 
     /// Calls `act` with the held SYNs.
@@ -70,9 +102,14 @@ impl Hold {
         act(&mut self.syns.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(crate) fn write(&self, write: impl FnOnce(&Writers) -> io::Result<usize>) {
-        // A failure has the effect of a lost SYN: the client retransmits the SYN.
-        if let Some(Err(error)) = self.writers.as_ref().map(write) {
+    /// Writes a client's SYN back, in the namespace of its pod or in the agent's own.
+    pub(crate) fn write(&self, client: Ipv4Addr, write: impl FnOnce(&Writers) -> io::Result<usize>) {
+        let writers = {
+            let all = self.writers.lock().unwrap_or_else(PoisonError::into_inner);
+            all.get(&Place::Pod(client)).or_else(|| all.get(&Place::Agent)).cloned()
+        };
+        // As if the SYN had been lost on the wire: the client retransmits it.
+        if let Some(Err(error)) = writers.as_deref().map(write) {
             debug!(%error, "a held SYN was not written back");
         }
     }
@@ -80,7 +117,7 @@ impl Hold {
 
 /// Sockets for holding SYNs; `None` on a kernel without nfnetlink_log, or in a process without NET_RAW.
 #[must_use]
-pub fn open(interface: &str) -> Option<(Writers, Copies)> {
+pub fn open(interface: Option<&str>) -> Option<(Writers, Copies)> {
     let copies = Copies::open(nft::COPIES);
     match Writers::new(interface).and_then(|writers| Ok((writers, copies?))) {
         Ok(opened) => Some(opened),

@@ -11,11 +11,10 @@ use tokio::net::TcpStream;
 use tracing::debug;
 
 use crate::context::AgentContext;
-use crate::netns::sockets;
 use crate::policy::arming;
 use crate::policy::flow_key::FlowKey;
 use crate::policy::flow_policy;
-use crate::tasks::server_dial::{SILENT_AFTER, dial, flow};
+use crate::tasks::server_dial::{SILENT_AFTER, can_bind, dial, flow};
 
 /// Lease of a connection opened for a peer, until the session's Open: the time that the ingress agent allows its client for the handshake
 /// ([`crate::syn_hold::CLAIM_WITHIN`]), plus a round trip and a margin.
@@ -73,7 +72,7 @@ fn judge(context: &AgentContext, info: &OpenInfo, flow: FlowKey) -> Result<(), R
     if !arming::sessions_left(&config, health) {
         return Err(RefuseReason::SessionLimit);
     }
-    if !sockets::can_bind(flow.client, flow_policy::own_address(&config)) {
+    if !can_bind(context, flow) {
         return Err(RefuseReason::PortTaken);
     }
     Ok(())

@@ -3,6 +3,7 @@
 //! nft drops such a SYN and sends a copy here ([`crate::netns::nflog`]); [`crate::syn_hold`] decides; raw sockets write the SYN back
 //! ([`crate::syn_hold::injector`]).
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,25 +26,31 @@ const BUFFER: usize = 128 << 10;
 /// Maximum sleep of the task while no SYN is held.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// Handles copies of SYNs and deadlines, forever.
+/// Handles copies of one namespace's SYNs, forever.
 pub async fn hold_syns(context: Arc<AgentContext>, copies: Copies) {
     let mut buffer = vec![0; BUFFER];
+    loop {
+        match copies.receive(&mut buffer).await {
+            Ok(length) => {
+                for packet in nflog::packets(&buffer[..length]) {
+                    fence(|| arrived(&context, packet));
+                }
+            }
+            Err(error) => {
+                warn!(%error, "copies of SYNs");
+                sleep(IDLE).await;
+            }
+        }
+    }
+}
+
+/// Handles deadlines of held SYNs, forever.
+pub async fn expire_syns(context: Arc<AgentContext>) {
     loop {
         let (next, held) = context.hold().with(|syns| (syns.next_timeout(), syns.len()));
         context.metrics.held.set(i64::try_from(held).unwrap_or(i64::MAX));
         let next = next.unwrap_or_else(|| Instant::now() + IDLE);
         tokio::select! {
-            received = copies.receive(&mut buffer) => match received {
-                Ok(length) => {
-                    for packet in nflog::packets(&buffer[..length]) {
-                        fence(|| arrived(&context, packet));
-                    }
-                }
-                Err(error) => {
-                    warn!(%error, "copies of SYNs");
-                    sleep(IDLE).await;
-                }
-            },
             () = sleep_until(next.into()) => {
                 fence(|| {
                     let due = context.hold().with(|syns| syns.expire(Instant::now()));
@@ -105,8 +112,11 @@ fn carry_out(context: &AgentContext, steps: Vec<Step>) {
     let asks = steps.iter().any(|step| matches!(step, Step::Ask(_)));
     for step in steps {
         match step {
-            Step::Take(packet) => context.hold().write(|writers| writers.take(&packet)),
-            Step::Leave(packet, reason) => context.hold().write(|writers| writers.leave(&packet, reason)),
+            Step::Take(packet) => context.hold().write(source(&packet), |writers| writers.take(&packet)),
+            Step::Leave(packet, reason) => {
+                context.note_left(reason);
+                context.hold().write(source(&packet), |writers| writers.leave(&packet, reason));
+            }
             Step::Ask(question) => ask(context, question),
             Step::Release(peer, session) => context.tunnel().release(peer, session),
         }
@@ -114,6 +124,12 @@ fn carry_out(context: &AgentContext, steps: Vec<Step>) {
     if asks {
         context.hold_changed.notify_one();
     }
+}
+
+/// Source address of an IPv4 packet.
+fn source(packet: &[u8]) -> Ipv4Addr {
+    let octets = packet.get(12..16).and_then(|octets| <[u8; 4]>::try_from(octets).ok());
+    octets.map_or(Ipv4Addr::UNSPECIFIED, Ipv4Addr::from)
 }
 
 fn ask(context: &AgentContext, Ask { session, peer, flow, marks }: Ask) {

@@ -12,6 +12,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tracing::{debug, warn};
 
 use crate::bugs;
+use crate::config::PeerAgent;
 use crate::context::AgentContext;
 use crate::netns::sockets;
 use crate::tasks::stream_monitor::{PathKey, Paths, StreamMonitor, congestion};
@@ -42,8 +43,8 @@ pub async fn accept_streams(context: Arc<AgentContext>, listener: TcpListener, l
 fn admits(context: &AgentContext, address: IpAddr) -> bool {
     let config = context.config();
     let address = address.to_canonical();
-    let known =
-        config.peers.iter().flat_map(|peer| &peer.agents).any(|agent| IpAddr::V4(agent.address) == address);
+    let at = |agent: &PeerAgent| matches!(address, IpAddr::V4(address) if agent.has_address(address));
+    let known = config.peers.iter().flat_map(|peer| &peer.agents).any(at);
     if !known {
         context.metrics.strangers.inc();
         debug!(%address, "a stream from an address that belongs to no peer");
@@ -51,19 +52,18 @@ fn admits(context: &AgentContext, address: IpAddr) -> bool {
     known
 }
 
-/// Stream sockets from this agent's own address, with congestion control from the configuration or from path control.
+/// Stream sockets from this agent's own addresses, with congestion control from the configuration or from path control.
 #[derive(Debug)]
 pub struct StreamSockets {
     context: Arc<AgentContext>,
-    address: Ipv4Addr,
     paths: Paths,
 }
 
 impl StreamSockets {
     /// Creates sockets bound to `address`, the agent's own address.
     #[must_use]
-    pub fn new(context: Arc<AgentContext>, address: Ipv4Addr) -> Self {
-        Self { context, address, paths: Paths::default() }
+    pub fn new(context: Arc<AgentContext>) -> Self {
+        Self { context, paths: Paths::default() }
     }
 
     fn prepare(&self, socket: &SockRef<'_>, path: PathKey) -> io::Result<()> {
@@ -76,7 +76,7 @@ impl StreamSockets {
         self.prepare(&SockRef::from(&socket), (*to.ip(), label))?;
         // At a site that rewrites, sessions use their clients' ports, possibly also this stream's port.
         socket.set_reuse_address(true)?;
-        socket.bind(&SocketAddr::from((self.address, 0)).into())?;
+        socket.bind(&SocketAddr::from((self.context.config().stream_address(label), 0)).into())?;
         Ok(TcpSocket::from_std_stream(socket.into()))
     }
 }

@@ -7,8 +7,10 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use sos_agent::netns::nft::UNARMED_MAC;
 
-use crate::lab::{CLIENT, FAR, Lab, NEAR, PATIENCE, SERVER, SERVICE_PORT, eventually, sh};
+use crate::lab::{CLIENT, FAR, Lab, NEAR, Network, PATIENCE, SERVER, SERVICE_PORT, eventually, sh};
 use crate::wire::{digest, fetch, fetch_from, serve};
+
+on_every_network!(a_client_may_use_the_same_port_again);
 
 #[test]
 fn a_retransmitted_syn_stays_plain() {
@@ -134,9 +136,8 @@ fn clients_outside_the_service_go_plain() {
     assert_eq!(near.metric("sos_agent_accepted_total"), Some(0));
 }
 
-#[test]
-fn a_client_may_use_the_same_port_again() {
-    let lab = Lab::new();
+fn a_client_may_use_the_same_port_again(network: Network) {
+    let lab = Lab::on(network);
     let (near, _far) = lab.agents();
     let _seen = serve(&lab, b"reply".to_vec());
     // The client closes first, so its kernel keeps the port in TIME-WAIT; this setting allows reuse as early as RFC 6191 permits.

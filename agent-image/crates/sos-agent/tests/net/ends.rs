@@ -7,12 +7,19 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::lab::{Lab, PATIENCE, SERVICE_PORT, eventually, sh};
+use crate::lab::{Lab, Network, PATIENCE, SERVICE_PORT, eventually, sh};
 use crate::wire::{assert_works, connect, content, drain, serve};
 
-#[test]
-fn a_server_that_refuses_resets_the_client() {
-    let lab = Lab::new();
+on_every_network!(
+    killing_the_ingress_agent_resets_both_ends_and_new_connections_are_plain,
+    killing_the_egress_agent_resets_both_ends,
+    a_client_that_resets_resets_the_server,
+    draining_lets_sessions_finish_and_new_ones_go_plain,
+    a_server_that_refuses_resets_the_client
+);
+
+fn a_server_that_refuses_resets_the_client(network: Network) {
+    let lab = Lab::on(network);
     let (near, _far) = lab.agents();
     // The ingress agent accepts before the server has answered; the refusal follows as a reset.
     let error = lab.at("client", || connect().and_then(|mut stream| stream.read(&mut [0])).unwrap_err());
@@ -94,9 +101,8 @@ fn assert_reset(mut end: TcpStream, whose: &str) {
     assert_eq!(error, Some(ErrorKind::ConnectionReset), "{whose} must see a reset, not a clean end");
 }
 
-#[test]
-fn killing_the_ingress_agent_resets_both_ends_and_new_connections_are_plain() {
-    let lab = Lab::new();
+fn killing_the_ingress_agent_resets_both_ends_and_new_connections_are_plain(network: Network) {
+    let lab = Lab::on(network);
     let (mut near, far) = lab.agents();
     let (client, server) = busy_connection(&lab);
     near.kill();
@@ -123,9 +129,8 @@ fn killing_the_ingress_agent_makes_new_connections_plain_immediately() {
     assert_eq!(far.metric("sos_agent_sessions_begun_total"), Some(1));
 }
 
-#[test]
-fn killing_the_egress_agent_resets_both_ends() {
-    let lab = Lab::new();
+fn killing_the_egress_agent_resets_both_ends(network: Network) {
+    let lab = Lab::on(network);
     let (near, mut far) = lab.agents();
     let (client, server) = busy_connection(&lab);
     far.kill();
@@ -134,9 +139,8 @@ fn killing_the_egress_agent_resets_both_ends() {
     near.wait_metric("sos_agent_sessions", |sessions| sessions == 0);
 }
 
-#[test]
-fn a_client_that_resets_resets_the_server() {
-    let lab = Lab::new();
+fn a_client_that_resets_resets_the_server(network: Network) {
+    let lab = Lab::on(network);
     let (near, _far) = lab.agents();
     let (client, server) = busy_connection(&lab);
     socket2::SockRef::from(&client).set_linger(Some(std::time::Duration::ZERO)).unwrap();
@@ -145,9 +149,8 @@ fn a_client_that_resets_resets_the_server() {
     near.wait_metric("sos_agent_sessions_ended_total{role=\"ingress\",reason=\"client_reset\"}", |n| n == 1);
 }
 
-#[test]
-fn draining_lets_sessions_finish_and_new_ones_go_plain() {
-    let lab = Lab::new();
+fn draining_lets_sessions_finish_and_new_ones_go_plain(network: Network) {
+    let lab = Lab::on(network);
     let (mut near, far) = lab.agents();
     let (mut client, mut server) = busy_connection(&lab);
     near.signal(Signal::SIGTERM);

@@ -8,10 +8,18 @@ use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::lab::{Agent, Lab, PATIENCE, SERVER, SERVICE_PORT, eventually, sh};
+use crate::lab::{Agent, Lab, Network, PATIENCE, SERVER, SERVICE_PORT, eventually, sh};
 use crate::wire::{assert_works, connect, serve};
 
-/// Maximum time of a connection that is not delayed: below the second after which a client retransmits its SYN.
+on_every_network!(
+    icmp_errors_reach_the_client_unchanged,
+    a_silent_server_has_the_timeout_of_plain_tcp,
+    a_silent_egress_agent_makes_the_client_plain,
+    clients_are_refused_by_a_closed_port_and_accelerated_to_an_open_port,
+    an_accepting_server_is_known_until_it_refuses
+);
+
+/// Longest time of a connection that need not wait, less than the second after which a client retransmits its SYN.
 const AT_ONCE: Duration = Duration::from_millis(900);
 
 fn plain(agent: &Agent, reason: &str, count: u64) {
@@ -33,10 +41,9 @@ fn firewall(lab: &Lab, verdict: &str) {
     sh(&format!("ip netns exec {} nft '{table}; {rule}'", lab.ns("server")));
 }
 
-#[test]
-fn clients_are_refused_by_a_closed_port_and_accelerated_to_an_open_port() {
+fn clients_are_refused_by_a_closed_port_and_accelerated_to_an_open_port(network: Network) {
     for accept in ["Learned", "Confirmed"] {
-        let lab = Lab::new();
+        let lab = Lab::on(network);
         let (near, far) = lab.agents_that_accept(accept);
         assert_eq!(connect_at(&lab, SERVICE_PORT).0.unwrap_err().kind(), ErrorKind::ConnectionRefused);
         plain(&near, "ServerRefused", 1);
@@ -53,9 +60,8 @@ fn clients_are_refused_by_a_closed_port_and_accelerated_to_an_open_port() {
     }
 }
 
-#[test]
-fn an_accepting_server_is_known_until_it_refuses() {
-    let lab = Lab::new();
+fn an_accepting_server_is_known_until_it_refuses(network: Network) {
+    let lab = Lab::on(network);
     let (near, _far) = lab.agents_that_accept("Learned");
     let server = lab.at("server", || TcpListener::bind((Ipv4Addr::UNSPECIFIED, SERVICE_PORT)).unwrap());
     drop(lab.at("client", connect).unwrap());
@@ -72,11 +78,10 @@ fn an_accepting_server_is_known_until_it_refuses() {
     plain(&near, "ServerRefused", 1);
 }
 
-#[test]
-fn icmp_errors_reach_the_client_unchanged() {
+fn icmp_errors_reach_the_client_unchanged(network: Network) {
     let (unreachable, refused) = (Errno::EHOSTUNREACH, Errno::ECONNREFUSED);
     for (kind, code) in [("admin-prohibited", unreachable), ("port-unreachable", refused)] {
-        let lab = Lab::new();
+        let lab = Lab::on(network);
         let (near, _far) = lab.agents_that_accept("Confirmed");
         firewall(&lab, &format!("reject with icmp type {kind}"));
         let (got, took) = connect_at(&lab, SERVICE_PORT);
@@ -86,9 +91,8 @@ fn icmp_errors_reach_the_client_unchanged() {
     }
 }
 
-#[test]
-fn a_silent_server_has_the_timeout_of_plain_tcp() {
-    let lab = Lab::new();
+fn a_silent_server_has_the_timeout_of_plain_tcp(network: Network) {
+    let lab = Lab::on(network);
     let (near, _far) = lab.agents_that_accept("Learned");
     let seen = serve(&lab, b"reply".to_vec());
     firewall(&lab, "drop");
@@ -101,9 +105,8 @@ fn a_silent_server_has_the_timeout_of_plain_tcp() {
     assert_works(&lab, &seen, b"reply");
 }
 
-#[test]
-fn a_silent_egress_agent_makes_the_client_plain() {
-    let lab = Lab::new();
+fn a_silent_egress_agent_makes_the_client_plain(network: Network) {
+    let lab = Lab::on(network);
     let (near, far) = lab.agents_that_accept("Confirmed");
     let seen = serve(&lab, b"reply".to_vec());
     far.stop();

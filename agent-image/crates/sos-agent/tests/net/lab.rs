@@ -53,6 +53,12 @@ pub(crate) fn sh(command: &str) -> String {
     words
 }
 
+fn sh_all<const COUNT: usize>(commands: [String; COUNT]) {
+    for command in commands {
+        sh(&command);
+    }
+}
+
 /// One side's agent, as configured.
 #[derive(Clone, Copy)]
 pub(crate) struct Side {
@@ -87,6 +93,11 @@ impl Side {
         if self.host == "near" { FAR } else { NEAR }
     }
 
+    /// Host of this side, and its address.
+    pub(crate) fn pod(&self) -> (&'static str, Ipv4Addr) {
+        if self.host == "near" { ("client", CLIENT) } else { ("server", SERVER) }
+    }
+
     fn site_secret(&self) -> [u8; 32] {
         [u8::try_from(self.site_id).unwrap(); 32]
     }
@@ -99,9 +110,27 @@ impl Side {
 /// The key that the two sites share.
 const PAIR_SECRET: [u8; 32] = [9; 32];
 
-/// The network; dropping it removes its namespaces and files.
+/// Connection of hosts and agents.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Network {
+    /// A bridge redirects packets between the hosts to the agents.
+    Bridge,
+    /// The agents' machines are the hosts' routers.
+    Routes,
+    /// The hosts are pods of the agents' machines.
+    Pods,
+}
+
+/// Own addresses of the agents on the two WAN links, near and far.
+const WAN: [[Ipv4Addr; 2]; 2] = [
+    [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)],
+    [Ipv4Addr::new(192, 0, 2, 5), Ipv4Addr::new(192, 0, 2, 6)],
+];
+
+/// The network; everything it made is gone when it is dropped.
 pub(crate) struct Lab {
     id: String,
+    network: Network,
     /// Configurations, keys and state of the agents.
     pub(crate) dir: tempfile::TempDir,
 }
@@ -110,8 +139,49 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 
 impl Lab {
     pub(crate) fn new() -> Self {
+        Self::on(Network::Bridge)
+    }
+
+    /// A network of this kind, without agents.
+    pub(crate) fn on(network: Network) -> Self {
         let id = format!("sa{:x}{:x}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let lab = Self { id, dir: tempfile::tempdir().unwrap() };
+        let lab = Self { id, network, dir: tempfile::tempdir().unwrap() };
+        match network {
+            Network::Bridge => lab.plug_into_a_bridge(),
+            Network::Routes | Network::Pods => lab.route(),
+        }
+        lab
+    }
+
+    fn route(&self) {
+        let (near, far) = (self.ns("near"), self.ns("far"));
+        for host in ["client", "near", "far", "server"] {
+            sh(&format!("ip netns add {0} && ip -n {0} link set lo up", self.ns(host)));
+        }
+        for (host, router, address, gateway) in
+            [("client", &near, "10.0.0.11", "10.0.0.126"), ("server", &far, "10.0.0.139", "10.0.0.254")]
+        {
+            let ns = self.ns(host);
+            sh(&format!(
+                "ip -n {router} link add net0 type veth peer name eth0 netns {ns} && \
+                 ip -n {router} address add {gateway}/25 dev net0 && ip -n {router} link set net0 up && \
+                 ip -n {ns} address add {address}/25 dev eth0 && ip -n {ns} link set eth0 up && \
+                 ip -n {ns} route add default via {gateway} && ip netns exec {router} sysctl -qw net.ipv4.ip_forward=1"
+            ));
+        }
+        for (number, [ours, theirs]) in WAN.into_iter().enumerate() {
+            sh(&format!(
+                "ip -n {near} link add wan{number} type veth peer name wan{number} netns {far} && \
+                 ip -n {near} address add {ours}/30 dev wan{number} && ip -n {near} link set wan{number} up && \
+                 ip -n {far} address add {theirs}/30 dev wan{number} && ip -n {far} link set wan{number} up"
+            ));
+        }
+        self.ip("near", &format!("route add 10.0.0.128/25 via {}", WAN[0][1]));
+        self.ip("far", &format!("route add 10.0.0.0/25 via {}", WAN[0][0]));
+    }
+
+    fn plug_into_a_bridge(&self) {
+        let lab = self;
         sh(&format!(
             "ip netns add {0} && ip -n {0} link add br0 type bridge && ip -n {0} link set br0 up",
             lab.ns("sw")
@@ -127,11 +197,17 @@ impl Lab {
         }
         lab.redirect();
         lab.ip("ctl", "route add 10.0.0.0/24 dev eth0");
-        lab
     }
 
     /// Directs packets between the hosts to the agents. The kernel removes neighbour entries when their link goes down.
     pub(crate) fn redirect(&self) {
+        if self.network != Network::Bridge {
+            // A link that comes up again has lost its route.
+            return sh_all([
+                format!("ip -n {} route replace default via 10.0.0.126", self.ns("client")),
+                format!("ip -n {} route replace default via 10.0.0.254", self.ns("server")),
+            ]);
+        }
         self.ip("client", &format!("neigh replace {SERVER} lladdr {} dev eth0 nud permanent", mac("near")));
         self.ip("server", &format!("neigh replace {CLIENT} lladdr {} dev eth0 nud permanent", mac("far")));
     }
@@ -179,12 +255,24 @@ impl Lab {
 
     /// Writes a side's configuration and keys; returns the configuration's path.
     pub(crate) fn configure(&self, side: Side, generation: u64) -> PathBuf {
-        self.configure_as(side, document(side, generation))
+        self.configure_as(side, self.document(side, generation))
+    }
+
+    /// As [`Self::configure`], after a change of the document.
+    pub(crate) fn configure_with(
+        &self,
+        side: Side,
+        generation: u64,
+        change: impl FnOnce(&mut serde_json::Value),
+    ) {
+        let mut document = self.document(side, generation);
+        change(&mut document);
+        self.configure_as(side, document);
     }
 
     /// Configures a side as [`Self::configure`] does, with another session limit.
     pub(crate) fn configure_small(&self, side: Side, sessions: u32) {
-        let mut small = document(side, 1);
+        let mut small = self.document(side, 1);
         small["limits"]["sessions"] = sessions.into();
         self.configure_as(side, small);
     }
@@ -192,13 +280,35 @@ impl Lab {
     /// Starts both agents with a service that has this `accept`, and waits until the near agent is armed.
     pub(crate) fn agents_that_accept(&self, accept: &str) -> (Agent, Agent) {
         for side in [NEAR, FAR] {
-            let mut holding = document(side, 1);
+            let mut holding = self.document(side, 1);
             holding["services"][0]["accept"] = accept.into();
             self.configure_as(side, holding);
         }
         let agents = (self.agent_in(NEAR, "near", "none"), self.agent_in(FAR, "far", "none"));
-        agents.0.wait_metric("sos_agent_armed_regions", |armed| armed >= 1);
+        self.wait_armed(&agents);
         agents
+    }
+
+    fn document(&self, side: Side, generation: u64) -> serde_json::Value {
+        let mut document = document(side, generation);
+        if self.network != Network::Bridge {
+            let at = |side: Side| WAN.map(|link| link[usize::from(side.host == "far")].to_string());
+            let fields = document.as_object_mut().unwrap();
+            fields.remove("interface");
+            fields.remove("discovery");
+            document["wan"] = serde_json::json!(at(side));
+            document["intake"] = serde_json::json!({"type": "Routed", "interface": "net0"});
+            if self.network == Network::Pods {
+                document["intake"] = serde_json::json!({"type": "Pods"});
+                document["pods"] = serde_json::json!([{"name": format!("default/{}", side.pod().0), "address": side.pod().1}]);
+            }
+            document["streamPorts"]["count"] = 2.into();
+            document["services"][0]["labels"] = 2.into();
+            let peer = &mut document["peers"][0]["agents"][0];
+            peer["addresses"] = serde_json::json!(at(side.peer()));
+            peer["address"] = peer["addresses"][0].clone();
+        }
+        document
     }
 
     fn configure_as(&self, side: Side, document: serde_json::Value) -> PathBuf {
@@ -232,6 +342,8 @@ impl Lab {
             .arg(dir.join("keys"))
             .arg("--state")
             .arg(dir.join("state"))
+            .arg("--netns")
+            .arg(self.namespaces(side))
             .env("RUST_LOG", "sos=debug,sos_agent=debug,sos_tunnel=debug")
             .stdin(Stdio::null())
             .stderr(log_file);
@@ -240,6 +352,17 @@ impl Lab {
     }
 
     /// Starts a side's agent, and waits until its metrics page answers.
+    pub(crate) fn namespaces(&self, side: Side) -> PathBuf {
+        let folder = self.dir.path().join(format!("{}-netns", side.host));
+        std::fs::create_dir_all(&folder).unwrap();
+        let pod = folder.join(side.pod().0);
+        if !pod.exists() {
+            std::os::unix::fs::symlink(format!("/run/netns/{}", self.ns(side.pod().0)), pod).unwrap();
+        }
+        folder
+    }
+
+    /// As [`Self::agent`], once it answers.
     pub(crate) fn agent_until_ready(&self, side: Side) -> Agent {
         let agent = self.agent(side);
         agent.wait_metric("sos_agent_config_generation", |generation| generation == 1);
@@ -249,14 +372,31 @@ impl Lab {
     /// Starts both agents, and waits until the near agent is armed.
     pub(crate) fn agents(&self) -> (Agent, Agent) {
         let agents = (self.agent(NEAR), self.agent(FAR));
-        agents.0.wait_metric("sos_agent_armed_regions", |armed| armed >= 1);
+        self.wait_armed(&agents);
         agents
+    }
+
+    /// Waits until clients are intercepted.
+    fn wait_armed(&self, agents: &(Agent, Agent)) {
+        agents.0.wait_metric("sos_agent_armed_regions", |armed| armed >= 1);
+        if self.network == Network::Pods {
+            for agent in [&agents.0, &agents.1] {
+                agent.wait_metric("sos_agent_intercepted_pods", |pods| pods == 1);
+            }
+            let table = format!("ip netns exec {} nft list table inet sos", self.ns("client"));
+            eventually("the client's pod is armed", || {
+                let listed = Command::new("sh").args(["-c", &table]).output().unwrap();
+                let text = String::from_utf8_lossy(&listed.stdout).into_owned();
+                text.contains("meta mark set ip saddr map @armed_clients")
+                    && text.contains("elements = { tcp expires")
+            });
+        }
     }
 }
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        for host in ["client", "server", "near", "far", "ctl", "sw"] {
+        for host in ["client", "server", "near", "far", "ctl", "sw", "twin"] {
             let _ = Command::new("ip").args(["netns", "delete", &self.ns(host)]).status();
         }
     }

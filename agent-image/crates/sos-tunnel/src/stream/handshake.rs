@@ -100,9 +100,7 @@ pub(crate) async fn read_hello(channel: &mut Channel) -> Result<(Hello, [u8; HEL
 
 /// Checks the dialer's claim against the configuration: only listed agents get an answer.
 pub(crate) fn check_claim(hello: &Hello, from: IpAddr, peer: &PeerConfig) -> Result<(), HandshakeError> {
-    let fits = hello.agent == peer.agent
-        && hello.site == peer.site
-        && from.to_canonical() == IpAddr::V4(peer.address);
+    let fits = hello.agent == peer.agent && hello.site == peer.site && peer.has_address(from);
     if fits { Ok(()) } else { Err(HandshakeError::Stranger) }
 }
 

@@ -89,7 +89,7 @@ impl TunnelContext {
     /// True if an agent of a site is configured at an address.
     pub(crate) fn is_at(&self, site: SiteId, address: IpAddr) -> bool {
         let peers = lock(&self.peers).values().map(|peer| peer.config()).collect::<Vec<_>>();
-        peers.iter().any(|peer| peer.site == site && address.to_canonical() == IpAddr::V4(peer.address))
+        peers.iter().any(|peer| peer.site == site && peer.has_address(address))
     }
 
     /// True while a session runs, or while a frame may not have reached its peer: a closed stream drops its queue.

@@ -59,7 +59,7 @@ pub(crate) async fn dial_as(
     kind: Kind,
 ) -> Result<Ready, HandshakeError> {
     let (config, timing) = (&context.config, &context.config.timing);
-    let to = SocketAddrV4::new(peer.address, peer.first_stream_port + u16::from(label));
+    let to = SocketAddrV4::new(peer.address(label), peer.first_stream_port + u16::from(label));
     let limit = if kind == Kind::Quic { timing.quic } else { timing.handshake };
     let socket = match kind {
         Kind::Quic => None,

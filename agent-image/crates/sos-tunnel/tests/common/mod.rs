@@ -256,7 +256,7 @@ pub(crate) fn peer(agent: AgentId, port: u16, streams: usize) -> PeerConfig {
     PeerConfig {
         agent,
         site: SiteId(u16::from(agent.0[0])),
-        address: Ipv4Addr::LOCALHOST,
+        addresses: vec![Ipv4Addr::LOCALHOST],
         first_stream_port: port,
         streams: BTreeMap::from([(0, streams)]),
         encrypted: false,

@@ -1,0 +1,81 @@
+//! Attachment of an agent: to a site's bridge, where switches redirect connections and controllers order sessions, or to routes (docs/adr/0056).
+
+use std::net::Ipv4Addr;
+
+use ipnet::Ipv4Net;
+use serde::Deserialize;
+use sos_wire::MacAddress;
+
+use crate::config::{AgentConfig, from_text};
+
+/// The bridge of an agent's site.
+#[derive(Debug, Clone, Copy)]
+pub struct Bridge<'a> {
+    /// The whole configuration.
+    pub config: &'a AgentConfig,
+    /// The agent's interface on the bridge.
+    pub interface: &'a Interface,
+    /// Destination of beacons and orders.
+    pub discovery: &'a Discovery,
+}
+
+/// Interception of connections without switches.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(tag = "type", deny_unknown_fields)]
+pub enum Intake {
+    /// Hosts' routes lead to this machine, which forwards their packets.
+    Routed {
+        /// Interface towards the hosts.
+        interface: String,
+    },
+    /// The agent opens its sockets inside the network namespaces of its node's pods ([`AgentConfig::pods`]).
+    Pods {},
+}
+
+/// A pod of the agent's node.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pod {
+    /// `namespace/name`, for messages.
+    pub name: String,
+    /// Its address, by which its network namespace is found.
+    pub address: Ipv4Addr,
+}
+
+/// The agent's interface.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Interface {
+    /// Name inside the agent's namespace.
+    pub name: String,
+    /// Address with the length of the site's subnet.
+    pub address: Ipv4Net,
+    /// MAC address.
+    #[serde(deserialize_with = "from_text")]
+    pub mac: MacAddress,
+    /// MTU in bytes.
+    pub mtu: u32,
+    /// Gateway to destinations outside the subnet.
+    pub gateway: Option<Ipv4Addr>,
+    /// Outer end of the veth pair in the host's namespace (attach `host` only).
+    pub host_name: String,
+    /// OpenFlow port number of the outer end on the bridge; the agent itself does not use it.
+    pub host_port: u32,
+}
+
+/// The discovery address.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Discovery {
+    /// An address without a host.
+    pub address: Ipv4Addr,
+    /// Its MAC address.
+    #[serde(deserialize_with = "from_text")]
+    pub mac: MacAddress,
+    /// UDP port of beacons.
+    pub beacon_port: u16,
+    /// UDP port of orders.
+    pub order_port: u16,
+    /// TCP port for clients at a site that rewrites.
+    pub redirect_port: u16,
+}

@@ -1,0 +1,131 @@
+//! Network namespaces of pods: found by their addresses, entered by threads that end there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use nix::sched::{CloneFlags, setns};
+use tracing::{debug, warn};
+
+/// Maximum number of files examined in the folder of namespaces: several times what a kubelet runs on one node.
+const MAX_NAMESPACES: usize = 4_096;
+
+/// An open network namespace. The kernel keeps the namespace while it is open.
+#[derive(Debug)]
+pub struct Namespace(File);
+
+impl Namespace {
+    /// Opens a namespace by its file, for example `/run/netns/cni-1`.
+    ///
+    /// # Errors
+    /// The file cannot be opened.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        File::open(path).map(Self)
+    }
+
+    /// Calls `act` on a thread inside the namespace; sockets and programs made there belong to it. Needs SYS_ADMIN.
+    ///
+    /// # Errors
+    /// The file is no network namespace, or cannot be entered.
+    pub fn inside<T: Send>(&self, act: impl FnOnce() -> T + Send) -> io::Result<T> {
+        std::thread::scope(|scope| {
+            let entered = scope.spawn(|| {
+                setns(&self.0, CloneFlags::CLONE_NEWNET)?;
+                Ok(act())
+            });
+            entered.join().unwrap_or_else(|_| Err(io::Error::other("a thread inside a namespace panicked")))
+        })
+    }
+}
+
+/// Namespaces of a node by address. Files are identified by inode, so that each namespace is entered once.
+#[derive(Debug)]
+pub struct Scanner {
+    folder: PathBuf,
+    known: BTreeMap<u64, (PathBuf, BTreeSet<Ipv4Addr>)>,
+}
+
+impl Scanner {
+    /// Scans this folder, whose files are namespaces.
+    #[must_use]
+    pub fn new(folder: PathBuf) -> Self {
+        Self { folder, known: BTreeMap::new() }
+    }
+
+    /// Reads the folder again. Returns the file of each address, without addresses of several namespaces: nobody can tell which one is meant.
+    pub fn scan(&mut self) -> BTreeMap<Ipv4Addr, PathBuf> {
+        let mut present = BTreeMap::new();
+        match std::fs::read_dir(&self.folder) {
+            Ok(entries) => {
+                for path in entries.flatten().map(|entry| entry.path()).take(MAX_NAMESPACES) {
+                    if let Ok(data) = std::fs::metadata(&path) {
+                        present.insert(data.ino(), path);
+                    }
+                }
+            }
+            Err(error) => {
+                warn!(folder = %self.folder.display(), %error, "the folder of network namespaces cannot be read");
+            }
+        }
+        self.known.retain(|inode, _| present.contains_key(inode));
+        for (inode, path) in present {
+            // A new namespace has no address until its network plugin has run.
+            if self.known.get(&inode).is_none_or(|(_, addresses)| addresses.is_empty()) {
+                let found = addresses(&path);
+                self.known.insert(inode, (path, found));
+            }
+        }
+        unique(self.known.values())
+    }
+}
+
+/// Addresses of exactly one namespace, with its file.
+fn unique<'a>(known: impl Iterator<Item = &'a (PathBuf, BTreeSet<Ipv4Addr>)>) -> BTreeMap<Ipv4Addr, PathBuf> {
+    let mut files: BTreeMap<Ipv4Addr, Option<PathBuf>> = BTreeMap::new();
+    for (path, addresses) in known {
+        for address in addresses {
+            files.entry(*address).and_modify(|file| *file = None).or_insert_with(|| Some(path.clone()));
+        }
+    }
+    files.into_iter().filter_map(|(address, file)| Some((address, file?))).collect()
+}
+
+/// IPv4 addresses of a namespace outside 127.0.0.0/8.
+fn addresses(path: &Path) -> BTreeSet<Ipv4Addr> {
+    let read = || -> io::Result<BTreeSet<Ipv4Addr>> {
+        let listed = nix::ifaddrs::getifaddrs()?;
+        let of_interface = listed.filter_map(|entry| Some(entry.address?.as_sockaddr_in()?.ip()));
+        Ok(of_interface.filter(|address| !address.is_loopback()).collect())
+    };
+    Namespace::open(path).and_then(|namespace| namespace.inside(read)?).unwrap_or_else(|error| {
+        debug!(path = %path.display(), %error, "addresses of a network namespace");
+        BTreeSet::new()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_of_two_namespaces_belongs_to_none() {
+        let address = |last| Ipv4Addr::new(10, 0, 0, last);
+        let known = [
+            ("a".into(), BTreeSet::from([address(1), address(2)])),
+            ("b".into(), BTreeSet::from([address(2), address(3)])),
+        ];
+        let found = unique(known.iter());
+        assert_eq!(found, BTreeMap::from([(address(1), "a".into()), (address(3), "b".into())]));
+    }
+
+    #[test]
+    fn files_that_are_no_namespaces_have_no_address() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("file"), "").unwrap();
+        assert!(Scanner::new(folder.path().to_owned()).scan().is_empty());
+        assert!(Scanner::new(folder.path().join("missing")).scan().is_empty());
+    }
+}

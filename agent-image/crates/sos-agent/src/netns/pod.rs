@@ -1,0 +1,159 @@
+//! The agent's sockets and nft table inside the network namespace of one pod (docs/adr/0057).
+
+use std::io;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use sos_tunnel::SegmentMarks;
+use sos_wire::Marks;
+use tokio::runtime::Handle;
+
+use crate::netns::namespace::Namespace;
+use crate::netns::nf_tables::Heartbeat;
+use crate::netns::nflog::Copies;
+use crate::netns::{self, NetError, nft, plan, sockets};
+use crate::syn_hold::injector::Writers;
+
+/// Reason why a pod is not intercepted.
+#[derive(Debug, thiserror::Error)]
+pub enum PodError {
+    /// The namespace cannot be opened or entered.
+    #[error("network namespace: {0}")]
+    Namespace(io::Error),
+    /// A socket cannot be made inside.
+    #[error("{what}: {error}")]
+    Socket {
+        /// Socket.
+        what: &'static str,
+        /// Error.
+        error: io::Error,
+    },
+    /// Table, rule or route.
+    #[error(transparent)]
+    Net(#[from] NetError),
+}
+
+/// An intercepted pod. Dropping the value leaves the namespace as it is: see [`Pod::leave`].
+#[derive(Debug)]
+pub struct Pod {
+    address: Ipv4Addr,
+    namespace: Namespace,
+    heartbeat: Heartbeat,
+    /// False while the pod departs: its table stays disarmed.
+    armable: AtomicBool,
+}
+
+/// Sockets of a pod that tasks serve.
+#[derive(Debug)]
+pub struct PodSockets {
+    /// Accepts the pod's intercepted connections, at their servers' addresses.
+    pub clients: std::net::TcpListener,
+    /// Copies of held SYNs.
+    pub copies: Copies,
+    /// Write held SYNs back.
+    pub writers: Arc<Writers>,
+}
+
+impl Pod {
+    /// Enters a namespace: makes the sockets, then the table, with nothing armed. Call inside a runtime.
+    ///
+    /// # Errors
+    /// Reason why the pod cannot be intercepted; what was made is removed.
+    pub fn enter(
+        namespace: Namespace,
+        address: Ipv4Addr,
+        segment_marks: Option<&SegmentMarks>,
+    ) -> Result<(Self, PodSockets), PodError> {
+        let runtime = Handle::current();
+        let made = namespace.inside(|| {
+            // Netlink sockets are registered with the runtime as soon as they are made.
+            let _entered = runtime.enter();
+            open(address, segment_marks)
+        });
+        match made.map_err(PodError::Namespace)? {
+            Ok((heartbeat, made)) => {
+                Ok((Self { address, namespace, heartbeat, armable: AtomicBool::new(true) }, made))
+            }
+            Err(error) => {
+                // Best effort: the error is reported, and the next attempt starts from nothing.
+                let _ = namespace.inside(netns::detach);
+                Err(error)
+            }
+        }
+    }
+
+    /// The pod's address.
+    #[must_use]
+    pub fn address(&self) -> Ipv4Addr {
+        self.address
+    }
+
+    /// Permits the arming task to arm the table, or disarms the table until further notice.
+    ///
+    /// # Errors
+    /// Error of the kernel about disarming; the heartbeat expires by itself then.
+    pub fn permit(&self, armable: bool) -> io::Result<()> {
+        self.armable.store(armable, Ordering::SeqCst);
+        if armable { Ok(()) } else { self.heartbeat.set(false) }
+    }
+
+    /// Renews the heartbeat of the pod's table, or removes it.
+    ///
+    /// # Errors
+    /// Error of the kernel, for example if the table is gone.
+    pub fn beat(&self, beats: bool) -> io::Result<()> {
+        self.heartbeat.set(beats && self.armable.load(Ordering::SeqCst))
+    }
+
+    /// Applies a script that arms the pod's table; without effect while the pod departs.
+    ///
+    /// # Errors
+    /// The namespace cannot be entered, or nft refuses the script.
+    pub fn arm(&self, script: &str) -> Result<(), PodError> {
+        if !self.armable.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        Ok(self.namespace.inside(|| netns::nft(script)).map_err(PodError::Namespace)??)
+    }
+
+    /// Socket that will connect to a server in this pod in a client's name, from inside the pod.
+    ///
+    /// # Errors
+    /// Error of the kernel, as [`sockets::towards_server`].
+    pub fn towards_server(
+        &self,
+        client: std::net::SocketAddrV4,
+        marks: Marks,
+    ) -> io::Result<std::net::TcpStream> {
+        self.namespace.inside(|| {
+            let socket = sockets::towards_server(client, None, marks)?;
+            socket2::SockRef::from(&socket).set_mark(nft::DIALED)?;
+            Ok(socket)
+        })?
+    }
+
+    /// Removes table, rule and route from the namespace.
+    pub fn leave(&self) {
+        // Fails if the namespace has gone, and everything with it.
+        let _ = self.namespace.inside(netns::detach);
+    }
+}
+
+fn open(
+    address: Ipv4Addr,
+    segment_marks: Option<&SegmentMarks>,
+) -> Result<(Heartbeat, PodSockets), PodError> {
+    let failed = |what| move |error| PodError::Socket { what, error };
+    let clients = sockets::transparent_listener().map_err(failed("transparent listener"))?;
+    if let Some(filters) = segment_marks {
+        filters.watch(&clients).map_err(failed("filter of the transparent listener"))?;
+    }
+    let port = clients.local_addr().map_err(failed("transparent listener"))?.port();
+    let copies = Copies::open(nft::COPIES).map_err(failed("copies of SYNs (nfnetlink_log)"))?;
+    let writers = Arc::new(Writers::new(None).map_err(failed("raw sockets"))?);
+    let heartbeat = Heartbeat::open().map_err(failed("netlink"))?;
+    plan::delivery().iter().try_for_each(netns::run)?;
+    netns::nft(&nft::setup_pod(address, port))?;
+    Ok((heartbeat, PodSockets { clients, copies, writers }))
+}

@@ -1,0 +1,195 @@
+//! Pods of the node: enters the network namespaces of configured pods, and leaves those of others.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval};
+use tracing::{debug, info, warn};
+
+use crate::config;
+use crate::context::AgentContext;
+use crate::netns::namespace::{Namespace, Scanner};
+use crate::netns::pod::{Pod, PodError, PodSockets};
+use crate::syn_hold::injector::Writers;
+use crate::tasks::held_syns;
+use crate::tasks::ingress::{self, Arrival};
+
+/// Interval at which the folder of namespaces is read. A pod that starts is plain until then.
+const SCAN_INTERVAL: Duration = Duration::from_secs(1);
+/// Time for which sessions keep the namespace of a pod that has ended.
+const DEPARTURE: Duration = Duration::from_secs(60);
+
+/// A pod that the agent has entered.
+struct Entered {
+    pod: Arc<Pod>,
+    writers: Arc<Writers>,
+    file: PathBuf,
+    departs: Option<Instant>,
+    /// Its listener and copies; ended when the value is dropped.
+    _tasks: JoinSet<()>,
+}
+
+/// Keeps the intercepted pods in line with the configuration and the node's namespaces, forever.
+pub async fn intercept(context: Arc<AgentContext>, folder: PathBuf) {
+    let mut ticks = interval(SCAN_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut scanner, mut pods) = (Scanner::new(folder), Pods::default());
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = context.pods().changed() => {}
+        }
+        let scanned = tokio::task::spawn_blocking(move || {
+            let files = scanner.scan();
+            (scanner, files)
+        });
+        let Ok((same, files)) = scanned.await else { return };
+        scanner = same;
+        pods.update(&context, &files).await;
+        context.metrics.pods.set(i64::try_from(pods.entered.len()).unwrap_or(i64::MAX));
+    }
+}
+
+/// Pods that the agent has entered.
+#[derive(Default)]
+struct Pods {
+    entered: BTreeMap<Ipv4Addr, Entered>,
+    /// Pods that are no longer wanted, until their sessions are over: without its table a running connection would break.
+    departing: BTreeMap<Ipv4Addr, Entered>,
+    /// Errors already logged, by address: a pod that cannot be entered is tried again at each tick.
+    failures: BTreeMap<Ipv4Addr, String>,
+}
+
+impl Pods {
+    async fn update(&mut self, context: &Arc<AgentContext>, files: &BTreeMap<Ipv4Addr, PathBuf>) {
+        let config = context.config();
+        let wanted = |address: &Ipv4Addr| config.pods.iter().any(|pod| pod.address == *address);
+        let stays =
+            |address: &Ipv4Addr, pod: &Entered| wanted(address) && files.get(address) == Some(&pod.file);
+        let gone = take_where(&mut self.entered, |address, pod| !stays(address, pod));
+        for (address, pod) in gone {
+            pod.disarm(context);
+            if let Some(before) = self.departing.insert(address, pod) {
+                before.leave(context).await;
+            }
+        }
+        let over = |address: &Ipv4Addr, pod: &mut Entered| {
+            !context.pods().has_sessions(*address) || pod.is_overdue()
+        };
+        let over = take_where(&mut self.departing, over);
+        for (_, pod) in over {
+            pod.leave(context).await;
+        }
+        self.failures.retain(|address, _| wanted(address));
+        for pod in &config.pods {
+            if let Some(file) = files.get(&pod.address).filter(|_| !self.entered.contains_key(&pod.address)) {
+                self.enter(context, pod, file).await;
+            }
+        }
+    }
+
+    async fn enter(&mut self, context: &Arc<AgentContext>, pod: &config::Pod, file: &PathBuf) {
+        if self.departing.get(&pod.address).is_some_and(|departing| departing.file == *file)
+            && let Some(mut same) = self.departing.remove(&pod.address)
+        {
+            same.departs = None;
+            same.arm(context);
+            self.entered.insert(pod.address, same);
+            return;
+        }
+        match enter(context, file.clone(), pod.address).await {
+            Ok(entered) => {
+                info!(pod = pod.name, address = %pod.address, "pod intercepted");
+                self.failures.remove(&pod.address);
+                entered.arm(context);
+                self.entered.insert(pod.address, entered);
+            }
+            Err(error) => {
+                let words = error.to_string();
+                if self.failures.insert(pod.address, words.clone()).as_ref() != Some(&words) {
+                    warn!(pod = pod.name, address = %pod.address, error = words, "pod not intercepted");
+                }
+            }
+        }
+    }
+}
+
+/// Removes and returns the pods for which `holds` is true.
+fn take_where(
+    pods: &mut BTreeMap<Ipv4Addr, Entered>,
+    mut holds: impl FnMut(&Ipv4Addr, &mut Entered) -> bool,
+) -> Vec<(Ipv4Addr, Entered)> {
+    let addresses = pods.iter_mut().filter_map(|(address, pod)| holds(address, pod).then_some(*address));
+    let addresses: Vec<_> = addresses.collect();
+    addresses.into_iter().filter_map(|address| pods.remove_entry(&address)).collect()
+}
+
+impl Entered {
+    /// Lets the pod's new connections be intercepted, and makes it a place of servers.
+    fn arm(&self, context: &AgentContext) {
+        // Permission cannot fail.
+        let _ = self.pod.permit(true);
+        context.hold().set_pod(self.pod.address(), Some(Arc::clone(&self.writers)));
+        context.pods().insert(Arc::clone(&self.pod));
+        context.rearm.notify_one();
+    }
+
+    /// Leaves the pod's new connections to plain TCP.
+    fn disarm(&self, context: &AgentContext) {
+        let address = self.pod.address();
+        debug!(%address, "pod disarmed");
+        context.hold().set_pod(address, None);
+        context.pods().depart(address);
+        // Otherwise the heartbeat expires by itself.
+        if let Err(error) = self.pod.permit(false) {
+            debug!(%address, %error, "heartbeat of a pod that is no longer wanted");
+        }
+    }
+
+    /// True if sessions have kept the pod for too long. Programs of a pod that has ended have closed their sockets; only a session whose peer is
+    /// silent is left then.
+    fn is_overdue(&mut self) -> bool {
+        let ended = !self.file.exists();
+        let since = *self.departs.get_or_insert_with(Instant::now);
+        ended && since.elapsed() > DEPARTURE
+    }
+
+    async fn leave(self, context: &AgentContext) {
+        let pod = Arc::clone(&self.pod);
+        context.pods().forget(&pod);
+        debug!(address = %pod.address(), "pod left");
+        // The table first: without it no client is redirected to a listener that is about to close.
+        if let Err(error) = tokio::task::spawn_blocking(move || pod.leave()).await {
+            debug!(%error, "leaving a pod");
+        }
+    }
+}
+
+async fn enter(context: &Arc<AgentContext>, file: PathBuf, address: Ipv4Addr) -> Result<Entered, PodError> {
+    let (opened, marks) = (file.clone(), context.segment_marks.clone());
+    let entering = tokio::task::spawn_blocking(move || {
+        let namespace = Namespace::open(&opened).map_err(PodError::Namespace)?;
+        Pod::enter(namespace, address, marks.as_deref())
+    });
+    let (pod, PodSockets { clients, copies, writers }) =
+        entering.await.map_err(|error| PodError::Namespace(error.into()))??;
+    let clients = TcpListener::from_std(clients).map_err(PodError::Namespace)?;
+    let mut tasks = JoinSet::new();
+    tasks.spawn(ingress::accept_clients(Arc::clone(context), clients, Arrival::Transparent));
+    tasks.spawn(held_syns::hold_syns(Arc::clone(context), copies));
+    Ok(Entered { pod: Arc::new(pod), writers, file, departs: None, _tasks: tasks })
+}
+
+/// Leaves all pods, at the end of the process.
+pub async fn leave_all(context: &AgentContext) {
+    let pods = context.pods().entered();
+    let leaving = tokio::task::spawn_blocking(move || pods.iter().for_each(|pod| pod.leave()));
+    if let Err(error) = leaving.await {
+        debug!(%error, "leaving pods");
+    }
+}

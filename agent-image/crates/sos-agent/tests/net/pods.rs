@@ -1,0 +1,295 @@
+//! Pods that come, go and share addresses; programs inside a pod that handle packets themselves; remains after an agent has left.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::symlink;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use socket2::{Domain, Socket, Type};
+
+use crate::lab::{Agent, CLIENT, FAR, Lab, NEAR, Network, PATIENCE, SERVER, SERVICE_PORT, eventually, sh};
+use crate::wire::{assert_works, connect, content, fetch, serve};
+
+fn accepted(near: &Agent) -> Option<u64> {
+    near.metric("sos_agent_accepted_total")
+}
+
+fn intercepted(agent: &Agent, count: u64) {
+    agent.wait_metric("sos_agent_intercepted_pods", |pods| pods == count);
+}
+
+/// State of a namespace that an agent might leave behind.
+fn state(lab: &Lab, host: &str) -> String {
+    let ns = lab.ns(host);
+    sh(&format!(
+        "ip netns exec {ns} nft list ruleset; ip -n {ns} rule list; ip -4 -n {ns} route list table all; ip -4 -n {ns} -brief address; \
+         ip netns exec {ns} sysctl -a 2>/dev/null | grep -E 'net.ipv4.(ip_forward|conf)|tcp_[rw]mem'"
+    ))
+}
+
+#[test]
+fn pods_are_intercepted_when_they_start_and_not_after_they_have_ended() {
+    let lab = Lab::on(Network::Pods);
+    let (near, _far) = lab.agents();
+    let file = lab.namespaces(NEAR).join("client");
+    let seen = serve(&lab, b"reply".to_vec());
+    assert_works(&lab, &seen, b"reply");
+    assert_eq!(accepted(&near), Some(1));
+    std::fs::remove_file(&file).unwrap();
+    intercepted(&near, 0);
+    assert_works(&lab, &seen, b"reply");
+    assert_eq!(accepted(&near), Some(1), "its namespace is gone for the agent");
+    symlink(format!("/run/netns/{}", lab.ns("client")), &file).unwrap();
+    intercepted(&near, 1);
+    eventually("the pod is intercepted again", || {
+        assert_works(&lab, &seen, b"reply");
+        accepted(&near) == Some(2)
+    });
+}
+
+#[test]
+fn a_pod_that_leaves_the_configuration_is_plain_and_its_open_connections_go_on() {
+    let lab = Lab::on(Network::Pods);
+    let (near, _far) = lab.agents();
+    let seen = serve(&lab, b"reply".to_vec());
+    let mut open = lab.at("client", connect).unwrap();
+    open.write_all(b"request").unwrap();
+    near.wait_metric("sos_agent_sessions", |sessions| sessions == 1);
+    lab.configure_with(NEAR, 2, |document| document["pods"] = serde_json::json!([]));
+    intercepted(&near, 0);
+    assert_works(&lab, &seen, b"reply");
+    assert_eq!(accepted(&near), Some(1));
+    open.write_all(b"more").unwrap();
+    open.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut reply = Vec::new();
+    open.read_to_end(&mut reply).unwrap();
+    assert_eq!(reply, b"reply", "its open connection goes on");
+    seen.recv_timeout(PATIENCE).unwrap();
+    drop(open);
+    near.wait_metric("sos_agent_sessions", |sessions| sessions == 0);
+    let tables = format!("ip netns exec {} nft list tables", lab.ns("client"));
+    eventually("the table is removed", || sh(&tables).is_empty());
+    lab.configure_with(NEAR, 3, |_| {});
+    eventually("the pod is intercepted again", || {
+        assert_works(&lab, &seen, b"reply");
+        accepted(&near) == Some(2)
+    });
+}
+
+#[test]
+fn stopped_agents_leave_nothing_in_pods_and_nodes() {
+    let lab = Lab::on(Network::Pods);
+    let hosts = ["client", "near", "far", "server"];
+    let before = hosts.map(|host| state(&lab, host));
+    let (mut near, mut far) = lab.agents();
+    let seen = serve(&lab, b"reply".to_vec());
+    assert_works(&lab, &seen, b"reply");
+    assert_eq!(
+        [state(&lab, "near"), state(&lab, "far")],
+        [before[1].clone(), before[2].clone()],
+        "nothing on nodes"
+    );
+    for agent in [&mut near, &mut far] {
+        agent.signal(Signal::SIGTERM);
+        assert_eq!(agent.wait(), Some(0));
+    }
+    for (host, before) in hosts.iter().zip(before) {
+        assert_eq!(state(&lab, host), before, "{host}");
+    }
+    assert_works(&lab, &seen, b"reply");
+}
+
+#[test]
+fn killing_the_ingress_agent_makes_new_connections_plain_within_a_retransmission() {
+    let lab = Lab::on(Network::Pods);
+    let (mut near, far) = lab.agents();
+    let seen = serve(&lab, b"reply".to_vec());
+    assert_works(&lab, &seen, b"reply");
+    near.kill();
+    // A SYN that arrives before the heartbeat has expired finds no listener and is dropped; the client retransmits it after a second.
+    let began = Instant::now();
+    assert_works(&lab, &seen, b"reply");
+    let took = began.elapsed();
+    // Room for a busy machine, but less than a second retransmission.
+    assert!(took < Duration::from_millis(2_900), "{took:?}");
+    assert_eq!(far.metric("sos_agent_sessions_begun_total"), Some(1));
+    // The next agent finds the table of the killed one.
+    let near = lab.agent(NEAR);
+    near.wait_metric("sos_agent_armed_regions", |armed| armed >= 1);
+    eventually("the pod is intercepted again", || {
+        assert_works(&lab, &seen, b"reply");
+        accepted(&near).is_some_and(|count| count >= 1)
+    });
+}
+
+#[test]
+fn connections_from_another_address_of_the_pod_are_plain() {
+    const SECOND: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 12);
+    let lab = Lab::on(Network::Pods);
+    let (near, _far) = lab.agents();
+    lab.ip("client", &format!("address add {SECOND}/25 dev eth0"));
+    let seen = serve(&lab, b"reply".to_vec());
+    lab.at("client", || {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from((SECOND, 0)).into()).unwrap();
+        socket.connect(&SocketAddr::from((SERVER, SERVICE_PORT)).into()).unwrap();
+    });
+    assert_eq!(seen.recv_timeout(PATIENCE).unwrap().client.ip(), SECOND);
+    assert_eq!(accepted(&near), Some(0));
+}
+
+#[test]
+fn an_address_of_two_namespaces_is_plain() {
+    let lab = Lab::on(Network::Pods);
+    let twin = lab.ns("twin");
+    sh(&format!(
+        "ip netns add {twin} && ip -n {twin} link add d0 type veth peer name d1 && ip -n {twin} address add {CLIENT}/32 dev d0"
+    ));
+    symlink(format!("/run/netns/{twin}"), lab.namespaces(NEAR).join("twin")).unwrap();
+    let (near, far) = (lab.agent(NEAR), lab.agent(FAR));
+    near.wait_metric("sos_agent_armed_regions", |armed| armed >= 1);
+    intercepted(&far, 1);
+    let seen = serve(&lab, b"reply".to_vec());
+    assert_works(&lab, &seen, b"reply");
+    assert_eq!((accepted(&near), near.metric("sos_agent_intercepted_pods")), (Some(0), Some(0)));
+    std::fs::remove_file(lab.namespaces(NEAR).join("twin")).unwrap();
+    intercepted(&near, 1);
+    sh(&format!("ip netns delete {twin}"));
+}
+
+/// A sidecar redirects the pod's connections to itself, and connects to their destinations as a user of its own.
+#[test]
+fn a_sidecars_own_connections_are_accelerated() {
+    const SIDECAR: u16 = 15_001;
+    let lab = Lab::on(Network::Pods);
+    let (near, _far) = lab.agents();
+    let nft = format!("ip netns exec {} nft", lab.ns("client"));
+    sh(&format!("{nft} add table ip mesh"));
+    sh(&format!("{nft} 'add chain ip mesh out {{ type nat hook output priority -100; }}'"));
+    // The application's connections have source ports below 50000 here, the sidecar's above.
+    sh(&format!(
+        "{nft} 'add rule ip mesh out tcp dport {SERVICE_PORT} tcp sport < 50000 redirect to :{SIDECAR}'"
+    ));
+    let seen = serve(&lab, b"reply".to_vec());
+    let sidecar = lab.at("client", || TcpListener::bind((Ipv4Addr::UNSPECIFIED, SIDECAR)).unwrap());
+    let relayed = lab.start("client", move || {
+        let (mut inner, _) = sidecar.accept().unwrap();
+        let outer = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        outer.bind(&SocketAddr::from((CLIENT, 50_123)).into()).unwrap();
+        outer.connect(&SocketAddr::from((SERVER, SERVICE_PORT)).into()).unwrap();
+        let mut outer: TcpStream = outer.into();
+        let mut request = Vec::new();
+        inner.read_to_end(&mut request).unwrap();
+        outer.write_all(&request).unwrap();
+        outer.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut reply = Vec::new();
+        outer.read_to_end(&mut reply).unwrap();
+        inner.write_all(&reply).unwrap();
+    });
+    let reply = lab.at("client", || {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from((CLIENT, 40_123)).into()).unwrap();
+        socket.connect(&SocketAddr::from((SERVER, SERVICE_PORT)).into()).unwrap();
+        let mut stream: TcpStream = socket.into();
+        stream.write_all(b"request").unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut reply = Vec::new();
+        stream.read_to_end(&mut reply).unwrap();
+        reply
+    });
+    relayed.join().unwrap();
+    assert_eq!(reply, b"reply");
+    assert_eq!(seen.recv_timeout(PATIENCE).unwrap().client, SocketAddr::from((CLIENT, 50_123)));
+    assert_eq!(accepted(&near), Some(1), "the sidecar's connection, not the application's");
+}
+
+#[test]
+fn one_client_port_may_have_connections_to_two_servers() {
+    let lab = Lab::on(Network::Pods);
+    let (near, _far) = lab.agents();
+    let other = lab.at("server", || TcpListener::bind((Ipv4Addr::UNSPECIFIED, SERVICE_PORT + 1)).unwrap());
+    let first = lab.at("server", || TcpListener::bind((Ipv4Addr::UNSPECIFIED, SERVICE_PORT)).unwrap());
+    let clients = lab.at("client", || {
+        [SERVICE_PORT, SERVICE_PORT + 1].map(|port| {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+            socket.set_reuse_address(true).unwrap();
+            socket.set_reuse_port(true).unwrap();
+            socket.bind(&SocketAddr::from((CLIENT, 41_000)).into()).unwrap();
+            socket.connect(&SocketAddr::from((SERVER, port)).into()).unwrap();
+            TcpStream::from(socket)
+        })
+    });
+    for (mut client, listener) in clients.into_iter().zip([first, other]) {
+        let (mut server, from) = listener.accept().unwrap();
+        assert_eq!(from, SocketAddr::from((CLIENT, 41_000)));
+        let mut byte = [0];
+        client.write_all(b"x").unwrap();
+        server.read_exact(&mut byte).unwrap();
+    }
+    assert_eq!(accepted(&near), Some(2));
+}
+
+#[test]
+fn the_server_sees_the_agents_address_where_the_service_says_so() {
+    let lab = Lab::on(Network::Pods);
+    for side in [NEAR, FAR] {
+        lab.configure_with(side, 1, |document| {
+            document["services"][0]["source"] = "Agent".into();
+            if side.host == "far" {
+                // The server is a machine of the site, not a pod of this node.
+                document["pods"] = serde_json::json!([]);
+            }
+        });
+    }
+    let agents = (lab.agent_in(NEAR, "near", "none"), lab.agent_in(FAR, "far", "none"));
+    intercepted(&agents.0, 1);
+    agents.0.wait_metric("sos_agent_armed_regions", |armed| armed >= 1);
+    let seen = serve(&lab, b"reply".to_vec());
+    eventually("a connection is accelerated", || {
+        let got = lab.at("client", || fetch(b"request")).unwrap();
+        assert_eq!(got.error, None);
+        seen.recv_timeout(PATIENCE).unwrap().client.ip() == Ipv4Addr::new(10, 0, 0, 254)
+    });
+    assert_eq!(accepted(&agents.0), Some(1));
+}
+
+#[test]
+fn a_server_that_is_no_pod_of_the_node_stays_plain_if_its_client_is_to_be_preserved() {
+    let lab = Lab::on(Network::Pods);
+    lab.configure_with(NEAR, 1, |document| document["services"][0]["accept"] = "Confirmed".into());
+    lab.configure_with(FAR, 1, |document| document["pods"] = serde_json::json!([]));
+    let (near, _far) = (lab.agent_in(NEAR, "near", "none"), lab.agent_in(FAR, "far", "none"));
+    intercepted(&near, 1);
+    near.wait_metric("sos_agent_armed_regions", |armed| armed >= 1);
+    let seen = serve(&lab, b"reply".to_vec());
+    near.wait_metric("sos_agent_held_connections", |held| held == 0);
+    for _ in 0..3 {
+        assert_works(&lab, &seen, b"reply");
+    }
+    assert_eq!(accepted(&near), Some(0));
+}
+
+fn bytes_go_on_while_a_path_is_cut(network: Network) {
+    let lab = Lab::on(network);
+    let (near, _far) = lab.agents();
+    near.wait_metric("sos_agent_streams", |streams| streams >= 10);
+    let reply = content(2, 8 << 20);
+    let seen = serve(&lab, reply.clone());
+    let client = lab.start("client", || fetch(&content(1, 32 << 20)));
+    near.wait_metric("sos_agent_sent_bytes_total", |sent| sent >= 2 << 20);
+    lab.ip("near", "link set wan1 down");
+    let got = client.join().unwrap().unwrap();
+    assert_eq!((got.error, got.digest), (None, crate::wire::digest(&reply)));
+    assert_eq!(seen.recv_timeout(PATIENCE).unwrap().error, None);
+}
+
+#[test]
+fn bytes_go_on_while_a_path_of_routed_agents_is_cut() {
+    bytes_go_on_while_a_path_is_cut(Network::Routes);
+}
+
+#[test]
+fn bytes_go_on_while_a_path_of_pods_agents_is_cut() {
+    bytes_go_on_while_a_path_is_cut(Network::Pods);
+}
