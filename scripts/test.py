@@ -6,8 +6,8 @@ want the machine to themselves (the same), and those that take minutes (`make te
 runs no test or ends badly without a failed test counts as one failure: nothing is lost in a sum. Each suite's output is kept in
 out/test/<suite>.log. Ctrl-C ends what runs, labs and API servers included.
 
-SOS_REPEAT_FAILED=N repeats failed tests once, alone, after all suites: only in suites with at most N of them, and all must pass then.
-Tests that pass alone are listed as unstable and counted as passed. CI on shared cores sets the variable; nightly runs and `make test` do not.
+SOS_REPEAT_FAILED=N repeats failed tests once, alone, after all suites: only in suites with at most N failures, and all of them must pass.
+Tests that pass alone are listed as unstable and counted as passed. CI on shared cores sets the variable; nightly runs do not.
 """
 
 from __future__ import annotations

@@ -50,7 +50,8 @@ def test_failed_tests_are_found_in_the_output(suites: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "limit", "second"), [(FLAKY, 3, (2, 0)), (FLAKY, 0, (1, 1)), (BROKEN, 3, (1, 1)), (BROKEN * 1 + "def test_too(): assert 0\n", 1, (1, 2))]
+    ("text", "limit", "second"),
+    [(FLAKY, 3, (2, 0)), (FLAKY, 0, (1, 1)), (BROKEN, 3, (1, 1)), (BROKEN + "def test_too(): assert 0\n", 1, (1, 2))],
 )
 def test_only_tests_that_pass_alone_stop_counting_as_failed(
     suites: ModuleType, tmp_path: Path, text: str, limit: int, second: tuple[int, int]
