@@ -32,6 +32,8 @@ LINUX_BUFFERS = ("4096 131072 6291456", "4096 16384 4194304")
 """Linux's default tcp_rmem and tcp_wmem: set explicitly, since a machine may have others."""
 LARGE_BUFFERS = ("4096 131072 67108864", "4096 16384 67108864")
 LINUX_CONGESTION = "cubic"
+ROUTER_BUFFERS = ("4096 131072 67108864", "4096 65536 67108864")
+"""Buffer limits that docs/install.md recommends for machines of agents on routes; agents on a bridge set the same."""
 RELAY_BUFFERS = ("4096 8388608 67108864", "4096 65536 67108864")
 """Buffer limits that sos-agent sets for itself, for rival relays, too."""
 
@@ -198,8 +200,15 @@ def route(own: str, congestion: str) -> str:
 
 def _agent(plan: Plan, agent: Agent) -> Iterator[Step]:
     router = "west" if agent.part == "near" else "east"
-    yield from _attach(plan, agent.part, agent.interface, router, (agent.address,))
+    yield from _attach(plan, agent.part, agent.interface, router, agent.addresses)
     yield _ip(plan, agent.part, f"link set {agent.interface} address {agent.mac}")
+    # An agent on routes leaves addresses, routes and buffers to its machine; an agent on a bridge sets its own.
+    for address in agent.addresses:
+        yield _ip(plan, agent.part, f"address add {address}/32 dev {agent.interface}")
+    yield _ip(plan, agent.part, f"route add 10.0.0.0/24 dev {agent.interface} metric 100")
+    for name, value in zip(("tcp_rmem", "tcp_wmem"), ROUTER_BUFFERS, strict=True):
+        yield _sysctl(plan, agent.part, f"net.ipv4.{name}", value)
+    yield _sysctl(plan, agent.part, "net.ipv4.tcp_slow_start_after_idle", "0")
 
 
 def _redirects(plan: Plan, paths: int) -> Iterator[Step]:
