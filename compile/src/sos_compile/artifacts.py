@@ -136,6 +136,7 @@ def _in_pods(doc: Json) -> None:
     doc["intake"] = {"type": "Pods"}
     doc["pods"] = [{"name": "default/web-0", "address": "10.0.0.11"}]
     doc["services"][0]["source"] = "Agent"
+    doc["peers"][0]["agents"][0]["prefixes"] = ["10.0.0.128/26"]
 
 
 def _amid_nodes(doc: Json) -> None:

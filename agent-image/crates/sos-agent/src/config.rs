@@ -82,9 +82,9 @@ pub struct AgentConfig {
     /// Interception of connections at a site without bridges.
     #[serde(default)]
     pub intake: Option<Intake>,
-    /// Pods of this node that take part, with intake Pods.
+    /// Pods of this node that take part, with intake Pods; without a list, every pod of the node with an address of the site.
     #[serde(default)]
-    pub pods: Vec<Pod>,
+    pub pods: Option<Vec<Pod>>,
     /// Ports of the peers' streams.
     pub stream_ports: StreamPorts,
     /// Peer sites.
@@ -170,6 +170,9 @@ pub struct PeerAgent {
     /// Addresses by path label, if it has several; the first is `address`. It has no labels beyond these.
     #[serde(default)]
     pub addresses: Vec<Ipv4Addr>,
+    /// Servers beside this agent, which no other agent of its site reaches in their clients' names. Only for agents on routes.
+    #[serde(default)]
+    pub prefixes: Vec<Ipv4Net>,
     /// Port of label 0.
     pub first_stream_port: u16,
 }

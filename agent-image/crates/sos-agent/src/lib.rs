@@ -27,7 +27,7 @@
 //! | [`netns::pod`] (`namespace`, `nf_tables`) | edge: sockets and table inside a pod's network namespace |
 //! | [`tasks`] | edge: recurring tasks: arming, beacons, orders, reports, reloads |
 //! | [`tasks::ingress`], [`tasks::egress`], [`tasks::held_syns`], [`tasks::server_legs`] | edge: sessions; `connect_ahead` and `server_dial` connect to servers |
-//! | [`tasks::streams`] (`stream_monitor`), [`tasks::http`] | edge: streams between agents; metrics and probes |
+//! | [`tasks::streams`] (`stream_monitor`), [`tasks::http`], [`tasks::status`] | edge: streams between agents; metrics, status and probes |
 //! | [`tasks::pods`] | edge: enters and leaves the network namespaces of the node's pods |
 //! | [`context`] (`intercepted_pods`) | state that all tasks share |
 //! | [`metrics`], [`bugs`], [`cli`] | metrics page, panics, command line |

@@ -8,6 +8,7 @@ pub mod ingress;
 pub mod pods;
 pub(crate) mod server_dial;
 pub mod server_legs;
+pub mod status;
 pub(crate) mod stream_monitor;
 pub mod streams;
 

@@ -376,6 +376,8 @@ class PeerAgent(Model):
     address: Address
     # By path label, where an agent without a bridge has several; the first is `address`
     addresses: Addresses = []
+    # Servers beside an agent without a bridge
+    prefixes: Annotated[list[Prefix], Field(max_length=64, exclude_if=lambda found: not found, json_schema_extra=OPTIONAL)] = []
     first_stream_port: Port
 
 
@@ -434,7 +436,7 @@ class AgentConfig(Document):
     # At a site without bridges (clauses 37 and 38)
     wan: Addresses = []
     intake: Annotated[Annotated[RoutedIntake | PodsIntake, Field(discriminator="type")] | None, UNLESS_ABSENT] = None
-    pods: Annotated[list[InterceptedPod], Field(max_length=512, exclude_if=lambda found: not found, json_schema_extra=OPTIONAL)] = []
+    pods: Annotated[Annotated[list[InterceptedPod], Field(max_length=512)] | None, UNLESS_ABSENT] = None
     stream_ports: StreamPorts = StreamPorts(first=FIRST_STREAM_PORT, count=STREAM_PORTS)
     peers: Annotated[list[Peer], Field(max_length=1024)]
     services: Annotated[list[AgentService], Field(max_length=4096)]

@@ -35,7 +35,7 @@ impl AgentConfig {
             return self.check_routes();
         }
         require(self.intake.is_none(), "wan", "is missing: intake is for agents without a bridge")?;
-        require(self.pods.is_empty(), "pods", "must be empty at a site with a bridge")?;
+        require(self.pods.is_none(), "pods", "must be absent at a site with a bridge")?;
         for (i, service) in self.services.iter().enumerate() {
             let preserved = service.source == Source::Preserve;
             require(preserved, &format!("services[{i}].source"), "must be Preserve at a site with a bridge")?;
@@ -80,11 +80,11 @@ impl AgentConfig {
     }
 
     fn check_pods(&self) -> Result<(), ConfigError> {
-        let expected = self.pods.is_empty() || self.intake == Some(Intake::Pods {});
-        require(expected, "pods", "must be empty unless intake.type is Pods")?;
-        require(self.pods.len() <= MAX_PODS, "pods", "must be at most 512")?;
+        let Some(pods) = &self.pods else { return Ok(()) };
+        require(self.intake == Some(Intake::Pods {}), "pods", "must be absent unless intake.type is Pods")?;
+        require(pods.len() <= MAX_PODS, "pods", "must be at most 512")?;
         let mut seen = BTreeSet::new();
-        for (i, pod) in self.pods.iter().enumerate() {
+        for (i, pod) in pods.iter().enumerate() {
             let path = format!("pods[{i}].address");
             require(usable(pod.address), &path, "must be a host's address")?;
             require(seen.insert(pod.address), &path, "is a second pod at one address")?;
@@ -207,6 +207,7 @@ fn check_name(name: &str, path: &str) -> Result<(), ConfigError> {
 }
 
 fn check_addresses(agent: &PeerAgent, path: &str) -> Result<(), ConfigError> {
+    require(agent.prefixes.len() <= MAX_LIST, &format!("{path}.prefixes"), "must have at most 64 elements")?;
     let Some(first) = agent.addresses.first() else { return Ok(()) };
     let path = format!("{path}.addresses");
     require(*first == agent.address, &format!("{path}[0]"), "must be the same as address")?;

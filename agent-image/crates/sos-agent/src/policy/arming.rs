@@ -140,7 +140,7 @@ fn covered(config: &AgentConfig, live: &BTreeSet<AgentId>, can_hold: bool) -> (C
         .services
         .iter()
         .filter(|service| service.role == Role::Ingress && (can_hold || !service.holds()))
-        .filter(|service| flow_policy::far_agent(config, service, |id| live.contains(&id)).is_some())
+        .filter(|service| flow_policy::far_agent(config, service, None, |id| live.contains(&id)).is_some())
         .collect();
     let rule = |service: &&Service| {
         let ports = service.ports.iter().map(|ports| (ports.first, ports.last));

@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use sos_wire::{AgentId, Prepare};
 
-use crate::config::{AgentConfig, Compression, Interface, Rewrite, Role, Service, Setup, Source};
+use crate::config::{AgentConfig, Compression, Interface, PeerAgent, Rewrite, Role, Service, Setup, Source};
 use crate::orders::preparations::Preparation;
 use crate::policy::flow_key::FlowKey;
 
@@ -52,17 +52,25 @@ pub fn can_have_port(config: &AgentConfig, prepare: &Prepare) -> bool {
     config.site.rewrite == Rewrite::Transparent || prepare.role == sos_wire::Role::Ingress || !taken
 }
 
-/// Egress agent for a flow of an Ingress service without an order. For a proactive service, only the first agent of the peer's site
-/// qualifies, because the egress switch's entries lead to this agent (docs/adr/0012). Otherwise any live agent does.
+/// Agent that serves a flow of an Ingress service without an order.
+///
+/// On a bridge, a proactive service uses the first agent of the peer's site, to which the egress switch's entries lead (docs/adr/0012), and any
+/// other service any live agent. On routes, a server that is beside an agent is served by that agent only; `server` is `None` for the question
+/// whether the service is served at all.
 #[must_use]
 pub fn far_agent(
     config: &AgentConfig,
     service: &Service,
+    server: Option<Ipv4Addr>,
     alive: impl Fn(AgentId) -> bool,
 ) -> Option<AgentId> {
     let agents = &config.peer(&service.peer)?.agents;
-    let candidates = if service.setup == Setup::Proactive { agents.get(..1)? } else { agents };
-    candidates.iter().map(|agent| agent.id).find(|id| alive(*id))
+    let first_only = config.bridge().is_some() && service.setup == Setup::Proactive;
+    let candidates = if first_only { agents.get(..1)? } else { agents };
+    let is_beside = |agent: &PeerAgent| server.is_some_and(|server| contains(&agent.prefixes, server));
+    let named = candidates.iter().any(is_beside);
+    let fitting = candidates.iter().filter(|agent| !named || is_beside(agent));
+    fitting.map(|agent| agent.id).find(|id| alive(*id))
 }
 
 /// First Ingress service towards one peer site that covers a flow. A controller that prepares a flow names the peer agent and thereby its site.
@@ -160,12 +168,35 @@ mod tests {
         for (setup, without_the_first) in [(Setup::Reactive, Some(second.id)), (Setup::Proactive, None)] {
             config.services[0].setup = setup;
             let agent = |alive: fn(AgentId, AgentId) -> bool| {
-                far_agent(&config, &config.services[0], |id| alive(id, first.id))
+                far_agent(&config, &config.services[0], None, |id| alive(id, first.id))
             };
             assert_eq!(agent(|_, _| true), Some(first.id));
             assert_eq!(agent(|id, first| id != first), without_the_first);
             assert_eq!(agent(|_, _| false), None);
         }
+    }
+
+    #[test]
+    fn a_server_beside_an_agent_on_routes_is_served_by_that_agent_only() {
+        let mut config = config();
+        (config.interface, config.discovery) = (None, None);
+        config.services[0].setup = Setup::Proactive;
+        let first = config.peers[0].agents[0].clone();
+        let beside = PeerAgent {
+            id: AgentId([7; 16]),
+            prefixes: vec!["10.0.0.192/26".parse().unwrap()],
+            ..first.clone()
+        };
+        config.peers[0].agents.push(beside.clone());
+        let agent = |server: Option<&str>, dead: Option<AgentId>| {
+            let server = server.map(|server| server.parse().unwrap());
+            far_agent(&config, &config.services[0], server, |id| Some(id) != dead)
+        };
+        assert_eq!(agent(Some("10.0.0.200"), None), Some(beside.id));
+        assert_eq!(agent(Some("10.0.0.200"), Some(beside.id)), None);
+        assert_eq!(agent(Some("10.0.0.139"), None), Some(first.id));
+        assert_eq!(agent(Some("10.0.0.139"), Some(first.id)), Some(beside.id));
+        assert_eq!(agent(None, Some(first.id)), Some(beside.id));
     }
 
     #[test]

@@ -61,7 +61,9 @@ pub fn attribute(
         PlainReason::SESSIONS
     } else if !arming::memory_left(config, health) {
         PlainReason::MEMORY
-    } else if flow_policy::far_agent(config, service, |id| live.contains(&id)).is_none() {
+    } else if flow_policy::far_agent(config, service, Some(*seen.flow.server.ip()), |id| live.contains(&id))
+        .is_none()
+    {
         PlainReason::NO_AGENT
     } else {
         PlainReason::NOT_ARMED

@@ -85,7 +85,7 @@ fn covered(context: &AgentContext, flow: FlowKey) -> Result<Covered, Option<Plai
     }
     let config = context.config();
     let service = flow_policy::ingress_service(&config, flow).ok_or(Some(PlainReason::NOT_ARMED))?;
-    let peer = far_agent(context, &config, service).ok_or(Some(PlainReason::NO_AGENT))?;
+    let peer = far_agent(context, &config, service, *flow.server.ip()).ok_or(Some(PlainReason::NO_AGENT))?;
     let asks = service.holds() && context.tunnel().can_ask(peer);
     let accept = if asks { service.accept } else { Accept::Early };
     Ok(Covered { accept, peer, session: SessionUuid(rand::random()) })

@@ -1,17 +1,18 @@
-//! `/metrics`, `/healthz`, `/readyz`.
+//! `/metrics`, `/status`, `/healthz`, `/readyz`.
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
+use axum::{Json, Router};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 
 use crate::context::AgentContext;
 use crate::metrics::Snapshot;
+use crate::tasks::status::status;
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -24,9 +25,10 @@ pub async fn serve(listener: TcpListener, context: Arc<AgentContext>) -> std::io
     context.metrics.register(&mut registry);
     let tunnel = context.tunnel().clone();
     registry.register_collector(Box::new(Snapshot::new(move || tunnel.stats())));
-    let registry = Arc::new(registry);
+    let (registry, reported) = (Arc::new(registry), Arc::clone(&context));
     let routes = Router::new()
         .route("/metrics", get(move || page(Arc::clone(&registry))))
+        .route("/status", get(move || std::future::ready(Json(status(&reported)))))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(move || std::future::ready(ready(&context))));
     axum::serve(listener, routes).await

@@ -1,7 +1,7 @@
 //! Ingress: accepts clients that nft redirects without changing the server's address, and clients that a switch has redirected to the
 //! agent's own address.
 
-use std::net::{SocketAddr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -134,7 +134,7 @@ fn route(context: &AgentContext, flow: FlowKey) -> Option<Route> {
     let ahead = context.hold().with(|syns| syns.claim(flow));
     let (session, peer) = match ahead.filter(|(_, peer)| context.tunnel().peer_alive(*peer)) {
         Some(connected) => connected,
-        None => (SessionUuid(rand::random()), far_agent(context, &config, service)?),
+        None => (SessionUuid(rand::random()), far_agent(context, &config, service, *flow.server.ip())?),
     };
     Some(Route {
         flow,
@@ -148,10 +148,15 @@ fn route(context: &AgentContext, flow: FlowKey) -> Option<Route> {
 }
 
 /// A willing egress agent, or else a live egress agent, which has reserved capacity for clients that arrived before nft was disarmed.
-pub(crate) fn far_agent(context: &AgentContext, config: &AgentConfig, service: &Service) -> Option<AgentId> {
+pub(crate) fn far_agent(
+    context: &AgentContext,
+    config: &AgentConfig,
+    service: &Service,
+    server: Ipv4Addr,
+) -> Option<AgentId> {
     let tunnel = context.tunnel();
-    flow_policy::far_agent(config, service, |id| tunnel.peer_willing(id))
-        .or_else(|| flow_policy::far_agent(config, service, |id| tunnel.peer_alive(id)))
+    flow_policy::far_agent(config, service, Some(server), |id| tunnel.peer_willing(id))
+        .or_else(|| flow_policy::far_agent(config, service, Some(server), |id| tunnel.peer_alive(id)))
 }
 
 /// Route by an order, whose preparation `take` removes.

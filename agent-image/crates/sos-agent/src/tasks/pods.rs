@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::{debug, info, warn};
 
-use crate::config;
+use crate::config::{self, AgentConfig, MAX_PODS};
 use crate::context::AgentContext;
 use crate::netns::namespace::{Namespace, Scanner};
 use crate::netns::pod::{Pod, PodError, PodSockets};
@@ -67,8 +67,8 @@ struct Pods {
 
 impl Pods {
     async fn update(&mut self, context: &Arc<AgentContext>, files: &BTreeMap<Ipv4Addr, PathBuf>) {
-        let config = context.config();
-        let wanted = |address: &Ipv4Addr| config.pods.iter().any(|pod| pod.address == *address);
+        let pods = wanted(&context.config(), files);
+        let wanted = |address: &Ipv4Addr| pods.contains_key(address);
         let stays =
             |address: &Ipv4Addr, pod: &Entered| wanted(address) && files.get(address) == Some(&pod.file);
         let gone = take_where(&mut self.entered, |address, pod| !stays(address, pod));
@@ -86,9 +86,9 @@ impl Pods {
             pod.leave(context).await;
         }
         self.failures.retain(|address, _| wanted(address));
-        for pod in &config.pods {
-            if let Some(file) = files.get(&pod.address).filter(|_| !self.entered.contains_key(&pod.address)) {
-                self.enter(context, pod, file).await;
+        for (address, name) in pods {
+            if let Some(file) = files.get(&address).filter(|_| !self.entered.contains_key(&address)) {
+                self.enter(context, &config::Pod { name, address }, file).await;
             }
         }
     }
@@ -117,6 +117,16 @@ impl Pods {
             }
         }
     }
+}
+
+/// Addresses and names of the pods to intercept: the configured ones, or all of the site's that have a namespace here.
+fn wanted(config: &AgentConfig, files: &BTreeMap<Ipv4Addr, PathBuf>) -> BTreeMap<Ipv4Addr, String> {
+    if let Some(pods) = &config.pods {
+        return pods.iter().map(|pod| (pod.address, pod.name.clone())).collect();
+    }
+    let of_site = |address: &Ipv4Addr| config.site.prefixes.iter().any(|prefix| prefix.contains(address));
+    let addresses = files.keys().filter(|address| of_site(address) && !config.wan.contains(address));
+    addresses.take(MAX_PODS).map(|address| (*address, address.to_string())).collect()
 }
 
 /// Removes and returns the pods for which `holds` is true.

@@ -489,16 +489,22 @@ impl Agent {
     }
 
     pub(crate) fn page(&self) -> Option<String> {
+        self.get("/metrics")
+    }
+
+    /// Body of a page of the agent's HTTP server.
+    pub(crate) fn get(&self, path: &str) -> Option<String> {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
         let ns = File::open(&self.metrics_ns).unwrap();
         let read = std::thread::spawn(move || -> std::io::Result<String> {
             setns(ns, CloneFlags::CLONE_NEWNET).unwrap();
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 9465));
             let mut stream = TcpStream::connect(address)?;
             stream.set_read_timeout(Some(PATIENCE))?;
-            stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
+            stream.write_all(request.as_bytes())?;
             let mut page = String::new();
             stream.read_to_string(&mut page)?;
-            Ok(page)
+            Ok(page.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default())
         });
         read.join().unwrap().ok()
     }

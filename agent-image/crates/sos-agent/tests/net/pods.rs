@@ -78,6 +78,35 @@ fn a_pod_that_leaves_the_configuration_is_plain_and_its_open_connections_go_on()
 }
 
 #[test]
+fn without_a_list_every_pod_of_the_site_is_intercepted() {
+    let lab = Lab::on(Network::Pods);
+    for side in [NEAR, FAR] {
+        lab.configure_with(side, 1, |document| _ = document.as_object_mut().unwrap().remove("pods"));
+    }
+    // A pod outside the site's prefixes stays as it is.
+    let twin = lab.ns("twin");
+    sh(&format!(
+        "ip netns add {twin} && ip -n {twin} link add d0 type veth peer name d1 && ip -n {twin} address add 10.9.9.9/32 dev d0"
+    ));
+    symlink(format!("/run/netns/{twin}"), lab.namespaces(NEAR).join("twin")).unwrap();
+    let (near, far) = (lab.agent_in(NEAR, "near", "none"), lab.agent_in(FAR, "far", "none"));
+    for agent in [&near, &far] {
+        intercepted(agent, 1);
+    }
+    near.wait_metric("sos_agent_armed_regions", |armed| armed >= 1);
+    let seen = serve(&lab, b"reply".to_vec());
+    eventually("a connection is accelerated", || {
+        assert_works(&lab, &seen, b"reply");
+        accepted(&near) == Some(1)
+    });
+    assert_eq!(sh(&format!("ip netns exec {twin} nft list tables")), "");
+    let status: serde_json::Value = serde_json::from_str(&near.get("/status").unwrap()).unwrap();
+    assert_eq!((&status["interceptedPods"], &status["willing"]), (&1.into(), &true.into()));
+    assert_eq!(status["peers"][0]["alive"], true);
+    assert_eq!(status["services"][0]["ready"], true);
+}
+
+#[test]
 fn stopped_agents_leave_nothing_in_pods_and_nodes() {
     let lab = Lab::on(Network::Pods);
     let hosts = ["client", "near", "far", "server"];
