@@ -1,4 +1,4 @@
-"""bench/harness, bench/relay, bench/short, bench/sessions: relays, load and figures, without measuring anything."""
+"""bench/harness, bench/relay, bench/short, bench/sessions: relays, load and figures, without measurements."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ LOAD = LoadReport(seconds=2.0, failed=1, errors=("timed out",), first_ms=(1.0, 2
 
 
 def rows(bench: relay.Bench, scenario: str, values: dict[str, dict[str, float]]) -> list[figures.Summary]:
-    """A row for each scheme with these figures."""
+    """Summaries of one row per scheme with these figures."""
     found = next(each for each in bench.scenarios if each.name == scenario)
     units = run_log.units([found], list(values), 1)
     return figures.summaries(figures.row(unit.blank(unit.scheme.name, SETTINGS), Found(values=values[unit.scheme.name])) for unit in units)
 
 
 @pytest.mark.parametrize("bench", BENCHES, ids=lambda bench: bench.name)
-def test_every_scheme_has_a_way_and_one_is_sos(bench: relay.Bench) -> None:
+def test_every_scheme_has_a_relay_function_and_the_first_is_sos(bench: relay.Bench) -> None:
     for scenario in bench.scenarios:
         assert scenario.schemes[0].name == "sos"
         assert {scheme.kind for scheme in scenario.schemes} <= set(relays.WAYS)
@@ -42,12 +42,12 @@ def test_every_scheme_has_a_way_and_one_is_sos(bench: relay.Bench) -> None:
     assert set(bench.said) <= figures_there
 
 
-def test_columns_are_figures() -> None:
+def test_every_column_shows_an_existing_figure() -> None:
     for column in (*relay.COLUMNS, *short.COLUMNS, *sessions.COLUMNS):
         assert column.figure in figures.FIGURES
 
 
-def test_every_scenario_has_what_it_needs() -> None:
+def test_every_scenario_has_its_load_parameters() -> None:
     assert set(relay.OFFERED_BPS) <= {scenario.name for scenario in relay.SCENARIOS}
     assert {*short.BYTES, *short.LOSSY_BYTES, short.CONNECTIONS} == {scenario.name for scenario in short.SCENARIOS}
     assert set(sessions.ACTS) == {scenario.name for scenario in sessions.SCENARIOS}
@@ -57,14 +57,14 @@ def test_every_scenario_has_what_it_needs() -> None:
     ("policy", "field", "value"),
     [("encrypted", "encryption", "TLS"), ("compressed", "compression", "Adaptive"), ("quic", "protocol", "QUIC")],
 )
-def test_agents_with_another_policy_have_documents_of_their_own(policy: str, field: str, value: str) -> None:
+def test_agents_with_another_policy_have_separate_documents(policy: str, field: str, value: str) -> None:
     root = PurePosixPath("/x")
     near, _ = agents.agents(agents.documents(1))
     plain, other = (near.argv("agent", root, name) for name in ("", policy))
     config, state = (other[other.index(name) + 1] for name in ("--config", "--state"))
     document = json.loads(agents.policy_files(policy, 1, (), root)[f"{config}/edge1.json"])
     assert [each["transport"][field] for each in document["services"]] == [value]
-    # the agent refuses a second document of one generation
+    # an agent refuses a second document with the same generation
     assert not {config, state} & {*plain}
 
 
@@ -78,7 +78,7 @@ def test_without_the_emulator_sites_are_joined_by_plain_veth_pairs() -> None:
     assert flat.wire_limit_mbps == 0
 
 
-def test_agents_of_ten_thousand_sessions_may_have_them() -> None:
+def test_limits_of_the_idle_scenario_allow_ten_thousand_sessions() -> None:
     idle = next(scenario for scenario in sessions.SCENARIOS if scenario.name == "idle")
     for document in agents.documents(1, idle.resources).agents.values():
         assert document["limits"]["sessions"] >= sessions.MANY
@@ -86,7 +86,7 @@ def test_agents_of_ten_thousand_sessions_may_have_them() -> None:
     assert agents.documents(1).agents["edge1"]["limits"]["sessions"] == 4096
 
 
-def test_a_haproxy_splices_always_or_when_it_thinks_fit() -> None:
+def test_haproxy_config_has_splice_auto_or_unconditional_splice() -> None:
     assert "option splice-auto" in relays.haproxy_config("10.0.0.1:1")
     always = relays.haproxy_config("10.0.0.1:1", 700, splice=True)
     assert "  option splice-request\n  option splice-response\n" in always
@@ -94,7 +94,7 @@ def test_a_haproxy_splices_always_or_when_it_thinks_fit() -> None:
     assert always.count("maxconn 700") == 2
 
 
-def test_a_relay_without_enough_descriptors_is_not_available(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relay_with_a_low_open_file_limit_is_not_available(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions.resource, "getrlimit", lambda _: (1024, 20_000))
     sessions.refuse_few_files(Kind.SOS, 10_000)
     with pytest.raises(NotAvailableError, match="20500 open files"):
@@ -104,14 +104,14 @@ def test_a_relay_without_enough_descriptors_is_not_available(monkeypatch: pytest
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=200), st.floats(0.01, 1))
-def test_so_many_are_not_above_a_percentile(values: list[float], share: float) -> None:
+def test_percentile_has_its_share_of_values_at_or_below(values: list[float], share: float) -> None:
     found = figures.percentile(values, share)
     assert found in values
     assert sum(value <= found for value in values) >= share * len(values) - 1e-9
     assert sum(value < found for value in values) < share * len(values) + 1e-9
 
 
-def test_percentiles_are_of_times_to_the_first_and_the_last_byte() -> None:
+def test_percentiles_cover_times_to_the_first_and_to_the_last_byte() -> None:
     values = load_run.found(LOAD, connections_per_s=1.5).values
     assert (values["p50_ms"], values["p99_ms"], values["first_byte_p50_ms"], values["first_byte_p99_ms"]) == (5, 60, 2, 3)
     assert (values["connections"], values["failed"], values["connections_per_s"]) == (3, 1, 1.5)
@@ -122,12 +122,12 @@ def test_no_figures_if_all_connections_failed() -> None:
     assert none == Found(status="failed: none of 7 came through: timed out")
 
 
-def test_a_pace_is_that_of_the_busier_relay() -> None:
+def test_connections_per_cpu_second_use_the_busier_relay() -> None:
     assert load_run.rates(LOAD, (0.25, 0.5)) == {"connections_per_s": 1.5, "connections_per_cpu_s": 6}
     assert load_run.rates(LOAD, ())["connections_per_cpu_s"] is None
 
 
-def test_what_clients_say_is_understood_or_quoted() -> None:
+def test_client_reports_are_parsed_or_quoted_in_the_error() -> None:
     text = json.dumps({"seconds": 2, "failed": 1, "errors": ["timed out"], "first_ms": [1, 2, 3], "last_ms": [4, 5, 60]})
     assert parse.parse_load(text) == LOAD
     assert parse.parse_readers('{"seconds": 4, "received": [1000000, 500000], "slow": 3}') == (2, 1)
@@ -152,7 +152,7 @@ def test_a_table_has_existing_figures_and_ratios_to_each_peer() -> None:
     assert lines[5:] == ["  Mbit/s: sos is 1.50 x haproxy", "  CPU s/GB: sos is 2.50 x haproxy"]
 
 
-def test_a_peer_that_is_not_there_is_a_row_that_says_so() -> None:
+def test_table_lists_a_missing_peer_with_the_reason() -> None:
     found = rows(relay.BENCH, "flat", {"sos": {"mbps_total": 900}})
     socat = next(scheme for scheme in relay.SCHEMES if scheme.name == "socat")
     blank = run_log.Unit(scenario=relay.SCENARIOS[1], scheme=socat, run=1).blank("socat", SETTINGS)
@@ -169,7 +169,7 @@ def test_a_request_encodes_its_size_and_the_last_flag() -> None:
 
 
 @pytest.mark.parametrize("pieces", [1, 7, load_client.REQUEST_BYTES])
-def test_a_server_answers_a_request_that_comes_in_pieces(pieces: int) -> None:
+def test_server_answers_a_request_that_arrives_in_pieces(pieces: int) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.setblocking(False)
@@ -179,13 +179,13 @@ def test_a_server_answers_a_request_that_comes_in_pieces(pieces: int) -> None:
         for start in range(0, len(asked), size):
             ours.sendall(asked[start : start + size])
             going_on = load_client.advance(client, block)
-        assert not going_on, "it was the last"
+        assert not going_on, "the request has the last flag"
         assert len(ours.recv(10)) == 3
 
 
 @pytest.fixture(scope="module")
 def port() -> int:
-    """Port at which load_client.py answers."""
+    """Port of a running load_client.py server."""
     with socket.create_server(("127.0.0.1", 0)) as found:
         free = int(found.getsockname()[1])
     threading.Thread(target=load_client.answer, args=(free,), daemon=True).start()
@@ -194,18 +194,18 @@ def port() -> int:
             if probe.connect_ex(("127.0.0.1", free)) == 0:
                 return free
         threading.Event().wait(0.02)
-    raise AssertionError("it does not listen")
+    raise AssertionError("the server does not listen")
 
 
 @pytest.mark.parametrize("size", [1, 1_000, 1_000_000])
-def test_short_connections_get_their_answers(port: int, size: int) -> None:
+def test_short_connections_receive_complete_answers(port: int, size: int) -> None:
     asking = load_client.LoadClient("127.0.0.1", port, size, stay=False)
     asking.run(4, lambda begun: begun < 20)
     assert [trip.error for trip in asking.ended] == [""] * 20
     assert all(trip.received == size and trip.first_s is not None and trip.first_s <= (trip.last_s or 0) for trip in asking.ended)
 
 
-def test_connections_that_stay_are_open_afterwards(port: int) -> None:
+def test_staying_connections_are_open_after_the_run(port: int) -> None:
     staying = load_client.LoadClient("127.0.0.1", port, 1, stay=True)
     staying.run(30, lambda begun: begun < 30)
     said = staying.report(1.0)
@@ -215,7 +215,7 @@ def test_connections_that_stay_are_open_afterwards(port: int) -> None:
         trip.connection.close()
 
 
-def test_a_connection_that_is_refused_has_failed_and_says_why() -> None:
+def test_refused_connection_is_reported_as_failed_with_the_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         free = int(taken.getsockname()[1])
     asking = load_client.LoadClient("127.0.0.1", free, 1, stay=False)
@@ -225,13 +225,13 @@ def test_a_connection_that_is_refused_has_failed_and_says_why() -> None:
     assert "refused" in str(said["errors"])
 
 
-def test_one_that_talks_asks_again_and_again(port: int) -> None:
+def test_talking_client_sends_requests_repeatedly(port: int) -> None:
     times = load_client.talk("127.0.0.1", port, 0.5)["last_ms"]
     assert isinstance(times, list)
     assert len(times) >= 2
 
 
-def test_a_slow_reader_is_not_one_of_the_others(port: int) -> None:
+def test_rates_of_fast_readers_exclude_the_slow_reader(port: int) -> None:
     said = load_client.read("127.0.0.1", port, 3, 0.3, slow=10_000)
     received = said["received"]
     assert isinstance(received, list)
@@ -240,5 +240,5 @@ def test_a_slow_reader_is_not_one_of_the_others(port: int) -> None:
     assert len(parse.parse_readers(json.dumps(load_client.read("127.0.0.1", port, 3, 0.1, slow=0)))) == 3
 
 
-def test_a_scheme_defaults_to_one_row_of_its_name() -> None:
+def test_scheme_defaults_to_one_row_with_its_name() -> None:
     assert Scheme(name="socat", kind=Kind.SOCAT).labels == ("socat",)

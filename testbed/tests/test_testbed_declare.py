@@ -1,4 +1,4 @@
-"""Examples become documents for the nodes of a topology."""
+"""Examples compile to documents for the nodes of a topology."""
 
 import json
 from pathlib import Path, PurePosixPath
@@ -38,14 +38,14 @@ def test_each_controller_of_a_lab_has_its_document_and_file() -> None:
     assert json.loads(written["/lab/controller-research-config.json"])["controller"]["name"] == "research"
 
 
-def test_a_lab_has_the_default_controller_and_few_others() -> None:
+def test_lab_requires_the_default_controller_and_allows_eight() -> None:
     with pytest.raises(LabError, match="no SosController 'default'"):
         controllers.in_order(["research"])
     with pytest.raises(LabError, match="10 SosControllers; a lab runs 8 at most"):
         controllers.addresses(["default", *(f"c{number}" for number in range(9))])
 
 
-def test_the_balanced_topology_has_an_example_without_agents() -> None:
+def test_example_of_the_balance_topology_has_no_agents() -> None:
     documents = declare.compile_lab(declare.load([EXAMPLES / BUILDERS["balance"].example]), topology("balance"), 1, Allocations())
     assert documents.agent_ids("default") == set()
     assert documents.rewriting() == {"edge1"}
@@ -53,7 +53,7 @@ def test_the_balanced_topology_has_an_example_without_agents() -> None:
     assert {uplink["name"] for entry in documents.controller["balances"] for uplink in entry["uplinks"]} == shown
 
 
-def test_files_and_keys_go_where_the_programs_look() -> None:
+def test_documents_and_keys_are_written_to_the_programs_folders() -> None:
     documents = declare.compile_lab(declare.load([TWO_SITES]), topology(), 7, Allocations())
     written = declare.files(documents, PurePosixPath("/lab"))
     assert json.loads(written["/lab/agent-config/edge1.json"])["node"] == "edge1"
@@ -72,7 +72,7 @@ def test_without_services_nothing_is_accelerated() -> None:
     assert documents.controller["services"] == []
 
 
-def test_applying_replaces_and_deleting_removes() -> None:
+def test_apply_replaces_objects_and_delete_removes_them() -> None:
     objects = declare.load([TWO_SITES])
     assert declare.merge(objects, objects) == objects
     less = declare.without_service(objects, "bulk")
@@ -84,7 +84,7 @@ def test_applying_replaces_and_deleting_removes() -> None:
         declare.without_service(less, "default/bulk")
 
 
-def test_allocations_survive_the_labs_folder() -> None:
+def test_allocations_survive_encoding_in_the_labs_folder() -> None:
     documents = declare.compile_lab(declare.load([TWO_SITES]), topology(), 1, Allocations())
     kept = declare.parse_allocations(json.loads(json.dumps(declare.encode_allocations(documents.allocations))))
     again = declare.compile_lab(declare.load([TWO_SITES]), topology(), 1, kept)
@@ -92,7 +92,7 @@ def test_allocations_survive_the_labs_folder() -> None:
     assert again.agents == documents.agents
 
 
-def test_a_mistake_is_one_line_with_file_object_and_field() -> None:
+def test_compile_error_is_one_line_with_file_object_and_field() -> None:
     objects = declare.load([TWO_SITES, EXAMPLES / "bad" / "unknown-field.yaml"])
     with pytest.raises(LabError) as caught:
         declare.compile_lab(objects, topology(), 1, Allocations())
@@ -100,7 +100,7 @@ def test_a_mistake_is_one_line_with_file_object_and_field() -> None:
     assert line.startswith(f"{EXAMPLES / 'bad' / 'unknown-field.yaml'}: SosService default/typo: spec.transprt: ")
 
 
-def test_a_missing_folder_is_named() -> None:
+def test_error_names_a_missing_folder() -> None:
     with pytest.raises(LabError, match="nowhere"):
         declare.load([Path("nowhere")])
 

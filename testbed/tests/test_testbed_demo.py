@@ -1,4 +1,4 @@
-"""The demo's results from its measurements."""
+"""Results of the demo: JSON, chart, table and wire limit."""
 
 import json
 from pathlib import Path
@@ -33,13 +33,13 @@ def test_json_has_exactly_the_agreed_fields_and_the_chart_is_a_png(tmp_path: Pat
     assert (tmp_path / "out" / "demo.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_table_is_aligned_and_says_the_share_of_the_wire() -> None:
+def test_table_is_aligned_and_has_the_share_of_the_wire_limit() -> None:
     head, line = table(ROWS)
     assert line.index("90%") == head.index("of wire")
     assert line.index("10.0.0.139:80") == head.index("client saw")
 
 
-def test_bars_are_shares_of_the_wire() -> None:
+def test_bars_show_shares_of_the_wire_limit() -> None:
     _, plain, sos = bars(ROWS, width=50)
     assert (plain.count("█"), sos.count("█")) == (10, 45)
 
@@ -53,7 +53,7 @@ def test_wire_limit_is_the_lower_of_arithmetic_and_measurement() -> None:
     assert WireLimit(formula_mbps=arithmetic, tcp_mbps=None, udp_mbps=465).mbps == 465
 
 
-def test_scenarios_are_the_issues_three_and_more() -> None:
+def test_scenarios_include_three_basic_paths_and_two_with_two_paths() -> None:
     one = [(59_000, 0.0, 1), (164_000, 0.0, 1), (20_000, 0.01, 1)]
     reactive = [(scenario.rtt_us, scenario.loss, scenario.paths) for scenario in SCENARIOS if not scenario.proactive]
     assert reactive == [*one, (59_000, 0.0, 2), (164_000, 0.0, 2)]
@@ -74,7 +74,7 @@ def test_a_proactive_scenario_reuses_the_lab_of_the_reactive_one() -> None:
     assert setups == ["Proactive"]
 
 
-def test_two_paths_share_the_rate_and_count_together() -> None:
+def test_two_paths_split_the_rate_and_their_wire_limits_add_up() -> None:
     options = SCENARIOS[-1].options(500_000_000)
     rates = [wire.shape.rate_bps for wire in options.build().shaped() if wire.shape is not None]
     (service,) = [loaded.obj for loaded in load(options.files()) if loaded.obj["kind"] == "SosService"]

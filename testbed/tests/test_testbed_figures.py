@@ -1,4 +1,4 @@
-"""Benchmark figures as tables of a page."""
+"""scripts/figures.py: benchmark figures become tables of a page."""
 
 import importlib.util
 import json
@@ -17,7 +17,7 @@ def figures() -> ModuleType:
     spec = importlib.util.spec_from_file_location("sos_figures", ROOT / "scripts" / "figures.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
+    sys.modules[spec.name] = module  # dataclasses look up their module there
     spec.loader.exec_module(module)
     return module
 
@@ -32,7 +32,7 @@ def document(*rows: dict[str, Any], settings: str = "48d57a2c, 20 s") -> dict[st
     return {"settings": settings, "machine": {"kernel": "6.1", "cpus": 2}, "rows": list(rows)}
 
 
-def test_each_scenario_is_a_table_of_what_was_measured(figures: ModuleType) -> None:
+def test_each_scenario_is_a_table_of_its_measured_schemes(figures: ModuleType) -> None:
     text = figures.page_part("wan", document(row("sos", 5, mbps_total=929.4, retransmits_per_gb=1234.0), row("gridftp-8", 0)))
     assert text.splitlines()[1] == "Median (min-max) of `make bench-wan` at 48d57a2c, 20 s per measurement, 2 cores, Linux 6.1."
     assert text.splitlines()[3:] == [
@@ -46,7 +46,7 @@ def test_each_scenario_is_a_table_of_what_was_measured(figures: ModuleType) -> N
     ]
 
 
-def test_a_figure_that_a_scheme_does_not_have_is_empty(figures: ModuleType) -> None:
+def test_cell_is_empty_if_a_scheme_lacks_the_figure(figures: ModuleType) -> None:
     text = figures.page_part("wan", document(row("sos", 3, mbps_total=9.0, reorder_peak_mb=4.0), row("plain", 3, mbps_total=8.0)))
     assert text.splitlines()[-2:] == ["| **sos** | 3 | 9 (8-10) | 4 |", "| plain | 3 | 8 (7-9) |  |"]
 
@@ -56,7 +56,7 @@ def comparison(ours: str, against: str, rates: tuple[float, float], interval: tu
     return {"ours": ours, "against": against, "ours_mbps": rates[0], "best_mbps": rates[1], "runs": [5, 4], "ratio": ratio}
 
 
-def test_a_network_of_the_matrix_is_a_line_with_every_ratio_and_its_interval(figures: ModuleType) -> None:
+def test_each_case_of_the_matrix_is_a_line_with_ratios_and_intervals(figures: ModuleType) -> None:
     beside_plain = [comparison("sos first", "plain", (80.0, 5.0), (14.2, 18.0)), comparison("sos", "plain", (90.0, 5.0), (17.5, 18.4))]
     beside_path = [
         comparison("sos first", "own path", (80.0, 40.0), (1.9, 2.1)),
@@ -84,7 +84,7 @@ def test_a_network_of_the_matrix_is_a_line_with_every_ratio_and_its_interval(fig
         (document(row("sos", 5, mbps_total=1.0)) | {"cases": [{"name": "equal", "missing": 2}]}, "not everything was measured of equal"),
     ],
 )
-def test_figures_that_cannot_be_reproduced_are_not_kept(
+def test_incomplete_or_uncommitted_figures_are_not_kept(
     figures: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: dict[str, Any], why: str
 ) -> None:
     monkeypatch.setattr(figures, "KEPT", tmp_path / "kept")
@@ -94,12 +94,12 @@ def test_figures_that_cannot_be_reproduced_are_not_kept(
     assert not (tmp_path / "kept" / "wan.json").exists()
 
 
-def test_every_benchmark_has_a_place_in_the_page(figures: ModuleType) -> None:
+def test_page_has_a_section_for_every_benchmark(figures: ModuleType) -> None:
     page = (ROOT / "docs" / "performance.md").read_text()
     assert [name for name in (*figures.NAMES, *figures.SUMMARIES) if f"<!-- generated: {name} -->\n" not in page] == []
 
 
-def test_a_long_path_is_summarised_beside_the_fastest_alternative(figures: ModuleType) -> None:
+def test_summary_of_a_long_path_includes_the_fastest_alternative(figures: ModuleType) -> None:
     ours = [row("sos first", 5, mbps_total=901, retransmits_per_gb=11912), row("sos", 5, mbps_total=918, retransmits_per_gb=126)]
     others = [row("plain", 5, mbps_total=132, retransmits_per_gb=0), row("iperf3-32", 5, mbps_total=903, retransmits_per_gb=752)]
     text = figures.long_paths(document(*ours, *others, row("gridftp-8", 0)))
@@ -112,7 +112,7 @@ def test_a_short_request_is_a_row_of_percentiles(figures: ModuleType) -> None:
     assert text.splitlines()[-1] == "| 59ms | **sos** | 101 | 105 | 102 | 1,210 |"
 
 
-def test_what_is_kept_is_what_was_measured(figures: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kept_figures_equal_the_measured_figures(figures: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures, "KEPT", tmp_path / "kept")
     measured = document(row("sos", 5, mbps_total=929.0))
     (tmp_path / "wan.json").write_text(json.dumps(measured))

@@ -1,4 +1,4 @@
-"""Dumps of flow tables as data."""
+"""Parsing of flow table dumps."""
 
 from sos_testbed.core.flows import FlowEntry, parse_flows
 
@@ -11,7 +11,7 @@ DUMP = f"""OFPST_FLOW reply (OF1.3) (xid=0x2):
 """
 
 
-def test_entries_in_order() -> None:
+def test_entries_are_ordered_by_table_and_priority() -> None:
     entries = parse_flows(DUMP)
     assert [(entry.table, entry.priority) for entry in entries] == [(0, 65000), (0, 30000), (1, 32768), (1, 0)]
     assert entries[0] == FlowEntry(

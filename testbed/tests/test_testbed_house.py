@@ -1,4 +1,4 @@
-"""scripts/house.py: its pure counting functions."""
+"""scripts/house.py: pure counting functions."""
 
 import importlib.util
 import sys
@@ -15,7 +15,7 @@ def house() -> ModuleType:
     spec = importlib.util.spec_from_file_location("sos_house", ROOT / "scripts" / "house.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
+    sys.modules[spec.name] = module  # dataclasses look up their module there
     spec.loader.exec_module(module)
     return module
 
@@ -33,20 +33,20 @@ def test_python_functions_are_measured_without_decorators(house: ModuleType) -> 
     ]
 
 
-def test_rust_functions_are_those_with_a_body(house: ModuleType) -> None:
+def test_rust_functions_without_a_body_are_not_counted(house: ModuleType) -> None:
     text = (
         "trait T { fn a(&self, b: [u8; 4]); }\nfn c<'x>(d: [u8; 4])\nwhere\n    u8: Copy,\n{\n    // }\n    let e = '}';\n}\n// fn f() {}\n"
     )
     assert [(each.name, each.lines) for each in house.rust_functions(text)] == [("c", 7)]
 
 
-def test_unsafe_and_comments_of_rust(house: ModuleType) -> None:
+def test_unsafe_and_comments_of_rust_are_counted(house: ModuleType) -> None:
     text = '//! unsafe {\n#![deny(unsafe_op_in_unsafe_fn)]\nunsafe fn a() {} // unsafe\nfn b() { unsafe { a() } }\nlet c = "unsafe {";\n'
     assert house.unsafe_uses(text) == 2
     assert house.comment_lines(text) == 1
 
 
-def test_doc_comments_that_open_with_a_question_word(house: ModuleType) -> None:
+def test_doc_comments_that_open_with_a_question_word_are_found(house: ModuleType) -> None:
     rust = "//! Page.\n//! Line.\n\n/// What a does.\n/// More.\nfn a() {}\n    /// Whatever b does.\n    fn b() {}\n"
     assert house.rust_docs(rust) == ["Page.\nLine.", "What a does.\nMore.", "Whatever b does."]
     python = '"""Module."""\nclass A:\n    """Who calls."""\n    def b(self): pass\n'
@@ -58,7 +58,7 @@ def test_words_are_counted_whole_and_in_any_case(house: ModuleType) -> None:
     assert house.occurrences(["Nobody; nobody's, anewly", "lately"]) == {"nobody": 2, "somebody": 0, "anew": 0, "lately": 1}
 
 
-def test_private_names_and_the_fullest_folder(house: ModuleType) -> None:
+def test_private_names_and_the_fullest_folder_are_found(house: ModuleType) -> None:
     paths = [Path("a/courier.py"), Path("a/plan.py"), Path("b/observed.rs")]
     assert house.private_names(paths) == ["courier", "observed"]
     assert house.private_names([*paths[:2], Path("crates/sos-node/src/observed.rs")]) == ["courier"]

@@ -1,4 +1,4 @@
-"""scripts/links.py: code names and glossary terms."""
+"""scripts/links.py: checks of code names and glossary terms."""
 
 import importlib.util
 from pathlib import Path
@@ -21,12 +21,12 @@ def links() -> ModuleType:
 
 
 @pytest.mark.parametrize("name", ["scripts/lint.py", "core/engine.py", "sos_compile", "sos_compile.world", "sos_compile.world.World.add"])
-def test_code_names_that_exist(links: ModuleType, name: str) -> None:
+def test_existing_code_names_are_accepted(links: ModuleType, name: str) -> None:
     assert list(links.missing_names(f"See `{name}`.", FILES, MODULES)) == []
 
 
 @pytest.mark.parametrize("name", ["scripts/lint.rs", "ore/engine.py", "sos_compile.worlds", "sos_compile.world.Globe", "sos_kubectl.trace"])
-def test_code_names_that_do_not_exist(links: ModuleType, name: str) -> None:
+def test_missing_code_names_are_reported(links: ModuleType, name: str) -> None:
     assert [problem.split(":")[0] for problem in links.missing_names(f"See `{name}`.", FILES, MODULES)] == [f"`{name}`"]
 
 
@@ -35,16 +35,16 @@ def test_other_words_in_backticks_are_not_code_names(links: ModuleType, name: st
     assert list(links.missing_names(f"See `{name}`.", FILES, MODULES)) == []
 
 
-def test_command_blocks_are_not_read(links: ModuleType) -> None:
+def test_code_blocks_are_not_checked(links: ModuleType) -> None:
     assert list(links.missing_names("```\nUse `my/values.yaml`.\n```\n", FILES, MODULES)) == []
 
 
-def test_terms_are_those_of_the_tables_of_terms(links: ModuleType) -> None:
+def test_terms_come_from_tables_with_a_term_column(links: ModuleType) -> None:
     page = "| term | meaning |\n|---|---|\n| ack offset | ... |\n| `datapath` | a \\| b |\n\n| not this | this |\n|---|---|\n| x | y |\n"
     assert links.terms(page) == ["ack offset", "datapath"]
 
 
-def test_a_term_is_used_in_any_spelling_and_number(links: ModuleType) -> None:
+def test_term_counts_as_used_in_any_spelling_or_number(links: ModuleType) -> None:
     glossary = "| term | meaning |\n|---|---|\n| ack offset | |\n| near entry, far entry | |\n| half-open (connection) | |\n| switch | |\n"
     text = links.plain("let ackOffset = 1; near_entry_of; half-open; switches of Far Entries")
     assert links.unused(glossary, text.replace("near", "new")) == ["near entry"]

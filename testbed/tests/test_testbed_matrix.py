@@ -1,4 +1,4 @@
-"""bench/matrix: cases, statistics, verdicts and result files, without measuring anything."""
+"""bench/matrix: cases, statistics, verdicts and result files, without measurements."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RATES = st.lists(st.floats(0.01, 1000), min_size=2, max_size=8)
 
 
 def rows(scenario: Scenario, rates: dict[str, list[float | None]]) -> list[Row]:
-    """A row for each run of each scheme; None: it failed."""
+    """One row for each run of each scheme; a rate of None is a failed run."""
     found = []
     for unit in run_log.units([scenario], [], max(map(len, rates.values()))):
         for label in set(unit.scheme.labels) & set(rates):
@@ -55,7 +55,7 @@ def test_there_are_thirty_cases_of_which_ten_have_two_paths() -> None:
 
 
 @pytest.mark.parametrize("case", cases.CASES, ids=lambda case: case.name)
-def test_every_case_is_inside_the_space_and_the_emulators_capacity(case: Scenario) -> None:
+def test_every_case_is_within_its_bounds_and_the_emulators_capacity(case: Scenario) -> None:
     assert sum(path.rate_bps for path in case.paths) <= cases.MOST_MBIT * 1e6
     for path in case.paths:
         assert 10e6 <= path.rate_bps <= 1e9
@@ -65,7 +65,7 @@ def test_every_case_is_inside_the_space_and_the_emulators_capacity(case: Scenari
         queue = path.shape().queue_bytes
         assert queue == cases.LEAST_QUEUE_BYTES or 0.1 * product <= queue <= 2 * product
         assert queue >= cases.LEAST_QUEUE_BYTES
-        assert queue + product <= EMULATOR_BYTES / 2  # its super-frames hold more memory than bytes
+        assert queue + product <= EMULATOR_BYTES / 2  # super-frames in the emulator use more memory than their size
     assert case.drain_s < 1.3
 
 
@@ -73,18 +73,18 @@ def test_corners_are_complete_without_loss_and_partial_with_loss() -> None:
     ends = [(rate, ms, queue) for rate in (10, 1000) for ms in (1, 400) for queue in (0.1, 2)]
     without = {corner[:3] for corner in cases.CORNERS if corner[3] == 0}
     assert without == set(ends) - {(10, 1, 2)}
-    assert bdp_bytes(10_000_000, 1_000) > 2 * 1_250  # whose product of 1,250 bytes is why that one is not there
+    assert bdp_bytes(10_000_000, 1_000) > 2 * 1_250  # the product is 1,250 bytes, below the smallest queue: so this corner is omitted
     assert {corner[3] for corner in cases.CORNERS} == {0, 3}
     assert len(set(cases.CORNERS)) == 10
 
 
 @pytest.mark.parametrize(("column", "least", "most"), [(0, 10, 1000), (1, 1, 400), (2, 0.1, 2)])
-def test_the_spread_has_every_tenth_of_a_scale_once(column: int, least: float, most: float) -> None:
+def test_spread_has_one_point_in_each_tenth_of_every_scale(column: int, least: float, most: float) -> None:
     tenths = [int(10 * math.log(point[column] / least) / math.log(most / least)) for point in cases.SPREAD]
     assert sorted(tenths) == list(range(10))
 
 
-def test_half_of_the_spread_has_no_loss_and_the_rest_covers_the_scale() -> None:
+def test_half_of_the_spread_has_no_loss_and_half_covers_the_loss_scale() -> None:
     lost = [point[3] for point in cases.SPREAD if point[3]]
     assert sorted(int(5 * math.log(percent / 0.01) / math.log(300)) for percent in lost) == list(range(5))
     assert len(cases.SPREAD) == 10
@@ -98,7 +98,7 @@ def test_name_and_title_match_the_emulators_settings() -> None:
 
 
 @pytest.mark.parametrize("case", cases.CASES, ids=lambda case: case.name)
-def test_what_is_compared_is_measured(case: Scenario) -> None:
+def test_every_compared_scheme_is_measured(case: Scenario) -> None:
     labels = {label for scheme in case.schemes for label in scheme.labels}
     compared = [(ours, others) for ours, _, others in verdicts.wanted(case)]
     assert {name for ours, others in compared for name in (ours, *others)} == labels
@@ -107,9 +107,10 @@ def test_what_is_compared_is_measured(case: Scenario) -> None:
     assert {scheme.only_path for scheme in case.schemes} <= {None, *range(len(case.paths))}
 
 
-def test_an_interval_is_that_of_the_books() -> None:
-    # logarithms 0, 0.1, 0.2 beside -1, -0.8, -0.6: means 0.1 and -0.8, variances of the means 0.01/3 and 0.04/3, so 0.9 and its
-    # standard error sqrt(0.05/3) with (0.05/3)^2 / ((0.01/3)^2/2 + (0.04/3)^2/2) = 2.94 degrees of freedom, of which 2 count
+def test_interval_equals_a_hand_calculated_welch_interval() -> None:
+    # The logarithms 0, 0.1, 0.2 have the mean 0.1, and -1, -0.8, -0.6 have the mean -0.8. The variances of the means are 0.01/3 and 0.04/3.
+    # So the difference is 0.9, its standard error sqrt(0.05/3), and the degrees of freedom are
+    # (0.05/3)^2 / ((0.01/3)^2/2 + (0.04/3)^2/2) = 2.94, rounded down to 2.
     found = verdicts.ratio([math.exp(x) for x in (0, 0.1, 0.2)], [math.exp(x) for x in (-1, -0.8, -0.6)])
     reach = 4.303 * math.sqrt(0.05 / 3)
     assert found.value == pytest.approx(math.exp(0.9))
@@ -117,7 +118,7 @@ def test_an_interval_is_that_of_the_books() -> None:
 
 
 @given(RATES, RATES, st.floats(0.1, 10))
-def test_a_ratio_inverts_scales_and_lies_in_its_interval(ours: list[float], theirs: list[float], factor: float) -> None:
+def test_ratio_inverts_and_scales_and_lies_within_its_interval(ours: list[float], theirs: list[float], factor: float) -> None:
     found, back = verdicts.ratio(ours, theirs), verdicts.ratio(theirs, ours)
     scaled = verdicts.ratio([factor * rate for rate in ours], theirs)
     assert found.low is not None
@@ -129,7 +130,7 @@ def test_a_ratio_inverts_scales_and_lies_in_its_interval(ours: list[float], thei
 
 
 @pytest.mark.parametrize("spread", [(0.05, 0.05), (0.02, 0.5)])
-def test_intervals_of_five_runs_cover_the_truth_in_95_percent(spread: tuple[float, float]) -> None:
+def test_intervals_of_five_runs_cover_the_true_ratio_in_95_percent(spread: tuple[float, float]) -> None:
     drawn, tries, inside = random.Random(1), 2_000, 0
     for _ in range(tries):
         found = verdicts.ratio(*([math.exp(drawn.gauss(0, width)) for _ in range(5)] for width in spread))
@@ -184,14 +185,14 @@ def test_two_paths_are_compared_with_the_better_single_path() -> None:
     assert case.comparisons[0].ratio.value == pytest.approx(190 / 94, rel=1e-3)
 
 
-def test_a_case_is_as_good_as_its_worst_comparison() -> None:
+def test_case_has_the_verdict_of_its_worst_comparison() -> None:
     assert only("equal", {**GOOD, "sos-b": [195, 190, 185]}).verdict is Verdict.OPEN
     assert only("equal", {**GOOD, "sos-b": [298, 299, 300]}).verdict is Verdict.BELOW
     assert only("equal", {**GOOD, "sos": [191, None, 190]}).verdict is Verdict.OPEN
     assert only("equal", {**GOOD, "plain": [90, None, 92]}).verdict is Verdict.HOLDS
 
 
-def test_nothing_holds_before_everything_was_measured() -> None:
+def test_no_case_holds_before_all_schemes_are_measured() -> None:
     case = only("equal", {name: rates for name, rates in GOOD.items() if name != "plain-b"})
     assert [each.against for each in case.comparisons] == ["own path", "own path"]
     assert (case.missing, case.verdict) == (2, Verdict.OPEN)
@@ -200,7 +201,7 @@ def test_nothing_holds_before_everything_was_measured() -> None:
     assert (below.missing, below.verdict) == (3, Verdict.BELOW)
 
 
-def test_the_table_lists_all_cases_those_below_and_failures() -> None:
+def test_table_lists_all_cases_then_cases_below_and_failures() -> None:
     found = [
         *summaries("10m-1ms-0.1q", {"sos first": [9.0, 9.01, 9.02], "sos": [9.4, 9.41, 9.42], "plain": [9.4, 9.41, 9.42]}),
         *summaries("equal", {**GOOD, "sos first": [190, 191, None]}),
@@ -230,23 +231,23 @@ def test_the_json_has_verdicts_and_the_chart_is_drawn(tmp_path: Path) -> None:
     assert judged([])["cases"] == []
 
 
-def test_a_chart_draws_what_is_beyond_it_at_its_edge() -> None:
+def test_chart_draws_values_beyond_its_range_at_the_edge() -> None:
     assert report.drawn(Ratio(value=80, low=60, high=100)) == (4, 4, 4)
     assert report.drawn(Ratio(value=0.1)) == (0.5, 0.5, 0.5)
     assert report.drawn(Ratio(value=1, low=0.9, high=9)) == (1, 0.9, 4)
 
 
-def test_a_round_takes_half_an_hour() -> None:
+def test_round_of_all_cases_takes_half_an_hour() -> None:
     round_s = sum(unit.takes_s(BENCH.seconds) for unit in run_log.units(cases.CASES, [], 1))
     assert 28 <= round_s / 60 <= 31
 
 
-def test_a_single_path_is_the_routers_default_route() -> None:
+def test_single_path_scheme_replaces_the_routes_of_both_sites() -> None:
     assert network.lead_over(1) == [
         ("west", ("ip", "route", "replace", "10.0.0.128/25", "via", "10.9.1.2", "dev", "wan1")),
         ("east", ("ip", "route", "replace", "10.0.0.0/25", "via", "10.9.1.1", "dev", "wan1")),
     ]
-    assert agents.agents(agents.documents(1)) == agents.agents(agents.documents(2))  # the same places, other files
+    assert agents.agents(agents.documents(1)) == agents.agents(agents.documents(2))  # the agents are equal, but their files differ
     plan = network.Plan(prefix="wan1", root=PurePosixPath("/x"), linkemu="/emu", agents=agents.agents(agents.documents(2)))
     own, shared = (set(agents.files(agents.documents(1), root)) for root in (plan.alone, plan.root))
     assert not own & shared
@@ -267,6 +268,6 @@ def test_traffic_on_an_unintended_path_is_reported() -> None:
         parse.emulator_carried('{"ok":false}')
 
 
-def test_wires_are_empty_after_a_full_queue_and_a_round_trip() -> None:
+def test_drain_time_is_a_full_queue_plus_a_round_trip() -> None:
     assert CASES["1000m-400ms-2q"].drain_s == pytest.approx(0.4 + 0.8)
     assert CASES["rates"].drain_s == pytest.approx(0.1)

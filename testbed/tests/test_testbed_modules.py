@@ -1,4 +1,4 @@
-"""scripts/modules.py: imports, circles and package pages."""
+"""scripts/modules.py: imports, import cycles and package pages."""
 
 import importlib.util
 from pathlib import Path
@@ -18,7 +18,7 @@ def modules() -> ModuleType:
     return module
 
 
-def test_blanked_rust_keeps_places_and_only_the_braces_of_code(modules: ModuleType) -> None:
+def test_blanked_rust_keeps_positions_and_only_the_braces_of_code(modules: ModuleType) -> None:
     text = 'fn a<\'x>(b: &\'x str) { // {\n    let c = \'{\'; let d = "}\\"{"; let e = r#"}"}"#; /* {\n */ }\n'
     code = modules.rust_code(text)
     assert [len(line) for line in code.split("\n")] == [len(line) for line in text.split("\n")]
@@ -33,7 +33,7 @@ def test_inline_tests_are_blanked(modules: ModuleType) -> None:
     assert "crate::d" in modules.without_tests(code)
 
 
-def test_a_use_tree_gives_every_path(modules: ModuleType) -> None:
+def test_use_tree_expands_to_all_paths(modules: ModuleType) -> None:
     assert list(modules.use_paths("crate::{a, b::{c, d as e}, f::*}")) == ["crate::a", "crate::b::c", "crate::b::d", "crate::f::*"]
 
 
@@ -48,7 +48,7 @@ def test_rust_imports_follow_re_exports_to_the_defining_module(modules: ModuleTy
     assert modules.rust_imports(crate) == {"a": {"b", "b::c"}, "b": set(), "b::c": set(), "d": {"b::c"}}
 
 
-def test_python_imports_are_found_wherever_they_stand(modules: ModuleType) -> None:
+def test_python_imports_are_found_at_any_position(modules: ModuleType) -> None:
     package = {
         "p": "from p.a import x",
         "p.a": "import os\ndef f():\n    from p import b",
@@ -68,26 +68,26 @@ def test_python_imports_are_found_wherever_they_stand(modules: ModuleType) -> No
     assert modules.python_imports(package, typing_only=False)["p.c"] == set()
 
 
-def test_circles_are_the_groups_that_reach_each_other(modules: ModuleType) -> None:
+def test_import_cycles_are_groups_of_mutually_reachable_modules(modules: ModuleType) -> None:
     graph = {"a": {"b"}, "b": {"c", "d"}, "c": {"a"}, "d": {"e"}, "e": {"d", "f"}, "f": set(), "g": {"a", "elsewhere"}}
     assert modules.circles(graph) == [("a", "b", "c"), ("d", "e")]
     assert modules.circles({"a": {"b"}, "b": set()}) == []
 
 
-def test_a_page_that_lists_modules_has_to_name_all(modules: ModuleType) -> None:
+def test_page_that_lists_modules_must_name_all_modules(modules: ModuleType) -> None:
     assert modules.omitted("[`a`], [`b::C`] and `c.f()` and `d/`", ["a", "b", "c", "d", "e"]) == ["e"]
     assert modules.omitted("`a`, `b::{c, d}` and `{e}`", ["a", "b", "c", "d", "e"]) == ["e"]
     assert modules.omitted("Only `a` is a door.", ["a", "b", "c", "d", "e"]) == []
     assert modules.omitted("`a`, `b`, `c` of nine", list("abcdefghi")) == []
 
 
-def test_pages_and_the_modules_they_stand_for(modules: ModuleType) -> None:
+def test_pages_are_found_with_the_modules_they_must_name(modules: ModuleType) -> None:
     assert modules.python_page({"p": '"""Page."""', "p.a": "", "p.q": "", "p.q.r": "", "p._b": ""}, "p") == ("Page.", ["a", "q"])
     text = "//! Page of [`a`].\npub mod a;\npub(crate) mod b;\n#[cfg(test)]\nmod a_tests;\n// mod c;\n"
     assert modules.rust_page(text) == ("Page of [`a`].", ["a", "b"])
 
 
-def test_files_become_modules(modules: ModuleType, tmp_path: Path) -> None:
+def test_file_paths_become_module_names(modules: ModuleType, tmp_path: Path) -> None:
     for name in ("p/__init__.py", "p/a.py", "lib.rs", "main.rs", "b.rs", "b/c.rs", "d/mod.rs", "b_tests.rs", "b/tests.rs"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(f"# {name}")

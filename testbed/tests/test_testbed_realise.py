@@ -1,4 +1,4 @@
-"""The steps of a lab, without executing them."""
+"""Steps that build a lab, without their execution."""
 
 import json
 import re
@@ -78,7 +78,7 @@ def rendered(step: Step) -> str:
     return f"{what}\n    undo {json.dumps(encode_undo(step.undo))}"
 
 
-def test_line_is_built_by_exactly_these_steps() -> None:
+def test_steps_of_the_line_topology_equal_the_golden_file() -> None:
     steps = [step for step in everything(topology("line"), plan()) if type(step.do).__name__ != "WriteFile"]
     want = (GOLDEN / "line.txt").read_text(encoding="utf-8")
     assert "\n".join(map(rendered, steps)) + "\n" == want
@@ -91,8 +91,8 @@ def test_every_step_has_an_undo_that_survives_the_journal(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(BUILDERS))
-def test_namespaces_are_deleted_after_what_is_in_them(name: str) -> None:
-    """Undos run backwards: every step in a namespace is undone before the namespace is deleted."""
+def test_namespaces_are_deleted_after_their_content(name: str) -> None:
+    """Create each namespace before all steps inside it: undo runs in reverse order, so it deletes the namespace last."""
     steps = everything(topology(name), plan())
     made = {}
     for place, step in enumerate(steps):
@@ -115,8 +115,8 @@ def test_every_program_is_stopped_by_its_name(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(BUILDERS))
-def test_nothing_happens_outside_the_labs_namespaces(name: str) -> None:
-    """Every ip and OVS command names a namespace of this lab or a file of its folder."""
+def test_no_command_acts_outside_the_labs_namespaces(name: str) -> None:
+    """Check that every ip and OVS command names a namespace of this lab or a file in its folder."""
     for step in everything(topology(name), plan()):
         for argv in [part.argv for part in (step.do, step.undo) if isinstance(part, Run | Spawn)]:
             assert any("abc123" in word for word in argv), argv
@@ -125,7 +125,7 @@ def test_nothing_happens_outside_the_labs_namespaces(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(BUILDERS))
-def test_interface_names_fit_and_are_unique_in_their_namespace(name: str) -> None:
+def test_interface_names_are_short_enough_and_unique_per_namespace(name: str) -> None:
     seen: set[tuple[str, str]] = set()
     for step in everything(topology(name), plan()):
         argv = step.do.argv if isinstance(step.do, Run) else ()
@@ -151,7 +151,7 @@ def test_two_labs_share_no_name(name: str, one: str, other: str) -> None:
     assert not names(one) & names(other)
 
 
-def test_hosts_get_only_an_address_and_a_congestion_control() -> None:
+def test_hosts_are_configured_only_with_address_and_congestion_control() -> None:
     commands = [step.do.argv for step in everything(topology("figure8"), plan()) if isinstance(step.do, Run)]
     configured = {" ".join(argv[3:]) for argv in commands if argv[:3] == ("ip", "-n", "sos-abc123-client")}
     assert configured == {
@@ -163,7 +163,7 @@ def test_hosts_get_only_an_address_and_a_congestion_control() -> None:
     assert not [argv for argv in commands if "sysctl" in argv or argv[:1] == ("tc",)]
 
 
-def test_emulator_splits_the_round_trip_and_numbers_the_wires() -> None:
+def test_emulator_halves_the_round_trip_time_and_numbers_the_links() -> None:
     (step,) = build_emulator(topology("geni"), plan())
     assert isinstance(step.do, Spawn)
     given_links = [word for word in step.do.argv if word.startswith("A=")]
@@ -182,7 +182,7 @@ def test_offload_is_set_before_the_switch_starts() -> None:
 
 
 def test_rewriting_switches_have_no_segmentation_offload() -> None:
-    """A switch that rewrites runs without segmentation offload, and so do its hosts."""
+    """Disable segmentation offload at switches that rewrite and at their hosts."""
     of = topology("figure8")
     for rewriting in (frozenset[str](), frozenset({"edge1"}), frozenset({"edge1", "edge2"})):
         where = replace(plan(), rewriting=rewriting)
@@ -192,7 +192,7 @@ def test_rewriting_switches_have_no_segmentation_offload() -> None:
         assert sum("sos-linkemu" in line and "--no-coalesce" in line for line in words) == bool(rewriting)
 
 
-def test_the_router_has_its_legs_and_the_host_a_route() -> None:
+def test_router_has_an_address_per_leg_and_the_host_a_default_route() -> None:
     words = [" ".join(step.do.argv) for step in build_hosts(topology("balance"), plan()) if isinstance(step.do, Run)]
     assert sum("address replace 192.0.2." in each and "dev leg" in each for each in words) == 5
     assert any("address replace 198.51.100.10/32 dev lo" in each for each in words)

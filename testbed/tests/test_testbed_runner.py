@@ -1,4 +1,4 @@
-"""Doing, undoing and the journal between them. Needs no root: the steps touch files and start `sleep`."""
+"""Execution, undo and journal of steps. These tests need no root: their steps touch files and start `sleep`."""
 
 import json
 import os
@@ -23,7 +23,7 @@ def sleeper(root: Path, name: str = "sleeper") -> Step:
     return Step(title=name, do=Spawn(name=name, argv=("sleep", "300"), log=str(root / f"{name}.log")), undo=Stop(name=name))
 
 
-def test_undone_backwards_and_completely(tmp_path: Path) -> None:
+def test_steps_are_undone_completely_in_reverse_order(tmp_path: Path) -> None:
     runner, trace = Runner(tmp_path / "lab"), tmp_path / "trace"
     runner.perform(touch(tmp_path / name, trace) for name in "abc")
     assert all((tmp_path / name).exists() for name in "abc")
@@ -32,7 +32,7 @@ def test_undone_backwards_and_completely(tmp_path: Path) -> None:
     assert not (tmp_path / "lab").exists()
 
 
-def test_the_undo_is_on_disk_before_its_do(tmp_path: Path) -> None:
+def test_journal_has_the_undo_before_the_step_runs(tmp_path: Path) -> None:
     runner = Runner(tmp_path / "lab")
     step = Step(
         title="look", do=Run(argv=("cp", str(tmp_path / "lab" / "journal.jsonl"), str(tmp_path / "seen"))), undo=RemoveTree(path="x")
@@ -41,7 +41,7 @@ def test_the_undo_is_on_disk_before_its_do(tmp_path: Path) -> None:
     assert [parse_undo(json.loads(line)) for line in (tmp_path / "seen").read_text().splitlines()] == [step.undo]
 
 
-def test_a_failing_step_is_undone_and_reported(tmp_path: Path) -> None:
+def test_failed_step_is_reported_and_undone(tmp_path: Path) -> None:
     runner, trace = Runner(tmp_path / "lab"), tmp_path / "trace"
     bad = Step(
         title="the bad one", do=Run(argv=("sh", "-c", "echo reason >&2; exit 3")), undo=Run(argv=("touch", str(tmp_path / "undone")))
@@ -60,7 +60,7 @@ def test_undoing_twice_changes_nothing(tmp_path: Path) -> None:
     assert runner.undo_all() == []
 
 
-def test_a_line_cut_off_by_a_crash_does_not_hide_the_others(tmp_path: Path) -> None:
+def test_truncated_journal_line_does_not_prevent_other_undos(tmp_path: Path) -> None:
     runner = Runner(tmp_path / "lab")
     runner.perform([sleeper(tmp_path)])
     with (tmp_path / "lab" / "journal.jsonl").open("a") as journal:
@@ -71,8 +71,8 @@ def test_a_line_cut_off_by_a_crash_does_not_hide_the_others(tmp_path: Path) -> N
     assert process.read_pid(pid.number) is None
 
 
-def test_programs_are_stopped_also_by_another_process(tmp_path: Path) -> None:
-    """A lab is usually taken down by a later command, which is not the parent of the processes it stops."""
+def test_programs_can_be_stopped_by_a_process_that_is_not_their_parent(tmp_path: Path) -> None:
+    """Start a program in one process and stop it in another, as `lab down` does."""
     code = (
         "import sys; from pathlib import Path; from sos_testbed.lifecycle.runner import Runner; from sos_testbed.core.steps import *\n"
         f"root = Path({str(tmp_path)!r})\n"
@@ -102,8 +102,8 @@ def test_a_program_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     assert process.read_pid(pid.number) is None
 
 
-def test_a_program_runs_until_its_last_thread_has_ended(tmp_path: Path) -> None:
-    """When a switch is killed, its first thread ends before those that hold the pid file's lock, which would block the next switch."""
+def test_program_counts_as_running_until_its_last_thread_ends(tmp_path: Path) -> None:
+    """End the main thread only. In a killed switch, other threads still hold the lock of the pid file, which blocks the next switch."""
     code = (
         "import ctypes, threading, time\n"
         "threading.Thread(target=time.sleep, args=(300,)).start()\n"
@@ -116,14 +116,14 @@ def test_a_program_runs_until_its_last_thread_has_ended(tmp_path: Path) -> None:
     deadline = time.monotonic() + 10
     while " Z " not in stat.read_text() and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert " Z " in stat.read_text(), "its first thread has ended"
+    assert " Z " in stat.read_text(), "the main thread has ended"
     assert process.find(pid_file) == pid
     process.kill(pid_file)
     assert process.read_pid(pid.number) is None
 
 
-def test_a_recycled_pid_is_left_alone(tmp_path: Path) -> None:
-    """The file has our own pid, but another start time, so it is another process."""
+def test_process_with_a_reused_pid_receives_no_signal(tmp_path: Path) -> None:
+    """Write the test's own pid with a different start time, which identifies a different process."""
     pid_file = tmp_path / "pid"
     pid_file.write_text(json.dumps({"number": os.getpid(), "started": 1}))
     survived = []
@@ -135,7 +135,7 @@ def test_a_recycled_pid_is_left_alone(tmp_path: Path) -> None:
     assert survived == []
 
 
-def test_files_appear_whole(tmp_path: Path) -> None:
+def test_files_are_written_atomically_with_their_mode(tmp_path: Path) -> None:
     Runner(tmp_path / "lab").perform(
         [Step(title="w", do=WriteFile(path=str(tmp_path / "a" / "b"), text="new", mode=0o600), undo=RemoveTree(path=str(tmp_path / "a")))]
     )
@@ -145,17 +145,17 @@ def test_files_appear_whole(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["b"]
 
 
-def test_a_missing_program_is_named() -> None:
+def test_error_names_a_missing_program() -> None:
     with pytest.raises(LabError, match="no-such-program is not installed"):
         run(("no-such-program",), what="trying")
 
 
-def test_a_command_without_an_end_is_ended() -> None:
+def test_command_that_does_not_end_times_out() -> None:
     with pytest.raises(LabError, match="no end after"):
         run(("sleep", "30"), what="waiting", timeout_s=0.1)
 
 
-def test_a_lock_is_held_by_one_and_falls_with_its_holder(tmp_path: Path) -> None:
+def test_lock_has_one_holder_and_is_released_at_the_end_of_the_block(tmp_path: Path) -> None:
     with lock(tmp_path / "lock"), pytest.raises(LabError, match="in use"), lock(tmp_path / "lock", timeout_s=0.1):
         pass
     with lock(tmp_path / "lock", timeout_s=0.1):

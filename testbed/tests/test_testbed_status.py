@@ -8,7 +8,7 @@ from sos_testbed.lifecycle import status
 from sos_testbed.lifecycle.lab import Lab, Options, Programs, _first_facts
 
 
-def test_an_interrupted_lab_has_a_status(tmp_path: Path) -> None:
+def test_status_of_an_interrupted_lab_is_complete(tmp_path: Path) -> None:
     path = PathOptions()
     programs = Programs(**dict.fromkeys(Programs.__annotations__, "/nowhere"))
     facts = _first_facts(Options(name="cut"), BUILDERS["figure8"].build(path, path), programs)

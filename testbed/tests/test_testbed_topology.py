@@ -13,22 +13,22 @@ from sos_testbed.core.topology import BUILDERS, PathOptions, builder, parse_loss
     ("text", "bits"),
     [("500mbit", 500_000_000), ("1gbit", 10**9), ("1.5g", 1_500_000_000), ("64kbit", 64_000), ("1000000", 10**6), ("10Mbps", 10**7)],
 )
-def test_rates(text: str, bits: int) -> None:
+def test_rates_are_parsed_with_units(text: str, bits: int) -> None:
     assert parse_rate(text) == bits
 
 
 @pytest.mark.parametrize(("text", "us"), [("59ms", 59_000), ("800us", 800), ("0.2s", 200_000), ("59", 59_000), ("29.5ms", 29_500)])
-def test_times(text: str, us: int) -> None:
+def test_times_are_parsed_with_units(text: str, us: int) -> None:
     assert parse_time_us(text) == us
 
 
 @pytest.mark.parametrize(("text", "share"), [("1%", 0.01), ("0.01", 0.01), ("0", 0.0), ("0.5 %", 0.005)])
-def test_losses(text: str, share: float) -> None:
+def test_losses_are_parsed_as_percentage_or_share(text: str, share: float) -> None:
     assert parse_loss(text) == pytest.approx(share)
 
 
 @pytest.mark.parametrize(("text", "size"), [("bdp", None), ("1m", 10**6), ("256ki", 262_144), ("1500", 1500), ("1mb", 10**6)])
-def test_queues(text: str, size: int | None) -> None:
+def test_queue_sizes_are_parsed_with_units(text: str, size: int | None) -> None:
     assert parse_queue(text) == size
 
 
@@ -54,7 +54,7 @@ def test_default_queue_is_one_bdp_and_never_less_than_a_burst(rate: int, rtt: in
 
 
 @pytest.mark.parametrize("name", sorted(BUILDERS))
-def test_every_topology_joins_its_hosts(name: str) -> None:
+def test_every_topology_connects_all_its_parts(name: str) -> None:
     chosen = BUILDERS[name]
     topology = chosen.build(chosen.path1, chosen.path2)
     reached, left = {"edge1"}, True
@@ -77,20 +77,20 @@ def test_balance_has_five_distinct_wires_to_one_router() -> None:
         topology.wire("edge1-router")
 
 
-def test_geni_is_the_thesis_network() -> None:
+def test_geni_has_the_round_trip_times_of_the_thesis() -> None:
     chosen = builder("geni")
     shapes = [wire.shape for wire in chosen.build(chosen.path1, chosen.path2).shaped()]
     assert [shape.rtt_us for shape in shapes if shape] == [54_000, 160_000]
 
 
-def test_figure8_has_one_long_wire_per_path() -> None:
+def test_figure8_has_one_emulated_link_per_path() -> None:
     chosen = builder("figure8")
     topology = chosen.build(PathOptions(rtt_us=10_000), PathOptions(rtt_us=20_000))
     assert [str(wire.a) for wire in topology.shaped()] == ["edge1.wan0", "edge1.wan1"]
     assert topology.wire("edge1-core2") is topology.wire("core2-edge1") is topology.wire("edge1.wan1")
 
 
-def test_unknown_names_are_answered_with_the_known_ones() -> None:
+def test_errors_for_unknown_names_list_the_known_names() -> None:
     with pytest.raises(LabError, match="balance, figure8, geni, line"):
         builder("ring")
     chosen = builder("line")

@@ -1,4 +1,4 @@
-"""bench/harness and bench/wan: parsers, run log, figures and network, without measuring anything."""
+"""bench/harness and bench/wan: parsers, run log, figures and network, without measurements."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from sos_wan.cases import SCENARIOS, SCHEMES
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 SETTINGS = "0123456789ab, 20 s"
 STEADY = Received(samples=tuple((second / 2, second * 50_000_000) for second in range(41)))
-"""20 s of 800 Mbit/s."""
+"""Samples of 20 s at 800 Mbit/s."""
 
 
 class FakeSite(Site):
-    """Records commands instead of running them."""
+    """Site that records commands instead of running them."""
 
     def __init__(self, asked: list[tuple[str, ...]]) -> None:
         self.asked = asked
@@ -52,7 +52,7 @@ def row(scheme: str, mbps: float, run: int = 1, **more: float) -> Row:
     ("scenario", "mbps"),
     [("59ms", 941.5), ("164ms", 941.5), ("20ms-loss", 932.1), ("59ms-1mb", 941.5), ("200+200", 376.6), ("500+100", 564.9)],
 )
-def test_wire_limit_is_1448_of_1538_byte_times_less_loss(scenario: str, mbps: float) -> None:
+def test_wire_limit_is_1448_of_1538_bytes_minus_loss(scenario: str, mbps: float) -> None:
     assert BY_NAME[scenario].wire_limit_mbps == pytest.approx(mbps, abs=0.05)
 
 
@@ -70,14 +70,14 @@ def test_multipath_schemes_are_measured_on_several_paths_only() -> None:
     assert set(WAYS) == set(Kind) - {Kind.SOCAT} == {scheme.kind for scheme in SCHEMES}
 
 
-def test_tuned_hosts_use_bbr_on_both_ends_and_buffers_of_64_mb() -> None:
+def test_both_tuned_hosts_use_bbr_and_buffers_of_64_mb() -> None:
     tuned = next(scheme for scheme in SCHEMES if scheme.name == "plain-bbr-64m")
     assert (tuned.congestion, tuned.both_hosts, tuned.large_buffers) == ("bbr", True, True)
     assert [limits.split()[-1] for limits in network.LARGE_BUFFERS] == [str(64 << 20)] * 2
     asked: list[tuple[str, ...]] = []
     with relays.plain(FakeSite(asked), tuned):
         assert asked == [("client", *["ip", "route", "change", "10.0.0.0/24", "dev", "eth0", "src", "10.0.0.11", "congctl", "bbr"])]
-    assert asked[1][-1] == "cubic", "the next scheme finds the client as it was"
+    assert asked[1][-1] == "cubic", "the client's congestion control is restored for the next scheme"
 
 
 def test_the_readme_describes_every_scenario_and_scheme() -> None:
@@ -96,7 +96,7 @@ def test_bytes_are_interpolated_between_samples() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 5), st.integers(0, 10**9)), min_size=1, max_size=30), st.floats(0, 200), st.floats(0, 200))
-def test_bytes_never_become_fewer(steps: list[tuple[float, int]], one: float, other: float) -> None:
+def test_interpolated_bytes_never_decrease(steps: list[tuple[float, int]], one: float, other: float) -> None:
     at, received, samples = 0.0, 0, [(0.0, 0)]
     for seconds, size in steps:
         at, received = at + seconds, received + size
@@ -105,7 +105,7 @@ def test_bytes_never_become_fewer(steps: list[tuple[float, int]], one: float, ot
     assert 0 <= parse.bytes_at(samples, early) <= parse.bytes_at(samples, late) + 1e-6 * received <= received * 1.000002
 
 
-def test_a_client_reports_samples_and_why_it_ended() -> None:
+def test_client_report_is_parsed_into_samples_and_error() -> None:
     text = json.dumps({"samples": [[0.0, 0], [0.5, 1000]], "error": "timed out"})
     assert parse.parse_fetch(text) == Received(samples=((0.0, 0), (0.5, 1000)), error="timed out", first_byte_s=0.5)
     with pytest.raises(ParseError, match="Traceback"):
@@ -117,7 +117,7 @@ def test_intervals_of_iperf3_are_summed() -> None:
     assert parse.parse_iperf3(json.dumps({"intervals": intervals})).samples == ((0.0, 0), (0.5, 10), (1.0, 30), (1.5, 60))
 
 
-def test_an_iperf3_that_could_not_says_why() -> None:
+def test_failed_iperf3_is_reported_with_its_error() -> None:
     refused = parse.parse_iperf3(json.dumps({"intervals": [], "error": "unable to connect to server"}))
     assert figures.failure(refused, 20) == "failed: unable to connect to server after 0.0 s"
     with pytest.raises(ParseError, match="iperf3 said"):
@@ -138,14 +138,14 @@ def test_time_of_a_globus_report_follows_from_bytes_and_mean_rate() -> None:
     assert [at for at, _ in found.samples] == pytest.approx([0, 2, 4], abs=0.01)
 
 
-def test_a_globus_that_could_not_says_why() -> None:
+def test_failed_globus_transfer_is_reported_with_its_error() -> None:
     assert parse.parse_globus("\nerror: globus_xio: Unable to connect\nglobus_xio: A system call failed\n").error.startswith(
         "error: globus_xio"
     )
     assert "nothing" in parse.parse_globus("nothing\n").error
 
 
-def test_counters_and_cpu_time_are_the_kernels() -> None:
+def test_tcp_counters_and_cpu_time_are_parsed_from_proc() -> None:
     snmp = "Ip: Forwarding\nIp: 1\nTcp: InSegs OutSegs RetransSegs\nTcp: 7 8 9\nUdp: InDatagrams\nUdp: 3\n"
     assert parse.counter(snmp, "Tcp", "RetransSegs") == 9
     stat = "42 (a (b) c) S 1 42 42 0 -1 0 0 0 0 0 120 34 0 0 20 0 3 0 99"
@@ -160,7 +160,7 @@ def test_unintended_loss_of_the_emulator_is_counted_separately() -> None:
         parse.emulator_lost('{"ok":false}')
 
 
-def test_a_row_after_a_torn_line_is_whole(tmp_path: Path) -> None:
+def test_row_appended_after_a_truncated_line_is_readable(tmp_path: Path) -> None:
     log = Log(tmp_path / "out" / "wan.jsonl", SETTINGS, fresh=False)
     assert log.rows() == []
     log.path.write_text(run_log.encode(row("plain", 1))[:-9])
@@ -169,7 +169,7 @@ def test_a_row_after_a_torn_line_is_whole(tmp_path: Path) -> None:
     assert Log(log.path, SETTINGS, fresh=True).rows() == []
 
 
-def test_a_metric_is_found_by_its_whole_name() -> None:
+def test_metric_is_found_only_by_its_whole_name() -> None:
     page = "# TYPE x gauge\nsos_agent_reorder_bytes_total 7\nsos_agent_reorder_bytes 5\n"
     assert parse.metric(page, "sos_agent_reorder_bytes") == 5
     assert parse.metric(page, "sos_agent_reorder") is None
@@ -177,7 +177,7 @@ def test_a_metric_is_found_by_its_whole_name() -> None:
     assert parse.parse_peak("") is None
 
 
-def test_a_row_tells_the_start_from_what_follows() -> None:
+def test_row_has_separate_rates_for_start_and_steady_state() -> None:
     slow, fast = [(float(n), n * 50_000_000) for n in range(9)], [(float(n), 400_000_000 + (n - 8) * 100_000_000) for n in range(9, 21)]
     outcome = Outcome(
         received=Received(samples=(*slow, *fast), first_byte_s=0.06),
@@ -194,7 +194,7 @@ def test_a_row_tells_the_start_from_what_follows() -> None:
     assert found.wire_limit_mbps == 941.5
 
 
-def test_a_transfer_that_ends_before_its_time_is_no_figure() -> None:
+def test_transfer_that_ends_early_is_a_failed_run() -> None:
     short = Received(samples=((0.0, 0), (11.0, 10**9)), error="connection reset")
     found = figures.row(unit("plain").blank("plain", SETTINGS), figures.found(Outcome(received=short), 20))
     assert found.status == "failed: connection reset after 11.0 s"
@@ -202,7 +202,7 @@ def test_a_transfer_that_ends_before_its_time_is_no_figure() -> None:
     assert figures.failure(Received(samples=((0.0, 0), (20.0, 0))), 20) != ""
 
 
-def test_the_median_stands_with_the_least_and_the_most() -> None:
+def test_summary_has_median_minimum_and_maximum() -> None:
     runs = [row("plain", value, run) for run, value in enumerate((300.0, 100.0, 200.0, 900.0, 250.0), 1)]
     found = figures.summaries([*runs, replace(runs[0], run=6, status="failed: x", mbps_total=None)])[0]
     assert found.figures["mbps_total"] == figures.Figure(median=250, least=100, most=900, values=(300, 100, 200, 900, 250))
@@ -211,7 +211,7 @@ def test_the_median_stands_with_the_least_and_the_most() -> None:
     assert "cpu_s_per_gb" not in found.encode()
 
 
-def test_connections_that_failed_are_not_runs_that_failed() -> None:
+def test_failed_connections_and_failed_runs_are_counted_separately() -> None:
     run = replace(row("plain", 100, 1), connections=3, failed=2)
     found = figures.summaries([run, replace(run, run=2, status="failed: x", failed=None)])
     said = found[0].encode()
@@ -228,7 +228,7 @@ def test_a_missing_peer_is_reported_as_not_available() -> None:
     assert any(line.strip() == "sos, with start-up: 95.6% of the wire" for line in lines)
 
 
-def test_sos_is_compared_with_the_best_of_the_others() -> None:
+def test_report_compares_sos_with_the_fastest_other_scheme() -> None:
     found = figures.summaries([row("sos first", 800), row("sos", 900), row("plain", 300), row("iperf3-16", 600)])
     assert any("sos, with start-up: 95.6% of the wire, 1.500 x iperf3-16" in line for line in report.table(found))
 
@@ -252,7 +252,7 @@ def test_only_failed_and_unavailable_measurements_are_repeated() -> None:
     assert run_log.left(wanted, []) == wanted
 
 
-def test_rows_of_other_settings_and_torn_lines_are_ignored() -> None:
+def test_rows_with_other_settings_and_truncated_lines_are_ignored() -> None:
     lines = [
         run_log.encode(row("plain", 1)),
         run_log.encode(replace(row("plain", 2, 2), settings="other")),
@@ -261,7 +261,7 @@ def test_rows_of_other_settings_and_torn_lines_are_ignored() -> None:
     assert run_log.parse(lines, SETTINGS) == [row("plain", 1)]
 
 
-def test_the_later_of_two_rows_about_the_same_counts() -> None:
+def test_later_row_of_the_same_run_replaces_the_earlier_row() -> None:
     lines = [run_log.encode(replace(row("plain", 1), status="failed: x")), run_log.encode(row("plain", 2)), "[]", "7"]
     assert run_log.parse(lines, SETTINGS) == [row("plain", 2)]
 
@@ -282,7 +282,7 @@ def plan(paths: int) -> network.Plan:
 
 
 @pytest.mark.parametrize("scenario", ["59ms", "200+200"])
-def test_a_network_lives_in_namespaces_deleted_at_the_end(scenario: str) -> None:
+def test_all_commands_run_in_namespaces_that_are_deleted_at_the_end(scenario: str) -> None:
     steps = network.build(plan(len(BY_NAME[scenario].paths)), BY_NAME[scenario].paths)
     made = [step.do.argv[3] for step in steps if isinstance(step.do, Run) and step.do.argv[:3] == ("ip", "netns", "add")]
     assert made == [step.undo.name for step in steps if isinstance(step.undo, DeleteNamespace)]
@@ -292,12 +292,12 @@ def test_a_network_lives_in_namespaces_deleted_at_the_end(scenario: str) -> None
 
 
 @pytest.mark.parametrize("host", [host.name for host in network.HOSTS])
-def test_hosts_use_ports_of_closed_connections_again(host: str) -> None:
+def test_hosts_reuse_ports_of_closed_connections(host: str) -> None:
     steps = network.build(plan(1), BY_NAME["59ms"].paths)
     assert any(step.title == host and isinstance(step.do, Run) and step.do.argv[-1] == "net.ipv4.tcp_tw_reuse=1" for step in steps)
 
 
-def test_the_limit_of_open_files_is_raised_to_the_hard_limit() -> None:
+def test_open_file_limit_is_raised_as_far_as_permitted() -> None:
     code = (
         "import resource as r; from sos_harness.loop import allow_files; r.setrlimit(r.RLIMIT_NOFILE, (200, 400));"
         "allow_files(600); print(*r.getrlimit(r.RLIMIT_NOFILE));"
@@ -315,7 +315,7 @@ def may_raise_limits() -> bool:
     return bool(int(effective.split()[1], 16) >> cap_sys_resource & 1)
 
 
-def test_the_second_path_has_a_wire_and_routes() -> None:
+def test_second_path_has_an_emulated_link_and_routing_rules() -> None:
     two = BY_NAME["200+200"].paths
     steps = network.build(plan(2), two)
     spawn = next(step.do for step in steps if isinstance(step.do, Spawn))
@@ -330,7 +330,7 @@ def test_the_second_path_has_a_wire_and_routes() -> None:
     assert sum("rule" in step.do.argv for step in network.build(plan(1), two[:1]) if isinstance(step.do, Run)) == 2
 
 
-def test_agents_have_the_default_policy_over_all_paths() -> None:
+def test_agents_use_the_default_policy_over_all_paths() -> None:
     for paths in (1, 2):
         document = agents.documents(paths).agents["edge1"]
         assert [service["labels"] for service in document["services"]] == [paths]
@@ -339,5 +339,5 @@ def test_agents_have_the_default_policy_over_all_paths() -> None:
         assert [(each["first"], each["last"]) for each in ports] == [agents.SERVICE_PORTS]
 
 
-def test_a_haproxy_relays_to_the_next() -> None:
+def test_haproxy_config_relays_to_the_next_haproxy() -> None:
     assert "server next 10.0.0.148:8300\n" in haproxy_config("10.0.0.148:8300")

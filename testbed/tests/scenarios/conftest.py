@@ -1,6 +1,6 @@
-"""Labs for the scenario tests. They need root and the programs that scripts/setup.sh builds.
+"""Labs for the scenario tests, which need root and the programs that scripts/setup.sh builds.
 
-Tests that restore their changes share one lab; `pristine` checks that they do.
+Tests share one lab and restore their changes.
 """
 
 import json
@@ -30,7 +30,7 @@ from sos_testbed.measurements.measure import Request
 PEER = Path(__file__).with_name("peer.py")
 RTT_US = 40_000
 RATE_BPS = 200_000_000
-# Controllers renew leases, agents report every 5 s (spec/order.md clause 7): two rounds, and slack for a slow machine
+# Controllers renew leases and agents report every 5 s (spec/order.md clause 7): two rounds plus slack for a slow machine
 SETTLE_S = 30.0
 
 SHARED = Options(path1=PathOptions(rate_bps=RATE_BPS, rtt_us=RTT_US), path2=PathOptions(rate_bps=RATE_BPS, rtt_us=2 * RTT_US))
@@ -49,7 +49,7 @@ def shared() -> Iterator[Lab]:
 
 @pytest.fixture
 def net(shared: Lab, request: pytest.FixtureRequest) -> Iterator[Lab]:
-    """The shared lab, everything running and declared as at its start; repaired after each test."""
+    """Shared lab with all processes running and its original declarations; repaired after each test."""
     objects = shared.objects
     eventually("no session of an earlier test", lambda: sessions(shared) == 0)
     eventually("an armed agent", lambda: armed(shared))
@@ -67,7 +67,7 @@ def net(shared: Lab, request: pytest.FixtureRequest) -> Iterator[Lab]:
 
 
 def lend(lab: Lab, request: pytest.FixtureRequest) -> Iterator[Lab]:
-    """A module's own lab for one test: armed and without sessions at the start, everything running at the end."""
+    """Lend a module's own lab to one test: armed and without sessions at the start, all processes running at the end."""
     eventually("no session of an earlier test", lambda: sessions(lab) == 0)
     eventually("an armed agent", lambda: armed(lab))
     yield lab
@@ -78,7 +78,7 @@ def lend(lab: Lab, request: pytest.FixtureRequest) -> Iterator[Lab]:
 
 
 def transfers(net: Lab, port: int, size: int, copy: Path) -> None:
-    """A download and an upload: all bytes, and each host sees the other's own address and port. Accelerated where the port is covered."""
+    """Check a download and an upload: all bytes arrive, hosts see each other's real address and port, and covered ports are accelerated."""
     payload = net.root / "www" / "payload"
     labs.make_payload(payload, size)
     before = accepted(net)
@@ -112,7 +112,7 @@ def accepted(net: Lab, agent: str = "agent1") -> int:
 
 
 def armed(net: Lab) -> bool:
-    """True if the ingress agent accelerates. Until it has met its peer, connections are plain, as they should be."""
+    """True if the ingress agent is armed. Until the agent has a stream to its peer, connections are plain as intended."""
     return re.search(r"^sos_agent_armed_regions [1-9]", metrics(net, "agent1"), flags=re.MULTILINE) is not None
 
 
@@ -176,7 +176,7 @@ def eventually(what: str, check: Callable[[], Any], within_s: float = SETTLE_S) 
 
 
 def with_service(objects: tuple[Loaded, ...], **spec: Any) -> tuple[Loaded, ...]:
-    """Objects with these fields of the SosService's spec changed."""
+    """Copy of the objects with these fields changed in the SosService's spec."""
 
     def changed(loaded: Loaded) -> Loaded:
         return replace(loaded, obj={**loaded.obj, "spec": {**loaded.obj["spec"], **spec}})
@@ -185,7 +185,7 @@ def with_service(objects: tuple[Loaded, ...], **spec: Any) -> tuple[Loaded, ...]
 
 
 def sessions(net: Lab) -> int:
-    """Sessions that the controller lists."""
+    """Number of sessions at the controller."""
     return int(northbound.get(net.plan, "/v1/status")["sessions"])
 
 
@@ -195,14 +195,14 @@ def active(net: Lab) -> bool:
 
 
 def flowing(net: Lab, port: int) -> bool:
-    """True if the server has data queued for a client at this port, and the client reads."""
+    """True if the client has received data on an established connection to this server port."""
     argv = net.exec_argv("client", ("ss", "-Htin", "state", "established", f"dport = :{port}"))
     found = re.search(r"bytes_received:(\d+)", subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
     return found is not None and int(found[1]) > 0
 
 
 def baseline(net: Lab) -> dict[str, Any]:
-    """Possible leftovers of a transfer: entries (without counters), sessions at controller and agents, agents' host legs."""
+    """State that a transfer could leave behind: entries (without counters), sessions at controller and agents, host legs of agents."""
     agents = northbound.get(net.plan, "/v1/agents")["agents"]
     return {
         "entries": {
@@ -224,7 +224,7 @@ def host_legs(net: Lab, agent: str) -> list[str]:
 
 
 def peer(net: Lab, host: str, *arguments: str) -> subprocess.Popen[str]:
-    """A small TCP program at a host (peer.py); its result is one line of JSON."""
+    """Start peer.py, a small TCP program, at a host; its result is one line of JSON."""
     argv = net.exec_argv(host, (sys.executable, str(PEER), *arguments))
     PEERS.append(subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
     return PEERS[-1]
@@ -242,7 +242,7 @@ def outcome(program: subprocess.Popen[str], within_s: float) -> dict[str, Any]:
 
 
 def cli(*arguments: str, state: Path | None = None, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
-    """Run ./lab as a user does."""
+    """Run ./lab from a command line."""
     environment = dict(os.environ) if state is None else {**os.environ, "SOS_STATE": str(state)}
     argv = (sys.executable, "-m", "sos_testbed", *arguments)
     return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=timeout_s, env=environment)

@@ -1,14 +1,14 @@
-"""Many connections whose every byte is compared, some busy and some idle. Run inside a host's namespace.
+"""Open many connections, some busy and some idle, and compare every byte of their echoes. Run inside a host's namespace.
 
-    crowd.py serve PORT...               answer what is sent, on every connection until its client has finished
-    crowd.py hold ADDRESS PORT BUSY IDLE keep so many connections open; obeys its standard input, line by line:
-                                         `check`: let every connection, also the idle ones, say something and hear it again
-                                         `end`: the same, then finish sending, hear the end, and leave
-    crowd.py knock ADDRESS PORT GAP      a new connection every GAP seconds, for one word and its echo; `end`: wait for the last, and leave
+    crowd.py serve PORT...               echo server: echo every connection until its client has finished sending
+    crowd.py hold ADDRESS PORT BUSY IDLE keep BUSY + IDLE connections open; read commands from standard input, one per line:
+                                         `check`: exchange one block on every connection, including the idle connections
+                                         `end`: the same, then close both directions of every connection and exit
+    crowd.py knock ADDRESS PORT GAP      open a connection every GAP seconds for one word and its echo; `end`: wait for all, and exit
 
-One line of JSON for each command. hold says how many connections are whole, what broke the others (`eof` = a clean end that nobody asked
-for), the longest wait for an echo since the command before, and the ports they come from. knock says when each connection began (monotonic
-seconds, the same for all programs of the machine), how long it took and what went wrong.
+Each command prints one line of JSON. hold reports the number of intact connections, the errors of broken connections (`eof` = an unexpected
+clean end), the longest wait for an echo since the previous command, and the client ports. knock reports for each connection its start
+(monotonic seconds, the same clock for all programs of the machine), its duration and its error.
 """
 
 import asyncio
@@ -19,30 +19,30 @@ import sys
 import time
 
 BLOCK = 4096
-PAUSE_S = 0.2  # of a busy connection between two blocks
+PAUSE_S = 0.2  # between two blocks of a busy connection
 CHECK_S = 30.0  # longer than any silence that these tests allow
 WORD = 1000
 
 
 def block(number: int, count: int) -> bytes:
-    """Block `count` of connection `number`; every block differs."""
+    """Block `count` of connection `number`; no two blocks are equal."""
     return hashlib.sha256(f"{number} {count}".encode()).digest() * (BLOCK // 32)
 
 
 def name(error: BaseException) -> str:
-    """Error that broke a connection."""
+    """Report name of the error that broke a connection."""
     if isinstance(error, asyncio.IncompleteReadError):
         return "eof"
     return "reset" if isinstance(error, ConnectionResetError | BrokenPipeError) else type(error).__name__
 
 
 class Held:
-    """One connection."""
+    """One open connection of `hold`."""
 
     def __init__(self, number: int, busy: bool) -> None:
         self.number, self.busy = number, busy
         self.count, self.broken, self.pause_s = 0, "", 0.0
-        self.port = 0  # its own port
+        self.port = 0  # client port
         self.turn = asyncio.Lock()
 
     async def open(self, address: str, port: int) -> None:
@@ -86,12 +86,12 @@ class Held:
 
 
 def tell(**what: object) -> None:
-    """One line."""
+    """Print one line of JSON."""
     print(json.dumps(what), flush=True)
 
 
 async def together(held: list[Held], waits: list) -> None:
-    """Wait for all of them, with a time limit."""
+    """Wait for all operations with a time limit, and report."""
     _, late = await asyncio.wait([asyncio.ensure_future(each) for each in waits], timeout=CHECK_S)
     for task in late:
         task.cancel()
@@ -112,7 +112,7 @@ async def commands() -> asyncio.StreamReader:
 
 
 async def hold(address: str, port: int, busy: int, idle: int) -> None:
-    """See the module's text."""
+    """See the module's docstring."""
     held = [Held(number, number < busy) for number in range(busy + idle)]
     orders = await commands()
     await together(held, [each.open(address, port) for each in held])
@@ -126,13 +126,13 @@ async def hold(address: str, port: int, busy: int, idle: int) -> None:
 
 
 async def last(each: Held) -> None:
-    """Last exchange of a connection, and its end."""
+    """Exchange the last block of a connection and close it."""
     await each.say()
     await each.finish()
 
 
 async def knock(address: str, port: int, gap_s: float) -> None:
-    """See the module's text."""
+    """See the module's docstring."""
     told: list[tuple[float, float, str]] = []
     orders, visits = asyncio.ensure_future((await commands()).readline()), []
     tell(ready=True)
@@ -144,7 +144,7 @@ async def knock(address: str, port: int, gap_s: float) -> None:
 
 
 async def visit(address: str, port: int, told: list) -> None:
-    """One short connection."""
+    """Open one short connection and record its result."""
     began, wrong = time.monotonic(), ""
     try:
         async with asyncio.timeout(CHECK_S):
@@ -180,7 +180,7 @@ async def serve(ports: list[int]) -> None:
 
 
 def main() -> None:
-    """See the module's text."""
+    """See the module's docstring."""
     command, *rest = sys.argv[1:]
     if command == "serve":
         asyncio.run(serve([int(port) for port in rest]))

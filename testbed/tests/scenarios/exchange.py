@@ -1,14 +1,15 @@
-"""Transfers both ways at once over many connections, each with a reader that stalls. Run inside a host's namespace.
+"""Run simultaneous bidirectional transfers over many connections, whose readers may stall. Run inside a host's namespace.
 
-    exchange.py serve PORT         takes part in what clients ask for, until it is ended
-    exchange.py fetch ADDRESS PORT begins a transfer for each line of its standard input, and leaves after the last
+    exchange.py serve PORT         serve the transfers that clients order, until the program is killed
+    exchange.py fetch ADDRESS PORT start a transfer for each line of standard input, and exit after the last transfer
 
-An order is {"name", "begin_s", "client": SIDE, "server": SIDE} with SIDE = {"bytes", "rate", "stall_at_s", "stall_s"}: what that end sends
-at how many bytes a second, and when and how long it does not read. The bytes are made from the name, so both ends know what is right.
+An order is {"name", "begin_s", "client": SIDE, "server": SIDE} with SIDE = {"bytes", "rate", "stall_at_s", "stall_s"}: the number of bytes
+that this host sends, their rate in bytes a second, and the start and length of the pause in its reading. The bytes are generated from the
+name, so each host knows the expected bytes.
 
-One line of JSON for each transfer that has ended, at each end: {"client", "got", "right", "whole", "send_end", "end"}. `client` is the
-client's address and port ("" if it never had one), `right` says that what came are the right bytes as far as they go, `whole` that they are
-all there; `send_end` is `ok` when everything was sent with its end, and `end` is `eof`, or both name what went wrong.
+Each host prints one line of JSON for each transfer that has ended: {"client", "got", "right", "whole", "send_end", "end"}. `client` is the
+client's address and port ("" without a connection). `right` is true if all received bytes are correct, and `whole` if also none is missing.
+`send_end` is `ok` if all bytes and the FIN were sent, else the error. `end` is `eof` after a clean end, else the error.
 """
 
 import asyncio
@@ -25,22 +26,22 @@ GIVEN_UP_S = 40.0  # longer than all timeouts of an agent
 
 
 def name(error: BaseException) -> str:
-    """Error that broke a connection."""
+    """Report name of the error that broke a connection."""
     return "reset" if isinstance(error, ConnectionResetError | BrokenPipeError) else type(error).__name__
 
 
 def text(order: dict, sender: str) -> memoryview:
-    """Data that an end sends."""
+    """Data that one host sends."""
     return memoryview(random.Random(f"{order['name']} {sender}").randbytes(order[sender]["bytes"]))
 
 
 def endpoint(address: tuple) -> str:
-    """`10.0.0.11:40000`."""
+    """Address and port as text, such as `10.0.0.11:40000`."""
     return f"{address[0]}:{address[1]}"
 
 
 async def outcome(doing: Awaitable[None]) -> str:
-    """`ok`, or the error."""
+    """Result of an operation: `ok`, or the name of its error."""
     try:
         await asyncio.wait_for(doing, GIVEN_UP_S)
     except OSError as error:  # TimeoutError, too
@@ -49,7 +50,7 @@ async def outcome(doing: Awaitable[None]) -> str:
 
 
 class Ended:
-    """One end of a transfer."""
+    """One host's half of a transfer."""
 
     def __init__(self, connection: socket.socket, order: dict, own: str, other: str) -> None:
         self._loop, self._connection = asyncio.get_running_loop(), connection
@@ -80,17 +81,17 @@ class Ended:
 
 
 def tell(client: str, **what: object) -> None:
-    """One line."""
+    """Print one line of JSON."""
     print(json.dumps({"client": client, **what}), flush=True)
 
 
 def failed(error: BaseException) -> dict:
-    """Report of an end that never started a transfer."""
+    """Report of a host whose transfer never started."""
     return {"got": 0, "right": True, "whole": False, "send_end": name(error), "end": name(error)}
 
 
 async def fetch(address: str, port: int, order: dict) -> None:
-    """One transfer at the client."""
+    """Run one transfer at the client."""
     loop = asyncio.get_running_loop()
     await asyncio.sleep(order["begin_s"])
     with socket.socket() as connection:
@@ -107,7 +108,7 @@ async def fetch(address: str, port: int, order: dict) -> None:
 
 
 async def answer(connection: socket.socket, client: str) -> None:
-    """One transfer at the server."""
+    """Run one transfer at the server."""
     loop, header = asyncio.get_running_loop(), b""
     with connection:
         try:
@@ -123,7 +124,7 @@ async def answer(connection: socket.socket, client: str) -> None:
 
 
 async def serve(port: int) -> None:
-    """Answer every client."""
+    """Serve every client."""
     loop, tasks = asyncio.get_running_loop(), set()
     with socket.create_server(("0.0.0.0", port)) as listener:
         listener.setblocking(False)
@@ -139,7 +140,7 @@ async def fetch_all(address: str, port: int, orders: list[dict]) -> None:
 
 
 def main() -> None:
-    """See the module's text."""
+    """See the module's docstring."""
     command, *rest = sys.argv[1:]
     if command == "serve":
         asyncio.run(serve(int(rest[0])))

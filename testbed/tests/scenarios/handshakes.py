@@ -1,9 +1,9 @@
-"""Handshakes as a program sees them. Run inside a host's namespace; the last line printed is JSON.
+"""Measure handshakes at the socket API. Run inside a host's namespace; the last line printed is JSON.
 
-handshakes.py serve PORT BACKLOG BUSY_S    listens, accepts nothing for BUSY_S after the first connection, then serves all that came
-handshakes.py connect ADDRESS PORT COUNT   opens COUNT connections at once: [{"error", "errno", "connect_s", "first_byte_s"}, ...]
-handshakes.py each ADDRESS PORT COUNT      the same, one after the other
-handshakes.py scan ADDRESS FIRST LAST      connects to each port: {"open": [...], "refused": count, "other": [...]}
+handshakes.py serve PORT BACKLOG BUSY_S    listen; accept nothing for BUSY_S after the first connection, then serve all connections
+handshakes.py connect ADDRESS PORT COUNT   open COUNT connections simultaneously: [{"error", "errno", "connect_s", "first_byte_s"}, ...]
+handshakes.py each ADDRESS PORT COUNT      the same with consecutive connections
+handshakes.py scan ADDRESS FIRST LAST      connect to each port: {"open": [...], "refused": count, "other": [...]}
 """
 
 import json
@@ -22,7 +22,7 @@ def serve(port: int, backlog: int, busy_s: float) -> None:
     listener.listen(backlog)
     while busy_s:
         first, _ = listener.accept()
-        if first.recv(2):  # but not of a client that only probed the port
+        if first.recv(2):  # a client that only probes the port sends nothing
             time.sleep(busy_s)
             first.sendall(bytes(1000))
             busy_s = 0
@@ -42,7 +42,7 @@ def answer(connection: socket.socket) -> None:
 
 def connect(address: str, port: int) -> dict:
     seen: dict = {"error": "", "errno": 0, "connect_s": 0.0, "first_byte_s": 0.0}
-    # The first call imports the codec of host names: up to 6 ms that are not the network's.
+    # The first call imports the codec of host names, which takes up to 6 ms and must not be measured.
     socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)
     began = time.monotonic()
     try:

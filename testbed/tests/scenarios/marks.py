@@ -1,5 +1,5 @@
-"""A TCP server and client whose DSCP and TTL change as they talk. Run inside a host's namespace; prints one JSON line:
-the marks of the segments that arrive.
+"""TCP server and client that change DSCP and TTL during the connection. Run inside a host's namespace; prints one JSON line:
+the marks of received segments.
 
     marks.py serve PORT
     marks.py ask ADDRESS PORT
@@ -13,7 +13,7 @@ import sys
 INTERFACE = "eth0"
 ETH_P_IP = 0x0800
 PATIENCE_S = 20.0
-# Words of each side, with DSCP and TTL: the client speaks first, and ends with a FIN that has marks of its own
+# Messages of each host with DSCP and TTL. The client sends first, and its FIN has different marks (LAST).
 CLIENT = [(b"as the SYN", 16, 70), (b"another DSCP", 46, 70), (b"another TTL", 46, 200), (b"the first again", 16, 70)]
 SERVER = [(b"its own", 10, 128), (b"its own still", 10, 128), (b"as the client", 46, 70), (b"none", 0, 64)]
 LAST = (8, 99)
@@ -67,7 +67,7 @@ def ask(address: str, port: int) -> socket.socket:
 
 
 def marks(frame: bytes, port: int) -> tuple[str, int, int] | None:
-    """Words of a segment of the connection, and its marks; None for acknowledgements and others."""
+    """Message and marks of a segment of the connection; None for bare acknowledgements and for other packets."""
     l4 = 14 + (frame[14] & 15) * 4
     if frame[23] != socket.IPPROTO_TCP or port not in struct.unpack_from("!HH", frame, l4):
         return None

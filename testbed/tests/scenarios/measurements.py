@@ -1,4 +1,4 @@
-"""A controller's measurements, and services that require them."""
+"""Access to a controller's measurements, and declaration of services that require properties of the path."""
 
 import time
 from typing import Any

@@ -1,10 +1,10 @@
-"""Measures TCP at an interface by looking at its packets. Run inside a namespace; prints one JSON line when its input closes.
+"""Measure TCP at an interface by packet capture. Run inside a namespace; prints one JSON line when its input closes.
 
     meter.py INTERFACE
 
-`flows`: for every direction of a connection, payload bytes by tenth of a second since the epoch (each byte once, by sequence numbers).
-`round_trips`: for every local port of the namespace (the packets that go out), the times in milliseconds from a segment with payload to
-the first packet that acknowledges all of it, with the time of the latter; segments sent again are left out (Karn).
+`flows`: payload bytes of each direction of a connection per tenth of a second since the epoch (each byte once, by sequence numbers).
+`round_trips`: for each local port of the namespace (source port of outgoing packets), pairs of the arrival time of an acknowledgement and
+the milliseconds since the segment that it acknowledges completely. Retransmitted segments are excluded (Karn).
 """
 
 import json
@@ -34,12 +34,12 @@ class Segment:
 
     @property
     def back(self) -> tuple:
-        """The other direction."""
+        """Key of the opposite direction."""
         return (*self.flow[2:], *self.flow[:2])
 
 
 class Meter:
-    """Counters of all packets so far."""
+    """Byte counts and round trips of all packets so far."""
 
     def __init__(self) -> None:
         self.next: dict[tuple, int] = {}
@@ -48,7 +48,7 @@ class Meter:
         self.round_trips: dict[str, list[tuple[float, float]]] = {}
 
     def see(self, segment: Segment, at: float, outgoing: bool) -> None:
-        """Count a segment that passed at this time."""
+        """Count a segment with this time stamp."""
         if segment.size:
             self._count(segment, at, outgoing)
         if segment.flags & 16 and not outgoing:
@@ -82,7 +82,7 @@ def timestamp(ancillary: list[tuple[int, int, bytes]]) -> float:
 
 
 def main() -> None:
-    """See the module's text."""
+    """See the module's docstring."""
     meter = Meter()
     for tap in passing(sys.argv[1], (socket.SOL_SOCKET, SO_TIMESTAMPNS), last_look_s=LAST_LOOK_S):
         frame, ancillary, _, address = tap.recvmsg(128, 256)

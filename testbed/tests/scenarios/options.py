@@ -1,4 +1,4 @@
-"""A TCP server and client that use rare features of TCP. Run inside a host's namespace; each prints its observations as one JSON line.
+"""TCP server and client that use rare features of TCP. Run inside a host's namespace; each prints its observations as one JSON line.
 
 options.py serve CASE PORT
 options.py ask CASE ADDRESS PORT
@@ -19,12 +19,12 @@ COMMON = ["timestamps", "sack", "window scale"]
 
 
 def bits(host: socket.socket) -> int:
-    """Options of a connection, as tcpi_options has them."""
+    """Options of a connection as bits of tcpi_options."""
     return host.getsockopt(socket.IPPROTO_TCP, TCP_INFO, 8)[5]
 
 
 def options(host: socket.socket) -> list[str]:
-    """Options that the two ends of a connection agreed on."""
+    """Names of the options that the handshake of a connection negotiated."""
     return [name for name, bit in zip(COMMON, (TIMESTAMPS, SACK, WINDOW_SCALE), strict=True) if bits(host) & bit]
 
 
@@ -49,7 +49,7 @@ def accept(port: int) -> socket.socket:
 
 
 def everything(host: socket.socket) -> str:
-    """Bytes up to the end, and the end."""
+    """All received bytes, followed by `eof` or the error's name."""
     heard = b""
     try:
         while piece := host.recv(1 << 16):
@@ -59,7 +59,7 @@ def everything(host: socket.socket) -> str:
     return heard.decode() + " eof"
 
 
-# --- urgent data in the middle (MSG_OOB), read in line as RFC 6093 recommends ---
+# --- urgent data (MSG_OOB) between other data, read in line as RFC 6093 recommends ---
 
 
 def serve_urgent(port: int) -> dict[str, object]:
@@ -99,7 +99,7 @@ def ask_handshake(address: str, port: int) -> dict[str, object]:
     return {"options": agreed, "heard": everything(host)}
 
 
-# --- TCP Fast Open: the first connection asks for a cookie, the second has data in its SYN ---
+# --- TCP Fast Open: the first connection requests a cookie, the second has data in its SYN ---
 
 
 def serve_fast_open(port: int) -> dict[str, object]:
@@ -129,7 +129,7 @@ def ask_fast_open(address: str, port: int) -> dict[str, object]:
     return {"heard": heard, "syn_data": syn_data}
 
 
-# --- a half-closed host keeps sending, then vanishes: later segments to it draw resets ---
+# --- half-close: the server keeps sending to a half-closed client, which then vanishes, so that later segments draw a reset ---
 
 
 def vanish(host: socket.socket) -> None:
@@ -159,11 +159,11 @@ def ask_half_closed(address: str, port: int) -> dict[str, object]:
     first = host.recv(100)
     time.sleep(0.5)
     vanish(host)
-    time.sleep(3)  # the server keeps writing, and is reset meanwhile
+    time.sleep(3)  # meanwhile the server keeps writing and receives a reset
     return {"first": len(first) > 0}
 
 
-# --- ECN: asked for by the client; each leg negotiates by itself ---
+# --- ECN: requested by the client; each leg negotiates separately ---
 
 
 def serve_ecn(port: int) -> dict[str, object]:

@@ -1,5 +1,5 @@
-"""Counts bytes of TCP and of UDP at the agents' stream ports at an interface. Run inside a namespace; prints one JSON line when its input
-closes.
+"""Count the bytes of all TCP packets at an interface, and of UDP packets on the agents' stream ports. Run inside a namespace; prints one
+JSON line when its input closes.
 
     packets.py INTERFACE
 """
@@ -14,7 +14,7 @@ LAST_LOOK_S = 0.5
 
 
 def kind(frame: bytes) -> str | None:
-    """Kind of a frame."""
+    """Counter of a frame: `tcp`, `udp`, or None for other frames."""
     if frame[12:14] != b"\x08\x00" or frame[23] not in (6, 17):
         return None
     l4 = 14 + (frame[14] & 15) * 4

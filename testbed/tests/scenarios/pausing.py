@@ -1,9 +1,9 @@
-"""Connections whose hosts stop for a while. Run inside a host's namespace; the last line that `ask` prints is JSON.
+"""Connections on which a host pauses. Run inside a host's namespace; the last line that `ask` prints is JSON.
 
-pausing.py serve KIND PORT PAUSE_S          serves one connection
-pausing.py ask KIND PORT PAUSE_S ADDRESS    {"error", "complete"} of a connection to it
+pausing.py serve KIND PORT PAUSE_S          serve one connection
+pausing.py ask KIND PORT PAUSE_S ADDRESS    connect to this server, and print {"error", "complete"}
 
-Kinds: download (the client reads a little, stops, reads the rest), upload (the same at the server), idle (a word, nothing, a word).
+Kinds: download (the client reads a little, pauses, and reads the rest), upload (the server does so), idle (word, pause, word).
 """
 
 import hashlib
@@ -13,7 +13,7 @@ import sys
 import time
 
 SIZE = 24 << 20
-"""More than the buffers of both hosts and of everything in between: the sender waits, too."""
+"""More than the buffers of hosts, agents and network together, so that the sender has to wait, too."""
 LITTLE = 100_000
 WORD = b"hello"
 PATIENCE_S = 60.0
@@ -24,7 +24,7 @@ def data() -> bytes:
 
 
 def read_with_pause(connection: socket.socket, pause_s: float) -> bool:
-    """Read all; true if all of the data came."""
+    """Read a little, pause, and read the rest; true if all data has arrived intact."""
     got = bytearray()
     while len(got) < LITTLE:
         got += connection.recv(4096)
@@ -35,7 +35,7 @@ def read_with_pause(connection: socket.socket, pause_s: float) -> bool:
 
 
 def talk(connection: socket.socket, pause_s: float, *, begins: bool) -> bool:
-    """Exchange a word before and after the pause; true if both were answered."""
+    """Exchange a word before and after the pause; true if both exchanges succeeded."""
     answers = []
     for wait_s in (0.0, pause_s):
         if begins:

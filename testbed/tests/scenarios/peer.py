@@ -1,15 +1,15 @@
-"""A TCP server and client that report how a connection ended. Run inside a host's namespace; prints one JSON line.
+"""TCP server and client that report the end of a connection. Run inside a host's namespace; prints one JSON line.
 
-    peer.py serve PORT BYTES [RATE]   send BYTES (RATE bytes a second, 0 = as fast as it goes) to one client, then close
-    peer.py noise PORT BYTES          the same with bytes that cannot be compressed
+    peer.py serve PORT BYTES [RATE]   send BYTES (RATE bytes a second, 0 = unlimited) to one client, then close
+    peer.py noise PORT BYTES          the same with incompressible bytes and without a rate
     peer.py steady PORT RATE SECONDS  send RATE bytes a second to one client, evenly
-    peer.py fetch ADDRESS PORT        read to the end
-    peer.py echo PORT                 answer a client's bytes once it has finished sending
+    peer.py fetch ADDRESS PORT        read until the end of the stream
+    peer.py echo PORT                 receive until the client has finished sending, then send as many bytes
     peer.py ask ADDRESS PORT BYTES    send BYTES, finish sending, read the answer
     peer.py many ADDRESS PORT PATH COUNT HOLD
-                                      COUNT connections at once, each asks the web server for PATH and stays open HOLD seconds
+                                      open COUNT connections, request PATH from the web server on each, keep all open for HOLD seconds
 
-`end` is `eof` (the other side finished properly), `reset`, or the error's name.
+`end` is `eof` (the peer closed cleanly), `reset`, or the error's name.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ CHUNK = 65536
 
 
 def pattern(offset: int, size: int) -> bytes:
-    """Bytes that depend on their offset, so that loss and repetition show."""
+    """Bytes that depend on their offset, so that the digest reveals loss and duplication."""
     return (hashlib.sha256((offset // CHUNK).to_bytes(8)).digest() * (CHUNK // 32))[:size]
 
 
@@ -35,7 +35,7 @@ def noise(_offset: int, size: int) -> bytes:
 
 
 def send(connection: socket.socket, total: int, rate: int, content: Callable[[int, int], bytes] = pattern) -> dict:
-    """Send `total` bytes of some content; returns the outcome."""
+    """Send `total` bytes of this content; returns the outcome."""
     sent, started = 0, time.monotonic()
     try:
         while sent < total:
@@ -50,7 +50,7 @@ def send(connection: socket.socket, total: int, rate: int, content: Callable[[in
 
 
 def steady(connection: socket.socket, rate: int, seconds: float) -> dict:
-    """Send in small pieces at a constant rate, so that all seconds are equal."""
+    """Send small pieces at a constant rate, so that each second carries equally many bytes."""
     sent, started = 0, time.monotonic()
     try:
         while (now := time.monotonic() - started) < seconds:
@@ -80,17 +80,17 @@ def receive(connection: socket.socket) -> dict:
 
 
 def endpoint(address: tuple) -> str:
-    """`10.0.0.11:40000`."""
+    """Address and port as text, such as `10.0.0.11:40000`."""
     return f"{address[0]}:{address[1]}"
 
 
 def name(error: OSError) -> str:
-    """`reset` for the errors of a killed peer."""
+    """Report name of an error; `reset` for the errors that a killed peer causes."""
     return "reset" if isinstance(error, ConnectionResetError | BrokenPipeError) else type(error).__name__
 
 
 def accept(port: int) -> tuple[socket.socket, tuple]:
-    """One client of a fresh listener."""
+    """Accept one client on a new listener."""
     with socket.create_server(("0.0.0.0", port)) as listener:
         listener.settimeout(60)
         return listener.accept()
@@ -100,13 +100,13 @@ def fetch(address: str, port: int) -> dict:
     """Connect and read to the end."""
     try:
         connection = socket.create_connection((address, port), timeout=60)
-    except OSError as error:  # also a reset that comes before this program reads
+    except OSError as error:  # including a reset before the first read
         return {"own": "", "bytes": 0, "end": name(error)}
     return {"own": endpoint(connection.getsockname()), **receive(connection)}
 
 
 def many(address: str, port: int, path: str, count: int, hold_s: float) -> dict:
-    """Many connections, all open at the same time; returns how many got the same, complete answer."""
+    """Request a path on many simultaneous connections; returns the most frequent answer and its count."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (count + 256, max(count + 256, resource.getrlimit(resource.RLIMIT_NOFILE)[1])))
     connections, answers = [], {}
     for _ in range(count):
@@ -123,7 +123,7 @@ def many(address: str, port: int, path: str, count: int, hold_s: float) -> dict:
 
 
 def ask_body(connection: socket.socket) -> bytes:
-    """Body of one HTTP answer with a Content-Length; partial if the connection broke."""
+    """Body of one HTTP response with a Content-Length; the error's name if the connection broke."""
     data = b""
     try:
         while b"\r\n\r\n" not in data:
@@ -138,7 +138,7 @@ def ask_body(connection: socket.socket) -> bytes:
 
 
 def main() -> None:
-    """See the module's text."""
+    """See the module's docstring."""
     command, *rest = sys.argv[1:]
     if command == "serve":
         connection, client = accept(int(rest[0]))

@@ -1,4 +1,6 @@
-"""Two ends of an address probe: `connect` tries to reach the address, `probe` claims it (RFC 5227) and prints who objects."""
+"""Programs for address conflict detection (RFC 5227): `connect` connects to an address; `probe` probes the address and prints the MAC
+addresses of conflicting senders.
+"""
 
 import contextlib
 import socket
@@ -18,7 +20,7 @@ def connect(address: str, port: int) -> None:
 
 
 def probe(address: str) -> None:
-    """Three probes a second apart, and two seconds more."""
+    """Send three ARP probes one second apart, and listen for two more seconds."""
     taken = socket.inet_aton(address)
     end, following, sent = time.monotonic() + 5, time.monotonic(), 0
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ARP)) as raw:

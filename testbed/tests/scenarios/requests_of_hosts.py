@@ -1,4 +1,4 @@
-"""One request of a client, from a port and with a protocol of choice."""
+"""Send one request from the client, with a chosen source port and protocol."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sos_testbed.lifecycle.lab import Lab
 from sos_testbed.measurements import measure
 
 MPTCP = 262
-"""IPPROTO_MPTCP: a SYN with the option, plain TCP where the server does not answer it."""
+"""IPPROTO_MPTCP: the SYN has the MPTCP option; if the server does not support it, the connection falls back to regular TCP."""
 
 CONNECT = """
 import json, socket, sys
@@ -30,7 +30,7 @@ except OSError as error:
 
 
 def answer(net: Lab, port: int, own: int = 0, protocol: int = 0) -> str:
-    """Answer of the web server to a client: its first bytes, or the connection's error."""
+    """First bytes of the web server's response to a client, or the connection's error."""
     argv = net.exec_argv("client", (sys.executable, "-c", CONNECT, measure.address(net, "server"), str(port), str(own), str(protocol)))
     said: dict[str, Any] = json.loads(subprocess.run(argv, capture_output=True, text=True, check=True, timeout=30).stdout)
     return str(said["answer"])

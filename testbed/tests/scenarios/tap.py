@@ -1,10 +1,10 @@
-"""Reads TCP at an interface as the next network card would send it. Run inside a namespace; prints one JSON line when its input closes.
+"""Check TCP packets at an interface after simulated checksum offload. Run inside a namespace; prints one JSON line when its input closes.
 
     tap.py INTERFACE
 
-A kernel leaves checksums to the card: the field then holds the sum of the pseudo header only, and the packet's virtio-net header
-says where the rest belongs. Those are completed here, as a card does it, and then every IPv4 and TCP checksum is judged as a receiver
-would. Inside one machine no receiver checks: a checksum that a switch corrupts works there and fails on the first real wire.
+With checksum offload the checksum field holds the sum of the pseudo header only, and the packet's virtio-net header has the position
+of the rest. The tap completes such checksums as a network card does, and then verifies every IPv4 and TCP checksum like a receiver.
+Inside one machine no receiver verifies checksums, so a checksum that a switch corrupts passes there and fails on the first real link.
 """
 
 import collections
@@ -29,7 +29,7 @@ def total(data: bytes) -> int:
 
 
 def completed(header: bytes, frame: bytes) -> bytes:
-    """The frame as a card with checksum offload sends it."""
+    """Frame after checksum offload by a network card."""
     flags, _, _, _, start, offset = VNET.unpack(header)
     if not flags & NEEDS_CSUM:
         return frame

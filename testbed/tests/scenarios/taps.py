@@ -1,4 +1,4 @@
-"""Taps (tap.py) at several places of a lab at once, and traffic for them."""
+"""Simultaneous taps (tap.py) at several interfaces of a lab, and traffic for them."""
 
 import json
 import subprocess
@@ -18,7 +18,7 @@ KINDS = ("syn", "data", "ack")
 
 
 class Tap:
-    """A listening tap; `stop` returns its report."""
+    """A listening tap; `stop` stores its report in `result`."""
 
     def __init__(self, program: subprocess.Popen[str]) -> None:
         self._program = program
@@ -31,7 +31,7 @@ class Tap:
 
 @contextmanager
 def tapped(net: Lab, places: list[tuple[str, str]]) -> Iterator[dict[tuple[str, str], Tap]]:
-    """Taps at (part, interface), complete at the end of the block."""
+    """Run taps at these (part, interface) pairs; their reports are complete after the block."""
     programs = {}
     try:
         for part, interface in places:
@@ -51,7 +51,7 @@ def tapped(net: Lab, places: list[tuple[str, str]]) -> Iterator[dict[tuple[str, 
 
 
 def talk(net: Lab, port: str) -> None:
-    """A client sends 3 MB and receives their echo."""
+    """Send 3 MB from the client and receive the server's answer of the same size."""
     server = peer(net, "server", "echo", port)
     measure.wait_listening(net, "server", int(port))
     client = peer(net, "client", "ask", measure.address(net, "server"), port, str(SIZE))

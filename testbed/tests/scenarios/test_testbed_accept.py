@@ -1,6 +1,6 @@
-"""Handshakes are the server's, also where agents relay them: refusals, ICMP errors, silence and full queues, covered port and plain one.
+"""Clients see the server's handshake results through agents: refusals, ICMP errors, silence and full queues on a covered and a plain port.
 
-Once with a controller that holds the SYN, once with an agent that does.
+The tests run with reactive set-up (the controller holds the SYN) and with proactive set-up (the agent holds it).
 
 client -- edge1 ======= core1 ------- edge2 -- server
             |    40 ms                  |
@@ -26,9 +26,9 @@ from sos_testbed.measurements import measure
 PROGRAM = Path(__file__).with_name("handshakes.py")
 RTT_S = RTT_US / 1e6
 PLAIN, COVERED = 6300, 5300
-"""First of the ports. Each test has its own: ports that have accepted before are known."""
+"""First ports of both kinds. Each test uses different ports, because a port that has accepted a connection is a known server."""
 REFUSED, REJECTED, DROPPED, FULL, KNOWN, SET = 100, 110, 120, 130, 140, 160
-SILENT_S = 0.7  # how long an egress agent waits for an answer: an ICMP error counts, so that its client waits less
+SILENT_S = 0.7  # an egress agent waits this long for an answer; an ICMP error ends the wait earlier
 SLACK_S = 1.0  # slack for a busy machine
 END_S = 60.0
 
@@ -56,12 +56,12 @@ def serve(net: Lab, port: int, backlog: int = 100, busy_s: float = 0) -> None:
 
 @contextmanager
 def firewall(net: Lab, verdict: str) -> Iterator[None]:
-    """Apply this firewall rule to both of the server's ports."""
+    """Apply this firewall verdict to the rejected and dropped ports of the server, plain and covered."""
     nft = ("nft", "add table ip f; add chain ip f i { type filter hook input priority 0; }; ")
     ports = ", ".join(str(first + which) for first in (PLAIN, COVERED) for which in (REJECTED, DROPPED))
     rule = f"add rule ip f i tcp dport {{ {ports} }} {verdict}"
     subprocess.run(net.exec_argv("server", (nft[0], nft[1] + rule)), check=True)
-    # Linux sends a host six errors, then one a second: the connection that meets that limit waits as if there were no answer.
+    # Linux sends six ICMP errors to a host, then one per second. A connection above this limit would see a silent server.
     subprocess.run(net.exec_argv("server", ("sysctl", "-qw", "net.ipv4.icmp_ratelimit=0")), check=True)
     try:
         yield
@@ -74,7 +74,7 @@ def both(net: Lab, what: str, which: int, count: int) -> tuple[list[dict], list[
     return run(net, what, server, PLAIN + which, count), run(net, what, server, COVERED + which, count)
 
 
-def test_a_scan_finds_the_ports_that_are_open_and_no_other(net: Lab) -> None:
+def test_scan_reports_the_same_open_ports_plain_and_covered(net: Lab) -> None:
     for port in range(0, 100, 5):
         serve(net, PLAIN + port)
         serve(net, COVERED + port)
@@ -83,14 +83,14 @@ def test_a_scan_finds_the_ports_that_are_open_and_no_other(net: Lab) -> None:
     assert plain == covered == {"open": list(range(0, 100, 5)), "refused": 80, "other": []}
 
 
-def test_a_refusal_comes_at_the_latest_a_round_trip_later(net: Lab) -> None:
+def test_refusal_arrives_at_most_a_round_trip_later_than_plain(net: Lab) -> None:
     (plain,), (covered,) = both(net, "each", REFUSED, 1)
     assert plain["error"] == covered["error"] == "ConnectionRefusedError"
     assert covered["first_byte_s"] <= plain["first_byte_s"] + RTT_S + SLACK_S
 
 
 @pytest.mark.parametrize("kind", ["admin-prohibited", "port-unreachable", "host-unreachable"])
-def test_an_icmp_error_is_the_clients_own(net: Lab, kind: str) -> None:
+def test_clients_receive_the_same_icmp_error_as_over_plain_tcp(net: Lab, kind: str) -> None:
     with firewall(net, f"reject with icmp type {kind}"):
         (plain,), (covered,) = both(net, "each", REJECTED, 1)
     assert plain["error"] and (covered["error"], covered["errno"]) == (plain["error"], plain["errno"])
@@ -112,11 +112,11 @@ def test_a_server_that_drops_syns_times_out_as_over_plain_tcp(net: Lab) -> None:
             running[1].wait(2)
     seen = [json.loads(program.communicate(timeout=END_S)[0])[0] for program in running]
     assert [one["error"] for one in seen] == ["", ""]
-    assert seen[1]["connect_s"] <= seen[0]["connect_s"] + 2, "the client's kernel repeats its SYN by itself"
+    assert seen[1]["connect_s"] <= seen[0]["connect_s"] + 2, "the client's kernel retransmits the SYN independently"
 
 
-def test_a_full_accept_queue_resets_nobody(net: Lab) -> None:
-    # Four clients at once for a queue of one, at a server that is busy for a while. Some wait long over plain TCP, too.
+def test_full_accept_queue_resets_no_client(net: Lab) -> None:
+    # Five simultaneous clients for a queue of one, at a server that is busy for four seconds. Some clients wait long over plain TCP, too.
     for port in (PLAIN + FULL, COVERED + FULL):
         serve(net, port, 0, 4)
     plain, covered = both(net, "connect", FULL, 5)
@@ -124,11 +124,11 @@ def test_a_full_accept_queue_resets_nobody(net: Lab) -> None:
     assert sum(not one["error"] for one in covered) >= sum(not one["error"] for one in plain), (plain, covered)
 
 
-def test_a_known_server_saves_a_round_trip_and_an_unknown_one_costs_none(net: Lab) -> None:
+def test_known_server_saves_a_round_trip_and_unknown_server_adds_none(net: Lab) -> None:
     serve(net, PLAIN + KNOWN)
     serve(net, COVERED + KNOWN)
     server = measure.address(net, "server")
-    # For ten seconds after arming, each session waits until no switch forwards from its cache (ADR 0020)
+    # For ten seconds after arming, each session waits until the switches' caches have expired (ADR 0020)
     eventually("no wait for caches", lambda: run(net, "each", server, COVERED + KNOWN, 1)[0]["connect_s"] < RTT_S / 2)
     plain, known = both(net, "each", KNOWN, 12)
     unknown = []
@@ -140,14 +140,14 @@ def test_a_known_server_saves_a_round_trip_and_an_unknown_one_costs_none(net: La
         f"lab: first byte of 1 kB: plain {first[0] * 1e3:.1f} ms, known server {first[1] / first[0]:.3f}, unknown {first[2] / first[0]:.3f}"
     )
     assert not any(one["error"] for one in (*plain, *known, *unknown))
-    # Medians of few connections on a busy machine; bench/measure/handshakes.py measures the ratios. Known and unknown servers are compared
-    # with plain TCP only: the lab's control channel crosses no emulated path, so both may take the same time.
+    # These are medians of few connections on a busy machine; bench/measure/handshakes.py measures the ratios. Known servers are not
+    # compared with unknown servers: the lab's control channel crosses no emulated path, so both may take the same time.
     assert first[1] < first[0] - RTT_S / 4
     assert first[2] < first[0] + RTT_S
     eventually("all have ended", lambda: sessions(net) == 0)
 
 
-def test_accept_says_whose_answer_a_client_waits_for(net: Lab) -> None:
+def test_accept_decides_between_the_agents_and_the_servers_answer(net: Lab) -> None:
     server = measure.address(net, "server")
     for accept, error in (("Early", "ConnectionResetError"), ("Confirmed", "ConnectionRefusedError")):
         net.declare(with_service(net.objects, accept=accept))

@@ -1,8 +1,8 @@
 """One host, five uplinks, no agents: downloads use the capacity of all uplinks, and every connection stays on one uplink.
 
-client -- edge1 ==(five emulated links of 10 Mbit/s)== router, which is the server, too
+client -- edge1 ==(five emulated links of 10 Mbit/s)== router, which is also the server
 
-Times are compared with the single uplink's in the same run. Controller or switch selects uplinks by round robin.
+Times are compared with the time of a single uplink in the same run. The controller or the switch selects uplinks by round robin.
 """
 
 import subprocess
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.measures
 
 SLACK = {"Controller": 0.05, "Switch": 0.10}
 EARLY = 0.10
-"""Tolerance below the ideal time, because the single uplink's time varies."""
+"""Tolerance below the ideal time, because the time of a single uplink varies."""
 ATTEMPTS = 6
 
 
@@ -44,14 +44,14 @@ def single_s(home: Lab) -> float:
 
 @pytest.mark.parametrize("at", ["Controller", "Switch"])
 @pytest.mark.parametrize("count", range(2, UPLINKS + 1))
-def test_turns_use_all_uplinks(home: Lab, single_s: float, count: int, at: str) -> None:
+def test_equal_weights_use_the_capacity_of_all_uplinks(home: Lab, single_s: float, count: int, at: str) -> None:
     run = measured(home, at, equal(count), single_s)
     assert -EARLY < run.over_ideal < SLACK[at], run
 
 
 @pytest.mark.parametrize("at", ["Controller", "Switch"])
-def test_weights_are_for_unequal_uplinks(home: Lab, single_s: float, at: str) -> None:
-    """10 and 20 Mbit/s."""
+def test_weights_use_the_capacity_of_unequal_uplinks(home: Lab, single_s: float, at: str) -> None:
+    """Balance uplinks of 10 and 20 Mbit/s with weights 1 and 2."""
     before = home.topology.wire("edge1.wan1").shape
     assert before is not None
     faults.reshape(home, "edge1.wan1", Shape(rate_bps=2 * UPLINK.rate_bps, rtt_us=before.rtt_us, loss=0.0, queue_bytes=before.queue_bytes))
@@ -65,7 +65,7 @@ def test_weights_are_for_unequal_uplinks(home: Lab, single_s: float, at: str) ->
 def measured(
     home: Lab, at: str, weights: Mapping[str, int], single_s: float, changed: Mapping[str, float] = MappingProxyType({})
 ) -> Spread:
-    """First of a few runs within bounds, else the last: other load makes runs slower, never faster."""
+    """First run within bounds, else the last run. Other load on the machine makes runs slower, never faster."""
     for _ in range(ATTEMPTS):
         run = balance.spread(home, at, weights, single_s, changed)
         say(balance.table([run])[-1])
@@ -76,7 +76,7 @@ def measured(
 
 
 def even(run: Spread) -> None:
-    """Assert that each uplink had its share of the connections."""
+    """Assert that each uplink carried connections in proportion to its weight."""
     total, parts = sum(run.shares.values()), sum(run.weights.values())
     assert total == balance.COUNT and run.shares.keys() == run.weights.keys()
     assert all(abs(run.shares[name] - total * weight / parts) < 1 for name, weight in run.weights.items()), run
@@ -92,7 +92,7 @@ def test_no_packet_of_a_connection_changes_uplink(home: Lab, at: str, tmp_path: 
     try:
         eventually("captures", lambda: all((tmp_path / leg).exists() for leg in legs))
         found = balance.download(home)
-        # each download is 70 segments and more
+        # each download has at least 70 segments
         eventually("all of it captured", lambda: sum(len(client_ports(tmp_path / leg)) for leg in legs) > 70 * balance.COUNT)
     finally:
         for capture in captures:
@@ -121,7 +121,7 @@ def client_ports(capture: Path) -> list[int]:
 
 
 def test_without_a_controller_the_switch_takes_over(home: Lab) -> None:
-    """New downloads use all uplinks equally while the controller is dead, and round robin resumes with it."""
+    """Balance new downloads at the switch while the controller is dead, and by round robin after its restart."""
     balance.declare(home, "Controller", equal(UPLINKS))
     home.kill("controller")
     try:

@@ -1,4 +1,4 @@
-"""Switch ports of a lab buffer as much as those of a cluster's nodes."""
+"""Switch ports of a lab have receive buffers as large as on a cluster's nodes."""
 
 import subprocess
 from pathlib import Path

@@ -1,12 +1,12 @@
-"""Random faults during transfers both ways: each ends with the right bytes or an error at both ends, never with a short clean end.
+"""Random faults during bidirectional transfers: hosts receive all bytes or an error, never a truncated stream with a clean end.
 
 client -- edge1 ==(40 ms)== core1 -- edge2 -- server
             |  \\=(80 ms)== core2 --/   |
          agent1                      agent2
 
-Each run has a seed, printed first. SOS_CHAOS_SEED=<seed> repeats that run alone, or SOS_CHAOS_RUNS of them from there. What the schedule
-does is the same then; when a machine does it is not. The two paths differ in delay and their streams break: bytes overtake each other, and
-some arrive twice.
+Each run prints its seed first. SOS_CHAOS_SEED=<seed> repeats this run alone, or SOS_CHAOS_RUNS runs starting with this seed. The schedule
+is then the same, but its timing on the machine varies. The two paths differ in delay and their streams break, so blocks arrive out of order
+and some arrive twice.
 """
 
 import json
@@ -46,8 +46,8 @@ LONG_WIRES = ("edge1-core1", "edge1-core2")
 AGENTS = ("agent1", "agent2")
 MIB = 1 << 20
 BUSY_S = 2.0  # faults and transfers begin within this time
-SIZE, RATE = 4_000_000, 2_000_000  # two seconds, at most, without a fault
-# A stream silent for 5 s is dead, sessions wait 10 s for another (spec/frame.md clauses 11 and 12); slack for a slow machine
+SIZE, RATE = 4_000_000, 2_000_000  # at most two seconds without a fault
+# A stream is dead after 5 s of silence, and sessions wait 10 s for a new stream (spec/frame.md clauses 11 and 12); slack for a slow machine
 END_S = 35.0
 DRAINED_S = 20.0
 
@@ -56,19 +56,19 @@ Act = Callable[[Lab], None]
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """An action and its time."""
+    """A fault or repair, with its time."""
 
     at_s: float
     what: str
     act: Act
-    leaves: bool = False  # an agent, with whose death its sessions may end
+    leaves: bool = False  # the action ends an agent, which may break its sessions
 
 
 # --- schedule of a seed ---
 
 
 def side(random_: random.Random) -> dict[str, Any]:
-    """Data of one end, and its reading."""
+    """Random amount, rate and reading pause of one host."""
     size = random_.choice((0, random_.randrange(1, 5000), *(random_.randrange(SIZE) for _ in range(4))))
     stalls = random_.random() < 0.3
     stall_s = random_.uniform(0.3, 2.0) if stalls else 0.0
@@ -76,13 +76,13 @@ def side(random_: random.Random) -> dict[str, Any]:
 
 
 def orders(random_: random.Random, seed: int) -> list[dict[str, Any]]:
-    """Transfers: the first begins before the faults, most of the others amid them."""
+    """Random transfers: the first starts before the faults, most other transfers start during the faults."""
     begins = [0.0, *(random_.uniform(0, BUSY_S) for _ in range(random_.randrange(2, 5)))]
     return [{"name": f"{seed}-{i}", "begin_s": begin, "client": side(random_), "server": side(random_)} for i, begin in enumerate(begins)]
 
 
 def link_down(random_: random.Random, at_s: float) -> list[Trouble]:
-    """A wire that goes down visibly."""
+    """Take a link down with loss of carrier."""
     wire, lasts_s = random_.choice(LONG_WIRES), random_.uniform(0.1, 1.5)
     return [
         Trouble(at_s, f"{wire} down", lambda net: faults.link(net, wire, up=False, silent=False)),
@@ -91,7 +91,7 @@ def link_down(random_: random.Random, at_s: float) -> list[Trouble]:
 
 
 def link_black(random_: random.Random, at_s: float) -> list[Trouble]:
-    """A wire that drops everything, one way or both."""
+    """Drop all packets on a link silently, in one or both directions."""
     wire, lasts_s = random_.choice(LONG_WIRES), random_.uniform(0.1, 2.5)
     way = random_.choice(({}, {"direction": "a2b"}, {"direction": "b2a"}))
     return [
@@ -101,7 +101,7 @@ def link_black(random_: random.Random, at_s: float) -> list[Trouble]:
 
 
 def link_worse(random_: random.Random, at_s: float) -> list[Trouble]:
-    """A wire that loses packets and changes its delay, so that packets are reordered."""
+    """Add packet loss and change the delay of a link, which reorders packets."""
     wire, lasts_s = random_.choice(LONG_WIRES), random_.uniform(0.5, 2.5)
     loss, times = random_.uniform(0, 0.05), random_.choice((0.1, 0.5, 1.0, 3.0))
 
@@ -114,14 +114,14 @@ def link_worse(random_: random.Random, at_s: float) -> list[Trouble]:
 
 
 def streams_cut(random_: random.Random, at_s: float) -> list[Trouble]:
-    """Close one stream, or all of a path, in the kernel."""
+    """Close one stream or all streams of a path in the kernel."""
     label, everyone, pick = random_.randrange(2), random_.random() < 0.4, random_.random()
     what = f"{'streams' if everyone else 'a stream'} of label {label} cut"
     return [Trouble(at_s, what, lambda net: cut(net, label, everyone=everyone, pick=pick))]
 
 
 def agent_gone(random_: random.Random, at_s: float) -> list[Trouble]:
-    """Kill an agent, and start another in its place."""
+    """Kill an agent, and restart it after a while."""
     agent, away_s = random_.choice(AGENTS), random_.uniform(0.1, 1.5)
     return [
         Trouble(at_s, f"{agent} killed", lambda net: faults.agent(net, agent, up=False), leaves=True),
@@ -139,11 +139,11 @@ def agent_drained(random_: random.Random, at_s: float) -> list[Trouble]:
 
 KINDS = (link_down, link_black, link_worse, streams_cut)
 LEAVING = (agent_gone, agent_drained)
-LEAVES = 0.4  # of the runs: each needs seconds until the lab is back in order
+LEAVES = 0.4  # share of runs in which an agent leaves: such a run takes seconds to restore the lab
 
 
 def schedule(random_: random.Random) -> list[Trouble]:
-    """All faults of a run, in order; an agent leaves at most once."""
+    """All faults of a run, ordered by time; at most one fault ends an agent."""
     kinds = [random_.choice(KINDS) for _ in range(random_.randrange(1, 6))]
     kinds += [random_.choice(LEAVING)] if random_.random() < LEAVES else []
     found = [trouble for kind in kinds for trouble in kind(random_, random_.uniform(0.2, BUSY_S))]
@@ -154,14 +154,14 @@ def schedule(random_: random.Random) -> list[Trouble]:
 
 
 def as_before(net: Lab) -> None:
-    """Reset every long wire to the topology's shape."""
+    """Restore the declared rate, delay and loss of every emulated link."""
     for wire in net.topology.shaped():
         assert wire.shape is not None
         faults.reshape(net, wire.name, wire.shape)
 
 
 def cut(net: Lab, label: int, *, everyone: bool, pick: float) -> None:
-    """Close streams at the agent that dialed them; none if the agent is gone."""
+    """Close streams at the agent that dialed them; do nothing if the agent is gone."""
     port = f":{FIRST_STREAM_PORT + label}"
     argv = net.exec_argv("agent1", ("ss", "-Htn", "state", "established", f"dport = {port}"))
     listed = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
@@ -172,12 +172,12 @@ def cut(net: Lab, label: int, *, everyone: bool, pick: float) -> None:
 
 
 def ask(net: Lab, agent: str) -> None:
-    """SIGTERM."""
+    """Send SIGTERM to an agent."""
     process.ask(net.runner.pid_file(agent))
 
 
 def play(net: Lab, troubles: list[Trouble]) -> list[int]:
-    """Run the schedule; returns the memory that agents reserved meanwhile."""
+    """Run the schedule; return samples of the memory that agents reserved."""
     began, reserved = time.monotonic(), []
     for trouble in troubles:
         time.sleep(max(0.0, began + trouble.at_s - time.monotonic()))
@@ -187,7 +187,7 @@ def play(net: Lab, troubles: list[Trouble]) -> list[int]:
 
 
 def calm(net: Lab) -> None:
-    """Restore all wires; replace agents that have left."""
+    """Restore all links; restart agents that have exited."""
     as_before(net)
     for wire in net.topology.shaped():
         faults.link(net, wire.name, up=True, silent=True)
@@ -199,21 +199,21 @@ def calm(net: Lab) -> None:
 
 
 def stays(net: Lab, agent: str) -> bool:
-    """True if the agent reports it; a silent agent may be exiting."""
+    """True if the agent reports that it is not draining; an agent that does not answer may be exiting."""
     return "\nsos_agent_draining 0\n" in metrics(net, agent)
 
 
 def gauge(net: Lab, agent: str, name: str) -> int:
-    """A metric of an agent; 0 if the agent does not answer and may be gone."""
+    """Value of an agent's metric; 0 if the agent does not answer, because it may have exited."""
     found = re.search(rf"^{name} (\d+)$", metrics(net, agent), flags=re.MULTILINE)
     return int(found[1]) if found else 0
 
 
-# --- reports of both ends ---
+# --- reports of client and server ---
 
 
 class Exchange:
-    """exchange.py at both hosts; their output goes to files, so that no pipe has to be read in time."""
+    """Run exchange.py at both hosts, with output to files because an unread pipe could block the programs."""
 
     def __init__(self, net: Lab, folder: Path) -> None:
         self.net, self.told = net, folder / "server"
@@ -221,7 +221,7 @@ class Exchange:
         measure.wait_listening(net, "server", PORT)
 
     def start(self, host: str, told: Path, *arguments: str) -> subprocess.Popen[str]:
-        """The program at a host."""
+        """Start exchange.py at a host."""
         argv = self.net.exec_argv(host, (sys.executable, str(EXCHANGE), *arguments))
         with told.open("w") as output:
             return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=output, text=True)
@@ -244,12 +244,12 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def clean(told: dict[str, Any]) -> bool:
-    """True if this end saw no error. A reset is reported by whichever of send and receive comes first."""
+    """True if this host saw no error. Either the send or the receive call reports a reset."""
     return bool(told["end"] == "eof" and told["send_end"] == "ok")
 
 
 def wrong(here: dict[str, Any]) -> str:
-    """Violation at one end that no fault excuses; "" if none."""
+    """Violation at one host that no fault excuses; "" if none."""
     if not here["right"]:
         return "other bytes"
     if "TimeoutError" in {here["end"], here["send_end"]}:
@@ -258,7 +258,7 @@ def wrong(here: dict[str, Any]) -> str:
 
 
 def lone(here: dict[str, Any], there: dict[str, Any] | None) -> bool:
-    """True if one end saw an error and the other none. An end that never existed sees none and misses nothing."""
+    """True if exactly one host saw an error. A server without a report never accepted the connection, which is no violation."""
     return there is not None and clean(here) != clean(there)
 
 
@@ -320,9 +320,9 @@ def judge(exchange: Exchange, ours: list[dict[str, Any]], count: int, *, agents_
         there = theirs.get(here["client"])
         print(f"client {here}\nserver {there}")
         assert [wrong(told) for told in (here, there) if told] == [""] * (2 if there else 1)
-        # An end that has received everything, and whose agent has taken everything, is done: a later death of an agent is not reported.
-        assert not (agents_stay and lone(here, there)), "an error that only one end sees"
-        assert not agents_stay or there is None or clean(here), "no agent has left, and no path for long"
+        # A host is done when it has received all bytes and its agent has read all sent bytes: it does not see an agent's later death.
+        assert not (agents_stay and lone(here, there)), "an error that only one host sees"
+        assert not agents_stay or there is None or clean(here), "no agent has left, and no path was down for long"
 
 
 def open_at_server(net: Lab) -> bool:
@@ -331,7 +331,7 @@ def open_at_server(net: Lab) -> bool:
 
 
 def check_agents(net: Lab, reserved: list[int]) -> None:
-    """Assert that reservations stayed within the limit, and nothing is left."""
+    """Assert that reserved memory stayed within the limit, and that no session or memory is left."""
     budget = min(document["limits"]["memoryMiB"] for document in net.documents.agents.values()) * MIB
     assert max(reserved, default=0) <= budget
     eventually("no session at the controller", lambda: sessions(net) == 0)

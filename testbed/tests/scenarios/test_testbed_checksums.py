@@ -1,6 +1,6 @@
-"""Checksums on wires whose senders complete them: right on every packet, in both directions, with SOS and without.
+"""Every packet's checksum is correct after checksum offload, in both directions, with SOS and without.
 
-client -*- edge1 -*===== core1 ------- edge2 -*- server          * = looked at
+client -*- edge1 -*===== core1 ------- edge2 -*- server          * = tap
               *  40 ms                   *
          agent1                      agent2
 """
@@ -21,7 +21,7 @@ COVERED_PORT, UNCOVERED_PORT = "5004", "7004"
 def all_right(taps: dict[tuple[str, str], Tap]) -> None:
     for place, one in taps.items():
         assert one.result["wrong"] == 0, f"{place}: {one.result['wrong']} wrong, such as {one.result['examples']}"
-        assert one.result["partial"] > 0, f"{place}: nothing was left to the card, so nothing was finished"
+        assert one.result["partial"] > 0, f"{place}: no packet used checksum offload, so no checksum was completed"
 
 
 WIRES = [("edge1", "wan0"), ("edge1", "wan1")]
@@ -29,7 +29,7 @@ HOSTS = [("client", "eth0"), ("server", "eth0")]
 
 
 def segment(payload: bytes) -> bytearray:
-    """A frame whose IP checksum is right and whose TCP checksum field holds the sum of the pseudo header."""
+    """Frame with a correct IP checksum, and with the sum of the pseudo header in its TCP checksum field."""
     addresses = bytes([10, 0, 0, 11, 10, 0, 0, 139])
     tcp = bytearray(struct.pack("!HHIIBBHHH", 40000, 5004, 1, 1, 0x50, 0x18, 1000, 0, 0) + payload)
     tcp[16:18] = struct.pack("!H", tap.total(addresses + struct.pack("!HH", 6, len(tcp))))
@@ -39,12 +39,12 @@ def segment(payload: bytes) -> bytearray:
 
 
 @pytest.mark.parametrize("payload", [b"", b"x", b"hello!" * 1000])
-def test_the_tap_knows_right_from_wrong(payload: bytes) -> None:
-    """The error that the tap must find: an address is rewritten, and the partial sum updated as if it were complete (RFC 1624)."""
+def test_tap_distinguishes_correct_from_wrong_checksums(payload: bytes) -> None:
+    """Detect a rewritten address whose partial checksum was updated as if it were complete (RFC 1624)."""
     kind = "data" if payload else "ack"
     partial = tap.VNET.pack(tap.NEEDS_CSUM, 0, 0, 0, 34, 16)
     frame = bytes(segment(payload))
-    assert tap.judge(frame) == ("10.0.0.11", kind, "TCP"), "not finished"
+    assert tap.judge(frame) == ("10.0.0.11", kind, "TCP"), "the checksum is partial"
     assert tap.judge(tap.completed(partial, frame)) == ("10.0.0.11", kind, "")
     changed = segment(payload)
     changed[33] = 140
@@ -55,7 +55,7 @@ def test_the_tap_knows_right_from_wrong(payload: bytes) -> None:
     assert tap.judge(tap.completed(partial, bytes(changed))) == ("10.0.0.11", kind, "IPTCP")
 
 
-def test_plain_connections_cross_with_right_checksums(net: Lab) -> None:
+def test_plain_connections_have_correct_checksums_everywhere(net: Lab) -> None:
     with tapped(net, WIRES[:1] + HOSTS) as taps:
         talk(net, UNCOVERED_PORT)
     all_right(taps)
@@ -64,8 +64,8 @@ def test_plain_connections_cross_with_right_checksums(net: Lab) -> None:
             assert saw([one], measure.address(net, host)) == set(KINDS)
 
 
-def test_accelerated_connections_have_right_checksums_everywhere(net: Lab) -> None:
-    """Restart the ingress agent while the taps listen, so that they see the streams' own SYNs."""
+def test_accelerated_connections_have_correct_checksums_everywhere(net: Lab) -> None:
+    """Restart the ingress agent while the taps listen, so that they capture the SYNs of the streams."""
     places = agents(net)
     near, far = places["edge1"], places["edge2"]
     net.kill("agent1")
@@ -73,16 +73,16 @@ def test_accelerated_connections_have_right_checksums_everywhere(net: Lab) -> No
     with tapped(net, [*WIRES, *HOSTS, ("agent1", near[0]), ("agent2", far[0])]) as taps:
         net.start("agent1")
         labs.wait_ready(net, net.documents)
-        eventually("an armed agent", lambda: armed(net))  # it meets its peer first
+        eventually("an armed agent", lambda: armed(net))  # an agent is armed only after it has met its peer
         talk(net, COVERED_PORT)
         eventually("no session left", lambda: sessions(net) == 0)
     busy = {place: one for place, one in taps.items() if one.result["seen"]}
     all_right(busy)
     wires = [one for place, one in busy.items() if place in WIRES]
     for address in (near[1], far[1]):
-        assert saw(wires, address) == set(KINDS), "streams cross the wires, whose cards finish what agents began"
+        assert saw(wires, address) == set(KINDS), "streams cross the links, whose network cards complete the agents' partial checksums"
     client, server = measure.address(net, "client"), measure.address(net, "server")
     for place in (*HOSTS, ("agent1", near[0]), ("agent2", far[0])):
         for address in (client, server):
             assert saw([busy[place]], address) == set(KINDS), f"{address} at {place}"
-    assert not saw(wires, client) and not saw(wires, server), "no packet of the connection itself crosses"
+    assert not saw(wires, client) and not saw(wires, server), "no packet of the hosts' connection crosses the links"

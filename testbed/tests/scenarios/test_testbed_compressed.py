@@ -1,4 +1,4 @@
-"""Wire bytes of a transfer whose service requests compression.
+"""Bytes on the links during a transfer whose service requests compression.
 
 client -- edge1 ======= core1 ------- edge2 -- server
             |    wan0                   |
@@ -33,14 +33,14 @@ def received(net: Lab) -> int:
 
 
 def ask_for(net: Lab, before: tuple[Loaded, ...], compression: str) -> None:
-    """Declare compression, and wait until both agents have read it."""
+    """Declare this compression, and wait until both agents have read their new configuration."""
     known = {agent: metric(net, agent, DECLARED) for agent in ("agent1", "agent2")}
     net.declare(with_service(before, transport={"compression": compression}))
     eventually("new documents", lambda: all(metric(net, agent, DECLARED) > known[agent] for agent in known), CHANGED_S)
 
 
 def download(net: Lab, command: str) -> tuple[int, str]:
-    """Bytes that came over the wires for SIZE bytes of the server, and their digest."""
+    """Bytes received over the links while the server sent SIZE bytes, and the digest of these SIZE bytes."""
     took, began = accepted(net), received(net)
     server = peer(net, "server", command, COVERED_PORT, str(SIZE))
     measure.wait_listening(net, "server", int(COVERED_PORT))
@@ -55,7 +55,7 @@ def download(net: Lab, command: str) -> tuple[int, str]:
 def test_compressible_data_uses_less_bandwidth_and_arrives_intact(net: Lab) -> None:
     before = net.objects
     plain, digest = download(net, "serve")
-    assert plain > SIZE, "or this test would notice nothing"
+    assert plain > SIZE, "the data is not compressed yet"
 
     ask_for(net, before, "Adaptive")
     compressed, same = download(net, "serve")
@@ -68,7 +68,7 @@ def test_compressible_data_uses_less_bandwidth_and_arrives_intact(net: Lab) -> N
 
     noise, _ = download(net, "noise")
     assert noise > SIZE
-    assert metric(net, "agent2", "sos_agent_compressed_bytes_total") == done[0], "noise goes as it is"
+    assert metric(net, "agent2", "sos_agent_compressed_bytes_total") == done[0], "incompressible data is sent uncompressed"
 
     ask_for(net, before, "None")
     assert download(net, "serve")[0] > SIZE

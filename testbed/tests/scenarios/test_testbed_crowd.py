@@ -1,5 +1,5 @@
-"""Fifty connections, accelerated and plain, busy and idle, that live through everything: a dead controller and another one in its place,
-an edge switch that is started again, services that change, agents that come and go. New ones are opened all the while.
+"""Fifty connections, accelerated and plain, busy and idle, survive all faults and changes: a dead and a replaced controller, a restarted
+edge switch, changed services, added and removed agents. New connections are opened all the time.
 
 client -- edge1 ==(40 ms)== core1 -- edge2 -- server
            |||  \\=(80 ms)== core2 --/  |||
@@ -36,21 +36,21 @@ OPTIONS = Options(
     path2=PathOptions(rate_bps=RATE_BPS, rtt_us=2 * RTT_US),
     examples=(EXAMPLE,),
 )
-COVERED, OTHER, PLAIN = 5010, 5011, 7010  # two that the service covers, one that it does not
+COVERED, OTHER, PLAIN = 5010, 5011, 7010  # the service covers the first two ports
 BUSY, IDLE = 15, 10  # of each kind
 GAP_S = 0.1
-MANY = 10  # visits: a second of them
-# A client retransmits its SYN after 1 s (RFC 6298): below that none was lost, with a busy machine and 40 ms to the server
+MANY = 10  # short connections: one second
+# A client retransmits its SYN after 1 s (RFC 6298). A shorter connection lost no SYN, even on a busy machine and with 40 ms to the server
 PROMPT_S = 0.8
-# Longer than every timer that a controller's absence starts: leases 5 s, preparations 8 s, repeated Ended 6.2 s, silence on OpenFlow 10 s
+# Longer than all timers that expire without a controller: leases 5 s, preparations 8 s, retransmission of Ended 6.2 s, OpenFlow echo 10 s
 OUTAGE_S = 13.0
-# A lease, and Open vSwitch looks for entries that have run out about once a second
+# A lease; Open vSwitch removes expired entries about once a second
 LEASE_S = 5.0 + 1.5
-# A new controller keeps stale entries for 6 s, judges sessions of 10 s by reports every 5 s, and waits 15 s for agents
+# A new controller keeps stale entries for 6 s, checks sessions after 10 s against reports every 5 s, and waits 15 s for agents
 JUDGED_S = 17.0
 # A SYN lost while no controller handles its punt is retransmitted after 1, 3 and 7 s; the lease has expired by then
 SLOWEST_S = 7.0 + PROMPT_S
-# A SYN that the server does not answer within a second ends in a reset (fail-open rule 6), after the time for orders
+# A connection is reset if the server does not answer the SYN within a second (fail-open rule 6); the orders take time before
 OPENING_S = 1.5
 REDIRECT, PATH = 3, 4  # kinds in a controller's cookies (spec/node-config.md clause 8)
 
@@ -59,7 +59,7 @@ PROGRAMS: list["Program"] = []
 
 
 class Program:
-    """crowd.py at a host."""
+    """A running crowd.py at a host."""
 
     def __init__(self, net: Lab, host: str, *arguments: object) -> None:
         argv = net.exec_argv(host, (sys.executable, str(CROWD), *map(str, arguments)))
@@ -67,14 +67,14 @@ class Program:
         PROGRAMS.append(self)
 
     def said(self) -> Any:
-        """Its next line."""
+        """Next JSON line of the program's output."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, f"{self._process.args} has ended"
         return json.loads(line)
 
     def ask(self, word: str) -> Any:
-        """Its answer to a command."""
+        """Send a command; return the program's answer."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{word}\n")
         self._process.stdin.flush()
@@ -88,14 +88,14 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """Connections that are held."""
+    """Connections that a crowd.py holds open."""
 
     program: Program
     ports: tuple[int, ...]
 
     @classmethod
     def gather(cls, net: Lab, port: int, busy: int, idle: int) -> "Crowd":
-        """Open them."""
+        """Open the connections."""
         program = Program(net, "client", "hold", measure.address(net, "server"), port, busy, idle)
         said = program.said()
         crowd = cls(program, tuple(said["ports"]))
@@ -107,11 +107,11 @@ class Crowd:
         return self.whole(self.program.ask("check"))
 
     def end(self) -> None:
-        """Check that all end cleanly."""
+        """Check that all connections end cleanly."""
         self.whole(self.program.ask("end"))
 
     def whole(self, said: Any) -> float:
-        """Check that none is broken."""
+        """Check that no connection is broken; return the longest wait for an echo."""
         assert (said["whole"], said["broken"], said["silent"]) == (len(self.ports), {}, 0), said
         return float(said["pause_s"])
 
@@ -124,7 +124,7 @@ class Everybody:
     plain: Crowd
 
     def check(self) -> str:
-        """Check that all fifty are intact. Prints the longest wait."""
+        """Check that all fifty connections are intact; return the longest waits as text."""
         return f"longest silence {self.accelerated.check():.2f} s accelerated, {self.plain.check():.2f} s plain"
 
 
@@ -159,7 +159,7 @@ def close_all(programs: list[Program]) -> None:
 
 @pytest.fixture
 def net(shared: Lab, everybody: Everybody, request: pytest.FixtureRequest) -> Iterator[Lab]:
-    """The lab as at its start, all connections intact; repaired after each test."""
+    """Shared lab with its original declarations and all connections intact; repaired after each test."""
     everybody.check()
     objects, earlier = shared.objects, len(PROGRAMS)
     yield shared
@@ -184,7 +184,7 @@ class Visits:
     told: list[tuple[float, float, str]]
 
     def prompt_from(self, moment: float) -> float:
-        """Seconds from a moment until new connections are served at once, permanently."""
+        """Seconds from a moment until the start of the first connection after which all connections are prompt."""
         late = [began for began, took, _ in self.told if took > PROMPT_S]
         return max(0.0, max((began + GAP_S for began in late), default=moment) - moment)
 
@@ -198,7 +198,7 @@ class Visits:
         assert len(self.told) >= least
 
     def all_well_but(self, moment: float) -> int:
-        """Check that every connection was intact, except those being opened at that moment, which may be reset. Returns their number."""
+        """Check that every connection was intact. Connections being opened at this moment may be reset; return the number of resets."""
         wrong = [visit for visit in self.told if visit[2]]
         assert all(end == "reset" and abs(began - moment) < OPENING_S for began, _, end in wrong), wrong
         return len(wrong)
@@ -206,7 +206,7 @@ class Visits:
 
 @contextmanager
 def visiting(net: Lab, port: int) -> Iterator[Visits]:
-    """Open new connections during the block; they are reported at its end."""
+    """Open new connections during the block; report them at the end of the block."""
     program, visits = Program(net, "client", "knock", measure.address(net, "server"), port, GAP_S), Visits([])
     assert program.said() == {"ready": True}
     yield visits
@@ -214,7 +214,7 @@ def visiting(net: Lab, port: int) -> Iterator[Visits]:
 
 
 def one_more(net: Lab) -> int:
-    """Number of accelerated ones among three new connections to the covered port; all must be intact."""
+    """Number of accelerated connections among three new ones to the covered port; all must be intact."""
     agents = [place.name for place in net.topology.agents if place.switch == "edge1" and place.key in net.documents.agents]
     before = sum(accepted(net, agent) for agent in agents)
     crowd = Crowd.gather(net, COVERED, 0, 3)
@@ -223,7 +223,7 @@ def one_more(net: Lab) -> int:
 
 
 def kinds(net: Lab, switch: str, epoch: int) -> dict[int, set[int]]:
-    """Kinds of a controller's entries on a switch, by their epoch: those of this one, and all others."""
+    """Kinds of the controller's entries on a switch, by low byte of the epoch: this epoch, or -1 for all other epochs."""
     found: dict[int, set[int]] = {}
     for entry in parse_flows(dump_flows(net, switch)):
         if entry.cookie >> 32 == 0x534F0100 + int(net.documents.controller["controller"]["id"]):
@@ -251,7 +251,7 @@ def as_configured(net: Lab, switch: str) -> bool:
 
 
 def test_rule_4_connections_are_opened_all_the_time_while_the_controller_is_dead(net: Lab, everybody: Everybody) -> None:
-    """Reactive set-up, punts are leases: within seconds new connections are plain, none is lost, and later ones are accelerated."""
+    """Lose no connection: punt entries are leases in reactive set-up, so new connections go plain within seconds and recover later."""
     with visiting(net, COVERED) as covered, visiting(net, PLAIN) as plain:
         more_are_taken(net)
         faults.controller(net, "controller", up=False)
@@ -259,7 +259,7 @@ def test_rule_4_connections_are_opened_all_the_time_while_the_controller_is_dead
         time.sleep(LEASE_S)
         taken = accepted(net)
         time.sleep(OUTAGE_S - LEASE_S)
-        assert accepted(net) == taken, "without the controller they are plain"
+        assert accepted(net) == taken, "without a controller new connections are plain"
         faults.controller(net, "controller", up=True)
         again = taken_again(net, taken, time.monotonic())
         more_are_taken(net)
@@ -272,11 +272,11 @@ def test_rule_4_connections_are_opened_all_the_time_while_the_controller_is_dead
     say(f"controller back: new connections accelerated after {again:.2f} s")
     assert covered.prompt_from(killed) <= LEASE_S
     assert covered.slowest() <= SLOWEST_S
-    assert plain.slowest() <= PROMPT_S, "what no service covers never waits for a controller"
+    assert plain.slowest() <= PROMPT_S, "connections without a service never wait for a controller"
 
 
 def test_rule_8_the_controller_is_replaced_by_one_that_knows_nothing(net: Lab, everybody: Everybody) -> None:
-    """A new controller without state finds the sessions in switches and agents' reports, and breaks none."""
+    """Replace the controller by one without state: it adopts the sessions from switches and agents' reports, and breaks none."""
     epoch = northbound.get(net.plan, "/v1/status")["controller"]["epoch"]
     own = set(everybody.accelerated.ports)
     redirects = {switch: redirected(net, switch, own) for switch in ("edge1", "edge2")}
@@ -298,10 +298,10 @@ def test_rule_8_the_controller_is_replaced_by_one_that_knows_nothing(net: Lab, e
     assert len(adopted) >= BUSY + IDLE
     for switch in ("edge1", "core1", "edge2"):
         found = kinds(net, switch, newcomer)
-        assert found.get(-1, set()) <= {REDIRECT}, "nothing of the former but what its sessions need"
+        assert found.get(-1, set()) <= {REDIRECT}, "only redirect entries of sessions remain of the former controller"
         assert {PATH} <= found[newcomer & 0xFF]
     for switch, there in redirects.items():
-        assert there == redirected(net, switch, own), "entries of sessions were not even replaced"
+        assert there == redirected(net, switch, own), "redirect entries of sessions stay in place unchanged"
     say(f"controller replaced: new connections accelerated after {again:.2f} s (slowest {covered.slowest():.2f} s)")
     say(f"controller replaced: {len(adopted)} sessions adopted; {silence}")
     assert covered.slowest() <= SLOWEST_S
@@ -316,9 +316,9 @@ def redirected(net: Lab, switch: str, clients: set[int]) -> set[tuple[Any, ...]]
 
 @pytest.mark.parametrize("edge", ["edge1", "edge2"])
 def test_an_edge_switch_is_killed_and_started_again(net: Lab, everybody: Everybody, edge: str) -> None:
-    """The switch restarts without entries. sos-node restores plain forwarding, the controller everything else; connections stay intact.
+    """Restart a switch, which loses all entries. sos-node restores plain forwarding and the controller the rest; connections stay intact.
 
-    A connection whose far leg is opened in that very second may be reset, and its server's port is plain for half a minute then (rule 6).
+    A connection whose egress leg is being opened at this moment may be reset. Its server's port is then plain for half a minute (rule 6).
     """
     with visiting(net, OTHER) as other, visiting(net, PLAIN) as plain:
         more_are_taken(net)
@@ -330,7 +330,7 @@ def test_an_edge_switch_is_killed_and_started_again(net: Lab, everybody: Everybo
             again = taken_again(net, taken, began)
             labs.wait_ready(net, net.documents)
             ready = time.monotonic() - began
-            more_are_taken(net, 2 * MANY)  # of two programs' short connections
+            more_are_taken(net, 2 * MANY)  # two programs open short connections
     silence = everybody.check()
     covered.all_well(least=MANY)
     plain.all_well(least=MANY)
@@ -342,7 +342,7 @@ def test_an_edge_switch_is_killed_and_started_again(net: Lab, everybody: Everybo
 
 
 def test_rule_9_a_service_is_changed_deleted_and_applied(net: Lab, everybody: Everybody) -> None:
-    """Running connections continue as they began through every change; new ones follow the declaration."""
+    """Change a service: running connections continue as they were opened, new connections follow the declaration."""
     objects = net.objects
     elsewhere = with_service(objects, ports=[{"port": 80}, {"port": 5999}])
     otherwise = with_service(objects, transport={"streams": 3}, paths={"mode": "Disjoint", "max": 2})
@@ -365,12 +365,12 @@ def test_rule_9_a_service_is_changed_deleted_and_applied(net: Lab, everybody: Ev
 
 
 def one_of_three(net: Lab, accelerated: int) -> bool:
-    """True if new connections, apart from the visitors, are accelerated or plain as declared."""
+    """True if this number of three new connections are accelerated. Short connections of `visiting` may add to the count."""
     return (one_more(net) >= accelerated) if accelerated else (one_more(net) == 0)
 
 
 def test_rule_7_agents_are_scaled_from_one_to_three_and_back(net: Lab, everybody: Everybody) -> None:
-    """Added agents get new sessions only, until they have as many as the first; departing agents finish theirs."""
+    """Scale agents: added agents receive new sessions until all agents have equally many; removed agents finish their sessions."""
     one = net.objects
     agents = [place.name for place in net.topology.agents if place.switch == "edge1"]
     with visiting(net, COVERED) as covered:
@@ -381,21 +381,21 @@ def test_rule_7_agents_are_scaled_from_one_to_three_and_back(net: Lab, everybody
         shares = {agent: accepted(net, agent) - before[agent] for agent in agents}
         say(f"three agents at each site: 30 new sessions shared {shares}; {everybody.check()}")
         newcomers = [shares[agent] for agent in agents[1:]]
-        assert min(newcomers) >= 10, "who has the least is taken, and agent1 had 25 before"
+        assert min(newcomers) >= 10, "the agent with the fewest sessions gets the next, and agent1 had 25 before"
         net.declare(one)
         labs.wait_ready(net, net.documents)
         assert set(net.leaving()) == {"agent1b", "agent1c", "agent2b", "agent2c"}
         taken = accepted(net)
         assert one_more(net) >= 3
-        assert accepted(net) - taken >= 3, "new ones go to the agent that stays"
-        for edge in ("edge1", "edge2"):  # if this took the port from an agent, its connections would stall
+        assert accepted(net) - taken >= 3, "new sessions go to the remaining agent"
+        for edge in ("edge1", "edge2"):  # if this configuration removed the port of a draining agent, its connections would stall
             eventually(f"{edge} is as configured", lambda edge=edge: as_configured(net, edge))
-        say(f"one agent again, the others finishing: longest silence {more.check():.2f} s there; {everybody.check()}")
+        say(f"one agent left: longest silence {more.check():.2f} s in sessions of draining agents; {everybody.check()}")
         more.end()
-        eventually("agents that have nothing left are gone", lambda: not net.leaving())
+        eventually("agents without sessions have exited", lambda: not net.leaving())
     covered.all_well(least=MANY)
     everybody.check()
-    eventually("their ports are gone", lambda: not any(port in agent_ports(net) for port in ("sosag1", "sosag2")), within_s=SETTLE_S)
+    eventually("no port of a removed agent", lambda: not any(port in agent_ports(net) for port in ("sosag1", "sosag2")), within_s=SETTLE_S)
 
 
 def agent_ports(net: Lab) -> str:

@@ -1,4 +1,4 @@
-"""`kubectl sos diagnose` in a lab with one thing broken at a time: it names that thing, and never says ok when a real transfer fails.
+"""`kubectl sos diagnose` names the single fault of a lab, and never reports ok while a real transfer fails.
 
 client -- edge1 ======= core1 ------- edge2 -- server
             |  ======== core2 --------  |
@@ -29,11 +29,11 @@ KUBECTL_SOS = Path(sys.executable).with_name("kubectl-sos")
 TIMEOUT_S = 180
 SMALL_MTU = 1300
 FILE_BYTES = 2_000_000
-UPLOADED = (201, 204)  # a new file, and one in place of another
-SHUNNED_S, SLACK_S = 30, 15  # how long an agent leaves a silent server plain (arming.rs), and detection time
+UPLOADED = (201, 204)  # HTTP status for a new and for a replaced file
+SHUNNED_S, SLACK_S = 30, 15  # an agent keeps a silent server plain for 30 s (arming.rs); detection time
 HUNG_S = 120  # the kernel's RTO doubles each time
 FILE_S = 12
-"""A wire of the lab carries such a file in a fifth of a second: what has not arrived by then has failed."""
+"""A link of the lab carries the file in a fifth of a second: a transfer that takes longer than FILE_S has failed."""
 PORT = 5009
 PATH = PathOptions(rate_bps=100_000_000, rtt_us=20_000)
 
@@ -82,15 +82,15 @@ def agent_dead(net: Lab) -> Iterator[None]:
 
 @contextmanager
 def management_cut(net: Lab) -> Iterator[None]:
-    """The switch forwards, but has no controller connection."""
+    """Cut the controller connection of a switch, which keeps forwarding."""
     with set_link(net, "edge2", "mgmt0"):
-        # Open vSwitch asks after five seconds of silence whether the controller lives, the controller likewise
+        # Open vSwitch and the controller each send an echo request after five seconds of silence
         yield
 
 
 @contextmanager
 def link_down(net: Lab) -> Iterator[None]:
-    """The far end of the cable is unplugged; a port that is only set down, sos-node sets up again."""
+    """Unplug the remote end of the cable: sos-node would set up again a local port that is set down."""
     with set_link(net, "wan", emulator_ends(net.topology.wires.index(net.topology.wire("edge1-core2")))[0]):
         yield
 
@@ -111,21 +111,21 @@ def host_cut(net: Lab) -> Iterator[None]:
 
 
 def give_route(net: Lab) -> None:
-    """Settings that a host's interface loses when it goes down."""
+    """Restore the route that a host's interface loses when it goes down."""
     route = ("route", "replace", "10.0.0.0/24", "dev", "eth0", "proto", "kernel", "scope", "link", "src", "10.0.0.139", "congctl", "cubic")
     subprocess.run(("ip", "-n", net.plan.netns("server"), *route), check=True)
 
 
 @contextmanager
 def mtu_small(net: Lab) -> Iterator[None]:
-    """Between the switches; no router is there to say so."""
+    """Reduce the MTU between switches, where no router sends ICMP errors about it."""
     with set_mtu(net, "core1", "wan1"):
         yield
 
 
 @contextmanager
 def key_wrong(net: Lab) -> Iterator[None]:
-    """West's agent has another key than the controller has for its site."""
+    """Give West's agent a site key that differs from the controller's."""
     (key,) = (net.root / "keys" / "edge1").glob("site-*")
     kept = key.read_text(encoding="ascii")
     key.write_text(secrets.token_hex(len(kept.strip()) // 2) + "\n", encoding="ascii")
@@ -139,11 +139,11 @@ def key_wrong(net: Lab) -> Iterator[None]:
 
 @contextmanager
 def streams_blocked(net: Lab) -> Iterator[None]:
-    """A firewall between the agents that lets everything else pass."""
+    """Block only the stream ports between the agents by a firewall."""
     rules = "table ip fault { chain in { type filter hook prerouting priority -400; tcp dport 10000-10007 drop; }; }"
     nft = net.exec_argv("agent2", ("nft", "-f", "-"))
     subprocess.run(nft, input=rules, text=True, check=True)
-    restart(net, "agent1")  # existing state is gone, as after a reboot
+    restart(net, "agent1")  # discard existing streams, as a reboot does
     try:
         yield
     finally:
@@ -152,7 +152,7 @@ def streams_blocked(net: Lab) -> Iterator[None]:
 
 @contextmanager
 def agent_draining(net: Lab) -> Iterator[None]:
-    """A draining agent that waits for a session."""
+    """Drain an agent while a session is running."""
     server = peer(net, "server", "serve", "5002", "60000000", "500000")
     measure.wait_listening(net, "server", 5002)
     client = peer(net, "client", "fetch", measure.address(net, "server"), "5002")
@@ -220,12 +220,12 @@ def restart(net: Lab, agent: str) -> None:
     faults.agent(net, agent, up=True)
 
 
-# -- faults without a code: a transfer fails, but all parts look healthy
+# -- faults without a finding code: a transfer fails, but all parts seem healthy
 
 
 @contextmanager
 def filtered(net: Lab, part: str, chain: str, rule: str) -> Iterator[None]:
-    """A forgotten packet filter. `chain`: its hook."""
+    """Install a packet filter that an operator might have forgotten. `chain`: the filter's hook."""
     rules = f"table ip fault {{ chain it {{ type filter hook {chain} priority -400; {rule}; }}; }}"
     subprocess.run(net.exec_argv(part, ("nft", "-f", "-")), input=rules, text=True, check=True)
     try:
@@ -235,7 +235,7 @@ def filtered(net: Lab, part: str, chain: str, rule: str) -> Iterator[None]:
 
 
 def answers_dropped(net: Lab) -> AbstractContextManager[None]:
-    """Connections open, but the server's data is lost."""
+    """Drop the server's data after the handshake has succeeded."""
     return filtered(net, "server", "output", "meta l4proto tcp ip length > 200 drop")
 
 
@@ -248,22 +248,22 @@ def lossy_host(net: Lab) -> AbstractContextManager[None]:
 
 
 def full_segments_dropped_between_agents(net: Lab) -> AbstractContextManager[None]:
-    """Streams open and small packets pass: the agents' path MTU is smaller than declared."""
+    """Drop full segments only, as if the MTU of the agents' path were smaller than declared: streams open and small packets pass."""
     return filtered(net, "agent2", "prerouting", "tcp dport 10000-10007 ip length > 1000 drop")
 
 
 def egress_cut(net: Lab) -> AbstractContextManager[None]:
-    """The egress agent does not reach the server."""
+    """Cut the egress agent off from the server."""
     return filtered(net, "agent2", "output", "ip daddr 10.0.0.139 drop")
 
 
 def regions(net: Lab) -> str:
-    """Armed regions that the ingress agent reports: more if servers are excluded."""
+    """Metric line with the ingress agent's armed regions; each excluded server adds regions."""
     return next(line for line in metrics(net, "agent1").splitlines() if line.startswith("sos_agent_armed_regions "))
 
 
 def carried(net: Lab, copy: Path) -> bool:
-    """True if the hosts' own programs transfer a file through SOS, both ways, independent of diagnose."""
+    """True if a download and an upload by the hosts' programs, independent of diagnose, succeed through SOS."""
     payload = net.root / "www" / "payload"
     labs.make_payload(payload, FILE_BYTES)
     request = Request(path=payload, max_time_s=FILE_S)
@@ -294,14 +294,14 @@ FAULTS: list[tuple[Callable[[Lab], Any], tuple[str, ...], str, str, set[str]]] =
 
 
 QUICK = (link_down, link_black, wrong_port, wrong_prefix)
-"""Faults that are detected and repaired within seconds; the others are bounded by timers of controller, agent or network."""
+"""Faults that are detected and repaired within seconds; all other faults wait for timers of controller, agent or network."""
 
 
 @pytest.mark.parametrize(
     ("fault", "arguments", "code", "where", "verdicts"),
     [pytest.param(*row, id=row[0].__name__, marks=() if row[0] in QUICK else pytest.mark.slow) for row in FAULTS],
 )
-def test_the_broken_thing_is_named(
+def test_diagnosis_names_the_fault_and_its_location(
     net: Lab, fault: Callable[[Lab], Any], arguments: tuple[str, ...], code: str, where: str, verdicts: set[str]
 ) -> None:
     with fault(net):
@@ -316,30 +316,30 @@ def test_the_broken_thing_is_named(
     [answers_dropped, requests_dropped, lossy_host, full_segments_dropped_between_agents, egress_cut],
     ids=lambda fault: fault.__name__,
 )
-def test_it_is_never_ok_while_a_real_transfer_fails(net: Lab, tmp_path: Path, fault: Callable[[Lab], Any]) -> None:
+def test_diagnosis_is_not_ok_while_a_real_transfer_fails(net: Lab, tmp_path: Path, fault: Callable[[Lab], Any]) -> None:
     before = regions(net)
     with fault(net):
         assert not carried(net, tmp_path / "copy"), "the fault of this test breaks nothing"
         said = diagnose(net)
         assert said["verdict"] != "ok" and said["findings"]
-    eventually("what hung has ended", lambda: sessions(net) == 0, HUNG_S)
-    eventually("no server stays plain for a silence of before", lambda: regions(net) == before, SHUNNED_S + SLACK_S)
+    eventually("hanging sessions have ended", lambda: sessions(net) == 0, HUNG_S)
+    eventually("no server is still excluded for its earlier silence", lambda: regions(net) == before, SHUNNED_S + SLACK_S)
 
 
-def test_a_healthy_lab_is_ok_with_both_rates_and_a_real_transfer_agrees(net: Lab, tmp_path: Path) -> None:
+def test_healthy_lab_is_ok_with_all_rates_and_carries_a_real_transfer(net: Lab, tmp_path: Path) -> None:
     said = diagnose(net)
     assert carried(net, tmp_path / "copy")
     assert (said["verdict"], said["service"], said["mtu"]) == ("ok", "default/bulk", {"local": 1500, "forward": 1500, "back": 1500})
     for pair in ("through", "plain"):
         for way in ("up", "down"):
-            assert 0 < said[pair][way]["mbps"] < 100, "what a wire of the lab carries; how much of it depends on the machine"
-    eventually("nothing is left of it", lambda: sessions(net) == 0)
+            assert 0 < said[pair][way]["mbps"] < 100, "at most the rate of the lab's links; the rate below depends on the machine"
+    eventually("no session left", lambda: sessions(net) == 0)
     left = subprocess.run(("ip", "netns", "pids", net.plan.netns("server")), capture_output=True, text=True, check=True).stdout.split()
     assert "sos-probe" not in [name_of(pid) for pid in left]
 
 
 def name_of(pid: str) -> str:
-    """Program of a process; empty if it has ended since it was listed."""
+    """Program name of a process; empty if the process has exited since the listing."""
     try:
         return Path(f"/proc/{pid}/comm").read_text(encoding="ascii").strip()
     except (FileNotFoundError, ProcessLookupError):
@@ -347,7 +347,7 @@ def name_of(pid: str) -> str:
 
 
 @pytest.mark.slow
-def test_a_server_that_does_not_listen_and_one_that_does(net: Lab) -> None:
+def test_diagnosis_reports_a_refusing_server_and_accepts_a_listening_one(net: Lab) -> None:
     said = diagnose(net, *SERVER)
     assert [(f["code"], f["where"]) for f in said["findings"]] == [("ServerRefuses", f"10.0.0.139:{PORT}")]
     assert said["verdict"] == "broken"
@@ -356,7 +356,7 @@ def test_a_server_that_does_not_listen_and_one_that_does(net: Lab) -> None:
     assert (said["verdict"], said["findings"]) == ("ok", [])
 
 
-def test_people_read_it_in_a_hundred_columns(net: Lab) -> None:
+def test_text_output_fits_into_a_hundred_columns(net: Lab) -> None:
     argv = (str(KUBECTL_SOS), "diagnose", "east", "west", "--lab", net.name, "--seconds", "1")
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
     assert done.returncode == 1 and "first broken: NoService" in done.stdout and "\x1b" not in done.stdout
@@ -370,8 +370,8 @@ def run_sos(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_a_draining_agent_finishes_what_it_has(net: Lab) -> None:
-    size = 30_000_000  # twenty seconds: both commands start during the transfer, which ends within drainSeconds
+def test_draining_agent_finishes_its_sessions(net: Lab) -> None:
+    size = 30_000_000  # twenty seconds: both drain commands start during the transfer, which ends within drainSeconds
     server = peer(net, "server", "serve", "5002", str(size), "1500000")
     measure.wait_listening(net, "server", 5002)
     client = peer(net, "client", "fetch", measure.address(net, "server"), "5002")
@@ -384,12 +384,12 @@ def test_a_draining_agent_finishes_what_it_has(net: Lab) -> None:
     got = outcome(client, 30)
     assert (got["bytes"], got["end"]) == (size, "eof")
     outcome(server, 30)
-    eventually("it has left", lambda: process.find(net.runner.pid_file("agent1")) is None)
+    eventually("the agent has exited", lambda: process.find(net.runner.pid_file("agent1")) is None)
     nobody = run_sos("drain", "nobody", "--lab", net.name)
     assert nobody.returncode == 2 and "edge1, edge2" in nobody.stderr
 
 
-def test_a_labs_bundle_helps_and_gives_no_key_away(net: Lab, tmp_path: Path) -> None:
+def test_support_bundle_of_a_lab_is_complete_and_has_no_keys(net: Lab, tmp_path: Path) -> None:
     path = tmp_path / "lab.tar.gz"
     done = run_sos("report", "--lab", net.name, "-f", str(path))
     assert done.returncode == 0, done.stderr
@@ -406,7 +406,7 @@ def test_a_labs_bundle_helps_and_gives_no_key_away(net: Lab, tmp_path: Path) -> 
         assert file.read_text(encoding="ascii").strip() not in everything
 
 
-def test_views_of_a_lab(net: Lab) -> None:
+def test_topology_flows_and_trace_work_with_a_lab(net: Lab) -> None:
     for command, word in (
         (("topology",), "edge2"),
         (("flows",), "no sessions"),

@@ -1,4 +1,4 @@
-"""The emulated link matches the topology: round trip by ping, rate and loss by UDP, silence when cut.
+"""The emulated link matches the topology: round-trip time by ping, rate and loss by UDP, and no traffic when cut.
 
 client -- edge1 ==(emulator)== core1 -- edge2 -- server
 """
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.measures
 RTT_SLACK_MS = 8.0
 RATE_SLACK = 0.07
 UDP_S = 3
-ATTEMPTS = 3  # a sender or receiver that waited for a CPU lowers one run; no run may exceed the rate
+ATTEMPTS = 3  # a sender or receiver that waits for a CPU reduces the rate of a run; no run may exceed the link's rate
 
 
 def ping_min_ms(net: Lab, count: int = 10) -> float:
@@ -34,13 +34,13 @@ def udp(net: Lab, bits: int) -> dict[str, float]:
     return json.loads(json.dumps(report["end"]["sum"]))
 
 
-def test_round_trip(net: Lab) -> None:
+def test_round_trip_time_matches_the_topology(net: Lab) -> None:
     measured = ping_min_ms(net)
     assert RTT_US / 1000 <= measured <= RTT_US / 1000 + RTT_SLACK_MS
 
 
-def test_rate(net: Lab) -> None:
-    """Offered load is one and a half times the wire's rate; the wire's rate arrives."""
+def test_received_rate_matches_the_links_rate(net: Lab) -> None:
+    """Offer one and a half times the link's rate; the link delivers its rate."""
     best = 0.0
     for _ in range(ATTEMPTS):
         report = udp(net, RATE_BPS * 3 // 2)
@@ -52,8 +52,8 @@ def test_rate(net: Lab) -> None:
     raise AssertionError(f"{best / 1e6:.0f} Mbit/s arrived at best, in {ATTEMPTS} runs")
 
 
-def test_loss(net: Lab) -> None:
-    """One percent, within four standard deviations of so many packets."""
+def test_loss_matches_the_configured_percentage(net: Lab) -> None:
+    """Configure one percent loss; the measured loss is within four standard deviations for this number of packets."""
     before = net.topology.wire("edge1-core1").shape
     assert before is not None
     loss = 0.01
@@ -67,14 +67,14 @@ def test_loss(net: Lab) -> None:
     assert report["lost_percent"] / 100 == pytest.approx(loss, abs=4 * sqrt(loss * (1 - loss) / packets))
 
 
-def test_silent_fault_swallows_everything_and_mends(net: Lab) -> None:
+def test_silent_fault_drops_all_packets_until_repaired(net: Lab) -> None:
     faults.link(net, "edge1-core1", up=False, silent=True)
     try:
         with pytest.raises(subprocess.CalledProcessError):
             ping_min_ms(net, count=3)
     finally:
         faults.link(net, "edge1-core1", up=True, silent=True)
-    assert eventually("ping after mending", lambda: pinged(net))
+    assert eventually("ping after the repair", lambda: pinged(net))
 
 
 def pinged(net: Lab) -> bool:
@@ -82,8 +82,8 @@ def pinged(net: Lab) -> bool:
     return subprocess.run(argv, capture_output=True, check=False).returncode == 0
 
 
-def test_port_fault_stops_traffic_and_mends(net: Lab) -> None:
+def test_port_fault_stops_traffic_until_repaired(net: Lab) -> None:
     faults.link(net, "core1-edge2", up=False, silent=False)
     assert not pinged(net)
     faults.link(net, "core1-edge2", up=True, silent=False)
-    assert eventually("ping after mending", lambda: pinged(net))
+    assert eventually("ping after the repair", lambda: pinged(net))

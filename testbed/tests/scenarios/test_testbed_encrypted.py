@@ -1,4 +1,4 @@
-"""A transfer as a wiretap between two sites sees it, before and after its service requests encryption.
+"""Wiretap of a transfer between two sites, before and after its service requests encryption.
 
 client -- edge1 ======= core1 ------- edge2 -- server
             |    wan0                   |
@@ -23,13 +23,13 @@ WIRETAP = Path(__file__).with_name("wiretap.py")
 WIRES = (("edge1", "wan0"), ("edge1", "wan1"))
 COVERED_PORT = "5001"
 RATE = 1_500_000
-SIZE = 45_000_000  # thirty seconds: by then agents have read their documents and replaced their streams, even on a slow machine
+SIZE = 45_000_000  # thirty seconds: long enough for agents to read their configuration and replace their streams on a slow machine
 LOOK_S = 2.0
 CHANGED_S = 20.0
 
 
 class Seen:
-    """Reports of stopped wiretaps."""
+    """Sum of the reports of all stopped wiretaps."""
 
     data = 0
     readable = 0
@@ -37,7 +37,7 @@ class Seen:
 
 @contextmanager
 def wiretaps(net: Lab) -> Iterator[Seen]:
-    """Wiretaps at the wires between the sites."""
+    """Run wiretaps at the links between the sites during the block."""
     programs, seen = [], Seen()
     try:
         for part, interface in WIRES:
@@ -58,7 +58,7 @@ def wiretaps(net: Lab) -> Iterator[Seen]:
 
 
 def streams(net: Lab, agent: str) -> tuple[int, int]:
-    """Streams of an agent, and how many of them are encrypted."""
+    """Numbers of an agent's streams and of its encrypted streams."""
     page = metrics(net, agent)
     found = [re.search(rf"^{name} (\d+)$", page, flags=re.MULTILINE) for name in ("sos_agent_streams", "sos_agent_streams_encrypted")]
     total, encrypted = (int(each[1]) if each else -1 for each in found)
@@ -83,19 +83,19 @@ def test_encryption_applies_to_a_running_transfer(net: Lab) -> None:
     assert none_encrypted(net)
     with wiretaps(net) as plain:
         time.sleep(LOOK_S)
-    assert plain.readable > 0, "or this test would notice nothing"
+    assert plain.readable > 0, "the wiretap recognizes cleartext"
 
     net.declare(with_service(before, transport={"encryption": "TLS"}))
-    eventually("encrypted streams at both ends", lambda: all_encrypted(net), CHANGED_S)
+    eventually("encrypted streams at both agents", lambda: all_encrypted(net), CHANGED_S)
     with wiretaps(net) as encrypted:
         time.sleep(LOOK_S)
-        assert client.poll() is None, "it is looked at while it runs"
+        assert client.poll() is None, "the transfer still runs during the wiretap"
     assert encrypted.data > 0
     assert encrypted.readable == 0
 
     sent, got = outcome(server, 120), outcome(client, 120)
     assert (got["bytes"], got["end"], sent["client"]) == (SIZE, "eof", got["own"])
-    assert accepted(net) - took == 1, "one session, and the same agent, through all of it"
+    assert accepted(net) - took == 1, "one session at the same agent for the whole transfer"
 
     net.declare(before)
-    eventually("plain streams at both ends", lambda: none_encrypted(net), CHANGED_S)
+    eventually("unencrypted streams at both agents", lambda: none_encrypted(net), CHANGED_S)

@@ -1,4 +1,4 @@
-"""Without agents, controller or service, connections are plain; accelerated ones end with an error, never with a short clean end.
+"""Without agents, controller or service, new connections are plain; a broken accelerated connection ends with an error, never cleanly.
 
 client -- edge1 ======= core1 ------- edge2 -- server
             |                           |
@@ -18,11 +18,11 @@ from sos_testbed.measurements.measure import Request
 
 COVERED_PORT = "5002"
 RATE = 2_000_000
-SIZE = 10_000_000  # five seconds: long enough to break or change something in the middle, and run to its end
-ENDLESS = 60_000_000  # never ends: the middle lasts as long as a slow machine needs
-# A stream silent for 5 s is dead, sessions wait 10 s for another (spec/frame.md clauses 11 and 12); slack for a slow machine
+SIZE = 10_000_000  # five seconds: long enough for a fault or change during the transfer, and short enough to complete
+ENDLESS = 60_000_000  # does not end before the fault, even on a slow machine
+# A stream is dead after 5 s of silence, and sessions wait 10 s for a new stream (spec/frame.md clauses 11 and 12); slack for a slow machine
 END_S = 30.0
-# Beacons expire after 4 s, armed elements sooner; a client retransmits a SYN lost at a dying agent after 1 and 3 s
+# Beacons expire after 4 s, and armed elements earlier; a client retransmits a SYN lost at a dying agent after 1 and 3 s
 PLAIN_WITHIN_S = 10.0
 
 
@@ -41,7 +41,7 @@ def accelerated(net: Lab, size: int = SIZE) -> tuple[subprocess.Popen[str], subp
 
 
 def fetched_plainly(net: Lab, tmp_path: Path) -> bool:
-    """One small download from the covered port; True if it worked and the server saw the client."""
+    """True if a small download from the covered port succeeds and the server sees the client's address."""
     request = Request(path=net.root / "www" / "tiny", max_time_s=3)
     done = measure.download(net, request, tmp_path / "copy")
     return done.complete and done.status == 200 and done.server_saw == done.client_address
@@ -58,9 +58,9 @@ def test_killed_agent(net: Lab, tmp_path: Path, victim: str) -> None:
     faults.agent(net, victim, up=False)
     eventually("a new connection is plain", lambda: fetched_plainly(net, tmp_path), within_s=PLAIN_WITHIN_S)
     got, sent = outcome(client, END_S), outcome(server, END_S)
-    assert got["bytes"] < ENDLESS, "it was killed in the middle"
+    assert got["bytes"] < ENDLESS, "the transfer was still running"
     assert got["end"] != "eof", "a truncated transfer looked complete"
-    assert sent["send_end"] != "ok", "the server notices at a later write"
+    assert sent["send_end"] != "ok", "a later write fails at the server"
     faults.agent(net, victim, up=True)
     labs.wait_ready(net, net.documents)
     server, client = accelerated(net)
@@ -68,7 +68,7 @@ def test_killed_agent(net: Lab, tmp_path: Path, victim: str) -> None:
     outcome(server, END_S)
 
 
-def test_no_agents_at_all(net: Lab, tmp_path: Path) -> None:
+def test_without_agents_all_connections_are_plain(net: Lab, tmp_path: Path) -> None:
     for victim in ("agent1", "agent2"):
         faults.agent(net, victim, up=False)
     eventually("a new connection is plain", lambda: fetched_plainly(net, tmp_path), within_s=PLAIN_WITHIN_S)
@@ -78,25 +78,25 @@ def test_no_agents_at_all(net: Lab, tmp_path: Path) -> None:
     assert sessions(net) == 0
 
 
-def test_controller_gone(net: Lab, tmp_path: Path) -> None:
+def test_sessions_survive_the_controllers_death_and_new_ones_are_plain(net: Lab, tmp_path: Path) -> None:
     server, client = accelerated(net)
     faults.controller(net, "controller", up=False)
-    assert client.poll() is None, "it was killed in the middle"
+    assert client.poll() is None, "the transfer was still running"
     eventually("a new connection works", lambda: fetched_plainly(net, tmp_path), within_s=PLAIN_WITHIN_S)
     got = outcome(client, END_S + SIZE / RATE)
     assert (got["bytes"], got["end"]) == (SIZE, "eof"), "a running session needs no controller"
     outcome(server, END_S)
     faults.controller(net, "controller", up=True)
     labs.wait_ready(net, net.documents)
-    # It may have adopted the session before it heard of its end
-    eventually("the session that ended meanwhile is forgotten", lambda: sessions(net) == 0)
+    # The controller may have adopted the session before an agent reported its end
+    eventually("the session that ended meanwhile is removed", lambda: sessions(net) == 0)
     server, client = accelerated(net)
     assert outcome(client, END_S + SIZE / RATE)["end"] == "eof"
     outcome(server, END_S)
 
 
-def test_service_deleted_in_the_middle(net: Lab) -> None:
-    """A running session finishes accelerated; the next connection is plain."""
+def test_service_deleted_during_a_transfer(net: Lab) -> None:
+    """Delete a service: its running session finishes accelerated, and the next connection is plain."""
     server, client = accelerated(net)
     net.declare(declare.without_service(net.objects, "bulk"))
     labs.wait_ready(net, net.documents)
@@ -111,7 +111,7 @@ def test_service_deleted_in_the_middle(net: Lab) -> None:
 
 
 def test_service_applied_in_the_middle(net: Lab) -> None:
-    """A plain connection stays plain and intact; the next one is accelerated."""
+    """Apply a service: a running plain connection stays plain and intact, and the next connection is accelerated."""
     objects = net.objects
     net.declare(declare.without_service(objects, "bulk"))
     labs.wait_ready(net, net.documents)
@@ -127,8 +127,8 @@ def test_service_applied_in_the_middle(net: Lab) -> None:
     outcome(server, END_S)
 
 
-def test_switch_restarted(net: Lab, tmp_path: Path) -> None:
-    """An edge switch that loses all its entries gets them back from sos-node and the controller."""
+def test_restarted_switch_gets_all_entries_back(net: Lab, tmp_path: Path) -> None:
+    """Restart an edge switch, which loses all entries: sos-node and the controller restore them."""
     faults.switch(net, "edge1", up=False)
     faults.switch(net, "edge1", up=True)
     labs.wait_ready(net, net.documents)

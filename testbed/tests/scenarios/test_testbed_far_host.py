@@ -1,4 +1,4 @@
-"""The far host as seen through agents, beside plain TCP: read-ahead of an upload, and detection of a dead host.
+"""Comparison of accelerated and plain connections at the client: read-ahead of an upload, and detection of a dead server.
 
 client -- edge1 ======= core1 ------- edge2 -- server
             |  5 Mbit/s, 100 ms         |
@@ -20,7 +20,7 @@ RATE_BPS, RTT_US = 5_000_000, 100_000
 PRODUCT = RATE_BPS / 8 * RTT_US / 1e6
 COVERED, PLAIN = 5001, 6001
 SLACK_S = 2.0
-# A server that reads everything, and one whose machine dies after the first byte, so that no packet reaches its connection
+# The server reads all bytes, or drops all packets after the first byte, as if its machine had died
 SINK = """
 import ctypes, signal, socket, struct, sys
 port, dies = int(sys.argv[1]), sys.argv[2] == "dies"
@@ -72,7 +72,7 @@ def net(slow_path: Lab, request: pytest.FixtureRequest) -> Iterator[Lab]:
 
 
 def ask(net: Lab, port: int, server: str, client: str, *arguments: str) -> list[float | str]:
-    """Client's report of its connection to a server of this kind."""
+    """Report of this client program about its connection to a server that reads or dies."""
     serving = subprocess.Popen(net.exec_argv("server", ("python3", "-c", SINK, str(port), server)))
     try:
         measure.wait_listening(net, "server", port)
@@ -85,8 +85,8 @@ def ask(net: Lab, port: int, server: str, client: str, *arguments: str) -> list[
 
 
 def test_read_ahead_of_an_upload_is_bounded(net: Lab) -> None:
-    """The agents bound it by the round trip that they measure, which a busy machine lengthens: one of three uploads has to be within the
-    bound of the path's own. Without credit by delivery each is megabytes ahead (ADR 0045)."""
+    """Bound the read-ahead of one of three uploads by the path's round-trip time. The agents bound it by their measured round-trip time,
+    which is longer on a busy machine. Without credit by delivery, each upload is megabytes ahead (ADR 0045)."""
     ahead: list[tuple[float, float]] = []
     for _ in range(3):
         plain, covered = (max(map(float, ask(net, port, "reads", UPLOAD, str(RATE_BPS / 8)))) for port in (PLAIN, COVERED))
@@ -97,7 +97,7 @@ def test_read_ahead_of_an_upload_is_bounded(net: Lab) -> None:
 
 
 @pytest.mark.slow
-def test_keepalive_notices_a_dead_server_when_plain_tcp_does(net: Lab) -> None:
+def test_keepalive_detects_a_dead_server_as_fast_as_plain_tcp(net: Lab) -> None:
     plain, covered = (ask(net, port, "dies", KEEPALIVE) for port in (PLAIN, COVERED))
     assert covered[0] == plain[0], (plain, covered)
     assert abs(float(covered[1]) - float(plain[1])) <= SLACK_S, (plain, covered)

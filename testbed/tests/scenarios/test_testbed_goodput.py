@@ -1,4 +1,4 @@
-"""Goodput: a gigabyte each way over long and lossy links, close to the wire's capacity.
+"""Goodput of large transfers over long and over lossy links is close to the link's capacity.
 
 client -- edge1 ==(500 Mbit/s)== core1 ------- edge2 -- server
             |                                    |
@@ -21,19 +21,19 @@ pytestmark = pytest.mark.measures
 
 RATE_BPS = 500_000_000
 GIGABYTE = 1_000_000_000
-SHARE = 0.85  # of the wire's limit, the ramp of the first round trips included
-ATTEMPTS = 2  # the links are emulated on the same machine: one undisturbed transfer shows the relay's capacity
-SLOWEST_SHARE = 0.25  # a transfer slower than this has failed anyway: the bound on waiting
+SHARE = 0.85  # required share of the wire limit, averaged over the whole transfer including slow start
+ATTEMPTS = 2  # links are emulated on the same machine, and one undisturbed transfer shows the relay's capacity
+SLOWEST_SHARE = 0.25  # a transfer below this share of the wire limit is aborted
 PLAIN_S = 6.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A path, the amount sent each way, and the required multiple of plain TCP."""
+    """A path, the bytes sent in each direction, and the required multiple of plain TCP's rate."""
 
     rtt_us: int
     loss: float = 0.0
-    download: int = GIGABYTE // 4  # 4.2 s at the wire's limit: the ramp of a short path is at most a tenth of it
+    download: int = GIGABYTE // 4  # 4.2 s at the wire limit: slow start on a short path takes at most a tenth of this time
     upload: int = 0
     factor: float = 1.0
 
@@ -46,7 +46,7 @@ CASES = (
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.rtt_us // 1000}ms-{case.loss:g}")
-def test_goodput(tmp_path: Path, case: Case) -> None:
+def test_goodput_is_close_to_the_wire_limit(tmp_path: Path, case: Case) -> None:
     path = PathOptions(rate_bps=RATE_BPS, rtt_us=case.rtt_us, loss=case.loss)
     net = labs.up(Options(path1=path, path2=path))
     try:
@@ -100,7 +100,7 @@ def bound_s(source: Path, limit_mbps: float) -> float:
 
 
 def untouched(net: Lab, done: Transfer) -> None:
-    """Assert that the transfer is complete, and each end saw the other's address."""
+    """Assert that the transfer is complete and that the hosts saw each other's real addresses."""
     assert done.complete, done.error
     assert done.client_saw == f"{measure.address(net, 'server')}:80"
     assert done.server_saw == done.client_address

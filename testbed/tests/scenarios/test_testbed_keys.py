@@ -1,4 +1,4 @@
-"""Key rotation under running sessions: announce, use, remove the old key (spec/README.md clause 4).
+"""Key rotation during a running session: announce the new key, use it, remove the old key (spec/README.md clause 4).
 
 client -- edge1 ======= core1 ------- edge2 -- server
             |                           |
@@ -24,13 +24,13 @@ OLD, NEW = 1, 2
 COVERED_PORT = "5001"
 RATE = 1_500_000
 SIZE = 105_000_000  # seventy seconds: longer than the whole rotation
-# Files are read every second; slack for a slow machine
+# Programs read key files every second; slack for a slow machine
 READ_S = 10.0
-# Time for every part to read the files, twice
+# Time in which every program reads the key files twice
 LOADED_S = 2.5
-# Longer than a registration without renewal
+# Longer than the lifetime of a registration that is not renewed
 EXPIRY_S = 6.0
-# Prints the key id of the next beacon that passes: 14 + 20 + 8 bytes of headers, then spec/beacon.md clause 2
+# Prints the key id of the next beacon: 14 + 20 + 8 bytes of headers, then the fields of spec/beacon.md clause 2
 SNIFF = """
 import socket
 link = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.ntohs(3))
@@ -56,7 +56,7 @@ def lab(built: Lab, request: pytest.FixtureRequest) -> Iterator[Lab]:
 
 
 def folders(lab: Lab, master: bytes, key_id: int) -> dict[Path, dict[str, str]]:
-    """Files that a key adds to each key folder."""
+    """Files of a key, by the key folder of each program."""
     sites = sorted({document["site"]["id"] for document in lab.documents.agents.values()})
     own = {document["node"]: document["site"]["id"] for document in lab.documents.agents.values()}
     base = lab.root / "keys"
@@ -74,7 +74,7 @@ def registered(lab: Lab) -> set[str]:
 
 
 @pytest.mark.slow
-def test_keys_are_rotated_under_a_running_session(lab: Lab, tmp_path: Path) -> None:
+def test_key_rotation_does_not_interrupt_a_running_session(lab: Lab, tmp_path: Path) -> None:
     server = peer(lab, "server", "serve", COVERED_PORT, str(SIZE), str(RATE))
     measure.wait_listening(lab, "server", int(COVERED_PORT))
     client = peer(lab, "client", "fetch", measure.address(lab, "server"), COVERED_PORT)
@@ -84,7 +84,7 @@ def test_keys_are_rotated_under_a_running_session(lab: Lab, tmp_path: Path) -> N
 
     added = folders(lab, secrets.token_bytes(keys.KEY_BYTES), NEW)
     old = {path / name: (path / name).read_text() for path in added for name in (file.name for file in path.iterdir())}
-    # Announce the key at one part after the other: no part signs with it, however long the others take.
+    # Announce the new key to one program after another. No program signs with it before all programs know it.
     for folder, files in added.items():
         (folder / keys.SENDING_FILE).write_text(str(OLD))
         for name, text in files.items():
@@ -92,7 +92,7 @@ def test_keys_are_rotated_under_a_running_session(lab: Lab, tmp_path: Path) -> N
     time.sleep(LOADED_S)
     assert {signs_with(lab, name) for name in ("agent1", "agent2")} == {OLD}
     assert registered(lab) == everybody
-    # Use the key, again one part after the other: parts that still use the old key accept the new signatures.
+    # Use the new key in one program after another. Programs that still sign with the old key accept the new signatures.
     for folder in added:
         (folder / keys.SENDING_FILE).write_text(str(NEW))
         time.sleep(EXPIRY_S)
@@ -102,33 +102,33 @@ def test_keys_are_rotated_under_a_running_session(lab: Lab, tmp_path: Path) -> N
     for path in old:
         path.unlink()
     time.sleep(EXPIRY_S)
-    assert registered(lab) == everybody, "nobody needs the old key"
+    assert registered(lab) == everybody, "no program needs the old key"
 
-    assert client.poll() is None, "the session lasted through all of it"
+    assert client.poll() is None, "the session outlasts the rotation"
     assert sessions(lab) == 1
     got, sent = outcome(client, 120), outcome(server, 30)
     assert (got["bytes"], got["end"]) == (SIZE, "eof")
     assert sent["client"] == got["own"]
-    # A restarted agent reopens its streams; all parts have the new key.
+    # A restarted agent reopens its streams, because all programs have the new key.
     faults.agent(lab, "agent2", up=False)
-    # so that ready and armed below mean the new agent, not stale records at agent1 and the controller
+    # Stale records of the old agent at agent1 and the controller must not satisfy the checks for ready and armed below.
     eventually("agent1 has lost its peer", lambda: not armed(lab))
     faults.agent(lab, "agent2", up=True)
     labs.wait_ready(lab, lab.documents)
     eventually("an armed agent", lambda: armed(lab))
     transfers(lab, SOS_PORT, 200_000, tmp_path / "copy")
 
-    # A part with the old key only is rejected.
+    # An agent that has only the old key is rejected.
     edge = lab.root / "keys" / "edge2"
     for name in added[edge]:
         (edge / name).unlink()
     for path, text in old.items():
         if path.parent == edge:
             path.write_text(text)
-    eventually("agent2 is not believed", lambda: registered(lab) == everybody - {"agent2"})
+    eventually("agent2 is rejected", lambda: registered(lab) == everybody - {"agent2"})
     for path in old:
         if path.parent == edge:
             path.unlink()
     for name, text in added[edge].items():
         (edge / name).write_text(text)
-    eventually("agent2 is believed again", lambda: registered(lab) == everybody)
+    eventually("agent2 is registered again", lambda: registered(lab) == everybody)

@@ -1,4 +1,4 @@
-"""Labs as a user handles them: side by side, interrupted, and with errors in declarations."""
+"""User commands for labs: several labs on one machine, interrupted labs, and errors in declarations."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from sos_testbed.lifecycle.lab import Lab, Options
 from sos_testbed.measurements import measure
 from sos_testbed.measurements.measure import Request
 
-STATES = Path("/run/sos-lab-tests")  # folders named for the process whose test they belong to
+STATES = Path("/run/sos-lab-tests")  # each folder has the name of the test process that owns it
 REPOSITORY = Path(__file__).resolve().parents[3]
 BAD = {
     "balance-and-transport.yaml": ("SosService default/both", "spec.transport"),
@@ -44,7 +44,7 @@ def fetch(net: Lab, tmp_path: Path) -> None:
     assert measure.same_bytes(net.root / "www" / "100K", tmp_path / net.root.name, complete=True)
 
 
-def test_two_labs_side_by_side(net: Lab, tmp_path: Path) -> None:
+def test_two_labs_on_one_machine_do_not_affect_each_other(net: Lab, tmp_path: Path) -> None:
     other = labs.up(Options(topology="line"))
     try:
         assert other.root != net.root
@@ -64,7 +64,7 @@ def test_two_labs_side_by_side(net: Lab, tmp_path: Path) -> None:
 
 @pytest.fixture
 def state() -> Iterator[Path]:
-    """A test's own state folder, which other labs do not sweep; removes leftovers of killed tests."""
+    """State folder of one test, which other labs do not clean up; removes labs and folders of killed tests."""
     STATES.mkdir(exist_ok=True)
     for left in STATES.iterdir():
         number, started = map(int, left.name.split("-"))
@@ -78,15 +78,15 @@ def state() -> Iterator[Path]:
 
 
 def take_down(folder: Path) -> None:
-    """All labs of a test's state folder, and the folder."""
+    """Take down all labs of a test's state folder, and delete the folder."""
     done = cli("down", "--all", state=folder / "labs")
     assert done.returncode == 0, done.stderr
     shutil.rmtree(folder)
 
 
-# From before the first namespace to after the last program; wherever the signal hits, nothing may be left
+# The signals hit between the first namespace and the last program; at any time, nothing may be left
 @pytest.mark.parametrize(("how", "after_s"), [(signal.SIGKILL, 0.7), (signal.SIGKILL, 1.5), (signal.SIGKILL, 4.0), (signal.SIGINT, 2.0)])
-def test_interrupted(state: Path, how: signal.Signals, after_s: float) -> None:
+def test_interrupted_start_of_a_lab_leaves_nothing_behind(state: Path, how: signal.Signals, after_s: float) -> None:
     environment = {**os.environ, "SOS_STATE": str(state)}
     argv = (sys.executable, "-m", "sos_testbed", "up", "--name", "cut")
     building = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment)
@@ -105,7 +105,7 @@ def test_interrupted(state: Path, how: signal.Signals, after_s: float) -> None:
 
 
 @pytest.mark.slow
-def test_the_next_lab_removes_abandoned_labs_only(state: Path) -> None:
+def test_new_lab_removes_only_labs_whose_process_was_killed(state: Path) -> None:
     environment = {**os.environ, "SOS_STATE": str(state)}
     code = "from sos_testbed.lifecycle import lab; lab.up(lab.Options(topology='line', services=False)); print('up', flush=True); input()"
     holder = subprocess.Popen((sys.executable, "-c", code), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
@@ -115,13 +115,13 @@ def test_the_next_lab_removes_abandoned_labs_only(state: Path) -> None:
     try:
         beside = cli("up", "line", "--no-service", "--name", "beside", state=state)
         assert beside.returncode == 0, beside.stderr
-        assert namespaces([held]), "it is in use"
+        assert namespaces([held]), "the lab is in use"
         holder.kill()
         holder.wait(10)
         after = cli("up", "line", "--no-service", "--name", "after", state=state)
         assert f"taking down lab line ({held})" in after.stderr
         assert namespaces([held]) == []
-        assert "beside" in cli("status", state=state).stdout, "nobody holds it, nobody left it behind"
+        assert "beside" in cli("status", state=state).stdout, "a lab of `lab up` stays without a process"
     finally:
         holder.kill()
         holder.communicate(timeout=10)
@@ -130,7 +130,7 @@ def test_the_next_lab_removes_abandoned_labs_only(state: Path) -> None:
 
 
 def processes_of(folder: Path) -> list[str]:
-    """Command lines that name the folder of the interrupted lab."""
+    """Command lines of running processes that contain the folder of the interrupted lab."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
@@ -143,12 +143,12 @@ def processes_of(folder: Path) -> list[str]:
     return found
 
 
-def test_every_bad_example_is_tried() -> None:
+def test_every_bad_example_has_a_test() -> None:
     assert {path.name for path in (REPOSITORY / "examples" / "bad").glob("*.yaml")} == set(BAD)
 
 
 @pytest.mark.parametrize("file", sorted(BAD))
-def test_bad_examples_from_lab_up(tmp_path: Path, file: str) -> None:
+def test_lab_up_reports_file_object_and_field_of_bad_examples(tmp_path: Path, file: str) -> None:
     bad = f"examples/bad/{file}"
     done = subprocess.run(
         (sys.executable, "-m", "sos_testbed", "up", "--example", "examples/01-two-sites", "--example", bad),
@@ -174,7 +174,7 @@ def test_bad_example_applied_to_a_running_lab_changes_nothing(net: Lab) -> None:
     assert labs.find(net.name).documents.generation == generation
 
 
-def test_flows_and_logs(net: Lab) -> None:
+def test_flows_and_logs_commands_work_and_report_unknown_switches(net: Lab) -> None:
     entries = json.loads(cli("flows", "edge1", "--lab", net.name, "--json").stdout)
     assert {entry["table"] for entry in entries} == {0, 1}
     unknown = cli("flows", "edge9", "--lab", net.name)

@@ -1,4 +1,4 @@
-"""DSCP and TTL of each host's segments at the other host, as they change, beside plain TCP."""
+"""DSCP and TTL arrive at the peer host unchanged while a host changes them, compared with plain TCP."""
 
 import json
 import subprocess
@@ -15,7 +15,7 @@ COVERED, PLAIN = 5161, 6161
 
 
 def seen(net: Lab, port: int) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
-    """Marks of the segments that arrived at the server and at the client, by word."""
+    """Marks of the segments received at the server and at the client, by message."""
     serving = subprocess.Popen(net.exec_argv("server", (sys.executable, PROGRAM, "serve", str(port))), stdout=subprocess.PIPE, text=True)
     try:
         measure.wait_listening(net, "server", port)
@@ -28,7 +28,7 @@ def seen(net: Lab, port: int) -> tuple[dict[str, list[int]], dict[str, list[int]
     return json.loads(served), json.loads(asked.stdout)
 
 
-def test_each_segment_has_the_marks_of_its_host_at_the_time(net: Lab) -> None:
+def test_each_segment_arrives_with_the_marks_of_its_host(net: Lab) -> None:
     plain = seen(net, PLAIN)
     before = accepted(net)
     covered = seen(net, COVERED)

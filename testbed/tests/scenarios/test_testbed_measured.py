@@ -31,12 +31,12 @@ FLOW_S, WINDOW_S = 19.0, 10.0
 RATES = {"1 Mbit/s": 125_000, "100 Mbit/s": 12_500_000}
 GOODPUT_SLACK = 0.03
 COMPARED = 3
-ATTEMPTS = 3  # agents and captures share CPUs with everything else: one undisturbed run shows their accuracy
+ATTEMPTS = 3  # agents and captures share CPUs with all other programs, and one undisturbed run shows their accuracy
 
 
 @contextmanager
 def metered(net: Lab, part: str) -> Iterator[dict[str, Any]]:
-    """Capture at the interface of a host or agent, filled in at the end."""
+    """Capture at the interface of a host or agent during the block; fill in the report at the end."""
     interface = "eth0" if part in ("client", "server") else next(d["interface"]["name"] for d in net.documents.agents.values())
     program = subprocess.Popen(
         net.exec_argv(part, (sys.executable, str(METER), interface)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -63,7 +63,7 @@ def passed(tenths: dict[str, int], end: float) -> float:
 
 
 class Judged(NamedTuple):
-    """A sample of the measurements beside the captures: bytes per second and milliseconds."""
+    """A sample of the measurements with the values of the captures: bytes per second and milliseconds."""
 
     service: float
     path: float
@@ -73,8 +73,8 @@ class Judged(NamedTuple):
 
 
 @pytest.mark.parametrize("name", RATES)
-def test_goodput_and_round_trip_are_what_a_capture_sees(net: Lab, name: str) -> None:
-    """Compare each sample's goodput, and the median delay: a busy machine may delay all streams for two seconds, but not the capture."""
+def test_measured_goodput_and_round_trip_time_match_a_capture(net: Lab, name: str) -> None:
+    """Compare each sample's goodput, but the median delay: a busy machine may delay all streams for two seconds, but not the capture."""
     for _ in range(ATTEMPTS):
         judged = looked_at(net, RATES[name])
         print(f"{name}: {judged}")
@@ -87,7 +87,7 @@ def test_goodput_and_round_trip_are_what_a_capture_sees(net: Lab, name: str) -> 
 
 
 def looked_at(net: Lab, rate: int) -> list[Judged]:
-    """One flow of this rate, sampled while it runs."""
+    """Run one flow at this rate, and sample the measurements meanwhile."""
     server = peer(net, "server", "steady", str(PORT), str(rate), str(FLOW_S))
     measure.wait_listening(net, "server", PORT)
     looks = []
@@ -105,7 +105,7 @@ def looked_at(net: Lab, rate: int) -> list[Judged]:
 
 
 def judge(look: dict[str, Any], flow: dict[str, int], at_agent: dict[str, Any], began: float) -> Judged:
-    """The controller's measurements at a moment, beside the captures until then."""
+    """Combine one sample of the controller's measurements with the captures until its time."""
     path = next(found for found in look["paths"] if found["label"] == 0)
     (service,) = look["services"]
     end = look["at"] - path["ageSeconds"]
@@ -117,19 +117,19 @@ def judge(look: dict[str, Any], flow: dict[str, int], at_agent: dict[str, Any], 
 
 
 def round_trips(net: Lab) -> list[int]:
-    """Round trips of all measured paths in microseconds, shortest first."""
+    """Round-trip times of all measured paths in microseconds, shortest first."""
     return sorted(path["rttMicros"] or 0 for path in paths(net).values())
 
 
-def test_sessions_take_the_path_with_the_shorter_round_trip(net: Lab) -> None:
+def test_measured_mode_selects_the_path_with_the_shorter_round_trip(net: Lab) -> None:
     declare(net, paths={"mode": "Measured", "max": 2})
-    eventually("both paths measured as they are", lambda: round_trips(net) == pytest.approx([40_000, 80_000], abs=4_000))
+    eventually("both paths have their real round-trip times", lambda: round_trips(net) == pytest.approx([40_000, 80_000], abs=4_000))
     rtts = {label: path["rttMicros"] for label, path in paths(net).items()}
     quick = min(rtts, key=rtts.__getitem__)
     assert taken(net, 4) == [[quick]] * 4
 
 
-def test_sessions_take_paths_in_turn_and_by_load(net: Lab) -> None:
+def test_round_robin_alternates_paths_and_least_loaded_avoids_load(net: Lab) -> None:
     declare(net, paths={"mode": "RoundRobin", "max": 2})
     assert sorted(taken(net, 4)) == [[0], [0], [1], [1]]
     declare(net, paths={"mode": "LeastLoaded", "max": 2})
@@ -146,7 +146,7 @@ def test_sessions_take_paths_in_turn_and_by_load(net: Lab) -> None:
 
 
 def taken(net: Lab, number: int, beside: int = 0) -> list[list[int]]:
-    """Labels of this many new sessions, which end afterwards."""
+    """Open this many sessions, return their labels, and end them."""
     before = {session["uuid"] for session in northbound.get(net.plan, "/v1/sessions")["sessions"]}
     assert len(before) == beside
     command = ("curl", "-sS", "--limit-rate", "20k", "-o", "/dev/null", f"http://{measure.address(net, 'server')}/100M")

@@ -1,7 +1,7 @@
-"""Hosts that move to another switch of their site (live migration: same MAC and address, gratuitous ARP) keep their connections.
+"""Hosts that move to another switch of their site (live migration: same MAC and IP address, gratuitous ARP) keep their connections.
 
-Topology: two switches with an agent each at either site (examples/01-two-sites/more-nodes). Covered and plain connections run side by
-side, so that a gap is compared with plain TCP's own.
+Topology: each site has two switches with an agent each (examples/01-two-sites/more-nodes). Covered and plain connections run
+simultaneously, so that their gaps can be compared.
 """
 
 import subprocess
@@ -24,17 +24,17 @@ EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "01-two-sites"
 PATH = PathOptions(rate_bps=100_000_000, rtt_us=20_000)
 COVERED, PLAIN = 5001, 6001
 EACH = 100
-"""Connections at each port."""
+"""Number of connections to each port."""
 WATCH_S = 8.0
-"""Duration from before a move until well after it: a connection that has not continued by then is lost."""
+"""Duration of an observation from before a move until well after it. A connection that is still silent then is lost."""
 CABLES = {
     "client": (("edge1", "client"), ("edge3", "client3"), ("edge1", "client1")),
     "server": (("edge2", "server"), ("edge4", "server4")),
 }
-"""Ports that hosts move between: at two switches of their site, and two of one switch. The first is the lab's own."""
+"""Switch ports between which hosts move: at two switches of their site, and at one switch. The first port is the lab's original port."""
 SLACK_S = 5.0
-"""RTOs double: a retransmission that just misses the end of the gap doubles the wait, on a busy machine to seconds. Sessions that
-do not follow stay silent to the end."""
+"""RTOs double: if a retransmission just misses the end of the gap, the next one doubles the gap, on a busy machine to seconds.
+Sessions that do not follow the host stay silent until the end."""
 
 SERVE = """
 import socket, sys, threading, time
@@ -61,11 +61,11 @@ for _ in range(count):
     connection = socket.create_connection((address, port), timeout=5)
     at.register(connection, selectors.EVENT_READ)
     last[connection] = time.monotonic()
-last = dict.fromkeys(last, time.monotonic())  # nothing was read while the others were opened
+last = dict.fromkeys(last, time.monotonic())  # no connection was read while later connections were opened
 print("connected", flush=True)
 until, said = time.monotonic() + seconds, 0.0
 while time.monotonic() < until:
-    if time.monotonic() - said > 0.1:  # a host that only listens is not heard at its new place, by plain forwarding neither
+    if time.monotonic() - said > 0.1:  # a switch learns a host's new port only from packets of the host, also in plain forwarding
         said = time.monotonic()
         for connection in list(last):
             connection.send(b"y")
@@ -98,7 +98,7 @@ for _ in range(2):
 
 
 def two_nodes(path1: PathOptions, path2: PathOptions) -> Topology:
-    """Give both switches of a site the uplinks that the site names."""
+    """Topology in which both switches of a site have the uplinks of the site."""
 
     def wire(edge: str, port: str, core: str, at: str, shape: Shape | None = None) -> Wire:
         return Wire(a=End(switch=edge, port=port), b=End(switch=core, port=at), shape=shape)
@@ -142,9 +142,9 @@ def ip(netns: str, *argv: str) -> None:
 
 
 def set_up_cables(net: Lab) -> None:
-    """Connect hosts to each port they move to, with carrier on one, as in a live migration or an active-backup bond.
+    """Connect each host to all its ports, with carrier on one port, as in a live migration or an active-backup bond.
 
-    A bridge in the host replaces the bond, which would need a kernel module.
+    A bridge in the host replaces the bond, because a bond needs a kernel module.
     """
     for host in net.topology.hosts:
         there, first, *others = net.plan.netns(host.name), *CABLES[host.name]
@@ -169,7 +169,7 @@ def set_up_cables(net: Lab) -> None:
 
 
 def cable(switch: str, port: str) -> str:
-    """The host's end of a cable."""
+    """Name of the host's interface of a cable."""
     return f"{switch}-{port}"
 
 
@@ -195,8 +195,8 @@ def watch(net: Lab, port: int) -> "subprocess.Popen[str]":
 
 
 @pytest.mark.slow
-def test_connections_go_on_when_their_host_moves(net: Lab) -> None:
-    """Move the client there and back, once announced and once not, then the server: no connection stalls longer than plain ones."""
+def test_connections_continue_after_their_host_moves(net: Lab) -> None:
+    """Move the client to a new port (announced) and back (unannounced), then the server. No gap is much longer than in plain TCP."""
     eventually("an armed agent", lambda: armed(net))
     server = subprocess.Popen(net.exec_argv("server", (sys.executable, "-uc", SERVE, str(COVERED), str(PLAIN))))
     try:
@@ -212,7 +212,7 @@ def test_connections_go_on_when_their_host_moves(net: Lab) -> None:
             running = {port: watch(net, port) for port in (PLAIN, COVERED)}
             for program in running.values():
                 assert program.stdout is not None and program.stdout.readline() == "connected\n"
-            time.sleep(1.0)  # data flows before the move, so that the move alone causes the gap
+            time.sleep(1.0)  # data flows before the move, so only the move causes the gap
             move(net, host, CABLES[host][old], CABLES[host][new], announced=announced)
             said = {port: program.communicate(timeout=60)[0].split() for port, program in running.items()}
             print(host, new, announced, said)

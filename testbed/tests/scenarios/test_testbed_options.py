@@ -1,4 +1,4 @@
-"""Rare features of TCP on a covered port, beside a plain one: hosts see no difference."""
+"""Rare features of TCP work the same on a covered and on a plain port."""
 
 import json
 import subprocess
@@ -32,7 +32,7 @@ def seen(net: Lab, case: str, port: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("case", ["urgent", "handshake", "half-closed"])
-def test_hosts_see_the_same_as_over_plain_tcp(net: Lab, case: str) -> None:
+def test_rare_features_work_the_same_as_over_plain_tcp(net: Lab, case: str) -> None:
     plain = seen(net, case, PLAIN)
     before = accepted(net)
     covered = seen(net, case, COVERED)
@@ -40,8 +40,8 @@ def test_hosts_see_the_same_as_over_plain_tcp(net: Lab, case: str) -> None:
     assert covered == plain
 
 
-def test_a_client_with_a_cookie_of_tcp_fast_open_is_served(net: Lab) -> None:
-    """A SYN with data and a cookie from a plain port: the agent accepts the SYN alone, and the client retransmits the data."""
+def test_client_with_a_tcp_fast_open_cookie_is_served(net: Lab) -> None:
+    """Send a SYN with data and the cookie of a plain port: the agent accepts only the SYN, and the client retransmits the data."""
     sysctl(net, "server", "net.ipv4.tcp_fastopen=3")
     plain = seen(net, "fast-open", PLAIN)
     before = accepted(net)
@@ -58,7 +58,7 @@ def sysctl(net: Lab, host: str, setting: str) -> None:
 
 
 def test_ecn_is_negotiated_on_the_clients_leg(net: Lab) -> None:
-    """ECN is negotiated on each leg: the agent accepts it from the client and does not ask the server."""
+    """Negotiate ECN on each leg: the agent accepts it from the client, and does not request it from the server."""
     sysctl(net, "client", "net.ipv4.tcp_ecn=1")
     try:
         plain, covered = seen(net, "ecn", PLAIN), seen(net, "ecn", COVERED)

@@ -1,4 +1,4 @@
-"""Hosts that pause for a quarter of an hour in real time: a reader, an upload's server, and a host with an idle connection.
+"""Connections survive a real pause of a quarter of an hour: by a download's reader, by an upload's server, and on an idle connection.
 
 client -- edge1 ======= core1 ------- edge2 -- server
             |    40 ms                  |
@@ -21,7 +21,7 @@ from sos_testbed.measurements import measure
 PROGRAM = Path(__file__).with_name("pausing.py")
 PAUSE_S = 900.0
 BEGUN_S = 10.0
-"""Wait until connections stand and the data before the pause has been read."""
+"""Time until connections are established and the data before the pause has been read."""
 END_S = 120.0
 PORTS = {"download": 200, "upload": 201, "idle": 202}
 COVERED, PLAIN = 5000, 6000
@@ -29,7 +29,7 @@ COVERED, PLAIN = 5000, 6000
 
 @contextmanager
 def away(net: Lab) -> Iterator[None]:
-    """Drop all packets of the idle connections at the server's machine."""
+    """Drop all packets of the idle connections at the server host."""
     ports = ", ".join(str(first + PORTS["idle"]) for first in (COVERED, PLAIN))
     chains = (
         f"chain i {{ type filter hook input priority 0; tcp dport {{ {ports} }} drop; }}",

@@ -1,4 +1,4 @@
-"""No connection is plain without a reason: many prefixes and ports are armed, and a client may use an agent's port."""
+"""No connection goes plain without a reason, even with many prefixes and ports, or with an agent's listener port as client port."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sos_testbed.lifecycle.lab import Lab
 from sos_testbed.measurements import measure
 
 MANY = 64
-HEALTH_PORT = 9465  # port of an agent's metrics listener, at every address
+HEALTH_PORT = 9465  # an agent's metrics listener, bound to all addresses
 
 
 def plain(net: Lab) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def test_a_service_of_many_prefixes_and_ports_is_accelerated(net: Lab, tmp_path:
     transfers(net, SOS_PORT, 1_000_000, tmp_path / "copy")
 
 
-def test_a_client_may_have_the_port_of_an_agents_listener(net: Lab) -> None:
+def test_client_port_equal_to_an_agents_listener_port_is_accelerated(net: Lab) -> None:
     eventually("an armed agent", lambda: armed(net))
     before = accepted(net)
     assert answer(net, PLAIN_PORT, HEALTH_PORT) == "HTTP/1.1 404"
@@ -51,7 +51,7 @@ def test_a_client_may_have_the_port_of_an_agents_listener(net: Lab) -> None:
     assert accepted(net) - before == 1
 
 
-def test_a_connection_that_goes_plain_is_named_with_its_reason(net: Lab) -> None:
+def test_api_lists_plain_connection_with_its_reason(net: Lab) -> None:
     eventually("an armed agent", lambda: armed(net))
     before, own = accepted(net), 45_678
     assert answer(net, SOS_PORT, own, MPTCP) == "HTTP/1.1 404"

@@ -1,4 +1,4 @@
-"""Proactive set-up (examples/03-proactive): a constant number of entries, no packet-in, no need for a controller.
+"""Proactive set-up (examples/03-proactive) needs a constant number of entries, no packet-in and no running controller.
 
 client -- edge1 ======= core1 ------- edge2 -- server
             |                           |
@@ -31,7 +31,7 @@ END_S = 30.0
 MANY = 1_000
 SERVICE = 6  # kind in a controller's cookies (spec/node-config.md clause 8)
 REPORTED_S = 15.0  # agents report every 5 s
-# An agent's listener dies with it; a SYN lost meanwhile is retransmitted after 1 and 3 s
+# An agent's listener closes when the agent dies; a SYN lost at this moment is retransmitted after 1 and 3 s
 PLAIN_WITHIN_S = 5.0
 
 
@@ -52,23 +52,23 @@ def entries(net: Lab, switch: str) -> list[FlowEntry]:
 
 
 def identities(net: Lab) -> dict[str, list[tuple]]:
-    """Every entry of every switch, without counters."""
+    """All entries of each switch, without counters."""
     return {switch.name: sorted(entry.identity() for entry in entries(net, switch.name)) for switch in net.topology.switches}
 
 
 def to_controller(net: Lab) -> int:
-    """TCP packets that any switch has punted to a controller."""
+    """Number of TCP packets that all switches have punted to the controller."""
     found = [entry for switch in net.topology.switches for entry in entries(net, switch.name) if "CONTROLLER" in entry.actions]
     return sum(entry.n_packets for entry in found if entry.match.startswith("tcp"))
 
 
 def redirected(net: Lab, switch: str) -> int:
-    """Packets of the service that a switch redirected."""
+    """Number of the service's packets that a switch has redirected."""
     return sum(entry.n_packets for entry in entries(net, switch) if entry.cookie >> 24 & 0xFF == SERVICE)
 
 
 def fetched(net: Lab, tmp_path: Path) -> None:
-    """One small download from a covered port, complete and with the client's own address."""
+    """Assert that a small download from a covered port is complete and the server saw the client's address."""
     source = net.root / "www" / "tiny"
     done = measure.download(net, Request(path=source, max_time_s=5), tmp_path / "copy")
     assert (done.complete, done.status, done.server_saw) == (True, 200, done.client_address), done
@@ -84,7 +84,7 @@ def start(net: Lab) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
 
 
 def finished(running: tuple[subprocess.Popen[str], subprocess.Popen[str]]) -> None:
-    """Assert that both ends saw a complete transfer, and each other's address."""
+    """Assert that both hosts saw a complete transfer, and the server the client's address."""
     server, client = running
     got, sent = outcome(client, END_S + SIZE / RATE), outcome(server, END_S)
     assert (got["bytes"], got["end"], sent["client"], sent["send_end"]) == (SIZE, "eof", got["own"], "ok")
@@ -110,8 +110,8 @@ def test_a_thousand_proactive_flows_add_no_entry_and_no_packet_in(net: Lab, tmp_
     eventually("no session", lambda: sessions(net) == 0)
 
 
-def test_the_controller_is_killed_and_comes_back(net: Lab, tmp_path: Path) -> None:
-    """New connections before, during and after the controller's absence: all accelerated, none broken."""
+def test_connections_stay_accelerated_without_a_controller(net: Lab, tmp_path: Path) -> None:
+    """Open connections before, during and after a controller's outage: all are accelerated and none is broken."""
     running = start(net)
     taken, count = accepted(net), 0
 
@@ -124,7 +124,7 @@ def test_the_controller_is_killed_and_comes_back(net: Lab, tmp_path: Path) -> No
 
     open_for(2)
     faults.controller(net, "controller", up=False)
-    open_for(12)  # punt entries and beacons would have expired twice
+    open_for(12)  # twice the lifetime of punt entries and beacons
     faults.controller(net, "controller", up=True)
     open_for(12)
     assert accepted(net) - taken == count > 20
@@ -145,7 +145,7 @@ def test_an_agent_is_killed_while_the_controller_is_dead(net: Lab, tmp_path: Pat
     assert got["end"] != "eof", "a truncated transfer looked complete"
     outcome(server, END_S)
     namespace = net.plan.netns(victim)
-    # take the agent's interface down, too, as when its namespace is deleted
+    # Take the agent's interface down, too. Deletion of the agent's namespace has the same effect.
     subprocess.run(("ip", "-n", namespace, "link", "set", "net0", "down"), check=True)
     gone = time.monotonic()
     eventually("a new connection is plain", lambda: works(net, tmp_path), within_s=PLAIN_WITHIN_S)
@@ -157,7 +157,7 @@ def test_an_agent_is_killed_while_the_controller_is_dead(net: Lab, tmp_path: Pat
 
 
 def works(net: Lab, tmp_path: Path) -> bool:
-    # plain curl: a connection open at the agent's death hangs, and the next one counts
+    # Use curl with a short timeout: a connection that is open at the agent's death hangs, and only later connections count.
     url = f"http://{measure.address(net, 'server')}/tiny"
     argv = net.exec_argv("client", ("curl", "-sf", "-m", "1", "-o", str(tmp_path / "copy"), url))
     return subprocess.run(argv, check=False).returncode == 0 and measure.same_bytes(
@@ -174,10 +174,10 @@ def takes(net: Lab, tmp_path: Path) -> bool:
 
 
 @pytest.mark.slow
-def test_the_service_is_deleted_and_applied_under_running_connections(net: Lab, tmp_path: Path) -> None:
+def test_deleting_and_applying_a_service_keeps_running_connections(net: Lab, tmp_path: Path) -> None:
     objects = net.objects
     fast = start(net)
-    eventually("its session at the controller", lambda: sessions(net) == 1, within_s=REPORTED_S)
+    eventually("the session at the controller", lambda: sessions(net) == 1, within_s=REPORTED_S)
     net.declare(declare.without_service(objects, "bulk"))
     labs.wait_ready(net, net.documents)
     eventually("a new connection is plain", lambda: works(net, tmp_path) and not takes(net, tmp_path))
@@ -187,7 +187,7 @@ def test_the_service_is_deleted_and_applied_under_running_connections(net: Lab, 
     slow = start(net)
     net.declare(objects)
     labs.wait_ready(net, net.documents)
-    assert accepted(net) == taken, "what began plain stays plain"
+    assert accepted(net) == taken, "a connection that starts plain stays plain"
     finished(slow)
     fetched(net, tmp_path)
     assert accepted(net) == taken + 1
@@ -206,4 +206,4 @@ def test_plain_decisions_of_an_agent_are_reported_with_reasons(net: Lab) -> None
         found = northbound.get(net.plan, "/v1/plain")["connections"]
         return any((c["reason"], c["by"]) == ("Option", "edge1") and c["client"].endswith(f":{own}") for c in found)
 
-    eventually("the agent's report of it", told, within_s=15)
+    eventually("the agent's report of the plain connection", told, within_s=15)

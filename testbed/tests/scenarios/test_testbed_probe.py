@@ -1,4 +1,4 @@
-"""The probe of `helm test` between two hosts of a lab: it passes if, and only if, the service works.
+"""The probe of `helm test`, run between two hosts of a lab, passes if and only if the service works.
 
 client -- edge1 ==(40 ms)== core1 -- edge2 -- server
 """
@@ -17,7 +17,7 @@ SERVER = "10.0.0.139"
 
 @pytest.fixture
 def controller(net: Lab) -> Iterator[str]:
-    """Expose the controller's API to the lab's hosts, as the cluster's network does for pods."""
+    """Expose the controller's API to the lab's client, as a cluster's network does for pods."""
     address = controllers.addresses(net.plan.controllers)[controllers.DEFAULT]
 
     def inside(part: str, *command: str) -> None:
@@ -40,7 +40,7 @@ def probe(net: Lab) -> str:
 
 
 def serving(net: Lab, *ports: int) -> None:
-    """Start the server, on the first port beside SOS and on the others through a service."""
+    """Start the probe's server: the first port is plain, all other ports are covered by a service."""
     chosen = ("--plain", str(ports[0]), *(word for port in ports[1:] for word in ("--through", str(port))), "--seconds", "600")
     argv = net.exec_argv("server", (probe(net), "serve", *chosen))
     PEERS.append(subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
@@ -73,5 +73,5 @@ def test_the_probe_passes_on_covered_ports_only(net: Lab, controller: str) -> No
 
     net.kill("agent1")
     code, said = compare(net, "--plain-port", str(PLAIN), "--port", str(COVERED), *asked)
-    assert code == 1, "the near agent is dead: bytes arrive, but nothing is accelerated"
+    assert code == 1, "the ingress agent is dead: bytes arrive, but the connection is plain"
     assert "was not accelerated" in said

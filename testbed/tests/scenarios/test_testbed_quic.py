@@ -1,4 +1,4 @@
-"""A transfer over QUIC streams, and its fallback where datagrams do not pass.
+"""A transfer uses QUIC streams, and falls back to TCP streams if a firewall drops UDP.
 
 client -- edge1 ======= core1 ------- edge2 -- server
             |    wan0                   |
@@ -31,7 +31,7 @@ BLOCK = f"table ip sos_test {{\nchain input {{\ntype filter hook input priority 
 
 @contextmanager
 def packets(net: Lab) -> Iterator[dict[str, int]]:
-    """Bytes on the wires between the sites during the block: of TCP, and of UDP at stream ports."""
+    """Count bytes on the links between the sites during the block: of TCP, and of UDP on stream ports."""
     programs, seen = [], {"tcp": 0, "udp": 0}
     try:
         for part, interface in WIRES:
@@ -63,13 +63,13 @@ def number(net: Lab, agent: str, name: str) -> int:
 
 
 def all_are(net: Lab, *, quic: bool) -> bool:
-    """True if both agents have streams, and either all or none use QUIC."""
+    """True if both agents have streams, and all streams use QUIC or, without `quic`, none does."""
     found = [(number(net, each, "sos_agent_streams"), number(net, each, "sos_agent_streams_quic")) for each in ("agent1", "agent2")]
     return all(total > 0 and over == (total if quic else 0) for total, over in found)
 
 
 def transfer(net: Lab) -> None:
-    """Transfer from server to client through the agents; checks bytes and both ends' addresses."""
+    """Transfer data from server to client through the agents; check the bytes and the client's address at the server."""
     took = accepted(net)
     server = peer(net, "server", "serve", COVERED_PORT, str(SIZE))
     measure.wait_listening(net, "server", int(COVERED_PORT))
@@ -80,10 +80,10 @@ def transfer(net: Lab) -> None:
 
 
 @pytest.mark.slow
-def test_quic_falls_back_to_tcp_where_datagrams_do_not_pass(net: Lab) -> None:
+def test_quic_falls_back_to_tcp_if_datagrams_are_dropped(net: Lab) -> None:
     before = net.objects
     net.declare(with_service(before, transport={"protocol": "QUIC"}))
-    eventually("streams over QUIC at both ends", lambda: all_are(net, quic=True), CHANGED_S)
+    eventually("streams over QUIC at both agents", lambda: all_are(net, quic=True), CHANGED_S)
     with packets(net) as seen:
         transfer(net)
     assert seen["udp"] > SIZE
@@ -93,7 +93,7 @@ def test_quic_falls_back_to_tcp_where_datagrams_do_not_pass(net: Lab) -> None:
     for agent in ("agent1", "agent2"):
         subprocess.run(net.exec_argv(agent, ("nft", BLOCK)), check=True)
     try:
-        eventually("streams over TCP at both ends", lambda: all_are(net, quic=False), CHANGED_S)
+        eventually("streams over TCP at both agents", lambda: all_are(net, quic=False), CHANGED_S)
         with packets(net) as seen:
             transfer(net)
         assert seen["tcp"] > SIZE

@@ -1,4 +1,4 @@
-"""A service with spec.require (docs/adr/0054): accelerated, or refused at once, and never plain; in both set-ups.
+"""With spec.require (ADR 0054), connections are accelerated or refused immediately, never plain; with reactive and proactive set-up.
 
 client -- edge1 ======= core1 ------- edge2 -- server
             |                           |
@@ -27,7 +27,7 @@ ENCRYPTED = {
 }
 SERVED, REFUSED = "HTTP/1.1 404", "ConnectionRefusedError"
 LEASED_S = 8.0  # a punt entry lasts 5 s
-AT_ONCE_S = 5.0  # a plain refusal takes a round trip, a dropped SYN a program's whole timeout
+AT_ONCE_S = 5.0  # a refusal takes about a round trip; after a dropped SYN a program waits for its whole timeout
 NODES = ("edge1-node", "edge2-node")
 
 
@@ -44,14 +44,14 @@ def shared(request: pytest.FixtureRequest) -> Iterator[Lab]:
 
 
 def asked(net: Lab) -> int:
-    """SYNs for the covered port that reached the server."""
+    """Number of SYNs to the covered port that reached the server without an agent."""
     argv = net.exec_argv("server", ("nft", "list", "counter", "ip", "require", "syns"))
     return int(subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split("packets")[1].split()[0])
 
 
 @contextmanager
 def nothing_plain(net: Lab) -> Iterator[None]:
-    """Assert that only the egress agent's SYNs reach the server."""
+    """Assert that the server receives SYNs to the covered port from the egress agent only."""
     place = next(place for place in net.topology.agents if place.name == "agent2")
     mac = net.documents.agents[place.key]["interface"]["mac"]
     rules = (
@@ -67,7 +67,7 @@ def nothing_plain(net: Lab) -> Iterator[None]:
 
 
 def refused(net: Lab, protocol: int = 0) -> None:
-    """Assert that the covered port is refused at once and the other still served."""
+    """Assert that the covered port is refused immediately and that the plain port is still served."""
     began = time.monotonic()
     assert answer(net, SOS_PORT, protocol=protocol) == REFUSED
     assert time.monotonic() - began < AT_ONCE_S
@@ -84,31 +84,31 @@ def told(net: Lab) -> dict[str, Any]:
     return next(iter(northbound.get(net.plan, "/v1/plain")["services"]), {}).get("refused", {})
 
 
-def test_a_connection_is_accelerated_or_refused(net: Lab) -> None:
+def test_connection_that_cannot_be_accelerated_is_refused(net: Lab) -> None:
     served(net)
     with nothing_plain(net):
         refused(net, MPTCP)
-    eventually("the reason is told", lambda: "Option" in told(net))
+    eventually("the reason is reported", lambda: "Option" in told(net))
     served(net)
 
 
 @pytest.mark.parametrize("agent", ["agent1", "agent2"])
-def test_it_is_refused_without_an_agent_at_either_site(net: Lab, agent: str) -> None:
+def test_connections_are_refused_without_an_agent_at_either_site(net: Lab, agent: str) -> None:
     net.kill(agent)
-    time.sleep(0.5)  # its sockets are being reset
+    time.sleep(0.5)  # the kernel resets the agent's sockets
     with nothing_plain(net):
         for _ in range(6):
             assert answer(net, SOS_PORT) != SERVED
-            time.sleep(1)  # during the seconds until the agent's death is detected
+            time.sleep(1)  # six attempts cover the seconds until the agent's death is detected
         refused(net)
     net.start(agent)
     served(net)
 
 
-def test_it_is_refused_while_the_near_agents_port_is_down(net: Lab) -> None:
-    """With a proactive service the switch itself bypasses the dead agent, to the reject port."""
+def test_connections_are_refused_while_the_ingress_agents_port_is_down(net: Lab) -> None:
+    """Take the agent's port down: with proactive set-up the switch itself redirects to the reject port."""
     port = ("ip", "-n", net.plan.netns("edge1"), "link", "set", "sosag0")
-    net.kill("edge1-node")  # it would switch the port on again
+    net.kill("edge1-node")  # sos-node would set the port up again
     try:
         subprocess.run((*port, "down"), check=True)
         time.sleep(1.0)  # Open vSwitch polls its ports

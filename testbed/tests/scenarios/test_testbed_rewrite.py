@@ -1,6 +1,6 @@
-"""Both sites rewrite (thesis, tables 2 and 6): hosts see each other's addresses, agents their own, and offload is off.
+"""Both sites rewrite (thesis, tables 2 and 6): hosts see each other's addresses, agents see their own, and checksum offload is off.
 
-client -- edge1 ======= core1 ------- edge2 -- server          edge1 and edge2 rewrite, beside their agents
+client -- edge1 ======= core1 ------- edge2 -- server          edge1 and edge2 rewrite addresses for their agents
             |    40 ms                  |
          agent1                      agent2
 """
@@ -24,7 +24,7 @@ SIZE = 20_000_000
 COVERED_PORT = "5004"
 REDIRECT_PORT = 9877
 SMALL = 500_000
-FAILED_S = 8.0  # a dead agent's beacons expire, its entries are removed, the next connection is plain
+FAILED_S = 8.0  # time until a dead agent's beacons have expired, its entries are removed, and the next connection is plain
 
 
 @pytest.fixture(scope="module")
@@ -40,11 +40,11 @@ def net(rewriting: Lab, request: pytest.FixtureRequest) -> Iterator[Lab]:
 
 
 @pytest.mark.parametrize("port", [SOS_PORT, PLAIN_PORT])
-def test_transfers_both_ways_between_hosts_that_see_each_other(net: Lab, tmp_path: Path, port: int) -> None:
+def test_transfers_succeed_and_hosts_see_each_others_addresses(net: Lab, tmp_path: Path, port: int) -> None:
     transfers(net, port, SIZE, tmp_path / "copy")
 
 
-def test_switches_rewrite_addresses_beside_the_agents_and_clean_up(net: Lab) -> None:
+def test_edge_switches_rewrite_addresses_and_remove_their_entries(net: Lab) -> None:
     before = baseline(net)
     server = peer(net, "server", "serve", COVERED_PORT, "9000000", "3000000")
     measure.wait_listening(net, "server", int(COVERED_PORT))
@@ -64,12 +64,12 @@ def test_switches_rewrite_addresses_beside_the_agents_and_clean_up(net: Lab) -> 
 
 
 def connections(net: Lab, agent: str) -> list[tuple[str, str]]:
-    """Local and remote ends of an agent's connections."""
+    """Local and remote endpoints of an agent's connections."""
     output = subprocess.run(net.exec_argv(agent, ("ss", "-Htn")), capture_output=True, text=True, check=True).stdout
     return [(line.split()[3], line.split()[4]) for line in output.splitlines() if line.split()]
 
 
-def test_checksums_are_right_everywhere(net: Lab) -> None:
+def test_rewritten_packets_have_correct_checksums_everywhere(net: Lab) -> None:
     near, far = agents(net)["edge1"], agents(net)["edge2"]
     client, server = measure.address(net, "client"), measure.address(net, "server")
     places = [("edge1", "wan0"), ("client", "eth0"), ("server", "eth0"), ("agent1", near[0]), ("agent2", far[0])]
@@ -90,7 +90,7 @@ def test_checksums_are_right_everywhere(net: Lab) -> None:
     assert saw([wire], near[1]) and not saw([wire], client) and not saw([wire], server)
 
 
-def test_many_at_one_instant(net: Lab, tmp_path: Path) -> None:
+def test_fifty_simultaneous_connections_are_accelerated(net: Lab, tmp_path: Path) -> None:
     small = net.root / "www" / "small"
     make_payload(small, 100_000)
     url = f"http://{measure.address(net, 'server')}/small?[1-50]"
@@ -102,7 +102,7 @@ def test_many_at_one_instant(net: Lab, tmp_path: Path) -> None:
     assert accepted(net) - before == 50
 
 
-def test_a_half_close_and_a_refused_server(net: Lab) -> None:
+def test_half_close_works_and_a_refusing_server_causes_an_error(net: Lab) -> None:
     talk(net, COVERED_PORT)
     argv = net.exec_argv("client", ("curl", "-sS", "-m", "10", f"http://{measure.address(net, 'server')}:5999/"))
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
@@ -110,20 +110,20 @@ def test_a_half_close_and_a_refused_server(net: Lab) -> None:
 
 
 @pytest.mark.parametrize("agent", ["agent1", "agent2"])
-def test_a_dead_agents_connections_break_and_new_ones_are_plain(net: Lab, agent: str) -> None:
+def test_connections_of_a_dead_agent_break_and_new_ones_are_plain(net: Lab, agent: str) -> None:
     server = peer(net, "server", "serve", COVERED_PORT, "60000000", "3000000")
     measure.wait_listening(net, "server", int(COVERED_PORT))
     client = peer(net, "client", "fetch", measure.address(net, "server"), COVERED_PORT)
     eventually("a connection", lambda: flowing(net, int(COVERED_PORT)))
     faults.agent(net, agent, up=False)
-    assert outcome(client, 60)["end"] != "eof", "a cut transfer never looks whole"
+    assert outcome(client, 60)["end"] != "eof", "a truncated transfer looked complete"
     outcome(server, 60)
     eventually("new connections are plain", lambda: plain(net), within_s=FAILED_S)
     eventually("the controller has no session", lambda: sessions(net) == 0)
 
 
 def plain(net: Lab) -> bool:
-    """True if a new connection is complete without an agent."""
+    """True if a new connection transfers all bytes while the agent is dead."""
     port = "5005"
     server = peer(net, "server", "serve", port, str(SMALL))
     measure.wait_listening(net, "server", int(port))

@@ -1,6 +1,6 @@
-"""Sites with their own subnets: hosts communicate as through a router, and declared connections are accelerated.
+"""Sites with different subnets: hosts communicate as through a router, and covered connections are accelerated.
 
-client 10.1.0.11 -- edge1 ======= core1 ------- edge2 -- 10.2.0.11 server        gateways 10.1.0.1 and 10.2.0.1, which no host owns
+client 10.1.0.11 -- edge1 ======= core1 ------- edge2 -- 10.2.0.11 server        gateways 10.1.0.1 and 10.2.0.1 belong to no host
                       |    40 ms                  |
                    agent1                      agent2
 """
@@ -21,7 +21,7 @@ from sos_testbed.measurements import measure
 
 SIZE = 20_000_000
 LEASE_S = 6.0
-AFTER_S = 15.0  # from before a controller's return until well after it has dropped stale entries
+AFTER_S = 15.0  # from before a controller's restart until well after it has removed stale entries
 ROUTE = 800
 GATEWAY_MAC = "02:53:4f:53:00:02"
 
@@ -47,23 +47,23 @@ def ping(net: Lab, host: str, target: str, count: int = 3) -> str:
 
 
 def routes(net: Lab, switch: str, host: str = "") -> int:
-    """Entries for a host of the other site, or for any host."""
+    """Number of routing entries for a host of the other site, or for all hosts."""
     found = [entry for entry in parse_flows(dump_flows(net, switch)) if entry.priority == ROUTE]
     return sum(f"nw_dst={host}" in entry.match for entry in found)
 
 
-def test_hosts_reach_each_other_by_one_router(net: Lab) -> None:
+def test_hosts_reach_each_other_over_exactly_one_router_hop(net: Lab) -> None:
     for host, other in (("client", "server"), ("server", "client")):
         target = measure.address(net, other)
-        # a host's port is trusted once it has been up for a while: it might lead to another switch
-        eventually("the first answers", lambda host=host, target=target: ", 0% packet loss" in ping(net, host, target))
+        # The controller trusts a host's port only after it has been up for a while, because a switch might be connected to it.
+        eventually("first echo replies", lambda host=host, target=target: ", 0% packet loss" in ping(net, host, target))
         found = ping(net, host, target)
         assert ", 0% packet loss" in found and "ttl=63" in found, found
     assert run(net, "client", "ip", "neigh", "show", "10.1.0.1").stdout.split()[4] == GATEWAY_MAC
     assert routes(net, "edge1", measure.address(net, "server")) == routes(net, "edge2", measure.address(net, "client")) == 1
 
 
-def test_a_host_that_is_not_there_costs_a_few_packets(net: Lab) -> None:
+def test_missing_host_adds_no_entry_and_does_not_affect_other_hosts(net: Lab) -> None:
     before = routes(net, "edge1")
     assert "100% packet loss" in ping(net, "client", "10.2.0.99", 10)
     assert routes(net, "edge1") == before
@@ -71,18 +71,18 @@ def test_a_host_that_is_not_there_costs_a_few_packets(net: Lab) -> None:
 
 
 @pytest.mark.parametrize("port", [SOS_PORT, PLAIN_PORT])
-def test_transfers_both_ways(net: Lab, tmp_path: Path, port: int) -> None:
+def test_download_and_upload_between_routed_sites_succeed(net: Lab, tmp_path: Path, port: int) -> None:
     transfers(net, port, SIZE, tmp_path / "copy")
 
 
-def test_udp_crosses_with_right_checksums(net: Lab) -> None:
-    """iperf3's control connection and datagrams; wrong checksums would lose all datagrams, a busy machine loses a few."""
+def test_udp_is_routed_with_correct_checksums(net: Lab) -> None:
+    """Run iperf3 over UDP: wrong checksums would lose all datagrams, while a busy machine loses only a few."""
     measured = measure.probe(net, ("-u", "-b", "20M", "-t", "2"))
     assert measured["end"]["sum"]["packets"] > 1_000
     assert measured["end"]["sum"]["lost_percent"] < 50
 
 
-def test_a_dead_agent_leaves_connections_plain(net: Lab) -> None:
+def test_dead_agent_makes_connections_plain(net: Lab) -> None:
     server = peer(net, "server", "serve", "7001", "6000000", "2000000")
     measure.wait_listening(net, "server", 7001)
     client = peer(net, "client", "fetch", measure.address(net, "server"), "7001")
@@ -95,12 +95,12 @@ def test_a_dead_agent_leaves_connections_plain(net: Lab) -> None:
     outcome(server, 60)
 
 
-def test_hosts_that_know_each_other_go_on_without_a_controller(net: Lab) -> None:
+def test_hosts_with_routes_keep_communicating_without_a_controller(net: Lab) -> None:
     before = baseline(net)
     assert ", 0% packet loss" in ping(net, "client", measure.address(net, "server"))
     faults.controller(net, "controller", up=False)
-    eventually("the leases are over", lambda: not any(e.priority == 700 for e in parse_flows(dump_flows(net, "edge1"))), within_s=LEASE_S)
-    for host in ("client", "server"):  # a host repeats its ARP request for the gateway, and gives up without an answer
+    eventually("no lease is left", lambda: not any(e.priority == 700 for e in parse_flows(dump_flows(net, "edge1"))), within_s=LEASE_S)
+    for host in ("client", "server"):  # new ARP requests for the gateway must be answered by the switch
         run(net, host, "ip", "neigh", "flush", "all")
     assert ", 0% packet loss" in ping(net, "client", measure.address(net, "server"))
     command = ("ping", "-c", str(round(AFTER_S / 0.2)), "-i", "0.2", "-W", "2", measure.address(net, "client"))
@@ -108,5 +108,5 @@ def test_hosts_that_know_each_other_go_on_without_a_controller(net: Lab) -> None
     faults.controller(net, "controller", up=True)
     labs.wait_ready(net, net.documents)
     said, _ = pings.communicate(timeout=AFTER_S + 30)
-    assert ", 0% packet loss" in said, "what a controller finds of the one before it stays until its hosts have answered"
+    assert ", 0% packet loss" in said, "routes of the former controller stay until the hosts have answered the new controller"
     eventually("sessions as before", lambda: baseline(net)["sessions"] == before["sessions"])

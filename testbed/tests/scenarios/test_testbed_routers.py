@@ -1,8 +1,8 @@
-"""Hosts behind a router with a smaller next-hop MTU: covered connections learn the path MTU, and fragments reach the agent.
+"""Hosts behind a router with a smaller next-hop MTU: covered connections discover the path MTU, and fragments reach the agent.
 
-inner -- client -- edge1 ======= core1 ------- edge2 -- server -- inner      client or server routes for a machine behind it
+inner -- client -- edge1 ======= core1 ------- edge2 -- server -- inner      client or server is the router of an inner host
 
-Segmentation offload is off, as at all rewriting sites: Open vSwitch 3.1 in user space cuts large segments by its port's MTU.
+Segmentation offload is off, as at all rewriting sites: Open vSwitch 3.1 in user space segments large packets by its port's MTU.
 """
 
 import subprocess
@@ -75,7 +75,7 @@ def sh(*argv: str) -> None:
 
 @contextmanager
 def behind(net: Lab, host: str, address: str, *, fragments: bool = False) -> Iterator[str]:
-    """A machine behind a host that routes. Packets to it must be small, or packets from it are fragmented."""
+    """Add an inner host behind a host. The MTU towards the inner host is small or, with `fragments`, its packets are fragmented."""
     there, inner = net.plan.netns(host), f"{net.plan.netns(host)}-in"
     sh("ip", "netns", "add", inner)
     try:
@@ -110,7 +110,7 @@ def behind(net: Lab, host: str, address: str, *, fragments: bool = False) -> Ite
             sh("ip", "-n", inner, "link", "set", device, "up")
         sh("ip", "-n", inner, "address", "add", f"{address}/32", "dev", "m1")
         sh("ip", "-n", inner, "route", "add", "10.0.0.0/24", "dev", "m1", "src", address)
-        if fragments:  # the machine sends without DF, and its router has a smaller next-hop MTU
+        if fragments:  # the inner host sends without DF, and its router has a smaller next-hop MTU
             sh("ip", "netns", "exec", inner, "sysctl", "-qw", "net.ipv4.ip_no_pmtu_disc=1")
             sh("ip", "netns", "exec", inner, "ethtool", "-K", "m1", "tso", "off", "gso", "off", "tx", "off")
             other = measure.address(net, "server" if host == "client" else "client")
@@ -131,7 +131,7 @@ def behind(net: Lab, host: str, address: str, *, fragments: bool = False) -> Ite
 
 
 def transfer(net: Lab, serving: tuple[str, ...], fetching: tuple[str, ...], target: str, port: int, way: str) -> float:
-    """Transfer all bytes from one end to the other; returns the seconds."""
+    """Transfer all bytes in this direction; return the duration in seconds."""
     argv = (*serving, sys.executable, "-uc", SERVE, str(port), way, str(SIZE))
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as server:
         try:
@@ -149,14 +149,14 @@ def transfer(net: Lab, serving: tuple[str, ...], fetching: tuple[str, ...], targ
 
 
 def both(net: Lab, inner: str, host: str, address: str, way: str) -> tuple[float, float]:
-    """Seconds of a plain and a covered transfer between a machine behind a host and the other host, with cleared path MTU caches."""
+    """Durations of a plain and a covered transfer between an inner host and the opposite site, with cleared path MTU caches."""
     seconds = []
     for port in (PLAIN, COVERED):
         before, own = accepted(net), ("ip", "netns", "exec", inner)
         other = tuple(net.exec_argv("server" if host == "client" else "client", ()))
         ends = (other, own, measure.address(net, "server")) if host == "client" else (own, other, address)
         seconds.append(transfer(net, *ends, port, way))
-        if port == COVERED and accepted(net) == before:  # set-up took longer than a second on a busy machine: plain, as it should be
+        if port == COVERED and accepted(net) == before:  # set-up took over a second on a busy machine: correctly plain, so repeat
             seconds[-1] = transfer(net, *ends, port, way)
         assert accepted(net) - before == (port == COVERED)
         sh(*net.exec_argv("server" if host == "client" else "client", ("ip", "route", "flush", "cache")))
@@ -166,25 +166,25 @@ def both(net: Lab, inner: str, host: str, address: str, way: str) -> tuple[float
 
 @pytest.mark.parametrize("routers", ["rewriting"], indirect=True)
 @pytest.mark.parametrize(("host", "address", "way"), [("server", "10.0.0.140", "up"), ("client", "10.0.0.12", "down")])
-def test_path_mtu_discovery_behind_a_site_is_as_fast_as_plain(net: Lab, host: str, address: str, way: str) -> None:
-    """The agent sends with the other host's address; the router's ICMP errors must reach the agent."""
+def test_path_mtu_discovery_behind_a_router_is_as_fast_as_plain(net: Lab, host: str, address: str, way: str) -> None:
+    """Deliver the router's ICMP errors to the agent, although the agent sends with a host's address."""
     eventually("an armed agent", lambda: armed(net))
     with behind(net, host, address) as inner:
         plain, covered = both(net, inner, host, address, way)
-    assert covered < 2 * plain + 5.0, "half a minute passes before a kernel guesses"
+    assert covered < 2 * plain + 5.0, "without ICMP errors the kernel would probe the path MTU for half a minute"
 
 
-# Not the agents from above: an agent that knows a small path MTU to a host announces a small MSS to it.
+# This test does not use the agents of the test above: an agent that knows a small path MTU to a host announces a small MSS.
 @pytest.mark.parametrize("routers", ["rewriting", "transparent"], indirect=True)
 @pytest.mark.parametrize(("host", "address", "way"), [("client", "10.0.0.13", "up"), ("server", "10.0.0.141", "down")])
-def test_fragments_find_the_agent_or_leave_their_hosts_plain(net: Lab, host: str, address: str, way: str) -> None:
+def test_fragments_reach_the_agent_or_make_their_hosts_plain(net: Lab, host: str, address: str, way: str) -> None:
     eventually("an armed agent", lambda: armed(net))
     with behind(net, host, address, fragments=True) as inner:
         own = ("ip", "netns", "exec", inner)
         other = tuple(net.exec_argv("server" if host == "client" else "client", ()))
         ends = (other, own, measure.address(net, "server")) if host == "client" else (own, other, address)
         plain = transfer(net, *ends, PLAIN, way)
-        if rewrites(net):  # the connection that shows it is reset, all that follow are plain
+        if rewrites(net):  # the first fragmented connection is reset, all later connections are plain
             eventually("an accelerated connection that is reset", lambda: resets(net, *ends, way))
         covered = transfer(net, *ends, COVERED, way)
     print(host, way, plain, covered)
@@ -192,7 +192,7 @@ def test_fragments_find_the_agent_or_leave_their_hosts_plain(net: Lab, host: str
 
 
 def resets(net: Lab, serving: tuple[str, ...], fetching: tuple[str, ...], target: str, way: str) -> bool:
-    """Whether a covered transfer is reset. One whose set-up took longer than a second, on a busy machine, is plain and is not."""
+    """True if a covered transfer is reset. If set-up takes over a second on a busy machine, the transfer is plain and not reset."""
     before = accepted(net)
     try:
         transfer(net, serving, fetching, target, COVERED, way)
@@ -203,5 +203,5 @@ def resets(net: Lab, serving: tuple[str, ...], fetching: tuple[str, ...], target
 
 
 def rewrites(net: Lab) -> bool:
-    """Whether the switches of the lab rewrite."""
+    """True if the switches of the lab rewrite."""
     return any(agent["site"]["rewrite"] == "OpenFlow" for agent in net.documents.agents.values())

@@ -1,6 +1,6 @@
-"""Two controllers over one set of switches and agents (examples/05-slices): neither affects the other.
+"""Two controllers share switches and agents without affecting each other (examples/05-slices).
 
-`default` has TCP 5000-5999, `research` 6000-6999, between the same hosts.
+Between the same hosts, `default` serves TCP ports 5000-5999 and `research` serves 6000-6999.
 """
 
 import subprocess
@@ -47,7 +47,7 @@ def sessions(net: Lab, controller: str) -> int:
 
 
 def owned(net: Lab, controller: str) -> dict[str, list[tuple[int, int, str, str]]]:
-    """A controller's entries on every switch, of any epoch."""
+    """Entries of a controller on each switch, of all epochs."""
     value = 0x534F0100 + int(net.documents.controllers[controller]["controller"]["id"])
     found = {switch.name: parse_flows(dump_flows(net, switch.name)) for switch in net.topology.switches}
     return {
@@ -70,7 +70,7 @@ def finish(transfer: Transfer) -> None:
 
 
 def accelerated(net: Lab, port: int) -> bool:
-    """True if an agent accepts a new connection, which is complete in either case."""
+    """True if an agent accepts a new connection; check in any case that the transfer completes."""
     before = accepted(net)
     finish(begin(net, port, SMALL))
     return accepted(net) > before
@@ -93,9 +93,9 @@ def test_a_controllers_restart_does_not_affect_the_other(net: Lab) -> None:
     during = owned(net, "default")
     dead = controllers.program("research")
     faults.controller(net, dead, up=False)
-    eventually("the punts of the dead one are over", lambda: not accelerated(net, PORTS["research"] + 1))
+    eventually("the punt entries of the dead controller have expired", lambda: not accelerated(net, PORTS["research"] + 1))
     assert accelerated(net, PORTS["default"] + 1)
-    eventually("the other's entries are what they were", lambda: owned(net, "default") == during)
+    eventually("the entries of the running controller are unchanged", lambda: owned(net, "default") == during)
     faults.controller(net, dead, up=True)
     eventually("new connections are accelerated", lambda: accelerated(net, PORTS["research"] + 1))
     eventually("the session is adopted", lambda: sessions(net, "research") == 1)
@@ -108,7 +108,7 @@ def test_a_controllers_restart_does_not_affect_the_other(net: Lab) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("leaver", sorted(PORTS))
 def test_paths_and_services_stay_when_a_controller_leaves(net: Lab, leaver: str) -> None:
-    """Uninstall a controller: all of its entries are deleted at once."""
+    """Uninstall a controller, which deletes all its entries at the same time."""
     (stayer,) = PORTS.keys() - {leaver}
     before = {name: owned(net, name) for name in PORTS}
     transfer = begin(net, PORTS[stayer], LONG, RATE)
@@ -128,4 +128,4 @@ def test_paths_and_services_stay_when_a_controller_leaves(net: Lab, leaver: str)
         eventually(f"{name} as before", lambda name=name, entries=entries: owned(net, name) == entries)
     if not accelerated(net, PORTS[stayer] + 1):
         explain(net)
-        raise AssertionError(f"{stayer} noticed")
+        raise AssertionError(f"{stayer} is affected by the other controller")

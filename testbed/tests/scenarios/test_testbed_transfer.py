@@ -1,4 +1,4 @@
-"""Transfers between unmodified hosts, with and without SOS, without leftovers.
+"""Transfers between unmodified hosts, with and without SOS, leave no state behind.
 
 client -- edge1 ======= core1 ------- edge2 -- server
             |    40 ms                  |
@@ -18,7 +18,7 @@ from sos_testbed.measurements import measure
 from sos_testbed.measurements.measure import Request
 
 SIZE = 40_000_000
-# The slowest valid transfer is 14 round trips of slow start, then a third of the wire; three times that for a busy machine
+# The slowest valid transfer has 14 round trips of slow start, then a third of the link's rate. A busy machine may take three times as long.
 LIMIT_S = 3 * (14 * RTT_US / 1e6 + SIZE * 8 / (RATE_BPS / 3))
 COVERED_PORT = "5001"
 
@@ -31,7 +31,7 @@ def payload(net: Lab) -> Path:
 
 
 @pytest.mark.parametrize("port", [SOS_PORT, PLAIN_PORT])
-def test_download(net: Lab, payload: Path, tmp_path: Path, port: int) -> None:
+def test_download_is_complete_and_hosts_see_real_addresses(net: Lab, payload: Path, tmp_path: Path, port: int) -> None:
     copy = tmp_path / "copy"
     done = measure.download(net, Request(port=port, path=payload, max_time_s=LIMIT_S), copy)
     assert (done.status, done.complete, done.error) == (200, True, "")
@@ -42,7 +42,7 @@ def test_download(net: Lab, payload: Path, tmp_path: Path, port: int) -> None:
 
 
 @pytest.mark.parametrize("port", [SOS_PORT, PLAIN_PORT])
-def test_upload(net: Lab, payload: Path, port: int) -> None:
+def test_upload_is_complete_and_hosts_see_real_addresses(net: Lab, payload: Path, port: int) -> None:
     name = f"up-{port}"
     done = measure.upload(net, Request(port=port, path=payload, max_time_s=LIMIT_S), name)
     assert (done.status, done.complete, done.error) == (201, True, "")
@@ -53,18 +53,18 @@ def test_upload(net: Lab, payload: Path, port: int) -> None:
 
 
 def slow_transfer(net: Lab, port: str) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
-    """A transfer of about six seconds: a server that sends 2 MB/s."""
+    """Start a transfer of about six seconds, from a server that sends 2 MB/s."""
     server = peer(net, "server", "serve", port, "12000000", "2000000")
     measure.wait_listening(net, "server", int(port))
     return server, peer(net, "client", "fetch", measure.address(net, "server"), port)
 
 
-def test_a_covered_connection_is_a_session_without_leftovers(net: Lab) -> None:
+def test_covered_connection_is_a_session_and_leaves_no_state_behind(net: Lab) -> None:
     before = baseline(net)
     assert before["sessions"] == 0
     server, client = slow_transfer(net, COVERED_PORT)
     eventually("a session at the controller", lambda: active(net), within_s=5)
-    eventually("both agents report it in their beacons", lambda: set(baseline(net)["agents"].values()) == {1}, within_s=5)
+    eventually("both agents report the session in their beacons", lambda: set(baseline(net)["agents"].values()) == {1}, within_s=5)
     assert baseline(net)["entries"] != before["entries"]
     sent, got = outcome(server, 60), outcome(client, 60)
     assert (got["bytes"], got["end"]) == (12_000_000, "eof")
@@ -83,8 +83,8 @@ def test_an_uncovered_connection_is_no_session(net: Lab) -> None:
     assert baseline(net) == before
 
 
-def test_the_other_direction_of_the_service_is_plain(net: Lab) -> None:
-    """The service covers west to east; a connection opened at east stays plain."""
+def test_connection_opened_against_the_services_direction_is_plain(net: Lab) -> None:
+    """Connect from east to west, while the service covers only connections from west to east."""
     server = peer(net, "client", "serve", COVERED_PORT, "4000000", "1000000")
     measure.wait_listening(net, "client", int(COVERED_PORT))
     client = peer(net, "server", "fetch", measure.address(net, "client"), COVERED_PORT)
@@ -94,8 +94,8 @@ def test_the_other_direction_of_the_service_is_plain(net: Lab) -> None:
     assert seen == [0] * 10
 
 
-def test_half_close(net: Lab) -> None:
-    """A client that has finished sending still gets the answer."""
+def test_half_closed_client_receives_the_answer(net: Lab) -> None:
+    """Finish sending at the client before the server answers."""
     server = peer(net, "server", "echo", COVERED_PORT)
     measure.wait_listening(net, "server", int(COVERED_PORT))
     client = peer(net, "client", "ask", measure.address(net, "server"), COVERED_PORT, "3000000")
@@ -104,15 +104,15 @@ def test_half_close(net: Lab) -> None:
     assert got["sha256"] == answered["sha256"]
 
 
-def test_a_refused_server_is_a_reset_at_worst(net: Lab) -> None:
-    """No listener: plain TCP refuses; with SOS the client sees a refusal or a reset, never a clean end."""
+def test_port_without_a_listener_causes_a_refusal_or_a_reset(net: Lab) -> None:
+    """Connect to a covered port without a listener: the client never sees a clean end."""
     argv = net.exec_argv("client", ("curl", "-sS", "-m", "10", f"http://{measure.address(net, 'server')}:5999/"))
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode in {7, 56}, done.stderr  # couldn't connect; failure in receiving (reset)
     eventually("no session left", lambda: sessions(net) == 0)
 
 
-def test_a_hundred_connections_at_one_instant(net: Lab, tmp_path: Path) -> None:
+def test_a_hundred_simultaneous_connections_succeed(net: Lab, tmp_path: Path) -> None:
     small = net.root / "www" / "small"
     make_payload(small, 100_000)
     log = net.root / "server" / "access.log"
@@ -124,6 +124,6 @@ def test_a_hundred_connections_at_one_instant(net: Lab, tmp_path: Path) -> None:
     want = measure.sha256(small)
     assert [measure.sha256(tmp_path / f"copy-{number}") for number in range(1, 101)] == [want] * 100
     lines = log.read_text().splitlines()[known:]
-    assert len({line.split(" ", 1)[0] for line in lines}) == 100  # as many client ports: no connection was used twice
+    assert len({line.split(" ", 1)[0] for line in lines}) == 100  # a hundred client ports: curl reused no connection
     assert {line.split(":", 1)[0] for line in lines} == {measure.address(net, "client")}
     eventually("no session left", lambda: sessions(net) == 0)

@@ -1,4 +1,4 @@
-"""Hosts in VLANs without agents, and hosts that probe for agents' addresses: covered connections beside plain ones.
+"""Hosts in VLANs without agents connect plainly, and hosts that probe an address see no conflict from agents; compared with plain ports.
 
 client -- edge1 ======= core1 ------- edge2 -- server
             |  ======== core2 --------  |
@@ -29,7 +29,7 @@ PLAIN, COVERED = 6061, 5061
 COUNTERS_AGE_S = 1.0
 """An agent reads nftables counters at most once a second."""
 HUNG_S = 15
-"""A SYN is retransmitted after 1, 3 and 7 s: a client that has not connected by then never does."""
+"""A SYN is retransmitted after 1, 3 and 7 s. A client that has not connected after HUNG_S never connects."""
 
 SERVE = """
 import socket, sys, threading
@@ -56,26 +56,26 @@ def run(*argv: str, check: bool = True) -> str:
 
 
 def fetch(argv_in: tuple[str, ...], url: str) -> str:
-    """curl's status of a download: `200`, or `000` without a connection in time."""
+    """HTTP status of a download by curl: `200`, or `000` if no connection opens in time."""
     return run(*argv_in, "curl", "-s", "-m", str(HUNG_S), "-o", "/dev/null", "-w", "%{http_code}", url, check=False)
 
 
 def taken_over(net: Lab) -> int:
-    """SYNs that reached the ingress agent's listener."""
+    """Number of SYNs that the ingress agent has accelerated."""
     time.sleep(COUNTERS_AGE_S + 0.1)
     found = re.search(r'^sos_agent_syns_total\{decision="accelerated"\} (\d+)$', metrics(net, "agent1"), flags=re.MULTILINE)
     return 0 if found is None else int(found[1])
 
 
 def passed_by(net: Lab, switch: str) -> bool:
-    """The base table sends a port of another VLAN past the service's entries (spec/node-config.md clause 34)."""
+    """True if the base table excludes a port in another VLAN from the service's entries (spec/node-config.md clause 34)."""
     argv = realise.ovs(net.plan, switch, "ovs-ofctl", "-O", "OpenFlow13", "dump-flows", "br-sos")
     return any("priority=65100,in_port=" in line for line in run(*argv).splitlines())
 
 
 @contextmanager
 def tagged_port(net: Lab, switch: str, name: str, **columns: str) -> Iterator[None]:
-    """A host's port in a VLAN."""
+    """Assign a host's port to a VLAN during the block."""
     vsctl(net, switch, "set", "port", name, *(f"{column}={value}" for column, value in columns.items()))
     try:
         yield
@@ -85,9 +85,9 @@ def tagged_port(net: Lab, switch: str, name: str, **columns: str) -> Iterator[No
 
 
 @pytest.mark.parametrize("columns", [{"tag": "100"}, {"tag": "100", "vlan_mode": "native-untagged"}], ids=["access", "native"])
-def test_hosts_of_another_vlan_connect_as_without_agents(net: Lab, columns: dict[str, str]) -> None:
+def test_hosts_in_another_vlan_connect_plainly(net: Lab, columns: dict[str, str]) -> None:
     with tagged_port(net, "edge1", "client", **columns), tagged_port(net, "edge2", "server", **columns):
-        eventually("sos-node passes the ports by", lambda: passed_by(net, "edge1") and passed_by(net, "edge2"))
+        eventually("sos-node excludes both ports", lambda: passed_by(net, "edge1") and passed_by(net, "edge2"))
         before = taken_over(net)
         for port in (PLAIN_PORT, SOS_PORT, SOS_PORT):
             assert fetch(net.exec_argv("client", ()), f"http://{SERVER}:{port}/small") == "200", port
@@ -100,7 +100,7 @@ def test_hosts_of_another_vlan_connect_as_without_agents(net: Lab, columns: dict
 
 @contextmanager
 def trunk(net: Lab, name: str, switch: str, address: str) -> Iterator[tuple[str, ...]]:
-    """A host whose frames arrive tagged on a trunk; a second bridge adds the tag, for kernels without 8021q."""
+    """Add a host whose frames arrive tagged on a trunk. A second bridge adds the tag, because the kernel may lack 8021q."""
     host, ns = f"{net.name}-{name}", net.plan.netns(switch)
     with ExitStack() as stack:
         run("ip", "netns", "add", host)
@@ -157,7 +157,7 @@ def host_without_address(net: Lab, name: str, switch: str) -> Iterator[tuple[str
 
 
 def test_an_address_probe_sees_no_conflict_while_a_client_connects(net: Lab) -> None:
-    """RFC 5227, 2.1.1: no ARP probe for the address but the host's own, and no host that claims it."""
+    """Probe an address as in RFC 5227, 2.1.1: only the host itself sends ARP probes for the address, and no sender claims it."""
     with host_without_address(net, "h19", "edge2") as host:
         mac = json.loads(run(*host, "ip", "-j", "link", "show", "eth0"))[0]["address"]
         for port, address in ((PLAIN, "10.0.0.150"), (COVERED, "10.0.0.141")):

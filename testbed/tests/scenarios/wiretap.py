@@ -1,8 +1,8 @@
-"""Searches TCP packets at an interface for peer.py's data. Run inside a namespace; prints one JSON line when its input closes.
+"""Search TCP packets at an interface for peer.py's data. Run inside a namespace; prints one JSON line when its input closes.
 
     wiretap.py INTERFACE BYTES
 
-`data`: packets with some payload. `readable`: those of them in which a part of the first BYTES of the pattern stands as it was sent.
+`data`: packets with payload. `readable`: number of these packets that contain a part of the first BYTES of the pattern in cleartext.
 """
 
 import hashlib
@@ -11,8 +11,8 @@ import sys
 
 from sos_testbed.measurements.capture import passing
 
-CHUNK, DIGEST = 65536, 32  # of peer.py: each chunk repeats the digest of its number
-LEAST = 4 * DIGEST  # shorter payloads are acknowledgements and the like
+CHUNK, DIGEST = 65536, 32  # as in peer.py: each chunk repeats the digest of the chunk's number
+LEAST = 4 * DIGEST  # shorter payloads are control frames without data
 LAST_LOOK_S = 0.5
 
 
