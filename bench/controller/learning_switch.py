@@ -1,7 +1,8 @@
-"""A typical Ryu learning switch: the benchmark's peer.
+"""A typical Ryu learning switch, the peer of the controller benchmark.
 
-`python learning_switch.py PORT`. The framework's own receive path, packet library and message objects, as in its documentation: a
-packet-in teaches its sender's port; a known destination gets an entry and the packet, an unknown one is flooded.
+`python learning_switch.py PORT`. It uses the framework's receive path, packet library and message objects, as Ryu's documentation does.
+It learns the sender's port from each packet-in. For a known destination it installs an entry and forwards the packet; packets to unknown
+destinations are flooded.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ with warnings.catch_warnings():
 
 
 class LearningSwitch(app_manager.RyuApp):  # type: ignore[misc]
-    """Learns by source MAC address, per switch."""
+    """Ryu application that learns ports of source MAC addresses per switch."""
 
     OFP_VERSIONS = (ofproto_v1_3.OFP_VERSION,)
 
@@ -53,7 +54,7 @@ class LearningSwitch(app_manager.RyuApp):  # type: ignore[misc]
 
     @set_ev_cls(ofp_event.EventOFPPacketIn, MAIN_DISPATCHER)  # type: ignore[untyped-decorator]
     def packet_in(self, event: Any) -> None:
-        """Learn, install, forward."""
+        """Learn the sender's port, install an entry, forward the packet."""
         message = event.msg
         datapath, in_port = message.datapath, message.match["in_port"]
         parser, ofproto = datapath.ofproto_parser, datapath.ofproto

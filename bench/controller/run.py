@@ -1,10 +1,10 @@
-"""`make bench`, controller part: SOS's controller and a learning switch on the same framework, under the same emulated switches.
+"""Controller part of `make bench`: SOS's controller and a learning switch on the same framework, with the same emulated switches.
 
-`python bench/controller/run.py [--compiled DIR] [--peer CMD]`. With DIR,
-SOS's controller is measured compiled, as in its image (scripts/compiled.sh), and once more from its sources. CMD starts another OpenFlow
-1.3 controller that learns MAC addresses, such as Floodlight; {port} in it is the port to listen on. Each controller runs alone; the CPU
-time is its own process's. All rows are measured several times, in turns; the table has each row's median run by SYNs per CPU second.
-Prints the table and the ratios, writes every run to OUT/controller.json.
+`python bench/controller/run.py [--compiled DIR] [--peer CMD]`. With DIR, SOS's controller is measured both compiled, as in its image
+(scripts/compiled.sh), and from its sources. CMD starts another OpenFlow 1.3 controller that learns MAC addresses, such as Floodlight;
+{port} in CMD is replaced by the port to listen on. Each controller runs alone, and CPU time is the time of its process. All rows are
+measured several times, with interleaved runs; the table has the median run of each row by SYNs per CPU second. Prints the table and the
+ratios, and writes all runs to OUT/controller.json.
 """
 
 from __future__ import annotations
@@ -31,21 +31,22 @@ from sos_controller.files.config import document_hash
 HERE = Path(__file__).resolve().parent
 GENERATOR = HERE / "target" / "release" / "sos-ofbench"
 START_S = 120.0
-"""Time limit until a controller listens; a JVM starts slowly."""
+"""Time limit for a controller to listen; a JVM starts slowly."""
 STOP_S = 10.0
 MOST_SYNS = 40_000
-"""SYNs per run: sessions that do not end fill the controller (65,536), and beyond that SYNs go plain, which is far cheaper."""
+"""Limit of SYNs per run in which sessions do not end: beyond its limit of 65,536 sessions, the controller makes SYNs plain, which costs
+far less CPU time."""
 PLAIN_SHARE = 0.01
-"""Tolerated share of plain SYNs: with more, a row does not measure set-ups."""
+"""Tolerated share of plain SYNs: with a larger share, a row does not measure set-ups."""
 SETTLE_S = 12
-"""Longer than the wait of new sessions for switches' stale caches after a controller start (docs/adr/0020)."""
+"""Longer than the time after a controller start in which new sessions wait for stale caches of switches (docs/adr/0020)."""
 FAR_SWITCHES = {"sos-four": 3, "sos-wide": 9}
-"""Numbers of switches at the servers' site, which all get the far entry of a server with unknown location."""
+"""Number of switches at the servers' site. If the switch of a server is unknown, all of them receive its egress entry."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One run: controller, generator arguments, label in the table."""
+    """One row: controller, label in the table, arguments of the generator."""
 
     controller: str
     name: str
@@ -53,9 +54,9 @@ class Row:
 
 
 def rows(peer: bool, compiled: bool, seconds: float) -> list[Row]:
-    """All rows. Closed loops find the maximum per CPU second, 1,000 SYNs a second the latency at low load.
+    """All rows. Closed loops measure the maximum rate per CPU second; rows with 1,000 SYN/s measure the latency at low load.
 
-    Closed loops keep 512 SYNs unanswered: at the one switch with SOS's clients, or at four switches of other controllers.
+    Closed loops keep 512 SYNs unanswered in total: for SOS at the only switch with clients, for other controllers at four switches.
     """
     length = ("--duration", str(seconds))
     sos, learning = ("--settle", str(SETTLE_S), *length), ("--switches", "4", *length)
@@ -78,7 +79,7 @@ def rows(peer: bool, compiled: bool, seconds: float) -> list[Row]:
 
 
 def document(far: int) -> dict[str, Any]:
-    """Two sites with an agent each, `far` switches at the servers' site, joined by two core switches: figure 8."""
+    """Configuration of two sites with an agent each, `far` switches at the servers' site, and two core switches (figure 8)."""
 
     def site(name: str, number: int, switches: list[str], transit: bool) -> dict[str, Any]:
         agent = {"id": f"{number:032x}", "pool": "default", "node": switches[0], "address": f"10.{number}.255.250"}
@@ -113,14 +114,14 @@ def document(far: int) -> dict[str, Any]:
 
 
 def free_port() -> int:
-    """A free port."""
+    """Find a free TCP port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def sos_files(folder: Path, far: int) -> tuple[str, ...]:
-    """Document, keys and token of SOS's controller; returns the generator's arguments for them."""
+    """Write document, keys and token of SOS's controller; return the generator's arguments for document and keys."""
     (folder / "keys").mkdir()
     for number in (1, 2):
         (folder / "keys" / f"site-{number}-1").write_text(secrets.token_hex(32) + "\n")
@@ -142,7 +143,7 @@ def command(controller: str, folder: Path, port: int, peer: str) -> list[str]:
 
 @contextmanager
 def running(argv: list[str], port: int, log: Path, modules: Path | None) -> Iterator[subprocess.Popen[bytes]]:
-    """A listening controller; ended with all its children."""
+    """Run a controller during the block; end it with all its children."""
     with log.open("ab") as out:
         env = os.environ if modules is None else {**os.environ, "PYTHONPATH": str(modules.resolve())}
         process = subprocess.Popen(argv, stdout=out, stderr=out, start_new_session=True, env=env)
@@ -170,14 +171,14 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def listens(port: int) -> bool:
-    """True if the port has a listener, from the socket table: a test connection would look like a failing switch."""
+    """True if the port has a listener. Reads the socket table, because a test connection would look like a failing switch."""
     wanted = f":{port:04X}"
     lines = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
     return any(line[1].endswith(wanted) and line[3] == "0A" for line in lines)
 
 
 def measure(row: Row, peer: str, compiled: Path | None) -> dict[str, Any]:
-    """One run of the generator against a controller of its own."""
+    """Run the generator once against a newly started controller."""
     with tempfile.TemporaryDirectory(prefix="sos-bench-") as name:
         folder, port = Path(name), free_port()
         ours = row.controller.startswith("sos")
@@ -196,7 +197,7 @@ def measure(row: Row, peer: str, compiled: Path | None) -> dict[str, Any]:
 
 
 def median_run(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Median run by SYNs per CPU second (of two the lower one), with minimum and maximum of all."""
+    """Median run by SYNs per CPU second (for an even number, the lower of the two middle runs), with minimum and maximum of all runs."""
     ordered = sorted(runs, key=lambda run: run["per_cpu_second"])
     ends = (ordered[0]["per_cpu_second"], ordered[-1]["per_cpu_second"])
     return {**ordered[(len(ordered) - 1) // 2], "range": ends}
@@ -228,7 +229,7 @@ def table(runs: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Measure everything."""
+    """Measure all rows, write controller.json, print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer", default="", metavar="CMD", help="start another controller too; {port} is where it has to listen")
     parser.add_argument("--compiled", type=Path, metavar="DIR", help="where SOS's controller is installed compiled")

@@ -1,4 +1,4 @@
-//! An agent of SOS as a controller sees it: beacons, answers to orders, ends of sessions, reports. It relays no bytes.
+//! Control-plane emulation of an SOS agent: beacons, answers to orders, ends of sessions, reports. It relays no bytes.
 
 use std::collections::HashMap;
 
@@ -10,23 +10,23 @@ use crate::config::Discovery;
 use crate::network::AgentPlan;
 use crate::packets::{FlowKey, Party, datagram};
 
-/// UUIDs in one chunk of a report (spec/order.md 7).
+/// Number of UUIDs in one chunk of a report (spec/order.md 7).
 const CHUNK: usize = 64;
-/// Stream ports of an agent, from which the path labels of its sessions come.
+/// First stream port and number of stream ports of an agent; the ports define the path labels of its sessions.
 const STREAM_PORTS: (u16, u16) = (10_000, 8);
 
 /// Counters of orders.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Orders {
-    /// Preparations accepted.
+    /// Accepted preparations.
     pub prepared: u64,
-    /// Preparations released.
+    /// Released preparations.
     pub released: u64,
-    /// Invalid orders, or not signed for this agent.
+    /// Orders that are invalid or not signed for this agent.
     pub refused: u64,
 }
 
-/// One agent.
+/// One emulated agent.
 #[derive(Debug)]
 pub struct Agent {
     plan: AgentPlan,
@@ -40,7 +40,7 @@ pub struct Agent {
     reports: u32,
     sessions: HashMap<SessionUuid, FlowKey>,
     flows: HashMap<FlowKey, SessionUuid>,
-    /// Counters.
+    /// Counters of orders.
     pub orders: Orders,
 }
 
@@ -52,7 +52,7 @@ struct Keys {
 }
 
 impl Agent {
-    /// Create an agent that has just started. `site_key` is its site's.
+    /// Create an agent that has just started; `site_key` is the key of its site.
     pub fn new(plan: AgentPlan, site_key: &(KeyId, Key), discovery: &Discovery, boot: BootId) -> Self {
         let key = &site_key.1;
         let keys = Keys {
@@ -77,12 +77,12 @@ impl Agent {
         }
     }
 
-    /// Its site, addresses and port.
+    /// Site, addresses and switch port of the agent.
     pub fn plan(&self) -> &AgentPlan {
         &self.plan
     }
 
-    /// The next beacon, as a frame.
+    /// Next beacon as a frame.
     pub fn beacon(&mut self, time_ms: u64) -> Vec<u8> {
         self.beacons += 1;
         let beacon = Beacon {
@@ -95,7 +95,7 @@ impl Agent {
             sequence: self.beacons,
             time_ms,
             sessions: u32::try_from(self.sessions.len()).unwrap_or(u32::MAX),
-            // more than any run needs: the benchmark measures the controller, not the limits of agents
+            // above the needs of any run, because the benchmark measures the controller and not the limits of agents
             session_limit: 10_000_000,
             bytes_per_second: 0,
             cpu_permille: 0,
@@ -113,7 +113,7 @@ impl Agent {
         datagram(self.plan.party, self.discovery.0, (self.discovery.2, self.discovery.1), &bytes)
     }
 
-    /// Process an order; returns the frame that answers it, if any.
+    /// Process an order; return the frame with the answer, if the order has one.
     pub fn obey(&mut self, payload: &[u8], time_ms: u64) -> Option<Vec<u8>> {
         let checked = UnverifiedOrder::parse(payload).and_then(|order| order.verify(&self.keys.to_agent));
         let Ok(order) = checked else {
@@ -145,12 +145,12 @@ impl Agent {
         }
     }
 
-    /// The session prepared for a flow.
+    /// Session that was prepared for a flow.
     pub fn session_of(&self, flow: &FlowKey) -> Option<SessionUuid> {
         self.flows.get(flow).copied()
     }
 
-    /// The frame that ends a session; None for a session of another agent.
+    /// Frame that reports the end of a session; None if the session belongs to another agent.
     pub fn end(&mut self, session: SessionUuid, time_ms: u64) -> Option<Vec<u8>> {
         self.forget(session)?;
         let ended = Ended {
@@ -163,7 +163,7 @@ impl Agent {
         self.say(OrderBody::Ended(ended), time_ms, 0)
     }
 
-    /// The whole list of sessions, as frames; none before a controller has sent an order.
+    /// Complete list of sessions as frames; empty before a controller has sent an order.
     pub fn report(&mut self, time_ms: u64) -> Vec<Vec<u8>> {
         self.reports += 1;
         let all: Vec<SessionUuid> = self.sessions.keys().copied().collect();

@@ -9,7 +9,7 @@ use std::path::Path;
 use serde::{Deserialize, Deserializer, de::Error as _};
 use sos_wire::{AgentId, Key, KeyFile, KeyId, SiteId};
 
-/// A document; unused fields are ignored.
+/// A controller-config document; unused fields are ignored.
 #[derive(Debug, Deserialize)]
 pub struct Document {
     /// Discovery settings.
@@ -24,18 +24,18 @@ pub struct Document {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Discovery {
-    /// Address without a host.
+    /// Discovery address, which belongs to no host.
     pub address: Ipv4Addr,
-    /// Its Ethernet address.
+    /// Ethernet address of the discovery address.
     #[serde(deserialize_with = "parsed")]
     pub mac: MacText,
-    /// Port of beacons.
+    /// UDP port of beacons.
     pub beacon_port: u16,
-    /// Port of orders.
+    /// UDP port of orders.
     pub order_port: u16,
 }
 
-/// An Ethernet address in text.
+/// An Ethernet address, parsed from text.
 #[derive(Debug, Clone, Copy)]
 pub struct MacText(pub [u8; 6]);
 
@@ -50,15 +50,15 @@ impl std::str::FromStr for MacText {
 /// A site.
 #[derive(Debug, Deserialize)]
 pub struct Site {
-    /// Its name.
+    /// Name of the site.
     pub name: String,
-    /// Its number.
+    /// Site id.
     pub id: u16,
-    /// True if the site only carries traffic of others.
+    /// True for a transit site, which carries only traffic of other sites.
     pub transit: bool,
-    /// Its switches.
+    /// Switches of the site.
     pub datapaths: Vec<Datapath>,
-    /// Its agents.
+    /// Agents of the site.
     pub agents: Vec<Agent>,
 }
 
@@ -75,19 +75,19 @@ pub struct Datapath {
 /// An agent.
 #[derive(Debug, Deserialize)]
 pub struct Agent {
-    /// Its id.
+    /// Agent id.
     #[serde(deserialize_with = "parsed")]
     pub id: AgentId,
-    /// Its node, which names the switch; the site's first switch by default.
+    /// Node name, which is also the name of the agent's switch; for an unknown name the agent is at the site's first switch.
     pub node: String,
-    /// Its address.
+    /// Address of the agent.
     pub address: Ipv4Addr,
 }
 
 /// A service.
 #[derive(Debug, Deserialize)]
 pub struct Service {
-    /// Its name.
+    /// Namespace and name of the service.
     pub id: String,
     /// Clients.
     pub from: End,
@@ -97,19 +97,19 @@ pub struct Service {
     pub ports: Vec<Ports>,
 }
 
-/// One end of a service.
+/// Clients or servers of a service.
 #[derive(Debug, Deserialize)]
 pub struct End {
-    /// Its site.
+    /// Name of their site.
     pub site: String,
-    /// Prefixes there.
+    /// Prefixes of their addresses.
     pub prefixes: Vec<Prefix>,
 }
 
 /// A range of ports.
 #[derive(Debug, Deserialize)]
 pub struct Ports {
-    /// The first one.
+    /// First port.
     pub first: u16,
 }
 
@@ -121,7 +121,7 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// Its host addresses, the lowest first.
+    /// Host addresses of the prefix, in ascending order.
     pub fn hosts(self) -> impl Iterator<Item = Ipv4Addr> {
         let size = 1_u64 << (32 - self.length);
         (1..size.saturating_sub(1))
@@ -155,7 +155,7 @@ fn hex<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
 /// Newest key of each site in a key folder (spec/README.md 4).
 ///
 /// # Errors
-/// The folder or a key file cannot be read, or a file does not hold a key.
+/// The folder or a key file cannot be read, or a file does not contain a key.
 pub fn read_keys(folder: &Path) -> io::Result<HashMap<SiteId, (KeyId, Key)>> {
     let mut found: HashMap<SiteId, (KeyId, Key)> = HashMap::new();
     for entry in fs::read_dir(folder)? {
@@ -171,7 +171,7 @@ pub fn read_keys(folder: &Path) -> io::Result<HashMap<SiteId, (KeyId, Key)>> {
     Ok(found)
 }
 
-/// Two sites and a transit one.
+/// Document with two sites and a transit site.
 #[cfg(test)]
 pub(crate) const EXAMPLE: &str = r#"{
   "discovery": {"address": "198.18.255.254", "mac": "02:53:4f:53:00:01", "beaconPort": 9875, "orderPort": 9876, "redirectPort": 9877},
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prefixes_give_their_hosts() {
+    fn prefix_lists_its_host_addresses() {
         let prefix: Prefix = serde_json::from_str("\"10.0.1.0/30\"").expect("a prefix");
         assert_eq!(
             prefix.hosts().collect::<Vec<_>>(),

@@ -1,4 +1,4 @@
-//! Sockets and clocks: one connection per switch, one loop over all of them.
+//! Sockets and clocks: one connection per switch, and one loop over all connections.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream as StdStream};
@@ -16,9 +16,9 @@ use crate::switch::MAX_UNSENT;
 use crate::wire::WireError;
 use crate::world::World;
 
-/// Interval of an agent's beacons; reports come with every fifth (spec/beacon.md 1, spec/order.md 7).
+/// Interval of an agent's beacons; each fifth beacon is followed by a report (spec/beacon.md 1, spec/order.md 7).
 const BEACON: Duration = Duration::from_secs(1);
-/// Length of an interval of the series.
+/// Length of an interval in the report's time series.
 const INTERVAL: Duration = Duration::from_millis(250);
 const CONNECT: Duration = Duration::from_secs(5);
 const READ: usize = 256 * 1024;
@@ -35,10 +35,10 @@ pub enum RunError {
     /// The controller sent something other than OpenFlow 1.3.
     #[error("switch {0}: {1}")]
     Wire(String, #[source] WireError),
-    /// The controller does not read.
+    /// The controller does not read the output of a switch.
     #[error("the controller does not read what switch {0} sends")]
     Unread(String),
-    /// It was not ready in time.
+    /// The controller was not ready in time.
     #[error("not ready within {0:?}: {1} of {2} switches have been asked for their ports")]
     NotReady(Duration, usize, usize),
 }
@@ -46,21 +46,21 @@ pub enum RunError {
 /// Parameters of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    /// The controller's address.
+    /// Address of the controller.
     pub controller: SocketAddr,
-    /// The load.
+    /// Load model.
     pub load: Load,
-    /// Time limit for the controller to get ready.
+    /// Time limit for the controller to become ready.
     pub ready: Duration,
-    /// Time for announcing hosts before anything else.
+    /// Time in which only hosts are announced, before the load starts.
     pub settle: Duration,
-    /// Time of load before the measurement.
+    /// Duration of the load before the measurement.
     pub warm_up: Duration,
     /// Duration of the measurement.
     pub measure: Duration,
     /// Number of answers that ends the measurement; checked after every interval.
     pub most: u64,
-    /// Its process.
+    /// Process id of the controller, for its CPU time.
     pub pid: Option<u32>,
 }
 
@@ -177,7 +177,7 @@ impl Runner {
         Ok(self.now())
     }
 
-    /// Let time pass, with or without load.
+    /// Run the loop for `length`, with or without load.
     fn spin(&mut self, length: Duration, load: Option<Load>) -> Result<(), RunError> {
         let started = self.now();
         match load {
@@ -203,7 +203,7 @@ impl Runner {
         }
     }
 
-    /// Write pending output, wait a millisecond at most, read the input.
+    /// Write pending output, wait at most a millisecond, and read the input.
     fn turn(&mut self) -> Result<(), RunError> {
         let now = self.now();
         let time_ms = wall_ms();

@@ -1,18 +1,18 @@
-//! Emulates many OpenFlow 1.3 switches and measures how a controller answers their packet-ins, as OFCBenchmark did (M. Jarschel et al.,
-//! "A flexible OpenFlow-controller benchmark", EWSDN 2012): per switch rates, latencies, outstanding packets and fairness.
+//! Emulates many OpenFlow 1.3 switches and measures a controller's answers to their packet-ins, like OFCBenchmark (M. Jarschel et al.,
+//! "A flexible OpenFlow-controller benchmark", EWSDN 2012): rates, latencies and outstanding packets per switch, and fairness.
 //!
-//! Who calls what, in which order:
+//! Order of calls:
 //!
 //! 1. `main` parses the arguments, builds a [`network`] (from the document of [`config`], if given), its agents and a [`world::World`].
 //! 2. [`edge::run`] connects every switch to the controller and loops: it passes received bytes and the time to the world, and writes
-//!    the switches' output.
-//! 3. [`world`] sends the SYNs that [`load`] finds due; each [`switch`] answers the controller from its [`table`], each [`agent`]
-//!    answers orders; [`stats`] counts.
+//!    the output of the switches.
+//! 3. [`world`] sends the SYNs that are due according to [`load`]. Each [`switch`] answers the controller from its [`table`], each
+//!    [`agent`] answers orders, and [`stats`] counts.
 //! 4. [`report`] formats the counts, with the CPU time of [`process`].
 //!
 //! | module | contains |
 //! |---|---|
-//! | [`wire`], [`packets`] | OpenFlow messages and the frames in them, bytes only |
+//! | [`wire`], [`packets`] | encoding of OpenFlow messages and of the frames in them |
 //! | [`table`], [`switch`], [`agent`] | one switch with its flow table, one agent of SOS |
 //! | [`network`], [`config`] | the emulated network |
 //! | [`world`], [`load`], [`stats`] | the whole emulation, with time as an argument |

@@ -1,13 +1,13 @@
-//! Times of the SYNs: at a rate regardless of answers, or whenever fewer than a number are unanswered.
+//! Send times of SYNs: at a constant rate regardless of answers, or when fewer SYNs than a limit are unanswered.
 
 use std::time::Duration;
 
 /// Load model of the SYNs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Load {
-    /// A rate per second over all switches, evenly spaced, regardless of answers (open loop).
+    /// Rate per second over all switches, evenly spaced, regardless of answers (open loop).
     Rate(f64),
-    /// A constant number of unanswered SYNs at each switch (closed loop).
+    /// Constant number of unanswered SYNs at each switch (closed loop).
     Outstanding(u32),
 }
 
@@ -18,7 +18,7 @@ pub struct Pacer {
 }
 
 impl Pacer {
-    /// Number of SYNs due `elapsed` after the start and not issued yet, at most `limit` at once: the others come next.
+    /// Number of SYNs that are due `elapsed` after the start and not issued yet, at most `limit`; the next call returns the rest.
     pub fn due(&mut self, rate: f64, elapsed: Duration, limit: u64) -> u64 {
         #[expect(
             clippy::cast_possible_truncation,
@@ -39,7 +39,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_rate_is_kept_however_often_it_is_asked(rate in 1.0..1e5_f64, gaps in prop::collection::vec(1_u64..50_000, 1..200)) {
+        fn rate_is_exact_for_any_intervals_between_calls(rate in 1.0..1e5_f64, gaps in prop::collection::vec(1_u64..50_000, 1..200)) {
             let (mut pacer, mut elapsed, mut sent) = (Pacer::default(), Duration::ZERO, 0);
             for gap in gaps {
                 elapsed += Duration::from_micros(gap);

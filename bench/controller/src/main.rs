@@ -17,20 +17,20 @@ use sos_ofbench::network::{Network, Topology};
 use sos_ofbench::world::{Settings, World};
 use sos_wire::BootId;
 
-/// Emulates OpenFlow 1.3 switches and measures how a controller answers their packet-ins.
+/// Emulates OpenFlow 1.3 switches and measures a controller's answers to their packet-ins.
 ///
-/// Without --config: switches with clients and a server of their own, as for a learning switch. Each SYN is sent to the controller regardless of
-/// installed entries, and counts as answered when a packet-out carries it. With --config: the network that a controller-config document of SOS
-/// declares, with agents that send beacons, answer orders and end sessions; entries send the SYNs to the controller.
+/// Without --config, the network suits a learning switch: each switch has clients and a server. Each SYN is sent to the controller
+/// regardless of installed entries, and counts as answered when a packet-out carries it. With --config, the network is declared by a
+/// controller-config document of SOS: agents send beacons, answer orders and end sessions, and entries send the SYNs to the controller.
 ///
-/// SYNs of one millisecond leave together. Latencies run from there to the packet-out with the SYN (release) and to the entry for exactly its
-/// flow at its own switch (entry).
+/// All SYNs of a millisecond are sent together. Latencies run from this moment to the packet-out with the SYN (release), and to the
+/// entry for exactly its flow at the client's switch (entry).
 ///
 /// Exit status: 0 measured, 1 failed, 2 bad usage.
 #[derive(Parser)]
 #[command(name = "sos-ofbench", version, verbatim_doc_comment)]
 struct Arguments {
-    /// The controller, as HOST:PORT
+    /// Controller, as HOST:PORT
     #[arg(long, default_value = "127.0.0.1:6653")]
     controller: String,
     /// Switches to emulate (without --config)
@@ -54,28 +54,28 @@ struct Arguments {
     /// Seconds to measure
     #[arg(long, default_value_t = 5.0, value_parser = seconds)]
     duration: f64,
-    /// Answers after which the measurement ends: for a controller with a limit of sessions, none of which ends
+    /// Number of answers that ends the measurement, for a controller with a session limit if sessions do not end
     #[arg(long, value_name = "SYNS", default_value_t = u64::MAX, hide_default_value = true)]
     most: u64,
     /// Seconds of load before the measurement
     #[arg(long, default_value_t = 1.0, value_parser = seconds)]
     warm_up: f64,
-    /// Seconds for the controller to learn hosts before it is loaded
+    /// Seconds for the controller to learn hosts before the load starts
     #[arg(long, default_value_t = 1.0, value_parser = seconds)]
     settle: f64,
-    /// Seconds until the controller must request SYNs
+    /// Time limit in seconds for the controller to request SYNs
     #[arg(long, default_value_t = 60.0, value_parser = seconds)]
     ready: f64,
     /// Seconds after which a SYN counts as lost
     #[arg(long, default_value_t = 3.0, value_parser = seconds)]
     patience: f64,
-    /// Seconds a session lasts before both agents end it; without this option sessions do not end
+    /// Duration of a session in seconds, after which both agents end it; without this option sessions do not end
     #[arg(long, value_parser = seconds)]
     hold: Option<f64>,
-    /// Servers do not announce themselves, so that a far entry goes to every datapath of their site
+    /// Servers do not announce themselves, so that every datapath of their site receives egress entries
     #[arg(long)]
     unknown_servers: bool,
-    /// Process to measure the CPU time of
+    /// Process whose CPU time is measured
     #[arg(long)]
     pid: Option<u32>,
     /// File for the report as JSON (- for standard output, instead of text)

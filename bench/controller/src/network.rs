@@ -1,4 +1,4 @@
-//! The emulated network: switches, the wires between them, the hosts behind their ports, and the sources of SYNs.
+//! Emulated network: switches, links between switches, hosts behind their ports, and sources of SYNs.
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -7,18 +7,18 @@ use crate::config::{Document, Prefix, Site};
 use crate::packets::{Mac, Party};
 use sos_wire::{AgentId, MacAddress, SiteId};
 
-/// Clients behind the host port of each switch that sends SYNs.
+/// Number of clients behind the host port of each switch that sends SYNs.
 pub const CLIENTS: usize = 20;
 /// Port of clients, and of servers on other switches.
 pub const HOST_PORT: u32 = 1;
-/// Port of a server on the clients' own switch.
+/// Port of a server at the same switch as its clients.
 pub const SERVER_PORT: u32 = 2;
-/// First port of agents.
+/// First port number for agents.
 const AGENT_PORTS: u32 = 10;
-/// First port of wires.
+/// First port number for links.
 const WIRE_PORTS: u32 = 100;
 
-/// A port of a switch, by the switch's index.
+/// A port of a switch, identified by the switch's index and the port number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Place {
     /// Index of the switch.
@@ -32,50 +32,50 @@ pub struct Place {
 pub struct SwitchPlan {
     /// Datapath id.
     pub dpid: u64,
-    /// Its name in reports.
+    /// Name in reports.
     pub name: String,
-    /// Port numbers.
+    /// OpenFlow port numbers.
     pub ports: Vec<u32>,
 }
 
 /// An agent of SOS to emulate.
 #[derive(Debug, Clone)]
 pub struct AgentPlan {
-    /// Its id.
+    /// Agent id.
     pub id: AgentId,
-    /// Its site.
+    /// Site id.
     pub site: SiteId,
-    /// Its node's name.
+    /// Name of the agent's node.
     pub name: String,
-    /// Its addresses.
+    /// Addresses of the agent.
     pub party: Party,
-    /// Its switch and port.
+    /// Switch and port of the agent.
     pub place: Place,
 }
 
-/// Source of SYNs: clients behind a port, who connect to one server.
+/// Source of SYNs: clients behind a port that connect to one server.
 #[derive(Debug, Clone)]
 pub struct Lane {
     /// Switch and port of the clients.
     pub place: Place,
-    /// The clients.
+    /// Addresses of the clients.
     pub clients: Vec<Party>,
-    /// The server.
+    /// Addresses of the server.
     pub server: Party,
     /// Switch and port of the server.
     pub server_place: Place,
-    /// The server's TCP port.
+    /// TCP port of the server.
     pub server_port: u16,
 }
 
 /// Links between the switches of a network without a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Topology {
-    /// None.
+    /// No links.
     None,
-    /// In a row.
+    /// Links form a line.
     Line,
-    /// In a ring.
+    /// Links form a ring.
     Ring,
 }
 
@@ -84,7 +84,7 @@ pub enum Topology {
 pub struct Network {
     /// Switches.
     pub switches: Vec<SwitchPlan>,
-    /// Both directions of every wire.
+    /// Both directions of every link.
     pub wires: HashMap<Place, Place>,
     /// Sources of SYNs.
     pub lanes: Vec<Lane>,
@@ -93,7 +93,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Switches that each have clients and a server of their own: the network of a learning switch.
+    /// Network for a learning switch: each switch has clients and a server.
     pub fn plain(count: usize, topology: Topology) -> Self {
         let mut network = Self::default();
         for index in 0..count {
@@ -123,11 +123,11 @@ impl Network {
         network
     }
 
-    /// The network of a controller-config document: its datapaths, each edge one wired to every transit one (in a ring without a
-    /// transit site), its agents, and for each service clients at each datapath of its `from` site.
+    /// Network of a controller-config document. Each edge datapath has a link to every transit datapath; without a transit site, links
+    /// form a line. The network has the document's agents, and for each service clients at each datapath of its `from` site.
     ///
     /// # Errors
-    /// A service that names a site without datapaths or prefixes.
+    /// A service has a site without datapaths, or no prefixes or ports.
     pub fn declared(document: &Document) -> Result<Self, String> {
         let mut network = Self::default();
         let mut of_site = HashMap::new();
@@ -217,7 +217,7 @@ impl Network {
     }
 }
 
-/// A locally administered MAC address for an IPv4 address.
+/// Locally administered MAC address that contains an IPv4 address.
 fn mac_of(address: Ipv4Addr) -> Mac {
     let [a, b, c, d] = address.octets();
     MacAddress([2, 0x0B, a, b, c, d]).0
@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_wire_has_two_ends() {
+    fn every_link_has_both_directions_and_existing_ports() {
         for topology in [Topology::None, Topology::Line, Topology::Ring] {
             let network = Network::plain(5, topology);
             assert_eq!(network.wires.len(), [0, 8, 10][topology as usize]);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_becomes_its_switches_agents_and_clients() {
+    fn document_is_converted_to_switches_agents_and_clients() {
         let document: Document =
             serde_json::from_str(crate::config::EXAMPLE).expect("an example that is right");
         let network = Network::declared(&document).expect("services that are right");

@@ -1,4 +1,4 @@
-//! Frames in the network: SYNs of emulated clients, ARP announcements of hosts, datagrams of agents.
+//! Frames of the emulated network: SYNs of clients, ARP announcements of hosts, datagrams of agents.
 
 use std::net::Ipv4Addr;
 
@@ -7,10 +7,10 @@ use crate::wire::{u16_at, u32_at};
 /// An Ethernet address.
 pub type Mac = [u8; 6];
 
-/// Source and destination of a TCP connection: addresses and ports as in the packet.
+/// Source and destination address and port of a TCP connection, in the byte order of the packet.
 pub type FlowKey = [u8; 12];
 
-/// A host, or an agent.
+/// Addresses of a host or an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Party {
     /// Ethernet address.
@@ -19,10 +19,10 @@ pub struct Party {
     pub address: Ipv4Addr,
 }
 
-/// Offset of TCP or UDP in these frames: IPv4 without options.
+/// Offset of the TCP or UDP header in these frames: after an IPv4 header without options.
 const L4: usize = 34;
 
-/// A bare SYN with the options of a Linux client. `number`, its initial sequence number, identifies it.
+/// Bare SYN with the options of a Linux client, identified by its initial sequence number `number`.
 pub fn syn(client: Party, server: Party, ports: (u16, u16), number: u32) -> Vec<u8> {
     let mut tcp = Vec::with_capacity(40);
     tcp.extend_from_slice(&ports.0.to_be_bytes());
@@ -36,7 +36,7 @@ pub fn syn(client: Party, server: Party, ports: (u16, u16), number: u32) -> Vec<
     ipv4(client, server, 6, &tcp)
 }
 
-/// A datagram; its checksum is 0, "not computed" (RFC 768).
+/// UDP datagram with checksum 0, which means "not computed" (RFC 768).
 pub fn datagram(from: Party, to: Party, ports: (u16, u16), payload: &[u8]) -> Vec<u8> {
     let mut udp = Vec::with_capacity(8 + payload.len());
     for field in
@@ -48,7 +48,7 @@ pub fn datagram(from: Party, to: Party, ports: (u16, u16), payload: &[u8]) -> Ve
     ipv4(from, to, 17, &udp)
 }
 
-/// A gratuitous ARP request (RFC 5227, 3), by which a host announces itself.
+/// Gratuitous ARP request (RFC 5227, 3) that announces a host.
 pub fn announcement(host: Party) -> Vec<u8> {
     let mut frame = [[0xFF; 6], host.mac].concat();
     frame.extend_from_slice(&[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
@@ -82,7 +82,7 @@ fn checksum(parts: &[&[u8]]) -> u16 {
     !u16::try_from((folded & 0xFFFF) + (folded >> 16)).expect("folded twice")
 }
 
-/// Ethertype, 0 without one.
+/// Ethertype of a frame; 0 for a frame that is too short.
 pub fn ethertype(frame: &[u8]) -> u16 {
     if frame.len() < 14 { 0 } else { u16_at(frame, 12) }
 }
@@ -91,18 +91,18 @@ fn protocol(frame: &[u8]) -> Option<u8> {
     (ethertype(frame) == 0x0800 && frame.len() >= L4 + 8 && frame[14] == 0x45).then(|| frame[23])
 }
 
-/// Number (initial sequence number) of the SYN in a frame, None for any other frame.
+/// Number (initial sequence number) of a SYN; None for any other frame.
 pub fn syn_number(frame: &[u8]) -> Option<u32> {
     (protocol(frame)? == 6 && frame.len() >= L4 + 20 && frame[L4 + 13] & 0x17 == 2)
         .then(|| u32_at(frame, L4 + 4))
 }
 
-/// Addresses and ports of the TCP segment in a frame.
+/// Addresses and ports of a TCP segment; None for any other frame.
 pub fn flow_key(frame: &[u8]) -> Option<FlowKey> {
     (protocol(frame)? == 6).then(|| frame[26..38].try_into().expect("12 bytes"))
 }
 
-/// Destination port and payload of the datagram in a frame.
+/// Destination port and payload of a UDP datagram; None for any other frame.
 pub fn parse_datagram(frame: &[u8]) -> Option<(u16, &[u8])> {
     if protocol(frame)? != 17 {
         return None;
@@ -120,7 +120,7 @@ mod tests {
     const SERVER: Party = Party { mac: [2, 0, 0, 0, 0, 2], address: Ipv4Addr::new(10, 0, 1, 2) };
 
     #[test]
-    fn a_syn_is_known_again_by_its_number() {
+    fn syn_is_identified_by_its_number() {
         let frame = syn(CLIENT, SERVER, (40_000, 5001), 77);
         assert_eq!(syn_number(&frame), Some(77));
         assert_eq!(flow_key(&frame), Some([10, 0, 0, 1, 10, 0, 1, 2, 0x9C, 0x40, 0x13, 0x89]));
@@ -128,14 +128,14 @@ mod tests {
     }
 
     #[test]
-    fn checksums_are_right() {
+    fn checksums_are_correct() {
         let frame = syn(CLIENT, SERVER, (40_000, 5001), 0x1234_5678);
         assert_eq!(checksum(&[&frame[14..34]]), 0);
         assert_eq!(checksum(&[&frame[26..34], &[0, 6, 0, 40], &frame[34..]]), 0);
     }
 
     #[test]
-    fn a_datagram_comes_out_as_it_went_in() {
+    fn datagram_is_parsed_to_its_port_and_payload() {
         let frame = datagram(CLIENT, SERVER, (1, 9876), b"order");
         assert_eq!(parse_datagram(&frame), Some((9876, b"order".as_slice())));
         assert_eq!(syn_number(&frame), None);
@@ -143,7 +143,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_looked_at_without_panic(frame in prop::collection::vec(any::<u8>(), 0..120)) {
+        fn any_bytes_are_parsed_without_panic(frame in prop::collection::vec(any::<u8>(), 0..120)) {
             let _ = (syn_number(&frame), flow_key(&frame), parse_datagram(&frame).is_some());
         }
     }

@@ -1,4 +1,4 @@
-//! Results, as JSON and as text.
+//! Results as JSON and as text.
 
 use std::fmt::Write as _;
 
@@ -29,23 +29,23 @@ impl From<&Latencies> for Quantiles {
     }
 }
 
-/// A controller's messages for each SYN that it answered.
+/// Messages of the controller per answered SYN.
 #[derive(Debug, Serialize)]
 pub struct PerSyn {
     /// Flow-mods that add.
     pub flow_mods_added: f64,
     /// Flow-mods that delete or modify.
     pub flow_mods_deleted: f64,
-    /// Packet-outs: orders, the SYN itself.
+    /// Packet-outs: orders and SYNs.
     pub packet_outs: f64,
-    /// Barriers.
+    /// Barrier requests.
     pub barriers: f64,
 }
 
-/// One source of SYNs.
+/// Results of one source of SYNs.
 #[derive(Debug, Serialize)]
 pub struct PerSwitch {
-    /// Its name.
+    /// Name of the switch.
     pub name: String,
     /// Datapath id, 16 hex digits.
     pub dpid: String,
@@ -53,85 +53,85 @@ pub struct PerSwitch {
     pub sent: u64,
     /// Answered SYNs.
     pub answered: u64,
-    /// SYNs not answered in time.
+    /// SYNs that were not answered in time.
     pub lost: u64,
     /// Answers per second.
     pub rate: f64,
-    /// From SYN to packet-out.
+    /// Latency from a SYN to its packet-out.
     pub answer: Quantiles,
-    /// Unanswered at the end of each interval.
+    /// Number of unanswered SYNs at the end of each interval.
     pub outstanding: Vec<u32>,
-    /// Answers in each interval.
+    /// Number of answers in each interval.
     pub answered_in: Vec<u64>,
 }
 
-/// A whole run.
+/// Results of a run.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// The controller's address.
+    /// Address of the controller.
     pub controller: String,
-    /// The load.
+    /// Description of the load.
     pub load: String,
-    /// Switches emulated, and those that sent SYNs.
+    /// Number of emulated switches.
     pub switches: usize,
-    /// Those that sent SYNs.
+    /// Number of sources of SYNs.
     pub sources: usize,
-    /// From the first connection to all switches described, seconds.
+    /// Time from the first connection until all switches have described their ports, in seconds.
     pub handshake_s: f64,
-    /// From there until the controller requested SYNs, seconds.
+    /// Time from the end of the handshake until the controller requested SYNs, in seconds.
     pub ready_s: f64,
-    /// Duration of the measurement, seconds.
+    /// Duration of the measurement in seconds.
     pub duration_s: f64,
     /// SYNs sent to the controller.
     pub sent: u64,
     /// Answered SYNs.
     pub answered: u64,
-    /// Of these, redirected to an agent of SOS.
+    /// Answered SYNs that were redirected to an agent of SOS.
     pub redirected: u64,
-    /// SYNs not answered in time.
+    /// SYNs that were not answered in time.
     pub lost: u64,
-    /// SYNs not sent because too many were unanswered.
+    /// SYNs that were not sent because too many SYNs were unanswered.
     pub withheld: u64,
-    /// SYNs that reached an agent without a preparation: an error of the controller.
+    /// SYNs that reached an agent without a preparation, which is an error of the controller.
     pub unprepared: u64,
-    /// Error messages sent either way.
+    /// OpenFlow error messages in both directions.
     pub errors: u64,
-    /// LLDP frames that crossed wires since the start.
+    /// LLDP frames that crossed links since the start.
     pub probes: u64,
     /// Answers per second.
     pub rate: f64,
-    /// CPU seconds of the controller while measuring.
+    /// CPU seconds of the controller during the measurement.
     pub cpu_s: Option<f64>,
     /// Answers per CPU second of the controller.
     pub per_cpu_second: Option<f64>,
-    /// From SYN to the packet-out that releases it.
+    /// Latency from a SYN to the packet-out that releases it.
     pub answer: Quantiles,
-    /// From SYN to the entry for its flow at its own switch, if the controller installs such entries.
+    /// Latency from a SYN to the entry for its flow at the client's switch, if the controller installs such entries.
     pub entry: Quantiles,
-    /// Messages for each answer.
+    /// Messages per answer.
     pub per_syn: PerSyn,
-    /// Jain's index of the rates of the switches.
+    /// Jain's fairness index of the rates of the switches.
     pub fairness: f64,
-    /// Length of the intervals of the series, seconds.
+    /// Length of the intervals of the time series, in seconds.
     pub interval_s: f64,
-    /// Every source.
+    /// Results of each source.
     pub per_switch: Vec<PerSwitch>,
 }
 
-/// Measurements of the edge, beside the counts of a world.
+/// Measurements of the edge, in addition to the counts of a world.
 #[derive(Debug, Default)]
 pub struct Measured {
-    /// The controller's address.
+    /// Address of the controller.
     pub controller: String,
-    /// The load.
+    /// Description of the load.
     pub load: String,
-    /// Seconds of handshake, of getting ready, of the measurement, of an interval.
+    /// Seconds until the end of the handshake, until readiness, of the measurement, and of an interval.
     pub seconds: [f64; 4],
     /// CPU seconds of the controller.
     pub cpu_s: Option<f64>,
     /// Messages of the controller.
     pub messages: Messages,
-    /// Per interval and source: total of answers, SYNs unanswered.
+    /// Total of answers and number of unanswered SYNs, by interval and source.
     pub series: Vec<Vec<(u64, u32)>>,
 }
 
@@ -188,7 +188,7 @@ impl Report {
         }
     }
 
-    /// A few lines for people, and one for each switch.
+    /// Format the report as text: a few lines, then one line per switch.
     pub fn text(&self) -> String {
         let mut out = String::new();
         let ms = |value: Option<f64>| value.map_or("-".into(), |v| format!("{v:.2}"));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-/// Latencies to three digits, up to a minute; memory does not grow with the number of samples.
+/// Histogram of latencies with three significant digits, up to a minute; memory does not grow with the number of samples.
 #[derive(Debug, Clone)]
 pub struct Latencies(Histogram<u64>);
 
@@ -15,7 +15,7 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    /// Record a latency; more than a minute counts as a minute.
+    /// Record a latency; a latency above a minute counts as a minute.
     pub fn record(&mut self, latency: Duration) {
         self.0.saturating_record(u64::try_from(latency.as_micros()).unwrap_or(u64::MAX));
     }
@@ -30,12 +30,12 @@ impl Latencies {
         self.0.len()
     }
 
-    /// A quantile in milliseconds, None without samples.
+    /// Quantile in milliseconds; None without samples.
     pub fn quantile_ms(&self, quantile: f64) -> Option<f64> {
         (!self.0.is_empty()).then(|| micros_to_ms(self.0.value_at_quantile(quantile)))
     }
 
-    /// The maximum in milliseconds, None without samples.
+    /// Maximum in milliseconds; None without samples.
     pub fn max_ms(&self) -> Option<f64> {
         (!self.0.is_empty()).then(|| micros_to_ms(self.0.max()))
     }
@@ -46,7 +46,7 @@ fn micros_to_ms(micros: u64) -> f64 {
     micros as f64 / 1000.0
 }
 
-/// Jain's fairness index of shares: 1 if all are equal, 1/n if one has everything; 1 if all are zero.
+/// Jain's fairness index: 1 for equal shares, 1/n if only one share is not zero; 1 if all shares are zero.
 pub fn jain(shares: &[f64]) -> f64 {
     let (sum, squares) = shares.iter().fold((0.0, 0.0), |(sum, squares), x| (sum + x, squares + x * x));
     #[expect(clippy::cast_precision_loss, reason = "a number of switches")]
@@ -59,7 +59,7 @@ pub fn jain(shares: &[f64]) -> f64 {
 pub struct Messages {
     /// Flow-mods that add.
     pub adds: u64,
-    /// Flow-mods that change or delete.
+    /// Flow-mods that modify or delete.
     pub deletes: u64,
     /// Packet-outs.
     pub packet_outs: u64,
@@ -68,7 +68,7 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// The difference from an earlier count.
+    /// Difference from earlier counts.
     pub fn since(self, earlier: Self) -> Self {
         Self {
             adds: self.adds - earlier.adds,
@@ -85,7 +85,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn fairness_is_one_for_equals_and_one_nth_for_a_favourite() {
+    fn fairness_is_one_for_equal_shares_and_one_nth_for_a_single_share() {
         assert!((jain(&[3.0, 3.0, 3.0]) - 1.0).abs() < 1e-9);
         assert!((jain(&[5.0, 0.0, 0.0, 0.0]) - 0.25).abs() < 1e-9);
         assert!((jain(&[0.0, 0.0]) - 1.0).abs() < 1e-9);

@@ -1,4 +1,4 @@
-//! One emulated switch: answers a controller's requests, and reports the effects of its commands.
+//! One emulated switch: answers the requests of a controller, and reports the effects of the controller's commands.
 
 use std::mem;
 
@@ -8,43 +8,43 @@ use crate::stats::Messages;
 use crate::table::{Outcome, Table};
 use crate::wire::{self, FlowMod, Request, WireError, outputs, u16_at};
 
-/// Limit of bytes that the controller has not read; beyond it the run ends, since its measurements would be meaningless.
+/// Limit of bytes that the controller has not read; above the limit the run ends, because its measurements would be meaningless.
 pub const MAX_UNSENT: usize = 256 * 1024 * 1024;
 
 /// An effect of a controller's command.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Deed {
-    /// A packet was sent to a port; reserved ports are those of the message.
+    /// A packet was sent to a port; reserved port numbers are kept as in the message.
     Sent {
-        /// The port.
+        /// Port number.
         port: u32,
-        /// The frame.
+        /// Frame of the packet.
         frame: Vec<u8>,
     },
-    /// An entry for exactly one flow was added, given from client to server.
+    /// An entry for exactly one flow, in the direction of its match, was added.
     Entry(FlowKey),
 }
 
-/// A switch.
+/// An emulated switch.
 #[derive(Debug)]
 pub struct Switch {
-    /// Its plan.
+    /// Plan of the switch.
     pub plan: SwitchPlan,
-    /// Its entries.
+    /// Flow entries.
     pub table: Table,
     /// Messages received from the controller.
     pub messages: Messages,
     /// Bytes to be written to the controller.
     pub out: Vec<u8>,
-    /// Errors that the controller reported, and messages answered by an error.
+    /// Number of errors that the controller reported, and of messages that were answered by an error.
     pub errors: u64,
-    /// Its ports have been requested: the controller knows the switch now.
+    /// True after the controller has requested the ports: it knows the switch now.
     pub described: bool,
     unread: Vec<u8>,
 }
 
 impl Switch {
-    /// Create a switch that has just connected: it sends Hello.
+    /// Create a switch that has just connected; its output starts with Hello.
     pub fn new(plan: SwitchPlan) -> Self {
         let mut out = Vec::new();
         wire::put_hello(&mut out);
@@ -52,10 +52,10 @@ impl Switch {
         Self { plan, table, messages, out, errors: 0, described: false, unread: Vec::new() }
     }
 
-    /// Process bytes of the controller; the effects go to `deeds`.
+    /// Process bytes of the controller; append the effects to `deeds`.
     ///
     /// # Errors
-    /// They are not OpenFlow 1.3.
+    /// The bytes are not OpenFlow 1.3.
     pub fn receive(&mut self, bytes: &[u8], deeds: &mut Vec<Deed>) -> Result<(), WireError> {
         self.unread.extend_from_slice(bytes);
         let unread = mem::take(&mut self.unread);
@@ -69,7 +69,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Send a packet to the controller because of an entry; `u64::MAX` stands for none.
+    /// Send a packet to the controller with the cookie of the matching entry; `u64::MAX` means no entry.
     pub fn packet_in(&mut self, cookie: u64, in_port: u32, frame: &[u8]) {
         wire::put_packet_in(&mut self.out, cookie, in_port, frame);
     }
@@ -128,7 +128,7 @@ impl Switch {
         }
     }
 
-    /// Multipart replies (7.3.5): complete for the requests of a controller's start-up; unused statistics are empty.
+    /// Append multipart replies (7.3.5): complete for requests of a controller's start-up, empty for unused statistics.
     fn multipart(&mut self, xid: u32, kind: u16, body: &[u8], message: &[u8]) {
         match kind {
             0 => wire::put_multipart(&mut self.out, xid, 0, false, &description(&self.plan.name)),
@@ -160,7 +160,7 @@ impl Switch {
     }
 }
 
-/// Manufacturer, hardware, software, serial number, datapath (7.3.5.1).
+/// Switch description: manufacturer, hardware, software, serial number, datapath (7.3.5.1).
 fn description(name: &str) -> Vec<u8> {
     let mut out = Vec::new();
     for (text, size) in
@@ -173,7 +173,7 @@ fn description(name: &str) -> Vec<u8> {
     out
 }
 
-/// The flow of an exact match, None if it leaves an address or port open.
+/// Flow of an exact match; None if an address or port is missing in the match.
 fn exact_flow(oxms: &[u8]) -> Option<FlowKey> {
     let (mut key, mut found, mut at) = ([0; 12], 0, 0);
     while at + 4 <= oxms.len() {
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handshake_is_answered_however_it_is_cut() {
+    fn handshake_is_answered_for_any_split_of_its_bytes() {
         let asked = [
             [4, 0, 0, 8, 0, 0, 0, 1].as_slice(),
             &[4, 5, 0, 8, 0, 0, 0, 2],
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_match_of_all_four_names_a_flow() {
+    fn only_a_match_of_both_addresses_and_ports_is_a_flow() {
         let exact = [
             0x80, 0, 0x16, 4, 10, 0, 0, 1, 0x80, 0, 0x18, 4, 10, 0, 1, 2, 0x80, 0, 0x1A, 2, 0, 7, 0x80, 0,
             0x1C, 2, 0, 9,

@@ -1,16 +1,16 @@
-//! A simplified flow table: answers a controller about its own entries and finds the packets to send to the controller.
+//! Simplified flow table: reports the controller's entries, and selects the packets to send to the controller.
 //!
 //! Entries are identified by table, priority and the bytes of the match, so a controller has to encode the same match identically
-//! each time; controllers do. Timeouts are ignored: a measurement takes seconds.
+//! each time, as controllers do. Timeouts are ignored, because a measurement takes only seconds.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::wire::{FlowMod, put_multipart, reaches_controller, u16_at, u32_at};
 
-/// Limit of entries of one switch; a further one is refused, as by a hardware table.
+/// Limit of entries of one switch; further entries are refused, as by a hardware table.
 pub const MAX_ENTRIES: usize = 262_144;
 
-/// Bytes of entries in one part of a multipart reply, below the 64 KiB of a message.
+/// Bytes of entries after which the next part of a multipart reply starts; below the limit of 64 KiB of a message.
 const PART: usize = 60_000;
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Clone)]
@@ -33,17 +33,17 @@ struct Entry {
 pub enum Outcome {
     /// An entry was added or replaced.
     Added,
-    /// Entries were changed or deleted, perhaps none.
+    /// Any number of entries was changed or deleted.
     Changed,
     /// The table is full.
     Full,
 }
 
-/// The entries of a switch.
+/// Flow entries of a switch.
 #[derive(Debug, Default)]
 pub struct Table {
     entries: HashMap<Identity, Entry>,
-    /// Cookies of the entries that send packets to the controller: few, and searched for each new kind of packet.
+    /// Cookies of the entries that send packets to the controller: a small map, which is searched for each packet.
     punts: BTreeMap<Identity, u64>,
 }
 
@@ -53,7 +53,7 @@ impl Table {
         self.entries.len()
     }
 
-    /// True if there are none.
+    /// True if the table has no entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -97,7 +97,7 @@ impl Table {
         Outcome::Added
     }
 
-    /// Delete all entries of a table and cookie; with a match, only those with an identical one.
+    /// Delete all entries with this table and cookie; if the match is not empty, only entries with the same match.
     fn delete(&mut self, change: &FlowMod<'_>) {
         let meant = |identity: &Identity, cookie: u64| {
             (change.table == 0xFF || change.table == identity.table)
@@ -108,7 +108,7 @@ impl Table {
         self.punts.retain(|identity, cookie| !meant(identity, *cookie));
     }
 
-    /// Cookie of the entry that sends a frame to the controller, None without such an entry.
+    /// Cookie of the entry that sends a frame to the controller; None without such an entry.
     pub fn punts(&self, in_port: u32, frame: &[u8]) -> Option<u64> {
         let matching = self.punts.iter().filter(|(identity, _)| matches(&identity.oxms, in_port, frame));
         matching
@@ -161,12 +161,12 @@ fn put_entry(out: &mut Vec<u8>, identity: &Identity, entry: &Entry) {
     out.extend_from_slice(&entry.instructions);
 }
 
-/// True if a frame from a port fulfils a match (7.2.3). Unknown fields match nothing.
+/// True if a frame from a port matches (7.2.3). A match with an unknown field matches no frame.
 fn matches(mut oxms: &[u8], in_port: u32, frame: &[u8]) -> bool {
     while oxms.len() >= 4 {
         let (class, field, masked) = (u16_at(oxms, 0), oxms[2] >> 1, oxms[2] & 1 == 1);
         let end = 4 + usize::from(oxms[3]);
-        // fields of experimenters begin with the experimenter's number
+        // experimenter fields start with the experimenter id
         let start = if class == 0xFFFF { 8 } else { 4 };
         if end > oxms.len() || start > end {
             return false;
@@ -183,7 +183,7 @@ fn matches(mut oxms: &[u8], in_port: u32, frame: &[u8]) -> bool {
     oxms.is_empty()
 }
 
-/// A field of a frame, right-aligned in eight bytes; None if the frame does not have it.
+/// Value of a field of a frame, right-aligned in eight bytes; None if the frame does not have this field.
 fn value(class: u16, field: u8, in_port: u32, frame: &[u8]) -> Option<[u8; 8]> {
     if frame.len() < 42 {
         return None;
@@ -215,7 +215,7 @@ mod tests {
     use crate::wire::{PORT_CONTROLLER, Request, parse};
     use std::net::Ipv4Addr;
 
-    /// ethertype IPv4, protocol TCP, destination 10.0.1.0/24, bare SYN
+    /// Match of ethertype IPv4, protocol TCP, destination 10.0.1.0/24, bare SYN.
     const SYNS: &[u8] = &[
         0x80, 0, 10, 2, 8, 0, 0x80, 0, 20, 1, 6, 0x80, 0, 25, 8, 10, 0, 1, 0, 255, 255, 255, 0, //
         0xFF, 0xFF, 85, 8, 0x4F, 0x4E, 0x46, 0, 0, 2, 0, 0x17,
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_highest_entry_that_sends_a_packet_up_tells_its_cookie() {
+    fn punt_has_the_cookie_of_the_matching_entry_with_the_highest_priority() {
         let mut table = Table::default();
         let up = to(PORT_CONTROLLER);
         table.apply(&change(0, 7, 100, SYNS, &up));
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_strict_delete_takes_only_its_own_cookie() {
+    fn strict_delete_removes_only_an_entry_with_its_cookie() {
         let mut table = Table::default();
         table.apply(&change(0, 7, 100, SYNS, &[]));
         table.apply(&change(4, 6, 100, SYNS, &[]));
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn statistics_hold_each_entry_once_and_are_cut_into_messages() {
+    fn statistics_have_each_entry_once_and_are_split_into_messages() {
         let mut table = Table::default();
         let up = to(PORT_CONTROLLER);
         for priority in 0..2000 {
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_from_the_wire_is_applied() {
+    fn parsed_flow_mod_is_applied() {
         let mut message = vec![4, 14, 0, 56, 0, 0, 0, 1];
         message.extend_from_slice(&[0; 40]);
         message.extend_from_slice(&[0, 1, 0, 4, 0, 0, 0, 0]);

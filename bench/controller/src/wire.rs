@@ -1,24 +1,24 @@
-//! OpenFlow 1.3 from the switch's side: parses a controller's messages by slicing, and writes a switch's messages into a buffer.
+//! OpenFlow 1.3 for a switch: parses a controller's messages by slicing, and writes a switch's messages to a buffer.
 //!
-//! Clause numbers are those of OpenFlow Switch Specification 1.3.5. No function allocates more than its message.
+//! Clause numbers refer to OpenFlow Switch Specification 1.3.5. No function allocates more than its message.
 
 use thiserror::Error;
 
-/// The version byte of OpenFlow 1.3.
+/// Version byte of OpenFlow 1.3.
 pub const VERSION: u8 = 4;
-/// Bytes of `ofp_header`.
+/// Size of `ofp_header` in bytes.
 pub const HEADER: usize = 8;
 /// Output to the controller (7.2.1).
 pub const PORT_CONTROLLER: u32 = 0xFFFF_FFFD;
-/// Reserved port numbers begin here.
+/// First reserved port number.
 pub const PORT_RESERVED: u32 = 0xFFFF_FF00;
-/// "No buffered packet" (7.3.7).
+/// Buffer id that means "no buffered packet" (7.3.7).
 pub const NO_BUFFER: u32 = 0xFFFF_FFFF;
 
-/// A controller sent something that is not OpenFlow 1.3.
+/// Bytes from a controller that are not OpenFlow 1.3.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum WireError {
-    /// Another version of OpenFlow.
+    /// A different version of OpenFlow.
     #[error("OpenFlow version {0} instead of 4")]
     Version(u8),
     /// An invalid length.
@@ -26,7 +26,7 @@ pub enum WireError {
     Length(u8),
 }
 
-/// A controller's message.
+/// A message of a controller.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Request<'a> {
     /// Hello (7.5.1).
@@ -51,39 +51,39 @@ pub enum Request<'a> {
     GetAsync,
     /// Queue-get-config request for a port (7.3.6).
     QueueConfig(u32),
-    /// Messages without an answer: echo replies, set-config, group, meter, port and table mods, set-async, errors.
+    /// Messages without a reply: echo replies, set-config, group, meter, port and table mods, set-async, errors.
     Silent,
-    /// Anything else: answered by an error.
+    /// Any other message, which is answered by an error.
     Unknown,
 }
 
 /// A packet to send.
 #[derive(Debug, PartialEq, Eq)]
 pub struct PacketOut<'a> {
-    /// Its nominal ingress port.
+    /// Nominal ingress port.
     pub in_port: u32,
     /// Action list.
     pub actions: &'a [u8],
-    /// The frame.
+    /// Frame of the packet.
     pub data: &'a [u8],
 }
 
 /// A change of the flow table.
 #[derive(Debug, PartialEq, Eq)]
 pub struct FlowMod<'a> {
-    /// Cookie of the entry, or of the entries meant.
+    /// Cookie of the new entry, or of the entries to change.
     pub cookie: u64,
     /// Mask of the cookie for modify and delete.
     pub cookie_mask: u64,
-    /// Table, 255 = all of them (deletes).
+    /// Table; 255 means all tables (delete only).
     pub table: u8,
-    /// Add 0, modify 1 and 2 (strict), delete 3 and 4 (strict).
+    /// Command: 0 add, 1 modify, 2 modify strict, 3 delete, 4 delete strict.
     pub command: u8,
     /// Idle and hard timeout in seconds.
     pub timeouts: (u16, u16),
     /// Priority.
     pub priority: u16,
-    /// Send-flow-removed and the like.
+    /// Flags, such as send-flow-removed.
     pub flags: u16,
     /// OXM fields without header and padding.
     pub oxms: &'a [u8],
@@ -91,16 +91,16 @@ pub struct FlowMod<'a> {
     pub instructions: &'a [u8],
 }
 
-/// Length of the first message of a buffer once all of it is there.
+/// Length of the first message of a buffer; None while the message is incomplete.
 ///
 /// # Errors
-/// Another version, or a length below that of a header.
+/// The version is different, or the length is below the length of a header.
 pub fn frame(buffer: &[u8]) -> Result<Option<usize>, WireError> {
     if buffer.len() < HEADER {
         return Ok(None);
     }
     let length = usize::from(u16_at(buffer, 2));
-    // a Hello may name a higher version; what counts is agreed by its answer (6.3.1)
+    // a Hello may have a higher version; the reply determines the negotiated version (6.3.1)
     if buffer[0] != VERSION && buffer[1] != 0 {
         return Err(WireError::Version(buffer[0]));
     }
@@ -110,10 +110,10 @@ pub fn frame(buffer: &[u8]) -> Result<Option<usize>, WireError> {
     Ok((length <= buffer.len()).then_some(length))
 }
 
-/// Transaction and request of a whole message.
+/// Parse the transaction id and request of a complete message.
 ///
 /// # Errors
-/// An invalid length inside it.
+/// A length inside the message is invalid.
 pub fn parse(message: &[u8]) -> Result<(u32, Request<'_>), WireError> {
     let kind = message[1];
     let short = |bytes: usize| if message.len() < bytes { Err(WireError::Length(kind)) } else { Ok(()) };
@@ -191,7 +191,7 @@ pub fn reaches_controller(instructions: &[u8]) -> bool {
         .any(|(_, body)| outputs(&body[4..]).any(|port| port == PORT_CONTROLLER))
 }
 
-/// Type and body of each item of a list; ends at the first invalid length.
+/// Iterate over type and body of the items of a list, up to the first invalid length.
 fn items(mut list: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = if list.len() < 4 { 0 } else { usize::from(u16_at(list, 2)) };
@@ -204,22 +204,22 @@ fn items(mut list: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// Big-endian number at an offset that the caller has checked.
+/// Big-endian number of two bytes at an offset that the caller has checked.
 pub(crate) fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
-/// The same, four bytes.
+/// Big-endian number of four bytes at an offset that the caller has checked.
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from(u16_at(bytes, at)) << 16 | u32::from(u16_at(bytes, at + 2))
 }
 
-/// The same, eight bytes.
+/// Big-endian number of eight bytes at an offset that the caller has checked.
 pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from(u32_at(bytes, at)) << 32 | u64::from(u32_at(bytes, at + 4))
 }
 
-/// Append a message: header, then the output of `body`.
+/// Append a message: the header, then the output of `body`.
 pub fn put(out: &mut Vec<u8>, kind: u8, xid: u32, body: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.extend_from_slice(&[VERSION, kind, 0, 0]);
@@ -229,12 +229,12 @@ pub fn put(out: &mut Vec<u8>, kind: u8, xid: u32, body: impl FnOnce(&mut Vec<u8>
     out[start + 2..start + 4].copy_from_slice(&length.to_be_bytes());
 }
 
-/// Hello with the only supported version.
+/// Append Hello with the only supported version.
 pub fn put_hello(out: &mut Vec<u8>) {
     put(out, 0, 1, |b| b.extend_from_slice(&[0, 1, 0, 8, 0, 0, 0, 1 << VERSION]));
 }
 
-/// Features reply (7.3.1): 254 tables, flow and port statistics.
+/// Append a features reply (7.3.1): 254 tables, flow and port statistics.
 pub fn put_features(out: &mut Vec<u8>, xid: u32, dpid: u64) {
     put(out, 6, xid, |b| {
         b.extend_from_slice(&dpid.to_be_bytes());
@@ -242,12 +242,12 @@ pub fn put_features(out: &mut Vec<u8>, xid: u32, dpid: u64) {
     });
 }
 
-/// Packet-in (7.4.1) of a whole frame.
+/// Append a packet-in (7.4.1) with a complete frame.
 pub fn put_packet_in(out: &mut Vec<u8>, cookie: u64, in_port: u32, data: &[u8]) {
     put(out, 10, 0, |b| {
         b.extend_from_slice(&NO_BUFFER.to_be_bytes());
         b.extend_from_slice(&u16::try_from(data.len()).expect("a frame is short").to_be_bytes());
-        // reason: an action; table 0. Without an entry: no match, and the cookie that stands for none
+        // the reason is "action" with an entry and "no match" without one, where the cookie is u64::MAX; the table is 0
         b.extend_from_slice(&[u8::from(cookie != u64::MAX), 0]);
         b.extend_from_slice(&cookie.to_be_bytes());
         b.extend_from_slice(&[0, 1, 0, 12, 0x80, 0, 0, 4]);
@@ -257,7 +257,7 @@ pub fn put_packet_in(out: &mut Vec<u8>, cookie: u64, in_port: u32, data: &[u8]) 
     });
 }
 
-/// One part of a multipart reply (7.3.5).
+/// Append one part of a multipart reply (7.3.5).
 pub fn put_multipart(out: &mut Vec<u8>, xid: u32, kind: u16, more: bool, body: &[u8]) {
     put(out, 19, xid, |b| {
         b.extend_from_slice(&kind.to_be_bytes());
@@ -266,7 +266,7 @@ pub fn put_multipart(out: &mut Vec<u8>, xid: u32, kind: u16, more: bool, body: &
     });
 }
 
-/// Error (7.4.4) with the first bytes of the message concerned.
+/// Append an error (7.4.4) with the first 64 bytes of the message that caused it.
 pub fn put_error(out: &mut Vec<u8>, xid: u32, kind: u16, code: u16, about: &[u8]) {
     put(out, 1, xid, |b| {
         b.extend_from_slice(&kind.to_be_bytes());
@@ -275,7 +275,7 @@ pub fn put_error(out: &mut Vec<u8>, xid: u32, kind: u16, code: u16, about: &[u8]
     });
 }
 
-/// A port that is up (7.2.1): copper, 10 Gbit/s.
+/// Append a port that is up (7.2.1): copper, 10 Gbit/s.
 pub fn put_port(out: &mut Vec<u8>, number: u32, mac: [u8; 6], name: &str) {
     out.extend_from_slice(&number.to_be_bytes());
     out.extend_from_slice(&[0; 4]);
@@ -297,7 +297,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_message_is_taken_only_when_it_is_whole() {
+    fn incomplete_messages_have_no_length_and_invalid_headers_fail() {
         let mut out = Vec::new();
         put_features(&mut out, 7, 0xABCD);
         assert_eq!(out.len(), 32);
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_64_bytes_and_names_are_cut() {
+    fn ports_have_64_bytes_and_names_are_truncated() {
         let mut out = Vec::new();
         put_port(&mut out, 3, [2, 0, 0, 0, 0, 3], "a-very-long-port-name");
         assert_eq!((out.len(), &out[16..32]), (64, b"a-very-long-por\0".as_slice()));

@@ -1,4 +1,4 @@
-//! The whole emulation: SYNs go in, a controller's reactions come out and are counted. No sockets, no clock.
+//! Emulation of the complete network: sends SYNs, processes the controller's reactions, and counts. No sockets, no clock.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -13,30 +13,30 @@ use crate::stats::Latencies;
 use crate::switch::{Deed, Switch};
 use crate::wire::WireError;
 
-/// Limit of unanswered SYNs over all switches; further ones are withheld and counted.
+/// Limit of unanswered SYNs over all switches; further SYNs are withheld and counted.
 pub const MAX_OUTSTANDING: usize = 1 << 20;
-/// Limit of SYNs sent in one go, so that reading is never starved.
+/// Limit of SYNs sent in one iteration, so that sending does not starve reading.
 const BURST: u64 = 4096;
 const LLDP: u16 = 0x88CC;
 
-/// Counts of a lane, or of all lanes.
+/// Counts of a lane.
 #[derive(Debug, Default, Clone)]
 pub struct Counts {
     /// SYNs sent to the controller.
     pub sent: u64,
-    /// SYNs that the controller released, to an agent or plain.
+    /// SYNs that the controller released, either to an agent or plainly.
     pub answered: u64,
-    /// Of these, to an agent.
+    /// Answered SYNs that were released to an agent.
     pub redirected: u64,
-    /// SYNs not answered in time.
+    /// SYNs that were not answered in time.
     pub lost: u64,
-    /// From SYN to the packet-out that releases it.
+    /// Latency from a SYN to the packet-out that releases it.
     pub answer: Latencies,
-    /// From SYN to the entry for its flow at its own switch.
+    /// Latency from a SYN to the entry for its flow at the client's switch.
     pub entry: Latencies,
 }
 
-/// A SYN in flight.
+/// An unanswered SYN.
 #[derive(Debug)]
 struct Pending {
     lane: usize,
@@ -44,23 +44,23 @@ struct Pending {
     flow: FlowKey,
 }
 
-/// Times of the emulation.
+/// Parameters of the emulation.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
-    /// A SYN not answered within this time is lost.
+    /// A SYN that is not answered within this time is lost.
     pub patience: Duration,
-    /// Duration of sessions; None = unlimited.
+    /// Duration of sessions; None means unlimited.
     pub hold: Option<Duration>,
     /// True if servers announce themselves to the network.
     pub announce_servers: bool,
-    /// True if SYNs are sent to the controller without an entry for it (an empty table).
+    /// True if SYNs are sent to the controller even without a matching entry, as with an empty table.
     pub always_punt: bool,
 }
 
-/// Switches, wires, hosts, agents.
+/// State of the emulation: switches, links, hosts and agents.
 #[derive(Debug)]
 pub struct World {
-    /// The switches, in the order of the network.
+    /// Switches, in the order of the network.
     pub switches: Vec<Switch>,
     /// Counts of each lane.
     pub counts: Vec<Counts>,
@@ -68,11 +68,11 @@ pub struct World {
     pub outstanding: Vec<u32>,
     /// Agents.
     pub agents: Vec<Agent>,
-    /// SYNs that could not be sent because too many were unanswered.
+    /// SYNs that were not sent because too many SYNs were unanswered.
     pub withheld: u64,
     /// SYNs that reached an agent without a preparation.
     pub unprepared: u64,
-    /// LLDP frames that crossed a wire.
+    /// LLDP frames that crossed a link.
     pub probes: u64,
     lanes: Vec<Lane>,
     wires: HashMap<Place, Place>,
@@ -89,7 +89,7 @@ pub struct World {
 }
 
 impl World {
-    /// Create a network whose switches have just connected.
+    /// Create an emulation whose switches have just connected.
     pub fn new(network: Network, agents: Vec<Agent>, settings: Settings, order_port: u16) -> Self {
         let lanes = network.lanes;
         let agent_at = agents.iter().enumerate().map(|(i, a)| (a.plan().place, i)).collect();
@@ -126,14 +126,14 @@ impl World {
         self.pending.len()
     }
 
-    /// Reset the counts, and start the offered load at zero.
+    /// Reset the counts, and restart the offered load from zero.
     pub fn reset(&mut self) {
         self.counts.fill(Counts::default());
         self.withheld = 0;
         self.pacer = Pacer::default();
     }
 
-    /// Announce hosts: clients, and servers unless they are to stay unknown.
+    /// Announce clients, and also servers unless they must stay unknown.
     pub fn announce(&mut self) {
         for lane in &self.lanes {
             let servers = self.settings.announce_servers.then_some((lane.server_place, lane.server));
@@ -144,7 +144,7 @@ impl World {
         }
     }
 
-    /// Send the agents' beacons; with `report` also their lists of sessions.
+    /// Send beacons of all agents; with `report` also their lists of sessions.
     pub fn beacons(&mut self, time_ms: u64, report: bool) {
         for agent in &mut self.agents {
             let place = agent.plan().place;
@@ -158,7 +158,7 @@ impl World {
         }
     }
 
-    /// True if every lane's switch would send its SYNs to the controller.
+    /// True if every switch has been described and would send the SYNs of its lanes to the controller.
     pub fn ready(&self) -> bool {
         let wants = |lane: &Lane| {
             let frame = packets::syn(lane.clients[0], lane.server, (1024, lane.server_port), 0);
@@ -168,7 +168,7 @@ impl World {
         self.switches.iter().all(|s| s.described) && self.lanes.iter().all(wants)
     }
 
-    /// Send the SYNs due `elapsed` after the start of the load.
+    /// Send the SYNs that are due `elapsed` after the start of the load.
     pub fn offer(&mut self, load: Load, now: Duration, elapsed: Duration) {
         match load {
             Load::Rate(rate) => {
@@ -208,10 +208,10 @@ impl World {
         self.counts[index].sent += 1;
     }
 
-    /// Process bytes sent to a switch.
+    /// Process bytes that the controller sent to a switch.
     ///
     /// # Errors
-    /// They are not OpenFlow 1.3.
+    /// The bytes are not OpenFlow 1.3.
     pub fn receive(
         &mut self,
         switch: usize,
@@ -237,7 +237,7 @@ impl World {
         }
     }
 
-    /// Forward a packet that left a switch: over a wire to the next one, to an agent, or to a host.
+    /// Process a packet that a switch sent: an LLDP frame crosses its link, a SYN counts as answered, an order reaches its agent.
     fn sent(&mut self, from: Place, frame: &[u8], now: Duration, time_ms: u64) {
         if let Some(to) = self.wires.get(&from).copied()
             && ethertype(frame) == LLDP
@@ -257,7 +257,7 @@ impl World {
         }
     }
 
-    /// SYNs answered at all lanes.
+    /// Number of answered SYNs of all lanes.
     pub fn answered_in_all(&self) -> u64 {
         self.counts.iter().map(|counts| counts.answered).sum()
     }
@@ -278,7 +278,7 @@ impl World {
         }
     }
 
-    /// Advance time: sessions end, SYNs time out.
+    /// Advance time: end sessions, and time out SYNs.
     pub fn pass(&mut self, now: Duration, time_ms: u64) {
         while self.ending.front().is_some_and(|(due, _)| *due <= now) {
             let Some((_, session)) = self.ending.pop_front() else { return };

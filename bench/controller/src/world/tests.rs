@@ -10,7 +10,7 @@ fn world(topology: Topology) -> World {
     World::new(Network::plain(2, topology), Vec::new(), settings, 0)
 }
 
-/// A switch's pending packet-ins, as frames; its other messages are dropped.
+/// Frames of a switch's pending packet-ins; other pending messages are discarded.
 fn packet_ins(switch: &mut Switch) -> Vec<Vec<u8>> {
     let (out, mut at, mut found) = (std::mem::take(&mut switch.out), 0, Vec::new());
     while let Ok(Some(length)) = frame(&out[at..]) {
@@ -35,7 +35,7 @@ fn packet_out(port: u32, frame: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_syn_is_answered_by_the_packet_out_that_carries_it_and_only_once() {
+fn syn_is_answered_once_by_the_packet_out_that_carries_it() {
     let mut world = world(Topology::None);
     world.offer(Load::Outstanding(2), Duration::ZERO, Duration::ZERO);
     assert_eq!((world.unanswered(), &world.outstanding), (4, &vec![2, 2]));
@@ -48,12 +48,12 @@ fn a_syn_is_answered_by_the_packet_out_that_carries_it_and_only_once() {
     assert_eq!(world.counts[0].answer.quantile_ms(0.5), Some(3.001));
     world.offer(Load::Outstanding(2), Duration::ZERO, Duration::ZERO);
     let again = packet_ins(&mut world.switches[0]);
-    assert_eq!(again.len(), 1, "its place is taken by another one");
+    assert_eq!(again.len(), 1, "a new SYN replaces the answered SYN");
     assert_ne!(syn_number(&again[0]), syn_number(&syns[0]));
 }
 
 #[test]
-fn a_syn_without_an_answer_is_lost_when_patience_is_over() {
+fn unanswered_syn_counts_as_lost_after_its_timeout() {
     let mut world = world(Topology::None);
     world.offer(Load::Rate(10.0), Duration::ZERO, Duration::from_secs(1));
     assert_eq!(world.unanswered(), 10);
@@ -65,7 +65,7 @@ fn a_syn_without_an_answer_is_lost_when_patience_is_over() {
 }
 
 #[test]
-fn lldp_crosses_a_wire_and_nothing_else_does() {
+fn only_lldp_crosses_a_link() {
     let mut world = world(Topology::Line);
     let port = world.switches[0].plan.ports[2];
     let mut probe = vec![0; 60];
