@@ -1,4 +1,4 @@
-"""`make bench-matrix`: SOS is never worse than plain TCP, nor than its own best path alone, over thirty networks (README.md)."""
+"""`make bench-matrix`: on thirty networks, SOS is never worse than plain TCP or than SOS over its better path alone (README.md)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "harness"))
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # PYTHONSAFEPATH leaves it out
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # PYTHONSAFEPATH omits this folder
 
 from sos_harness.loop import main
 from sos_matrix.bench import BENCH

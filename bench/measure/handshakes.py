@@ -1,10 +1,10 @@
-"""Handshakes through switches and controller beside plain TCP: first byte of 1 kB at 100 ms, and a server whose accept queue is full.
+"""Handshakes through switches and controller, compared with plain TCP: first byte of 1 kB at 100 ms, and a full accept queue.
 
     bench/measure/handshakes.py [--rounds 25] [--examples DIR] [--out out/bench]
                                               (root; from the top of the repository, with .venv/bin/python)
 
-Plain, known and unknown servers take turns. A known server has accepted at this port before (`accept: Learned`); each connection to an
-unknown server goes to a port of its own. The busy server has a backlog of 0 and accepts 6 s after its first connection.
+Each round measures a plain, a known and an unknown server. A known server has accepted on its port before (`accept: Learned`); each
+connection to an unknown server uses a new port. The busy server has a backlog of 0 and accepts nothing for 6 s after its first connection.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ TOP = Path(__file__).resolve().parents[2]
 PROGRAM = TOP / "testbed" / "tests" / "scenarios" / "handshakes.py"
 PATH = PathOptions(rate_bps=1_000_000_000, rtt_us=100_000)
 PLAIN, KNOWN, UNKNOWN = 6301, 5301, 5302
-"""Ports: an uncovered one, a covered one, and the first of the covered ports that are used once."""
+"""Uncovered port, covered port, and first of the covered ports that are used once."""
 MOST_ROUNDS = 90
-"""Covered ports of the example from UNKNOWN on."""
+"""Number of covered ports of the example from UNKNOWN on."""
 BUSY = {"plain": 6400, "covered": 5399}
 BUSY_S, AT_ONCE, END_S = 6.0, 4, 120.0
 
@@ -42,7 +42,7 @@ def argv(lab: Lab, host: str, *words: object) -> tuple[str, ...]:
 
 
 def ask(lab: Lab, *words: object) -> list[dict[str, Any]]:
-    """Connections of the client, as it saw them."""
+    """Run the program at the client; return its report of each connection."""
     done = subprocess.run(argv(lab, "client", *words), capture_output=True, text=True, check=True, timeout=END_S)
     seen: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     return seen
@@ -50,7 +50,7 @@ def ask(lab: Lab, *words: object) -> list[dict[str, Any]]:
 
 @contextmanager
 def serving(lab: Lab, port: int, backlog: int = 100, busy_s: float = 0) -> Iterator[None]:
-    """A server that answers 1 kB."""
+    """Run a server that answers with 1 kB, during the block."""
     program = subprocess.Popen(argv(lab, "server", "serve", port, backlog, busy_s))
     try:
         measure.wait_listening(lab, "server", port)
@@ -61,8 +61,8 @@ def serving(lab: Lab, port: int, backlog: int = 100, busy_s: float = 0) -> Itera
 
 
 def settle(lab: Lab) -> None:
-    """Wait until a known server is answered at once: for ten seconds after arming, each session waits until no switch forwards from
-    its cache (docs/adr/0020)."""
+    """Wait until connections to a known server are accepted immediately. For ten seconds after arming, each session waits until the
+    switches' caches have expired (docs/adr/0020)."""
     deadline = time.monotonic() + END_S
     while ask(lab, "each", measure.address(lab, "server"), KNOWN, 1)[0]["connect_s"] > PATH.rtt_us / 2e6:
         if time.monotonic() > deadline:
@@ -86,7 +86,7 @@ def first_bytes(lab: Lab, rounds: int) -> dict[str, list[float]]:
 
 
 def busy(lab: Lab, port: int) -> dict[str, Any]:
-    """Concurrent clients of a server with an accept queue of one: number served, and the longest wait."""
+    """Run concurrent clients of a server with an accept queue of one; return the number of served clients and the longest wait."""
     with serving(lab, port, 0, BUSY_S):
         seen = ask(lab, "connect", measure.address(lab, "server"), port, AT_ONCE)
     return {
@@ -98,7 +98,7 @@ def busy(lab: Lab, port: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, print a table, write handshakes.json."""
+    """Measure, print the results, write handshakes.json."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=25, help=f"connections of each kind, at most {MOST_ROUNDS} (default 25)")
     parser.add_argument("--examples", type=Path, help="folder of custom resources for the topology (default: the topology's own)")

@@ -1,10 +1,10 @@
-"""Error of the mean delay from samples of the packets: "SDN Control Plane Applications", figure 3.10.
+"""Error of the mean delay when only a sample of the packets is measured: "SDN Control Plane Applications", figure 3.10.
 
     bench/measure/sampling.py [--out out/bench]        (root; from the top of the repository, with .venv/bin/python)
 
-A flow runs through a lab, and a capture at the egress agent gives the round trip of every segment as the reference. Random samples
-are drawn from it, many for each ratio; the error of a sample is that of its mean relative to the mean of all. The plot also shows the
-agents' reports (spec/order.md 13): no samples, but the minimum of each two seconds.
+A flow runs through a lab, and a capture at the egress agent measures the round-trip time of every segment as the reference. The program
+draws many random samples of these segments for each ratio. The error of a sample is the relative error of its mean. The table also shows
+the mean of the agents' reports (spec/order.md 13), which are not samples but minima of two seconds each.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PATH = PathOptions(rate_bps=200_000_000, rtt_us=40_000)
 
 
 def errors(values: list[float], rng: random.Random) -> list[dict[str, float]]:
-    """For every ratio: mean and 95th percentile of the relative error over many samples."""
+    """Mean and 95th percentile of the relative error over many samples, for each ratio."""
     whole, found = statistics.fmean(values), []
     for ratio in RATIOS:
         size = max(1, round(ratio * len(values)))
@@ -48,13 +48,13 @@ def errors(values: list[float], rng: random.Random) -> list[dict[str, float]]:
 
 
 def start(lab: Lab, part: str, *argv: str) -> subprocess.Popen[str]:
-    """A program of the scenario tests inside a part of the lab."""
+    """Start a program of the scenario tests inside a part of the lab."""
     command = lab.exec_argv(part, (sys.executable, str(SCENARIOS / argv[0]), *argv[1:]))
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def run(lab: Lab, rate: int) -> dict[str, Any]:
-    """One flow: the round trips of all segments in milliseconds, and the controller's measurement each second."""
+    """Run one flow; return round-trip times of all segments in milliseconds, and the controller's measurement of each second."""
     interface = next(document["interface"]["name"] for document in lab.documents.agents.values())
     meter = start(lab, "agent2", "meter.py", interface)
     assert meter.stdout is not None
@@ -69,15 +69,15 @@ def run(lab: Lab, rate: int) -> dict[str, Any]:
     for program in (client, server):
         program.communicate(timeout=60)
     seen = json.loads(meter.communicate(timeout=60)[0])["round_trips"]
-    # agent2 accepts on its stream ports; connections that it dials go to hosts
+    # agent2 accepts streams on its stream ports; connections that it dials lead to hosts
     trips = [ms for port, found in seen.items() if FIRST_STREAM_PORT <= int(port) < FIRST_STREAM_PORT + 8 for _, ms in found]
     return {"trips": trips, "said": said}
 
 
 def plot(results: dict[str, Any], into: Path) -> None:
-    """Relative error over ratio."""
+    """Plot the relative error over the ratio."""
     mpl.use("Agg")
-    from matplotlib import pyplot  # import after selecting a backend without a screen
+    from matplotlib import pyplot  # import after the selection of a backend that needs no screen
 
     figure, axes = pyplot.subplots(figsize=(7, 4.5))
     for name, result in results.items():
@@ -94,7 +94,7 @@ def plot(results: dict[str, Any], into: Path) -> None:
 
 
 def main() -> None:
-    """Run, print a table, write sampling.json and sampling.png."""
+    """Measure, print a table, write sampling.json and sampling.png."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("out/bench"))
     out = parser.parse_args().out

@@ -2,10 +2,10 @@
 
     bench/operator/scale.py [--sites N] [--services N] [--changes N] [--out out/bench]
 
-Measured: time from the API server's answer to a change of one service until the controller has taken the configuration; writes of the
-operator during full resyncs; its memory and CPU; duration of `kubectl sos status`. No switch is connected: a controller takes a
-configuration without. Prints a table with the aims, writes OUT/operator.json, and exits with 1, naming the rows, if an aim is missed;
-other work on the machine can cause that, so look at the load first.
+The benchmark measures the time from the API server's answer to a change of one service until the controller has accepted the new
+configuration, the writes of the operator during full resyncs, its memory and CPU time, and the duration of `kubectl sos status`. No
+switch is connected, because a controller accepts configurations without switches. The benchmark prints a table with targets and writes
+OUT/operator.json. If a target is missed, it names the rows and exits with 1. Other work on the machine can cause this, so check the load.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 TOP = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(TOP / "operator" / "tests" / "support"))  # how to start an API server, an operator and a controller
+sys.path.insert(0, str(TOP / "operator" / "tests" / "support"))  # helpers that start an API server, an operator and a controller
 
 import operator_scale as scale  # noqa: E402
 from operator_controller import Controller  # noqa: E402
@@ -38,13 +38,13 @@ RESYNC_S = 20
 COLD_S = 300.0
 STATUS_RUNS = 5
 NOBODY_ANSWERED = 2
-"""Exit code of `kubectl sos`: 1, not ready, because nothing runs pods here."""
+"""First exit code of `kubectl sos` for a failure. Exit code 1 (not ready) is normal here, because no kubelet runs pods."""
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Aim:
-    """Upper bound of a figure."""
+    """Target of a figure: its upper bound."""
 
     row: str
     figure: Callable[[Json], float]
@@ -52,7 +52,7 @@ class Aim:
     words: str
 
     def met(self, result: Json) -> bool:
-        """True if the result's figure is not above the aim."""
+        """True if the figure of this result does not exceed the bound."""
         return self.figure(result) <= self.most
 
 
@@ -66,12 +66,12 @@ AIMS = (
 
 
 def missed(result: Json) -> list[str]:
-    """Rows whose aims a result misses."""
+    """Rows whose targets a result misses."""
     return [aim.row for aim in AIMS if not aim.met(result)]
 
 
 def process_figures(pid: int) -> dict[str, float]:
-    """Current and peak memory (MiB), and CPU seconds, of a process."""
+    """Current and peak memory (MiB) and CPU seconds of a process."""
     fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line)
     stat = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
     ticks = os.sysconf("SC_CLK_TCK")
@@ -89,7 +89,7 @@ def resource_versions(kube: Kube) -> dict[str, str]:
 
 
 def quiet(kube: Kube, operator: Operator) -> None:
-    """Wait until the operator has made passes without writing."""
+    """Wait until the operator makes passes without writes."""
 
     def still() -> bool:
         before, passes = len(scale.writes(kube)), operator.passes()
@@ -100,7 +100,7 @@ def quiet(kube: Kube, operator: Operator) -> None:
 
 
 def resync(kube: Kube, operator: Operator) -> Json:
-    """Two full resyncs, and the writes meanwhile."""
+    """Wait for two full resyncs; count the writes meanwhile."""
     quiet(kube, operator)
     before, versions, figures, started = (
         len(scale.writes(kube)),
@@ -122,7 +122,7 @@ def resync(kube: Kube, operator: Operator) -> Json:
 
 
 def one_change(kube: Kube, recorder: scale.Recorder, service: str, priority: int) -> float:
-    """Seconds from the API server's answer to a change until the controller had taken it."""
+    """Change a service; return the seconds from the API server's answer until the controller has accepted the change."""
     path = path_of(build(service, {"kind": "SosService", "spec": {}}), with_name=True)
     answer = send(kube, "PATCH", path, {"spec": {"priority": priority}}, dry=False)
     applied = time.monotonic()
@@ -131,7 +131,7 @@ def one_change(kube: Kube, recorder: scale.Recorder, service: str, priority: int
 
 
 def status(kube: Kube, size: scale.Size) -> dict[str, float]:
-    """Duration of `kubectl sos status` in both forms: median of several runs, in milliseconds."""
+    """Duration of `kubectl sos status` as text and as JSON, in milliseconds: medians of several runs."""
     folders = (str(TOP / ".venv" / "bin"), str(Path(tool("kubectl")).parent), os.environ["PATH"])
     env = {**os.environ, "KUBECONFIG": str(kube.admin), "HOME": str(kube.folder), "PATH": os.pathsep.join(folders)}
 
@@ -159,7 +159,7 @@ def quantiles(values: list[float]) -> dict[str, float]:
 
 
 def run(size: scale.Size, changes: int, seed: int) -> Json:
-    """The whole measurement."""
+    """Run the whole measurement."""
     chance = random.Random(seed)
     with ExitStack() as stack:
         kube = stack.enter_context(kube_apiserver())
@@ -189,7 +189,7 @@ def run(size: scale.Size, changes: int, seed: int) -> Json:
         seconds = []
         for number in range(changes):
             seconds.append(one_change(kube, recorder, f"service{chance.randrange(size.services):04}", 101 + number % 60_000))
-            time.sleep(chance.uniform(0, 1.5))  # at any moment of a pass
+            time.sleep(chance.uniform(0, 1.5))  # so that changes arrive at any moment of a pass
         assert operator.process.pid
         figures = process_figures(operator.process.pid)
         return {
@@ -208,7 +208,7 @@ def run(size: scale.Size, changes: int, seed: int) -> Json:
 
 
 def table(result: Json) -> str:
-    """Table of figures and aims."""
+    """Table of figures and targets."""
     took, idle, own, looked = result["applyToAcknowledged"], result["resync"], result["operator"], result["status"]
     rows = [
         ("world", f"{result['sites']} sites, {result['pools']} pools, {result['services']} services, {idle['objects']} objects"),
@@ -232,7 +232,7 @@ def table(result: Json) -> str:
 
 
 def main() -> int:
-    """Measure, print, write."""
+    """Measure, print the table, write operator.json."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sites", type=int, default=50, help="sites, each with a node and a pool (default 50)")
     parser.add_argument("--services", type=int, default=1000, help="services between them (default 1000)")

@@ -1,4 +1,4 @@
-"""`make bench-sessions`: many sessions at one pair of agents, and their effect on each other (README.md)."""
+"""`make bench-sessions`: many sessions at one pair of agents, and interference between sessions (README.md)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "harness"))
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # PYTHONSAFEPATH leaves it out
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # PYTHONSAFEPATH omits this folder
 
 from sos_harness.loop import main
 from sos_sessions.bench import BENCH

@@ -1,4 +1,4 @@
-"""One transfer -> one row; rows of several runs -> medians; medians -> a table. Pure."""
+"""Figures: one transfer -> one row; rows of several runs -> medians. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 from sos_harness.parse import Received, bytes_at
 
 STEADY_FROM = 0.4
-"""Share of a transfer that is its start: 8 of 20 s. At 164 ms plain TCP takes 5 s until it no longer grows."""
+"""Share of a transfer that counts as start-up: 8 of 20 s. At 164 ms the rate of plain TCP grows for 5 s."""
 ALMOST = 0.95
-"""Share of its time that a transfer has to cover: reports of two seconds end a little early."""
+"""Share of its time that a transfer has to cover: with reports every two seconds, the last report is a little early."""
 OK = "ok"
 NOT_AVAILABLE = "not available"
 FAILED = "failed"
@@ -21,7 +21,7 @@ FAILED = "failed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What was seen of one transfer."""
+    """Observations of one transfer."""
 
     received: Received
     retransmitted: int = 0
@@ -35,7 +35,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What one measurement gives a row: figures by the names of the row's fields, or why there are none."""
+    """Result of one measurement: figures by names of the row's fields, or a status with the reason of the failure."""
 
     status: str = OK
     values: Mapping[str, float | None] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One run of one scheme: a line of a .jsonl. Rates are TCP payload in Mbit/s. A benchmark has the figures that apply to it."""
+    """One run of one scheme: a line of a .jsonl. Rates are TCP payload in Mbit/s. Each benchmark sets only the figures that apply to it."""
 
     settings: str
     scenario: str
@@ -83,7 +83,7 @@ class Row:
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """What it is about: a later row of the same takes its place."""
+        """Identity of the measurement: a later row with the same key replaces this row."""
         return self.scenario, self.scheme, self.run
 
 
@@ -93,32 +93,32 @@ FIGURES = tuple(
 
 
 def mbps(received: Received, begin: float, end: float) -> float:
-    """Mean rate between two moments. A tenth of a Mbit/s would be a hundredth of a path of 10."""
+    """Mean rate between two moments, in Mbit/s with three decimals: an error of 0.1 would be 1 % of a path of 10 Mbit/s."""
     return round((bytes_at(received.samples, end) - bytes_at(received.samples, begin)) * 8 / (end - begin) / 1e6, 3)
 
 
 def rates(received: Received, seconds: float) -> dict[str, float]:
-    """The three rates of a transfer of so many seconds, its start included, without and alone."""
+    """Three rates of a transfer of this length: with start-up, without start-up, and of start-up only."""
     seen = min(seconds, received.samples[-1][0])
     steady = STEADY_FROM * seconds
     return {"mbps_total": mbps(received, 0, seen), "mbps_steady": mbps(received, steady, seen), "mbps_first8": mbps(received, 0, steady)}
 
 
 def failure(received: Received, seconds: float) -> str:
-    """Why a transfer does not count; "" for one that does. One that covers its time counts, whatever was said while it was ended."""
+    """Reason why a transfer does not count, or "". A transfer that covers its time counts, even if its end caused an error."""
     if received.samples[-1][0] >= ALMOST * seconds and received.samples[-1][1] > 0:
         return ""
     return f"{FAILED}: {received.error or 'it ended early'} after {received.samples[-1][0]:.1f} s"
 
 
 def row(blank: Row, measured: Found) -> Row:
-    """The row of one measurement: `blank` says what it is about."""
-    figures: dict[str, Any] = {**measured.values}  # the names are those of fields, which the type checker cannot know
+    """Row of one measurement: `blank` with status and figures."""
+    figures: dict[str, Any] = {**measured.values}  # the keys are names of fields, which the type checker cannot know
     return replace(blank, status=measured.status, **figures)
 
 
 def found(outcome: Outcome, seconds: float) -> Found:
-    """What one transfer gives."""
+    """Figures of one transfer."""
     received = outcome.received
     if why := failure(received, seconds):
         return Found(status=why, values={"load": outcome.load})
@@ -142,7 +142,7 @@ def found(outcome: Outcome, seconds: float) -> Found:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that is not below so large a share of them (nearest rank)."""
+    """Smallest value with at least this share of all values at or below it (nearest rank)."""
     ranked = sorted(values)
     return ranked[max(0, math.ceil(share * len(ranked)) - 1)]
 
@@ -155,16 +155,16 @@ class Figure:
     least: float
     most: float
     values: tuple[float, ...]
-    """Of each run that counts; in the .json they are left out: the .jsonl has them."""
+    """Values of all runs that count; omitted from the .json, because the .jsonl has them."""
 
     def encode(self) -> dict[str, float]:
-        """As in the .json."""
+        """Encode for the .json."""
         return {"median": self.median, "least": self.least, "most": self.most}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """All runs of a scheme in a scenario: an entry of the .json. `status` is that of the runs that did not count, if none did."""
+    """Summary of all runs of a scheme in a scenario: an entry of the .json. `status` is not ok only if no run counts."""
 
     scenario: str
     scheme: str
@@ -175,18 +175,18 @@ class Summary:
     figures: dict[str, Figure]
 
     def median(self, name: str) -> float | None:
-        """One figure's median."""
+        """Median of one figure."""
         found = self.figures.get(name)
         return None if found is None else found.median
 
     def encode(self) -> dict[str, object]:
-        """As in the .json: {median, least, most} for each figure that was measured."""
+        """Encode for the .json: {median, least, most} for each measured figure."""
         plain = {name: value for name, value in asdict(self).items() if name != "figures"}
         return {**plain, **{name: figure.encode() for name, figure in self.figures.items()}}
 
 
 def summaries(rows: Iterable[Row]) -> list[Summary]:
-    """A summary for each scenario and scheme, in the order in which they first appear."""
+    """Summaries by scenario and scheme, in the order of their first rows."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for each in rows:
         groups.setdefault((each.scenario, each.scheme), []).append(each)
@@ -217,6 +217,6 @@ def _figure(values: Sequence[float]) -> Figure:
 
 
 def best_peer(found: Sequence[Summary], figure: str) -> Summary | None:
-    """The scheme that is not SOS with the highest median of a figure."""
+    """Scheme other than SOS with the highest median of a figure."""
     peers = [each for each in found if not each.scheme.startswith("sos") and each.median(figure) is not None]
     return max(peers, key=lambda each: each.median(figure) or 0.0, default=None)

@@ -1,12 +1,12 @@
-"""Load generator: a request server and clients of many connections, as programs for a namespace. Standard library only.
+"""Load generator: a request server and clients with many connections, run inside a namespace. Standard library only.
 
-load_client.py answer PORT                                        answer each request with as many bytes as it asks for
-load_client.py ask ADDRESS PORT BYTES SECONDS --at-once N         short connections of one request each, one after another; times as JSON
+load_client.py answer PORT                                        answer each request with the requested number of bytes
+load_client.py ask ADDRESS PORT BYTES SECONDS --at-once N         short connections of one request each, N concurrently; times as JSON
 load_client.py hold ADDRESS PORT COUNT --at-once N                connections of one request, held open until killed; times as JSON
-load_client.py talk ADDRESS PORT SECONDS                          one connection of consecutive requests; times as JSON
-load_client.py read ADDRESS PORT COUNT SECONDS [--slow BYTES]     downloads for SECONDS, the first limited to BYTES a second
+load_client.py talk ADDRESS PORT SECONDS                          one connection with consecutive requests; times as JSON
+load_client.py read ADDRESS PORT COUNT SECONDS [--slow BYTES]     COUNT downloads for SECONDS, the first limited to BYTES a second
 
-A request has 1,000 bytes: the answer's size, a flag to close the connection after it, and padding.
+A request has 1,000 bytes: size of the answer, a flag to close the connection after the answer, and padding.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ BLOCK_BYTES = 1 << 18
 SMALL_BYTES = 1 << 14
 BACKLOG = 4096
 TIMEOUT_S = 20.0
-"""A connection that has not ended by then has failed."""
+"""A connection that takes longer than this has failed."""
 HOLD_LIMIT_S = 200.0
-"""Held connections end by then, so that a benchmark that was killed leaves none."""
+"""Limit for held connections, so that a killed benchmark does not leave connections behind."""
 PAUSE_S = 0.01
 """Pause of `talk` between an answer and the next request."""
 
 
 def request(size: int, last: bool) -> bytes:
-    """Encode a request for `size` bytes; `last` asks the server to close the connection after them."""
+    """Encode a request for `size` bytes; with `last` the server closes the connection after the answer."""
     return HEAD.pack(size, last).ljust(REQUEST_BYTES, b".")
 
 
@@ -120,7 +120,7 @@ class ClientConnection:
 
 
 class LoadClient:
-    """Connections of one request each; `ended` holds the finished ones."""
+    """Client of many connections with one request each; `ended` has the finished connections."""
 
     def __init__(self, address: str, port: int, size: int, stay: bool) -> None:
         self.to = (address, port)
@@ -132,7 +132,7 @@ class LoadClient:
         self._open: dict[int, ClientConnection] = {}
 
     def run(self, at_once: int, more: Callable[[int], bool]) -> None:
-        """Open connections, `at_once` concurrently, while more(opened so far) holds; return when all have ended."""
+        """Open connections, `at_once` concurrently, while more(number opened so far) is true; return when all have ended."""
         begun, buffer = 0, bytearray(BLOCK_BYTES if self.size > SMALL_BYTES else SMALL_BYTES)
         while True:
             while len(self._open) < at_once and more(begun):
@@ -147,7 +147,7 @@ class LoadClient:
     def _begin(self) -> None:
         client = ClientConnection(socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK), time.monotonic())
         if self.stay:
-            # close with a reset: ten thousand connections in TIME-WAIT would be in the way of the next run
+            # close with a reset: otherwise ten thousand connections in TIME-WAIT would disturb the next run
             client.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._open[client.connection.fileno()] = client
         self._poll.register(client.connection, select.EPOLLOUT)
@@ -193,7 +193,7 @@ class LoadClient:
         self.ended.append(client)
 
     def report(self, seconds: float) -> dict[str, object]:
-        """Report times and errors."""
+        """Report durations and errors."""
         good = [client for client in self.ended if not client.error]
         errors = sorted({client.error for client in self.ended if client.error})
         return {
@@ -222,7 +222,7 @@ def hold(address: str, port: int, count: int, at_once: int) -> None:
 
 
 def talk(address: str, port: int, seconds: float) -> dict[str, object]:
-    """Run consecutive requests on one connection; the first answer, which includes connection set-up, does not count."""
+    """Run consecutive requests on one connection. The first answer does not count, because it may include session set-up."""
     times, asks, end = list[float](), request(REQUEST_BYTES, last=False), time.monotonic() + seconds
     with socket.create_connection((address, port), TIMEOUT_S) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -240,7 +240,7 @@ def talk(address: str, port: int, seconds: float) -> dict[str, object]:
 
 
 def read(address: str, port: int, count: int, seconds: float, slow: int) -> dict[str, object]:
-    """Count the bytes that each connection receives after all are connected."""
+    """Count the bytes that each connection receives after all connections are open."""
     poll, received, buffer = select.epoll(), dict[int, int](), bytearray(BLOCK_BYTES)
     connections = [socket.create_connection((address, port), TIMEOUT_S) for _ in range(count)]
     for number, connection in enumerate(connections):
@@ -262,7 +262,7 @@ def read(address: str, port: int, count: int, seconds: float, slow: int) -> dict
 
 
 def main() -> None:
-    """Arguments in, one line of JSON out."""
+    """Run a command and print one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("answer").add_argument("port", type=int)

@@ -1,4 +1,4 @@
-"""Load runs: start the load client's server and clients over a way, and turn their reports into figures."""
+"""Load runs: start the server and clients of load_client.py over a `Way`, and convert their reports to figures."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from sos_harness.site import Site, cpu_s, finish, first_line, stop
 
 T = TypeVar("T")
 GRACE_S = 45.0
-"""Time allowed to a client beyond its run: twice its own timeout of a connection."""
+"""Time limit for a client beyond its run: more than twice its connection timeout."""
 
 
 @contextmanager
 def serving(site: Site, way: Way) -> Iterator[None]:
-    """Run the request server at the end of a way."""
+    """Run the request server of a way during the block."""
     with site.running("answer", *site.load_client("server", "answer", str(way.server_port))):
         site.wait_listening("server", way.server_port, "answer")
         yield
@@ -35,7 +35,7 @@ def run_client(site: Site, way: Way, parser: Callable[[str], T], seconds: float,
 
 @contextmanager
 def holding(site: Site, way: Way, count: int, at_once: int) -> Iterator[LoadReport]:
-    """Hold `count` connections open; yields the report of their set-up."""
+    """Hold `count` connections open during the block; yield the report of their set-up."""
     words = (str(count), "--at-once", str(at_once))
     program = site.begin(*site.load_client("client", "hold", way.address, str(way.port), *words))
     try:
@@ -48,18 +48,18 @@ def holding(site: Site, way: Way, count: int, at_once: int) -> Iterator[LoadRepo
 
 @contextmanager
 def background_client(site: Site, way: Way, command: str, *words: str) -> Iterator[None]:
-    """Run a client in the background and drop its report."""
+    """Run a client in the background and discard its report."""
     with site.running(command, *site.load_client("client", command, way.address, str(way.port), *words)):
         yield
 
 
 def cpu(way: Way) -> tuple[float, ...]:
-    """CPU time of a way's relays so far."""
+    """CPU time so far of each relay of a way."""
     return tuple(cpu_s(pid) for pid in way.relays or ())
 
 
 def found(report: LoadReport, **more: float | None) -> Found:
-    """Figures of connections that carry one request each."""
+    """Figures of connections with one request each."""
     if not report.last_ms:
         return Found(status=f"{FAILED}: none of {report.failed} came through: {', '.join(report.errors)}")
     values: dict[str, float | None] = {

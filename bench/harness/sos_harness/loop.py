@@ -1,4 +1,4 @@
-"""The benchmarks' main loop: arguments, measurements that are missing, files of results."""
+"""Main loop of the benchmarks: arguments, missing measurements, result files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from sos_harness.transfer import Emit
 TOP = Path(__file__).resolve().parents[3]
 INTERRUPTED = 130
 FILES = 65_536
-"""Ten thousand sessions are twenty thousand descriptors of a proxy that ends both their connections."""
+"""Limit of open files: with ten thousand sessions, a proxy has twenty thousand sockets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class Bench:
     measure: Callable[[Site, Unit, float, Emit], None]
     table: Callable[[Sequence[Summary]], list[str]]
     said: tuple[str, ...]
-    """Figures to print as soon as they are measured."""
+    """Names of the figures to print as progress."""
     chart: Callable[[Sequence[Summary], Path], None] | None = None
     more: Callable[[Sequence[Summary]], Mapping[str, object]] = field(default=lambda _found: {})
     """Further entries of the .json."""
@@ -71,8 +71,8 @@ def arguments(bench: Bench) -> argparse.Namespace:
     names = [scenario.name for scenario in bench.scenarios]
     parser.add_argument("--only", action="append", default=[], metavar="SCENARIO", help="repeat for more: " + ", ".join(names))
     parser.add_argument("--schemes", default="", metavar="A,B", help=", ".join(bench.schemes))
-    parser.add_argument("--fresh", action="store_true", help="forget what was measured before instead of going on from there")
-    parser.add_argument("--report", action="store_true", help="measure nothing: write table and files of what there is")
+    parser.add_argument("--fresh", action="store_true", help="discard earlier measurements instead of resuming")
+    parser.add_argument("--report", action="store_true", help="write table and files from existing rows, without measuring")
     parser.add_argument("--out", type=Path, default=Path("out/bench"), metavar="DIR", help=f"where {bench.name}.jsonl and .json go")
     found = parser.parse_args()
     found.schemes = [name for name in found.schemes.split(",") if name]
@@ -84,13 +84,13 @@ def arguments(bench: Bench) -> argparse.Namespace:
 
 
 def refuse_unknown(parser: argparse.ArgumentParser, option: str, names: Iterable[str], known: Sequence[str]) -> None:
-    """Refuse unknown names: a typing error must not select nothing."""
+    """Refuse unknown names, because a typing error would otherwise select no measurement."""
     if unknown := sorted(set(names) - set(known)):
         parser.error(f"{option}: no {', '.join(unknown)}; there are {', '.join(known)}")
 
 
 def settings(seconds: float) -> str:
-    """Identify comparable rows: by the commit and the length of a measurement."""
+    """Identify comparable rows by the commit and the length of a measurement."""
     git = ("git", "-C", str(TOP))
     commit = subprocess.run((*git, "rev-parse", "--short=12", "HEAD"), capture_output=True, text=True, check=False).stdout.strip()
     changed = subprocess.run((*git, "status", "--porcelain", "-uno"), capture_output=True, text=True, check=False).stdout.strip()
@@ -98,7 +98,7 @@ def settings(seconds: float) -> str:
 
 
 class Log:
-    """The .jsonl: every row is appended as soon as it is measured."""
+    """The .jsonl file, to which each row is appended immediately."""
 
     def __init__(self, path: Path, settings: str, fresh: bool) -> None:
         self.path = path
@@ -112,14 +112,14 @@ class Log:
         return run_log.parse(self.path.read_text(encoding="utf-8").splitlines(), self.settings) if self.path.exists() else []
 
     def append(self, row: Row) -> None:
-        """Append a row. A torn last line, left by a power cut, is ended first."""
+        """Append a row. First end a truncated last line, which a power failure may have left."""
         torn = self.path.exists() and not self.path.read_bytes().endswith(b"\n") and self.path.stat().st_size > 0
         with self.path.open("a", encoding="utf-8") as file:
             file.write(("\n" if torn else "") + run_log.encode(row) + "\n")
 
 
 def run_all(bench: Bench, left: Sequence[Unit], seconds: float, log: Log) -> None:
-    """Measure what is left, with the network of one scenario up at a time."""
+    """Run the missing measurements, with the network of one scenario at a time."""
     began, done_s, all_s = time.monotonic(), 0.0, sum(unit.takes_s(seconds) for unit in left)
     places = {scenario.name: f"{number}/{len(bench.scenarios)}" for number, scenario in enumerate(bench.scenarios, 1)}
     for scenario, group in groupby(left, key=lambda unit: unit.scenario):
@@ -134,7 +134,7 @@ def run_all(bench: Bench, left: Sequence[Unit], seconds: float, log: Log) -> Non
 
 
 def run_unit(bench: Bench, site: Site, unit: Unit, seconds: float, log: Log) -> None:
-    """Measure one scheme once; a failure becomes a row, too."""
+    """Measure one scheme once; record a failure as a row, too."""
 
     def emit(label: str, measured: Found) -> None:
         row = figures.row(unit.blank(label, log.settings), measured)
@@ -159,7 +159,7 @@ def _absent(unit: Unit, status: str, log: Log) -> None:
 
 
 def write(bench: Bench, out: Path, wanted: Sequence[Unit], log: Log) -> tuple[list[Summary], list[Path]]:
-    """Write the .json, and the chart of a benchmark that has one, of all wanted rows; returns summaries and files."""
+    """Write the .json of all wanted rows, and the chart if the benchmark has one; return summaries and files."""
     found, files = figures.summaries(run_log.wanted_rows(wanted, log.rows())), [log.path, out / f"{bench.name}.json"]
     machine = {"kernel": os.uname().release, "cpus": os.cpu_count()}
     document = {"settings": log.settings, "machine": machine, "rows": [each.encode() for each in found], **bench.more(found)}
@@ -171,7 +171,7 @@ def write(bench: Bench, out: Path, wanted: Sequence[Unit], log: Log) -> tuple[li
 
 
 def interrupt(_number: int, _frame: FrameType | None) -> None:
-    """Treat SIGTERM and SIGHUP as Ctrl-C: the network is taken down."""
+    """Handle SIGTERM and SIGHUP like Ctrl-C, so that the network is taken down."""
     raise KeyboardInterrupt
 
 
@@ -201,7 +201,7 @@ def allow_files(wanted: int) -> None:
 
 
 def main(bench: Bench) -> int:
-    """Measure, write, print."""
+    """Run the benchmark: measure, write files, print the table."""
     a = arguments(bench)
     log = Log(a.out / f"{bench.name}.jsonl", settings(a.seconds), a.fresh)
     wanted = run_log.units([scenario for scenario in bench.scenarios if not a.only or scenario.name in a.only], a.schemes, a.runs)

@@ -1,14 +1,15 @@
-"""scenario -> the ordered steps that build its network. Pure.
+"""Scenario -> ordered steps that build its network. Pure.
 
-Two sites in network namespaces, joined by the link emulator; what Open vSwitch does in a lab, the kernel's routing does here:
+Two sites in network namespaces are connected by the link emulator. The kernel's routing replaces Open vSwitch of a lab:
 
     client, other1 --+                                   +-- server, other2
     near (agent)   --+-- west == wan0 (, wan1) == east --+-- far (agent)
     hanear         --+         link emulator             +-- hafar
 
-All hosts are in 10.0.0.0/24, west in its lower half; west and east answer ARP for the other side (proxy ARP) and route. A TCP
-connection to ports 5000 to 5999 is routed through the near agent on its way out and through the far agent on its way back, as switches
-would redirect it; the agents' streams of path 1 (stream port 10001) and the client's second address, for MPTCP, take the second wire.
+All hosts are in 10.0.0.0/24, hosts of west in the lower half. The routers west and east answer ARP for the other site (proxy ARP).
+They route packets of TCP connections to ports 5000 to 5999 as switches would redirect them: packets of the client to the near agent,
+packets of the server to the far agent. The second link carries the agents' streams of path 1 (stream port 10001) and the packets of the
+client's second address (for MPTCP).
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ WEST, EAST = "10.0.0.0/25", "10.0.0.128/25"
 _SECOND_PATH, _REDIRECT = "101", "110"  # routing tables
 
 LINUX_BUFFERS = ("4096 131072 6291456", "4096 16384 4194304")
-"""Linux's default tcp_rmem and tcp_wmem: set explicitly, since a machine may have others."""
+"""Linux's default tcp_rmem and tcp_wmem; set explicitly, because a machine may have other values."""
 LARGE_BUFFERS = ("4096 131072 67108864", "4096 16384 67108864")
 LINUX_CONGESTION = "cubic"
 ROUTER_BUFFERS = ("4096 131072 67108864", "4096 65536 67108864")
 """Buffer limits that docs/install.md recommends for machines of agents on routes; agents on a bridge set the same."""
 RELAY_BUFFERS = ("4096 8388608 67108864", "4096 65536 67108864")
-"""Buffer limits that sos-agent sets for itself, for rival relays, too."""
+"""Buffer limits that sos-agent sets for itself; other relays have the same limits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Names and places of one network."""
+    """Names and folders of one network."""
 
     prefix: str
     root: PurePosixPath
@@ -48,16 +49,16 @@ class Plan:
     agents: tuple[Agent, Agent]
 
     def netns(self, part: str) -> str:
-        """The namespace of a part."""
+        """Name of a part's namespace."""
         return f"{self.prefix}-{part}"
 
     def inside(self, part: str, *argv: str) -> tuple[str, ...]:
-        """Command line that runs a program in a part's namespace; the pid stays the program's."""
+        """Command line that runs a program in a part's namespace, in the same process."""
         return ("ip", "netns", "exec", self.netns(part), *argv)
 
     @property
     def alone(self) -> PurePosixPath:
-        """Folder of the agents' files for a single path, in a network of several."""
+        """Folder of the agents' files for a single path, in a network with several paths."""
         return self.root / "one-path"
 
     @property
@@ -66,13 +67,13 @@ class Plan:
         return self.root / "linkemu.sock"
 
     def log(self, name: str) -> PurePosixPath:
-        """The log file of a program."""
+        """Log file of a program."""
         return self.root / "log" / f"{name}.log"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A machine behind a router: its namespace, the router, and its addresses. Agents address their interface themselves."""
+    """A host or haproxy behind a router: namespace, router and addresses."""
 
     name: str
     router: str
@@ -91,7 +92,7 @@ HOSTS = (
 
 
 def build(plan: Plan, paths: tuple[PathOptions, ...], *, emulated: bool = True) -> list[Step]:
-    """All steps, except programs that a transfer starts itself. Without the emulator the wires are plain veth pairs."""
+    """All steps, except programs that a transfer starts itself. Without the emulator the links are plain veth pairs."""
     steps = [Step(title="folders", do=MakeFolder(path=str(plan.root / "log")), undo=RemoveTree(path=str(plan.root / "log")))]
     for part in ("emu", "west", "east", "near", "far", *(host.name for host in HOSTS)):
         steps += _namespace(plan, part)
@@ -108,7 +109,7 @@ def build(plan: Plan, paths: tuple[PathOptions, ...], *, emulated: bool = True) 
 
 
 def _do(title: str, *argv: str) -> Step:
-    # deleting a namespace undoes everything inside
+    # no undo is needed: deleting a namespace removes everything inside it
     return Step(title=title, do=Run(argv=argv), undo=Run(argv=("true",)))
 
 
@@ -151,14 +152,14 @@ def _wire(plan: Plan, number: int, emulated: bool) -> Iterator[Step]:
     table = "" if number == 0 else f" table {_SECOND_PATH}"
     for router, own, far in _ENDS:
         yield _ip(plan, router, f"address add 10.9.{number}.{own}/30 dev wan{number}")
-        # static neighbours: the first transfer of a network would pay a round trip for ARP
+        # static neighbors, because ARP would delay the first transfer of a network by a round trip
         yield _ip(plan, router, f"link set wan{number} address {_mac(number, own)}")
         yield _ip(plan, router, f"neighbour replace 10.9.{number}.{far} lladdr {_mac(number, far)} dev wan{number} nud permanent")
         yield _ip(plan, router, f"route add {_across(router, number)}{table}")
 
 
 _ENDS = (("west", 1, 2), ("east", 2, 1))
-"""Routers, each with its own and the other's address on a wire."""
+"""Routers, each with the last address byte of itself and of the other router on a link."""
 
 
 def _across(router: str, number: int) -> str:
@@ -167,7 +168,7 @@ def _across(router: str, number: int) -> str:
 
 
 def lead_over(number: int) -> list[tuple[str, tuple[str, ...]]]:
-    """Routers, each with the commands for a default route over this wire."""
+    """Routers, each with the command that routes the first path's traffic over this link."""
     return [(router, ("ip", "route", "replace", *_across(router, number).split())) for router, _own, _far in _ENDS]
 
 
@@ -177,7 +178,7 @@ def _mac(number: int, end: int) -> str:
 
 def _attach(plan: Plan, part: str, interface: str, router: str, addresses: tuple[str, ...]) -> Iterator[Step]:
     yield from _veth(plan, (part, interface), (router, part))
-    yield _sysctl(plan, router, f"net.ipv4.neigh.{part}.proxy_delay", "0")  # otherwise an answer waits up to 0.8 s
+    yield _sysctl(plan, router, f"net.ipv4.neigh.{part}.proxy_delay", "0")  # otherwise an ARP reply is delayed by up to 0.8 s
     for address in addresses:
         yield _ip(plan, router, f"route add {address}/32 dev {part}")
 
@@ -186,7 +187,7 @@ def _host(plan: Plan, host: Place) -> Iterator[Step]:
     yield from _attach(plan, host.name, "eth0", host.router, host.addresses)
     for name, value in zip(("tcp_rmem", "tcp_wmem"), host.buffers, strict=True):
         yield _sysctl(plan, host.name, f"net.ipv4.{name}", value)
-    # a closed connection keeps its port for a minute: with ten thousand at a time the third run would find no free port
+    # closed connections keep their ports for a minute: with ten thousand connections per run, the third run would have no free port
     yield _sysctl(plan, host.name, "net.ipv4.tcp_tw_reuse", "1")
     for address in host.addresses:
         yield _ip(plan, host.name, f"address add {address}/32 dev eth0")
@@ -194,7 +195,7 @@ def _host(plan: Plan, host: Place) -> Iterator[Step]:
 
 
 def route(own: str, congestion: str) -> str:
-    """A place's route to all others, with the congestion control of its connections."""
+    """Route of a place to all other places, with the congestion control of its connections."""
     return f"10.0.0.0/24 dev eth0 src {own} congctl {congestion}"
 
 

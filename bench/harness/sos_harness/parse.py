@@ -1,4 +1,4 @@
-"""Output of programs and kernel counters -> values. Pure."""
+"""Parsers of program output and kernel counters. Pure."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from dataclasses import dataclass
 from sos_testbed.core.model import LabError
 
 Samples = tuple[tuple[float, int], ...]
-"""(seconds since the start, bytes received until then), rising."""
+"""Pairs of seconds since the start and bytes received until then, both increasing."""
 
 _GLOBUS = re.compile(r"(\d+) bytes\s+([\d.]+) MB/sec avg")
-_GLOBUS_MB = 1 << 20  # it divides by 1024 twice, despite its label
+_GLOBUS_MB = 1 << 20  # despite the label MB, globus-url-copy divides by 1024 twice
 
 
 class ParseError(LabError):
-    """Unusable output, in one line."""
+    """Unusable output; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
-    """Bytes received over time; `error` gives the reason of an early end.
+    """Bytes received over time; `error` has the reason of an early end.
 
-    `first_byte_s` is known of our own client only: the others report at intervals.
+    `first_byte_s` is known only for transfer_tool.py, because other clients report at intervals.
     """
 
     samples: Samples
@@ -33,7 +33,7 @@ class Received:
 
 
 def parse_fetch(text: str) -> Received:
-    """The report of `transfer_tool.py fetch`."""
+    """Parse the report of `transfer_tool.py fetch`."""
     try:
         raw = json.loads(text)
         samples = tuple((float(at), int(received)) for at, received in raw["samples"])
@@ -45,7 +45,7 @@ def parse_fetch(text: str) -> Received:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadReport:
-    """Connections or requests of `load_client.py`: milliseconds from before the connect to the first and to the last byte of an answer."""
+    """Report of `load_client.py`: milliseconds from before the connect (or request) to the first and to the last byte of each answer."""
 
     seconds: float
     failed: int
@@ -70,7 +70,7 @@ def parse_load(text: str) -> LoadReport:
 
 
 def parse_readers(text: str) -> tuple[float, ...]:
-    """Parse the report of `load_client.py read`: Mbit/s of each connection without a limit."""
+    """Parse the report of `load_client.py read`: Mbit/s of each connection that is not slowed."""
     try:
         raw = json.loads(text)
         return tuple(int(received) * 8 / float(raw["seconds"]) / 1e6 for received in raw["received"])
@@ -79,7 +79,7 @@ def parse_readers(text: str) -> tuple[float, ...]:
 
 
 def parse_iperf3(text: str) -> Received:
-    """`iperf3 -R -J`: the sums of its intervals. Its clock starts when all streams are connected."""
+    """Parse `iperf3 -R -J` by summing its intervals. The clock of iperf3 starts when all streams are connected."""
     try:
         raw = json.loads(text)
     except ValueError:
@@ -92,7 +92,7 @@ def parse_iperf3(text: str) -> Received:
 
 
 def parse_globus(text: str) -> Received:
-    """`globus-url-copy -vb`: bytes and mean rate every two seconds, from which the time follows; ended by a signal when it is time."""
+    """Parse `globus-url-copy -vb`, which reports bytes and mean rate every two seconds: their ratio is the time."""
     samples = [(0.0, 0)]
     for found in _GLOBUS.finditer(text):
         received, rate = int(found[1]), float(found[2])
@@ -106,7 +106,7 @@ def parse_globus(text: str) -> Received:
 
 
 def parse_peak(text: str) -> float | None:
-    """The report of `transfer_tool.py peak`."""
+    """Parse the report of `transfer_tool.py peak`."""
     try:
         return float(json.loads(text)["peak"])
     except (ValueError, KeyError, TypeError):
@@ -114,8 +114,7 @@ def parse_peak(text: str) -> float | None:
 
 
 def cpu_ticks(stat: str) -> int:
-    """User and system time of a process with all of its threads, and of children that have ended, from /proc/PID/stat (proc(5), fields
-    14 to 17)."""
+    """User and system time of a process with all threads and ended children, from /proc/PID/stat (proc(5), fields 14 to 17)."""
     return sum(int(field) for field in stat.rpartition(")")[2].split()[11:15])
 
 
@@ -125,13 +124,13 @@ def resident_kb(status: str) -> int:
 
 
 def counter(page: str, group: str, name: str) -> int:
-    """A counter of a namespace, from /proc/net/snmp or /proc/net/netstat: of each group a line of names and one of values."""
+    """Counter of a namespace from /proc/net/snmp or /proc/net/netstat, where each group has a line of names and a line of values."""
     names, values = [line.split() for line in page.splitlines() if line.startswith(f"{group}:")]
     return int(dict(zip(names, values, strict=True))[name])
 
 
 def emulator_lost(stats: str) -> int:
-    """Packets that the link emulator lost unintentionally: above 0 the emulation was inaccurate (its README)."""
+    """Packets that the link emulator lost unintentionally; above 0, the emulation was inaccurate (testbed/linkemu/README.md)."""
     try:
         links = json.loads(stats)["links"]
         return sum(
@@ -145,7 +144,7 @@ def emulator_lost(stats: str) -> int:
 
 
 def emulator_carried(stats: str) -> dict[str, int]:
-    """Wire -> bytes that the link emulator has delivered over it, both ways."""
+    """Bytes that the link emulator has delivered over each link, in both directions."""
     try:
         return {
             link["name"]: sum(link[way]["stats"]["delivered"]["bytes"] for way in ("a2b", "b2a")) for link in json.loads(stats)["links"]
@@ -155,18 +154,18 @@ def emulator_carried(stats: str) -> dict[str, int]:
 
 
 def strays(before: Mapping[str, int], after: Mapping[str, int], meant: str) -> list[str]:
-    """Wires that carried more between two samples than the intended one."""
+    """Links that carried more bytes between two samples than the intended link."""
     carried = {wire: after[wire] - before[wire] for wire in after}
     return [wire for wire, size in carried.items() if size > carried[meant]]
 
 
 def metric(page: str, name: str) -> float | None:
-    """The value of a metric without labels on a Prometheus page."""
+    """Value of a metric without labels on a Prometheus page."""
     return next((float(line.split()[1]) for line in page.splitlines() if line.split(" ")[0] == name), None)
 
 
 def bytes_at(samples: Iterable[tuple[float, int]], at: float) -> float:
-    """Bytes received until a moment, interpolated between samples; constant after the last."""
+    """Bytes received until a moment, interpolated between samples; constant after the last sample."""
     before = (0.0, 0)
     for after in samples:
         if after[0] >= at:

@@ -1,4 +1,4 @@
-"""Ways from a client to a server: direct TCP, or through a pair of relays (agents, haproxy, socat) that run meanwhile."""
+"""Connections from client to server: direct TCP, or through a pair of running relays (agents, haproxy, socat)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sos_harness.site import ARMED_S, Site, missing
 SOS_PORT = SERVICE_PORTS[0] + 3
 PLAIN_PORT, HAPROXY_PORT, SOCAT_PORT = 8000, 8300, 8400
 SESSIONS = 100
-"""Connection limit of haproxy unless a benchmark sets another."""
+"""Connection limit of haproxy unless a benchmark sets another limit."""
 
 
 class NotAvailableError(Exception):
@@ -27,19 +27,19 @@ class NotAvailableError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """Address the client connects to, port of the server, sender over the long wire, and relays between them."""
+    """Address and port for the client, port of the server, sender over the long link, and relays between client and server."""
 
     address: str
     port: int
     server_port: int
     sender: str
     relays: tuple[int, int] | None = None
-    """Processes: the relay beside the server, the sender of a download, and the relay beside the client."""
+    """Processes of the relay beside the server, which sends in a download, and of the relay beside the client."""
 
 
 @contextmanager
 def opened(site: Site, scheme: Scheme, sessions: int = SESSIONS) -> Iterator[Way]:
-    """Open a way. NotAvailableError, or LabError if its programs do not start."""
+    """Open a way for the block. Raises NotAvailableError, or LabError if its programs do not start."""
     site.flush_tcp_metrics("client", "server", "near", "far", "hanear", "hafar")
     with WAYS[scheme.kind](site, scheme, sessions) as way:
         yield way
@@ -47,7 +47,7 @@ def opened(site: Site, scheme: Scheme, sessions: int = SESSIONS) -> Iterator[Way
 
 @contextmanager
 def plain(site: Site, scheme: Scheme, _sessions: int = SESSIONS) -> Iterator[Way]:
-    """One TCP connection from end to end."""
+    """Direct TCP between client and server."""
     if why := missing(congestion=scheme.congestion):
         raise NotAvailableError(why)
     with site.congestion("client", network.CLIENT, scheme.congestion) if scheme.both_hosts else nullcontext():
@@ -56,7 +56,7 @@ def plain(site: Site, scheme: Scheme, _sessions: int = SESSIONS) -> Iterator[Way
 
 @contextmanager
 def sos(site: Site, scheme: Scheme, _sessions: int = SESSIONS) -> Iterator[Way]:
-    """Two freshly started agents whose streams are open."""
+    """Two newly started agents whose streams are open."""
     root = site.plan.root if scheme.only_path is None else site.plan.alone
     with ExitStack() as stack:
         pids = {
@@ -64,7 +64,7 @@ def sos(site: Site, scheme: Scheme, _sessions: int = SESSIONS) -> Iterator[Way]:
             for each in site.plan.agents
         }
         site.wait_armed()
-        # an agent that found its peer's port closed opens its first streams over TCP
+        # if the peer's port is not open yet, an agent opens its first streams over TCP
         kind = scheme.policy if scheme.policy in (ENCRYPTED, QUIC) else "plain"
         site.until(lambda: site.kind() == kind, ARMED_S, f"{kind} streams between the agents", "near")
         yield Way(address=network.SERVER, port=SOS_PORT, server_port=SOS_PORT, sender="far", relays=(pids["far"], pids["near"]))
@@ -85,7 +85,7 @@ def haproxy(site: Site, scheme: Scheme, sessions: int = SESSIONS) -> Iterator[Wa
 
 @contextmanager
 def socat(site: Site, scheme: Scheme, _sessions: int = SESSIONS) -> Iterator[Way]:
-    """Two socats with default options: buffers of 8 KiB, a process for each connection."""
+    """Two socats with default options: buffers of 8 KiB and one process per connection."""
 
     def argv(_part: str, to: str) -> tuple[str, ...]:
         return ("socat", f"TCP-LISTEN:{SOCAT_PORT},fork,reuseaddr", f"TCP:{to}")
@@ -114,7 +114,7 @@ def _pair(site: Site, scheme: Scheme, program: str, port: int, argv: Callable[[s
 
 
 def haproxy_config(to: str, sessions: int = SESSIONS, *, splice: bool = False) -> str:
-    """Configuration of one haproxy. Buffers autotune within the namespace's limits: a size set here would be cut at net.core.rmem_max."""
+    """Configuration of one haproxy. Buffers autotune within the namespace's limits; a fixed size would be capped at net.core.rmem_max."""
     options = "\n".join(f"  option splice-{when}" for when in (("request", "response") if splice else ("auto",)))
     return f"""global
   maxconn {sessions}
@@ -133,8 +133,8 @@ listen relay
 
 @contextmanager
 def all_accelerated(site: Site, scheme: Scheme) -> Iterator[Callable[[int], None]]:
-    """Yield a check to call with the number of connections made meanwhile: LabError if the agents left some of them plain, which would
-    be measured as well."""
+    """Yield a check that takes the number of connections in the block, and raises LabError if some of them went plain: they would
+    otherwise count in the figures."""
     before = site.accepted() if scheme.kind is Kind.SOS else 0.0
 
     def check(connections: int) -> None:

@@ -1,4 +1,4 @@
-"""Run log: rows of a benchmark's .jsonl, and the measurements that are still missing. Pure."""
+"""Run log: rows of a benchmark's .jsonl, and the list of missing measurements. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sos_harness.figures import OK, Row
 from sos_harness.scenario import Scenario, Scheme
 
 SET_UP_S = 4.0
-"""Overhead of a measurement: its programs start and end."""
+"""Overhead of a measurement for the start and end of its programs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,16 +23,16 @@ class Unit:
 
     @property
     def keys(self) -> list[tuple[str, str, int]]:
-        """Keys of the rows that it yields."""
+        """Keys of the rows of this measurement."""
         return [(self.scenario.name, label, self.run) for label in self.scheme.labels]
 
     def blank(self, label: str, settings: str) -> Row:
-        """Row without figures yet."""
+        """Row without figures."""
         limit = round(self.scenario.wire_limit_mbps, 1)
         return Row(settings=settings, scenario=self.scenario.name, scheme=label, run=self.run, wire_limit_mbps=limit)
 
     def takes_s(self, seconds: float) -> float:
-        """Estimated duration."""
+        """Estimated duration in seconds."""
         return len(self.scheme.labels) * seconds + SET_UP_S
 
 
@@ -42,7 +42,7 @@ def encode(row: Row) -> str:
 
 
 def parse(lines: Iterable[str], settings: str) -> list[Row]:
-    """Parse the latest row of each key with these settings. A torn line, left by an interrupted run, is skipped."""
+    """Parse the rows with these settings, the latest row of each key. A truncated line of an interrupted run is skipped."""
     known, found = {field.name for field in fields(Row)}, {}
     for line in lines:
         try:
@@ -56,8 +56,8 @@ def parse(lines: Iterable[str], settings: str) -> list[Row]:
 
 
 def units(scenarios: Sequence[Scenario], schemes: Sequence[str], runs: int) -> list[Unit]:
-    """List all measurements in order: one run of every scheme of a scenario, then the next run, rotated by one scheme, so that no
-    scheme is always measured at the same moment of the round."""
+    """List all measurements in order. Each round of a scenario has one run of every scheme, rotated by one scheme from round to round, so
+    that no scheme always has the same position."""
     found = []
     for scenario in scenarios:
         chosen = [scheme for scheme in scenario.schemes if not schemes or scheme.name in schemes]
@@ -68,7 +68,7 @@ def units(scenarios: Sequence[Scenario], schemes: Sequence[str], runs: int) -> l
 
 
 def left(wanted: Iterable[Unit], rows: Iterable[Row]) -> list[Unit]:
-    """Select the measurements without a good row: failed ones are repeated, and a missing peer may have been installed since."""
+    """Select the measurements without a good row: failed runs are repeated, and a missing peer may have been installed since."""
     done = {row.key for row in rows if row.status == OK}
     return [unit for unit in wanted if not done.issuperset(unit.keys)]
 

@@ -1,4 +1,4 @@
-"""Scenarios (paths between two sites) and schemes (ways to transfer) of all benchmarks. Pure."""
+"""Scenarios (paths between two sites) and schemes (transfer methods) of all benchmarks. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ GBIT = 1_000_000_000
 MBIT = 1_000_000
 
 ENCRYPTED, COMPRESSED, QUIC = "encrypted", "compressed", "quic"
-"""Policies: YAML files in ../resources."""
-ROUTES = "routes"
-"""Policy without a file: the agents are attached to routes instead of a bridge (docs/adr/0056)."""
+"""Policies of SOS; each name is a YAML file in ../resources."""
 
 
 class Kind(StrEnum):
@@ -32,7 +30,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheme:
-    """One way to transfer. `large_buffers` lets the hosts' sockets grow to 64 MB; otherwise they have the limits of Linux."""
+    """One transfer method. With `large_buffers` the hosts' socket buffers grow to 64 MB, else to the default limits of Linux."""
 
     name: str
     kind: Kind
@@ -40,49 +38,49 @@ class Scheme:
     streams: int = 1
     large_buffers: bool = False
     both_hosts: bool = False
-    """The client's host uses the congestion control, too; otherwise the server alone, the sender of a download."""
+    """The client uses the congestion control, too; otherwise only the server, which sends in a download."""
     several_paths: bool = False
-    """Only for scenarios of several paths: on one path it is plain TCP."""
+    """The scheme applies only to scenarios with several paths; on one path it is equal to plain TCP."""
     splice: bool = False
-    """haproxy splices all data; by its own heuristics it did not even at 10 Gbit/s (2.6, bench/relay/README.md)."""
+    """haproxy splices all data; with splice-auto it did not splice even at 10 Gbit/s (haproxy 2.6, bench/relay/README.md)."""
     only_path: int | None = None
-    """Path that a download by plain TCP or SOS is restricted to, the first being 0; None: all paths it can use, or the first."""
+    """Index of the only path for a download by plain TCP or SOS; None: SOS uses all paths, plain TCP the first path."""
     policy: str = ""
     """Policy of SOS other than the default: the name of its YAML file."""
     rows: tuple[str, ...] = ()
-    """Rows of one measurement, where it yields other than one row of the scheme's name."""
+    """Names of the rows of one measurement; empty: one row with the name of the scheme."""
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Rows of one measurement."""
+        """Names of the rows of one measurement."""
         return self.rows or (self.name,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """Paths between two sites, and the schemes measured over them; their order rotates from run to run."""
+    """Paths between two sites, and the schemes measured over these paths; the order of schemes rotates from run to run."""
 
     name: str
     title: str
     paths: tuple[PathOptions, ...]
     schemes: tuple[Scheme, ...]
     emulated: bool = True
-    """Otherwise the sites are joined by plain veth pairs: no delay, no rate, segmentation offload."""
+    """False: plain veth pairs connect the sites, without delay or rate limit, with segmentation offload."""
     shared: bool = False
-    """A plain download of two other hosts shares the first path."""
+    """True: a plain download between two other hosts shares the first path."""
     text: bool = False
-    """The server sends compressible data, else random bytes."""
+    """True: the server sends compressible data; False: random bytes."""
     resources: tuple[Path, ...] = ()
-    """Further custom resources; they replace those of the same name."""
+    """Further custom resources, which replace resources with the same name."""
 
     @property
     def wire_limit_mbps(self) -> float:
-        """TCP payload that the wires carry: of each full frame of 1538 byte times, 1448 bytes with timestamps at an MTU of 1500. A
-        plain veth pair has none: 0."""
+        """Highest TCP payload rate of all links: 1448 bytes of each full frame, which takes the time of 1538 bytes (MTU 1500, TCP
+        timestamps). 0 for plain veth pairs, which have no limit."""
         return sum(formula_mbps(path.shape()) for path in self.paths) if self.emulated else 0.0
 
     @property
     def drain_s(self) -> float:
-        """Time for the wires to drain: a full queue and a round trip."""
+        """Time until the links are empty: a full queue plus a round-trip time."""
         shapes = [path.shape() for path in self.paths]
         return max(shape.rtt_us / 1e6 + shape.queue_bytes * 8 / shape.rate_bps for shape in shapes) if self.emulated else 0.0

@@ -1,4 +1,4 @@
-"""Run programs in the network of one scenario while it is up, and end everything that was started."""
+"""Run programs in the network of one scenario, and end all started programs."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class Site:
         self.scenario = scenario
 
     def command(self, part: str, *argv: str, timeout_s: float = START_S) -> str:
-        """Run a short command in a part and return its output. LabError if it fails."""
+        """Run a short command in a part and return its output. Raises LabError if the command fails."""
         return run(self.plan.inside(part, *argv), what=argv[0], timeout_s=timeout_s)
 
     @contextmanager
     def running(self, name: str, part: str, *argv: str) -> Iterator[int]:
-        """Keep a program running, its output in its log; yields its pid and ends it with all its children."""
+        """Run a program during the block, with output to its log. Yields its pid; ends the program and all its children after the block."""
         Path(self.plan.log(name)).parent.mkdir(parents=True, exist_ok=True)
         with Path(self.plan.log(name)).open("ab") as log:
             started = subprocess.Popen(
@@ -77,28 +77,28 @@ class Site:
         return (part, self.programs.python, str(LOAD_CLIENT), *arguments)
 
     def wait_listening(self, part: str, port: int, log: str) -> None:
-        """Wait for a listening socket; LabError with the end of the log on a timeout."""
+        """Wait for a listening socket. Raises LabError with the end of the log on a timeout."""
         self.until(lambda: bool(self.command(part, "ss", "-Hltn", f"sport = :{port}").strip()), START_S, f"port {port} of {part}", log)
 
     def wait_armed(self) -> None:
-        """Wait until the near agent has its streams and accepts connections."""
+        """Wait until the near agent has streams and accepts connections."""
         self.until(lambda: (parse.metric(self.metrics(), "sos_agent_armed_regions") or 0) >= 1, ARMED_S, "agents", "near")
 
     def kind(self) -> str:
-        """Transport of the near agent's streams; empty if there are none, or if they differ."""
+        """Transport of the near agent's streams; empty without streams, or if their transports differ."""
         page = self.metrics()
         streams, encrypted, quic = (parse.metric(page, f"sos_agent_streams{which}") or 0 for which in ("", "_encrypted", "_quic"))
         kinds = {(0, 0): "plain", (streams, 0): "encrypted", (streams, streams): "quic"}
         return kinds.get((encrypted, quic), "") if streams else ""
 
     def metrics(self) -> str:
-        """Metrics page of the near agent; empty while it serves none."""
+        """Metrics page of the near agent; empty while the agent does not answer."""
         with contextlib.suppress(LabError):
             return self.command("near", "curl", "-s", f"http://127.0.0.1:{agents.METRICS_PORT}/metrics")
         return ""
 
     def until(self, holds: Callable[[], bool], within_s: float, what: str, log: str) -> None:
-        """Wait until `holds`; LabError with `what` and the end of a log on a timeout."""
+        """Wait until `holds` is true. Raises LabError with `what` and the end of a log on a timeout."""
         deadline = time.monotonic() + within_s
         while not holds():
             if time.monotonic() > deadline:
@@ -106,7 +106,7 @@ class Site:
             time.sleep(_POLL_S)
 
     def tail(self, log: str) -> str:
-        """Join the last lines of a log into one."""
+        """Last lines of a log, joined to one line."""
         path = Path(self.plan.log(log))
         text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
         return " | ".join(text.strip().splitlines()[-3:]) or "its log is empty"
@@ -116,7 +116,7 @@ class Site:
         return parse.counter(self.command(part, "cat", "/proc/net/snmp"), "Tcp", "RetransSegs")
 
     def joined(self, part: str) -> int:
-        """Additional subflows that MPTCP connections of a part have joined so far."""
+        """Number of additional MPTCP subflows that a part has joined so far."""
         return parse.counter(self.command(part, "cat", "/proc/net/netstat"), "MPTcpExt", "MPJoinSynAckRx")
 
     def accepted(self) -> float:
@@ -124,13 +124,13 @@ class Site:
         return parse.metric(self.metrics(), "sos_agent_accepted_total") or 0
 
     def emulator_lost(self) -> int:
-        """Packets that the link emulator has dropped without being configured to; 0 where there is no emulator."""
+        """Packets that the link emulator has lost unintentionally; 0 without an emulator."""
         return parse.emulator_lost(self._emulator()) if self.scenario.emulated else 0
 
     @contextmanager
     def over(self, path: int | None) -> Iterator[Callable[[], None]]:
-        """Route the first path's traffic over another path. Yields a check to call before a figure counts for that path: LabError if
-        another path carried more."""
+        """Route the first path's traffic over this path during the block. Yields a check that must be called before a figure counts: it
+        raises LabError if another path carried more bytes."""
         if path is None:
             yield lambda: None
             return
@@ -138,7 +138,7 @@ class Site:
 
         def check() -> None:
             if strays := parse.strays(before, parse.emulator_carried(self._emulator()), f"wan{path}"):
-                raise LabError(f"what should have gone over wan{path} alone went over {', '.join(strays)}")
+                raise LabError(f"traffic for wan{path} alone went over {', '.join(strays)}")
 
         self._lead_over(path)
         try:
@@ -163,13 +163,13 @@ class Site:
                 raise LabError(f"the link emulator does not answer: {error}") from None
 
     def flush_tcp_metrics(self, *parts: str) -> None:
-        """Flush the kernel's cached TCP metrics, so that a run does not start from where another scheme ended."""
+        """Flush the kernel's cached TCP metrics, so that a run does not start with values of another scheme."""
         for part in parts:
             self.command(part, "ip", "tcp_metrics", "flush")
 
     @contextmanager
     def congestion(self, part: str, own: str, name: str) -> Iterator[None]:
-        """Use a congestion control for all connections that a host opens or accepts, meanwhile."""
+        """Set the congestion control of all connections that a host opens or accepts during the block."""
         self.command(part, "ip", "route", "change", *network.route(own, name).split())
         try:
             yield
@@ -183,16 +183,16 @@ class Site:
 
 
 def cpu_s(pid: int) -> float:
-    """CPU time of a process and its children (socat forks for each connection) so far. LabError if it has ended."""
+    """CPU time so far of a process and its children (socat forks for each connection). Raises LabError if the process has ended."""
     ticks = parse.cpu_ticks(_of_process(pid, "stat"))
     for child in _of_process(pid, f"task/{pid}/children").split():
-        with contextlib.suppress(LabError):  # it has ended since
+        with contextlib.suppress(LabError):  # the child has ended since the listing
             ticks += parse.cpu_ticks(_of_process(int(child), "stat"))
     return ticks * _TICK_S
 
 
 def resident_kb(pid: int) -> int:
-    """Resident memory of a process. LabError if it has ended."""
+    """Resident memory of a process in kB. Raises LabError if the process has ended."""
     return parse.resident_kb(_of_process(pid, "status"))
 
 
@@ -215,7 +215,7 @@ def stop(program: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
 
 
 def finish(program: subprocess.Popen[str], within_s: float) -> str:
-    """Wait for a program to end by itself and return its output; LabError on a timeout."""
+    """Wait until a program ends by itself, and return its output. Raises LabError on a timeout."""
     try:
         return program.communicate(timeout=within_s)[0]
     except subprocess.TimeoutExpired:
@@ -226,15 +226,15 @@ def finish(program: subprocess.Popen[str], within_s: float) -> str:
 
 
 def first_line(program: subprocess.Popen[str], within_s: float) -> str:
-    """Read the first line of a program that keeps running; LabError on a timeout."""
+    """Read the first line of a program that keeps running. Raises LabError on a timeout."""
     if program.stdout is None or not select.select([program.stdout], [], [], within_s)[0]:
-        raise LabError(f"no word after {within_s:.0f} s: {program.args!r}")
+        raise LabError(f"no output after {within_s:.0f} s: {program.args!r}")
     return program.stdout.readline()
 
 
 @contextmanager
 def up(scenario: Scenario, say: Say) -> Iterator[Site]:
-    """Build the network of a scenario, and remove all of it at the end. LabError if the machine refuses."""
+    """Build the network of a scenario, and remove it completely after the block. Raises LabError if a step fails."""
     if os.geteuid() != 0:
         raise LabError("this benchmark needs root: it makes network namespaces")
     sweep(say)
@@ -268,7 +268,7 @@ def _files(scenario: Scenario, found: Documents, plan: network.Plan) -> dict[str
 
 
 def sweep(say: Say) -> None:
-    """Remove networks of benchmarks that were killed."""
+    """Remove networks of killed benchmarks."""
     for folder in sorted(STATE.iterdir()) if STATE.is_dir() else []:
         if folder.name.isdigit() and process.read_pid(int(folder.name)) is None:
             say(f"taking down the network of benchmark {folder.name}, which was killed")
@@ -277,7 +277,7 @@ def sweep(say: Say) -> None:
 
 
 def missing(*programs: str, congestion: str = "cubic") -> str:
-    """Reason why this machine cannot measure a peer that needs these programs; empty if it can."""
+    """Reason why this machine cannot run a peer that needs these programs; empty if nothing is missing."""
     if absent := [name for name in programs if shutil.which(name) is None]:
         return f"{', '.join(absent)}: not installed"
     known = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text(encoding="ascii").split()

@@ -11,7 +11,7 @@ from sos_harness.figures import OK, Summary
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A figure in a table; `ratio`: SOS's median is compared with that of each other scheme."""
+    """A figure in a table. With `ratio` the table compares the median of SOS with the median of each other scheme."""
 
     head: str
     figure: str
@@ -20,7 +20,7 @@ class Column:
 
 
 def columns(found: Sequence[Summary], shown: Sequence[Column], titles: Mapping[str, str]) -> list[str]:
-    """For each scenario a block of rows with the medians of those figures that it has, and the ratios."""
+    """Format one block per scenario: a row per scheme with the medians of all measured figures, then the ratios."""
     lines: list[str] = []
     for scenario, group in groupby(found, key=lambda each: each.scenario):
         rows = list(group)
@@ -33,7 +33,7 @@ def columns(found: Sequence[Summary], shown: Sequence[Column], titles: Mapping[s
 
 
 def peers(rows: Sequence[Summary], column: Column) -> list[str]:
-    """What SOS's median of a figure is to that of each other scheme."""
+    """Ratios of the median of SOS to the median of each other scheme, for one figure."""
     ours = next((each.median(column.figure) for each in rows if each.scheme == "sos"), None)
     if ours is None:
         return []
@@ -43,7 +43,7 @@ def peers(rows: Sequence[Summary], column: Column) -> list[str]:
 
 
 def aligned(body: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of cells in columns: the first to the left, figures to the right."""
+    """Align cells in columns: the first column to the left, figures to the right."""
     widths = [max(len(line[column]) for line in body) for column in range(len(body[0]))]
     return ["  " + "  ".join(_padded(line, widths)).rstrip() for line in body]
 
@@ -58,10 +58,10 @@ def _padded(line: Sequence[str], widths: Sequence[int]) -> list[str]:
 
 
 def runs(each: Summary) -> str:
-    """Format the number of runs, and of failed ones."""
+    """Format the numbers of successful and of failed runs."""
     return f"{each.runs}" + (f" (+{each.runs_failed} failed)" if each.runs_failed else "")
 
 
 def cell(value: float | None, form: str) -> str:
-    """Format a figure; a dash where there is none."""
+    """Format a figure; a dash for a missing figure."""
     return "-" if value is None else format(value, form)

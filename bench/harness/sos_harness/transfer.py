@@ -1,4 +1,4 @@
-"""Bulk transfers: run the programs of each scheme and observe them. Every scheme is a download by the client from the server."""
+"""Bulk transfers: run and observe the programs of each scheme. With every scheme, the client downloads from the server."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from sos_harness.site import Site, cpu_s, finish, missing, stop
 
 OTHER_PORT, IPERF3_PORT, GRIDFTP_PORT = 8001, 8101, 2811
 GRACE_S = 40.0
-"""Time allowed to a transfer beyond its length: connecting, and the client's own stall timeout."""
+"""Time limit for a transfer beyond its length: connection set-up, and the stall timeout of the client."""
 BETWEEN_S = 2.0
-"""Pause between SOS's first transfer and the second."""
+"""Pause between the first and the second transfer of SOS."""
 GLOBUS_REPORT_S = 2.0
 SPARSE_BYTES = 64 << 30
-"""Size of a sparse file: no transfer here reaches its end."""
+"""Size of a sparse file, larger than any transfer of the benchmarks."""
 
 Emit = Callable[[str, Found], None]
-"""Receives a row's label and figures as soon as they are measured."""
+"""Function that records a label and its figures as a row immediately."""
 
 
 def measure(site: Site, unit: Unit, seconds: float, emit: Emit) -> None:
-    """Run all transfers of one run of a scheme. NotAvailableError, or LabError if its programs do not start."""
+    """Run all transfers of one run of a scheme. Raises NotAvailableError, or LabError if its programs do not start."""
     scheme, large = unit.scheme, unit.scheme.large_buffers
     for part in ("client", "server"):
         site.buffers(part, network.LARGE_BUFFERS if large else network.LINUX_BUFFERS)
     site.flush_tcp_metrics("client", "server", "other1", "other2", "near", "far", "hanear", "hafar")
-    time.sleep(site.scenario.drain_s)  # let queues drain that the previous scheme has filled
+    time.sleep(site.scenario.drain_s)  # drain queues that the previous scheme has filled
     with site.over(scheme.only_path) as check:
 
         def checked(label: str, measured: Found) -> None:
@@ -62,7 +62,7 @@ def _sos(site: Site, scheme: Scheme, seconds: float, emit: Emit) -> None:
 
 
 def _accelerated(site: Site, way: Way, seconds: float) -> Outcome:
-    """One transfer through the agents, with the peak of the receiving agent's reorder buffer."""
+    """Run one transfer through the agents, and record the peak of the receiving agent's reorder buffer."""
     url = f"http://127.0.0.1:{METRICS_PORT}/metrics"
     watch = site.begin(*site.transfer_tool("near", "peak", url, "sos_agent_reorder_bytes", str(seconds)))
     try:
@@ -144,7 +144,7 @@ WAYS: dict[Kind, Callable[[Site, Scheme, float, Emit], None]] = {
 
 @contextmanager
 def served(site: Site, part: str, port: int, *options: str) -> Iterator[None]:
-    """Run a server that sends without end."""
+    """Run a server that sends without end, during the block."""
     name = f"{part}-{port}"
     with site.running(name, *site.transfer_tool(part, "serve", str(port), *options)):
         site.wait_listening(part, port, name)
@@ -169,7 +169,7 @@ def download(site: Site, way: Way, seconds: float) -> Outcome:
 
 
 def observe(site: Site, seconds: float, transfer: Callable[[], Received], sender: str, pids: tuple[int, int] | None = None) -> Outcome:
-    """Run a transfer; observe retransmissions of its sender and the CPU time of the relays (sending, receiving), if there are any."""
+    """Run a transfer; observe retransmissions of its sender and, if `pids` has them, CPU times of the sending and receiving relay."""
     load = os.getloadavg()[0]
     retransmitted, lost = site.retransmitted(sender), site.emulator_lost()
     before = [cpu_s(pid) for pid in pids or ()]
@@ -189,7 +189,7 @@ def observe(site: Site, seconds: float, transfer: Callable[[], Received], sender
 
 @contextmanager
 def _beside(site: Site, seconds: float) -> Iterator[list[Received]]:
-    """In a shared scenario, run a plain download of two other hosts at the same time; yields what it received, filled at the end."""
+    """In a shared scenario, run a plain download between two other hosts during the block; yields a list that has its result afterwards."""
     seen: list[Received] = []
     if not site.scenario.shared:
         yield seen

@@ -1,9 +1,9 @@
-"""Transfer tool: server and client of a bulk transfer, and a watcher of one metric, as programs for a namespace. Standard library only.
+"""Transfer tool: server and client of a bulk transfer, and a watcher of one metric, run inside a namespace. Standard library only.
 
 transfer_tool.py serve PORT [--congestion NAME] [--mptcp] [--rate BYTES] [--text]
-                                send random bytes, or source code, to every client until it closes, at most BYTES a second
+                                send random bytes (--text: source code) to each client until it closes, at most BYTES a second
 transfer_tool.py fetch ADDRESS PORT SECONDS [--mptcp]
-                                receive for SECONDS from before the connect; samples as JSON
+                                receive for SECONDS, counted from before the connect; samples as JSON
 transfer_tool.py peak URL METRIC SECONDS
                                 highest sampled value of a metric, as JSON
 """
@@ -28,7 +28,7 @@ TEXT_BYTES = 8 << 20
 SAMPLE_S = 0.1
 WATCH_S = 0.25
 STALL_S = 15.0
-"""A transfer without a byte for this long has failed: no path here takes longer to recover."""
+"""A transfer without a byte for this time has failed, because no path of the benchmarks takes longer to recover."""
 
 
 def tcp_socket(mptcp: bool) -> socket.socket:
@@ -37,7 +37,7 @@ def tcp_socket(mptcp: bool) -> socket.socket:
 
 
 def source_code() -> bytes:
-    """Compressible data: Python's own modules, ordered by name, up to TEXT_BYTES."""
+    """Compressible data: Python's standard modules, ordered by name, up to TEXT_BYTES."""
     block = b""
     for path in sorted(Path(os.__file__).parent.glob("*.py")):
         block += path.read_bytes()
@@ -54,7 +54,7 @@ def serve(port: int, congestion: str, mptcp: bool, rate: int, block: bytes) -> N
     listener.listen(16)
     while True:
         connection, _ = listener.accept()
-        if congestion:  # a route's congestion control replaces the listener's on accept, not the connection's own
+        if congestion:  # on accept, a route's congestion control replaces a setting of the listener, so set it on the connection
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
         if rate:
             connection.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, rate)
@@ -69,7 +69,7 @@ def send_forever(connection: socket.socket, block: bytes) -> None:
 
 
 def fetch(address: str, port: int, seconds: float, mptcp: bool) -> dict[str, object]:
-    """Sample time and bytes received; time 0 is before the connect. `error` gives the reason of an early end."""
+    """Sample time and received bytes; time 0 is before the connect. `error` has the reason of an early end."""
     began = time.monotonic()
     samples, error = [(0.0, 0)], ""
     try:
@@ -86,7 +86,7 @@ def fetch(address: str, port: int, seconds: float, mptcp: bool) -> dict[str, obj
 
 
 def receive(connection: socket.socket, began: float, seconds: float) -> Iterator[tuple[float, int]]:
-    """Yield a sample for the first bytes, then one every SAMPLE_S, and one at the end."""
+    """Yield one sample for the first bytes, one every SAMPLE_S, and one at the end."""
     buffer, received, due = bytearray(BLOCK_BYTES), 0, 0.0
     while got := connection.recv_into(buffer):
         received += got
@@ -111,7 +111,7 @@ def peak(url: str, metric: str, seconds: float) -> dict[str, float]:
 
 
 def main() -> None:
-    """Arguments in, one line of JSON out."""
+    """Run a command; print one line of JSON, if it has a result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     server = commands.add_parser("serve")

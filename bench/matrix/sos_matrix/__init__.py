@@ -1,1 +1,1 @@
-"""The `matrix` benchmark: never worse than plain TCP, nor than one path alone (bench/matrix/README.md)."""
+"""The `matrix` benchmark: SOS is never worse than plain TCP or than SOS over one path alone (bench/matrix/README.md)."""

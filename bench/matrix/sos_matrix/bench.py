@@ -1,4 +1,4 @@
-"""The `matrix` benchmark for the loop."""
+"""Definition of the `matrix` benchmark for `sos_harness.loop`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sos_matrix.cases import CASES
 
 
 def judged(found: Sequence[Summary]) -> dict[str, object]:
-    """Entries of the .json besides the rows."""
+    """Entries of the .json in addition to the rows."""
     words = {"least_ratio": verdicts.LEAST_RATIO, "confidence": verdicts.CONFIDENCE, "figure": verdicts.FIGURE}
     return {**words, "cases": [case.encode() for case in verdicts.cases(CASES, found)]}
 
@@ -29,5 +29,5 @@ BENCH = Bench(
     said=("mbps_total",),
     runs=5,
     seconds=10.0,
-    least_seconds=5.0,  # shorter runs are start-up only at a round trip of 400 ms
+    least_seconds=5.0,  # at a round-trip time of 400 ms, shorter runs consist of start-up only
 )

@@ -1,4 +1,4 @@
-"""Cases -> a table for a terminal and a chart."""
+"""Table for a terminal, and chart, of all cases."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ SIDES = (("sos first", PLAIN), ("sos", PLAIN), ("sos first", PATH), ("sos", PATH
 COLOURS = {Verdict.HOLDS: "#2a9d3a", Verdict.OPEN: "#9aa5b1", Verdict.BELOW: "#c62828"}
 MARKS = {("sos first", PLAIN): "o", ("sos", PLAIN): "s", ("sos first", PATH): "^", ("sos", PATH): "v"}
 SHOWN = (0.5, 4.0)
-"""Ratios beyond are drawn at the edge: ten or a hundred times as fast does not matter here."""
+"""Range of the chart. Ratios beyond the range are drawn at its edge: a factor of ten and of a hundred look the same."""
 
 
 def table(found: Sequence[Summary]) -> list[str]:
-    """One line per case, failures, cases below, and the number of cases of each verdict."""
+    """Table with one line per case, then failures, comparisons below LEAST_RATIO, and the number of cases by verdict."""
     judged = cases(CASES, found)
     lines = [f"Mbit/s are geometric means; ratios have intervals of 95 %; below {LEAST_RATIO:g} is worse", ""]
     lines += aligned([HEAD, *(_cells(case, found) for case in judged)])
@@ -50,7 +50,7 @@ def _times(value: float) -> str:
 
 
 def _problem(each: Summary) -> str:
-    """Failures of a scheme, or of the network under it."""
+    """Failures of a scheme or of its network."""
     lost = each.figures.get("emulator_lost")
     if each.status != OK:
         return each.status
@@ -60,19 +60,19 @@ def _problem(each: Summary) -> str:
 
 
 def sentence(each: Comparison) -> str:
-    """A comparison in words."""
+    """Description of a comparison."""
     return f"{each.ours} {each.ours_mbps:.4g} Mbit/s, {each.best} {each.best_mbps:.4g}: {_ratio(each.ratio)}"
 
 
 def chart(found: Sequence[Summary], into: Path) -> None:
-    """A PNG: one line per case with every comparison's ratio and interval, and the limit of worse."""
+    """Draw a PNG: one line per case with ratios and intervals of all comparisons, and LEAST_RATIO as a vertical line."""
     import matplotlib as mpl
 
     mpl.use("Agg")
-    from matplotlib import pyplot as plt  # import after selecting a backend without a screen
+    from matplotlib import pyplot as plt  # import after the selection of a backend that needs no screen
     from matplotlib.lines import Line2D
 
-    judged = cases(CASES, found)[::-1]  # the first one on top
+    judged = cases(CASES, found)[::-1]  # the first case is at the top
     if not judged:
         return
     figure, axes = plt.subplots(figsize=(9, 1.6 + 0.34 * len(judged)), dpi=120, layout="constrained")
@@ -101,7 +101,7 @@ def _label(ours: str) -> str:
 
 
 def drawn(found: Ratio) -> tuple[float, float, float]:
-    """Value, low and high in drawing coordinates."""
+    """Value, low and high, limited to the range of the chart."""
     low, high = (found.value if end is None else end for end in (found.low, found.high))
     value, low, high = (min(max(each, SHOWN[0]), SHOWN[1]) for each in (found.value, low, high))
     return value, low, high

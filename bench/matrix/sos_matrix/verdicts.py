@@ -1,4 +1,4 @@
-"""Rates of several runs -> ratios with their intervals -> verdicts. Pure."""
+"""Rates of several runs -> ratios with intervals -> verdicts. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sos_harness.figures import Summary
 from sos_harness.scenario import Scenario
 
 LEAST_RATIO = 0.97
-"""Ratios below this are worse; smaller differences are noise of a machine that also emulates the network."""
+"""Ratios below this are worse. Smaller differences are noise, because the same machine emulates the network."""
 FIGURE = "mbps_total"
 CONFIDENCE = 0.95
 _T975 = (
@@ -24,7 +24,7 @@ _T975 = (
 
 
 class Verdict(StrEnum):
-    """Verdict of an interval about LEAST_RATIO."""
+    """Verdict on an interval, compared with LEAST_RATIO."""
 
     HOLDS = "holds"
     OPEN = "open"
@@ -33,7 +33,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """A ratio of geometric means and its interval of 95 %; without an interval if there are too few runs."""
+    """A ratio of geometric means with its 95 % interval; too few runs give no interval."""
 
     value: float
     low: float | None = None
@@ -41,12 +41,11 @@ class Ratio:
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
-    """Welch's interval for the difference of mean logarithms, that is for the ratio of geometric means.
+    """Ratio of geometric means with Welch's interval for the difference of mean logarithms.
 
-    Not a bootstrap: five runs drawn from five runs give intervals that are far too narrow. Not of medians: the median of
-    five hides a stalled run, which is what `never worse` is about. Logarithms, because rates of lossy paths differ by factors. Not in
-    pairs: the partner of a failed run still counts, and if both schemes suffer from the same moment of the machine the interval is
-    only too wide.
+    The alternatives are worse. A bootstrap of five runs gives intervals that are far too narrow. The median of five runs hides a stalled
+    run, which `never worse` must detect. Logarithms are used because rates on lossy paths differ by factors. Runs are not paired: so a run
+    counts even if its partner has failed, and a disturbance of both schemes at the same time only makes the interval too wide.
     """
     logs = [[math.log(value) for value in values] for values in (ours, theirs)]
     value = math.exp(fmean(logs[0]) - fmean(logs[1]))
@@ -58,7 +57,7 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
 
 
 def _t(errors: Sequence[float], freedoms: Sequence[int]) -> float:
-    """Student's t for Welch and Satterthwaite's degrees of freedom, rounded down: never too narrow."""
+    """Student's t for the degrees of freedom of Welch and Satterthwaite, rounded down so that the interval is never too narrow."""
     if not sum(errors):
         return 0.0
     freedom = sum(errors) ** 2 / sum(error**2 / own for error, own in zip(errors, freedoms, strict=True))
@@ -66,7 +65,7 @@ def _t(errors: Sequence[float], freedoms: Sequence[int]) -> float:
 
 
 def judge(found: Ratio, failed: int) -> Verdict:
-    """Verdict of a ratio; `failed` is the number of our runs without a figure, which the interval does not cover."""
+    """Verdict on a ratio; `failed` is the number of failed SOS runs, which the interval does not cover."""
     if found.low is None or found.high is None:
         return Verdict.OPEN
     if found.high < LEAST_RATIO:
@@ -76,7 +75,7 @@ def judge(found: Ratio, failed: int) -> Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One of our transfers beside the best of its rivals; `against` names the rivals together."""
+    """Comparison of one SOS row with the best of its rivals; `against` is the name of the group of rivals."""
 
     ours: str
     against: str
@@ -94,7 +93,7 @@ PLAINS = ("plain", "plain-b")
 
 
 def wanted(scenario: Scenario) -> list[tuple[str, str, tuple[str, ...]]]:
-    """Comparisons of a case: ours, the group name of the rivals, and their rows."""
+    """Comparisons of a case: SOS row, name of the group of rivals, and rows of the rivals."""
     found: list[tuple[str, str, tuple[str, ...]]] = []
     for ours, which in (("sos first", " first"), ("sos", "")):
         if len(scenario.paths) == 1:
@@ -106,7 +105,7 @@ def wanted(scenario: Scenario) -> list[tuple[str, str, tuple[str, ...]]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A case and its verdict; `missing` comparisons have not been measured."""
+    """A case with its comparisons; `missing` is the number of comparisons that have not been measured."""
 
     name: str
     title: str
@@ -116,14 +115,14 @@ class Case:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst of its comparisons; open until everything has been measured."""
+        """Worst verdict of all comparisons; not better than open while a comparison is missing."""
         found = {each.verdict for each in self.comparisons}
         if Verdict.BELOW in found:
             return Verdict.BELOW
         return Verdict.OPEN if Verdict.OPEN in found or self.missing else Verdict.HOLDS
 
     def encode(self) -> dict[str, object]:
-        """As in the .json."""
+        """Encode for the .json."""
         return {**asdict(self), "verdict": self.verdict}
 
 
@@ -149,7 +148,7 @@ def cases(scenarios: Iterable[Scenario], summaries: Sequence[Summary]) -> list[C
 
 
 def _compare(rows: Mapping[str, Summary], ours: str, against: str, others: Sequence[str]) -> Comparison | None:
-    """Compare with the best rival; None unless all were measured, since the best may be missing."""
+    """Compare with the best rival; None while any rival is missing, because it may be the best."""
     rates = {name: runs(rows.get(name)) for name in (ours, *others)}
     if not all(rates.values()):
         return None
@@ -169,11 +168,11 @@ def _compare(rows: Mapping[str, Summary], ours: str, against: str, others: Seque
 
 
 def runs(summary: Summary | None) -> tuple[float, ...]:
-    """The rate of each run that counts."""
+    """Rates of all runs that count."""
     figure = None if summary is None else summary.figures.get(FIGURE)
     return () if figure is None else figure.values
 
 
 def mean(rates: Sequence[float]) -> float:
-    """The geometric mean."""
+    """Geometric mean."""
     return math.exp(fmean(map(math.log, rates)))

@@ -1,1 +1,1 @@
-"""The `relay` benchmark: cost of relaying a byte (bench/relay/README.md)."""
+"""The `relay` benchmark: CPU cost of relaying a byte (bench/relay/README.md)."""

@@ -1,4 +1,4 @@
-"""Scenarios, schemes, and the measurement of one of them."""
+"""Scenarios and schemes of the `relay` benchmark, and the measurement of one scheme."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COMPRESSING = (
     Scheme(name="plain", kind=Kind.PLAIN),
 )
 OFFERED_BPS = {"1gbit": GBIT}
-"""Scenario -> maximum rate of the server, by pacing; in the others the server is not limited."""
+"""Maximum rate of the server by scenario, limited by pacing; in all other scenarios the server is not limited."""
 
 SCENARIOS = tuple(
     Scenario(name=name, title=title, paths=(PathOptions(),), schemes=SCHEMES, emulated=False)
@@ -55,7 +55,7 @@ COLUMNS = (
 
 
 def measure(site: Site, unit: Unit, seconds: float, emit: Emit) -> None:
-    """A download, paced or not. NotAvailableError, or LabError if its programs do not start."""
+    """Measure one download. Raises NotAvailableError, or LabError if its programs do not start."""
     offered = ("--rate", str(OFFERED_BPS.get(unit.scenario.name, 0) // 8), *(("--text",) if unit.scenario.text else ()))
     with (
         relays.opened(site, unit.scheme) as way,

@@ -1,4 +1,4 @@
-"""Scenarios, schemes, and the measurement of each scenario."""
+"""Scenarios and schemes of the `sessions` benchmark, and the measurement of each scenario."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ OPENED_AT_ONCE = 64
 SLOW_BYTES = 10_000
 """Bytes per second of a slow reader."""
 SPARE_FILES = 500
-"""Descriptors that a relay needs besides those of its sessions."""
+"""File descriptors that a relay needs in addition to its sessions."""
 SETTLE_S = 1.0
 WARM_UP_S = 3.0
-"""Warm-up: newly started agents do not know the path, so the first half of a comparison would be the slower one."""
+"""Warm-up time: newly started agents do not know the path, so the first half of the comparison would be slower."""
 MANY_YAML = Path(__file__).resolve().parents[1] / "many.yaml"
 PATH = (PathOptions(rate_bps=200 * MBIT, rtt_us=20_000),)
 
@@ -78,7 +78,7 @@ COLUMNS = (
 
 
 def measure(site: Site, unit: Unit, seconds: float, emit: Emit) -> None:
-    """One scenario by one scheme. NotAvailableError, or LabError if its programs do not start."""
+    """Measure one scheme in one scenario. Raises NotAvailableError, or LabError if its programs do not start."""
     kind, sessions, act = unit.scheme.kind, *ACTS[unit.scenario.name]
     refuse_few_files(kind, sessions)
     with (
@@ -92,7 +92,7 @@ def measure(site: Site, unit: Unit, seconds: float, emit: Emit) -> None:
 
 
 def refuse_few_files(kind: Kind, sessions: int) -> None:
-    """NotAvailableError if a process may not open enough descriptors: haproxy needs two per session, an agent one."""
+    """Raise NotAvailableError if the limit of open files is too low: haproxy needs two files per session, an agent one."""
     needed = sessions * (2 if kind is Kind.HAPROXY else 1) + SPARE_FILES
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard not in {resource.RLIM_INFINITY} and needed > hard:
@@ -100,7 +100,7 @@ def refuse_few_files(kind: Kind, sessions: int) -> None:
 
 
 def idle(site: Site, way: Way, _seconds: float) -> Found:
-    """Memory of idle sessions."""
+    """Measure the memory of idle sessions."""
     before = [resident_kb(pid) for pid in way.relays or ()]
     with load_run.holding(site, way, MANY, OPENED_AT_ONCE) as report:
         time.sleep(SETTLE_S)
@@ -112,20 +112,20 @@ def idle(site: Site, way: Way, _seconds: float) -> Found:
 
 
 def burst(site: Site, way: Way, _seconds: float) -> Found:
-    """All connections at one instant."""
+    """Open all connections simultaneously."""
     with load_run.holding(site, way, BURST, BURST) as report:
         return load_run.found(report)
 
 
 def full(site: Site, way: Way, _seconds: float) -> Found:
-    """More connections than the agents' limits: the others must go plain, and none may fail."""
+    """Open more connections than the agents' limits allow: the excess connections must go plain, and no connection may fail."""
     before = site.accepted()
     with load_run.holding(site, way, FULL, OPENED_AT_ONCE) as report:
         return load_run.found(report, accelerated=site.accepted() - before)
 
 
 def slow_reader(site: Site, way: Way, seconds: float) -> Found:
-    """Rates of the other readers without a slow one, and beside it."""
+    """Measure the rate of fast readers, without and with a slow reader."""
 
     def each_mbps(seconds: float, *words: str) -> float:
         rates = load_run.run_client(site, way, parse.parse_readers, seconds, "read", str(READERS), str(seconds), *words)
@@ -139,7 +139,7 @@ def slow_reader(site: Site, way: Way, seconds: float) -> Found:
 
 
 def small(site: Site, way: Way, seconds: float) -> Found:
-    """Requests of a session alone on the path, then beside a bulk transfer."""
+    """Measure requests of a session alone on the path, then beside a bulk transfer."""
     alone = load_run.run_client(site, way, parse.parse_load, seconds, "talk", str(seconds))
     with load_run.background_client(site, way, "read", "1", str(2 * seconds + load_run.GRACE_S)):
         time.sleep(SETTLE_S)
@@ -155,7 +155,7 @@ ACTS: dict[str, tuple[int, Callable[[Site, Way, float], Found]]] = {
     "slow-reader": (3 * READERS, slow_reader),
     "small": (3, small),
 }
-"""Scenario -> number of sessions that agents must accept, and the function that measures it."""
+"""Number of sessions that agents must accept, and measuring function, by scenario."""
 
 BENCH = Bench(
     name="sessions",

@@ -1,4 +1,4 @@
-"""Scenarios, schemes, and the measurement of one of them."""
+"""Scenarios and schemes of the `short` benchmark, and the measurement of one scheme."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ SCHEMES = (
 LONG = (PathOptions(rate_bps=GBIT, rtt_us=100_000),)
 LOSSY = (PathOptions(rate_bps=GBIT, rtt_us=100_000, loss=0.01),)
 BYTES = {"1kb": 1_000, "10kb": 10_000, "100kb": 100_000, "1mb": 1_000_000}
-"""Scenario -> bytes of the answer to a request of a kilobyte, over the long path."""
+"""Size of the answer to a request of 1 kB over the long path, by scenario."""
 LOSSY_BYTES = {"1kb-loss": 1_000, "10kb-loss": 10_000}
-"""The same with one segment in a hundred lost each way, where tail loss decides."""
+"""The same with 1 % loss in each direction, where tail loss dominates the duration."""
 CONNECTIONS = "connections"
-"""The scenario without delay."""
+"""Name of the scenario without delay."""
 AT_ONCE = {CONNECTIONS: 32}
 FEW = 4
-"""Concurrent requests over the long path: enough for a p99, too few to queue."""
+"""Number of concurrent requests over the long path: enough requests for a p99, but too few for a queue."""
 
 SCENARIOS = (
     *(
@@ -59,7 +59,7 @@ COLUMNS = (
 
 
 def measure(site: Site, unit: Unit, seconds: float, emit: Emit) -> None:
-    """Connections of one request each, for a duration. NotAvailableError, or LabError if its programs do not start."""
+    """Measure connections of one request each for `seconds`. Raises NotAvailableError, or LabError if its programs do not start."""
     size, at_once = (BYTES | LOSSY_BYTES).get(unit.scenario.name, 1_000), AT_ONCE.get(unit.scenario.name, FEW)
     words = (str(size), str(seconds), "--at-once", str(at_once))
     with (

@@ -1,5 +1,6 @@
-"""The `wan` benchmark: SOS beside other ways to fill a long fat network (bench/wan/README.md).
+"""The `wan` benchmark: SOS compared with other methods to fill a long fat network (bench/wan/README.md).
 
-- `cases`: scenarios, and the schemes compared in each
-- `bench`: runs them by `sos_harness`; `report`: their tables
+- `cases`: scenarios, and the schemes of each scenario
+- `bench`: definition of the benchmark for `sos_harness`
+- `report`: table and chart
 """

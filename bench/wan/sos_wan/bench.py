@@ -1,4 +1,4 @@
-"""The `wan` benchmark for the loop."""
+"""Definition of the `wan` benchmark for `sos_harness.loop`."""
 
 from __future__ import annotations
 

@@ -1,13 +1,12 @@
-"""Scenarios of the `wan` benchmark, and the schemes measured in each of them. Pure."""
+"""Scenarios of the `wan` benchmark, and the schemes of each scenario. Pure."""
 
 from __future__ import annotations
 
-from sos_harness.scenario import GBIT, MBIT, ROUTES, Kind, Scenario, Scheme
+from sos_harness.scenario import GBIT, MBIT, Kind, Scenario, Scheme
 from sos_testbed.core.topology import PathOptions
 
 SCHEMES = (
-    Scheme(name="sos", kind=Kind.SOS, rows=("sos first", "sos")),  # by agents that have just started, and by the same ones again
-    Scheme(name="sos-routes", kind=Kind.SOS, policy=ROUTES, rows=("sos-routes first", "sos-routes")),
+    Scheme(name="sos", kind=Kind.SOS, rows=("sos first", "sos")),  # first and second transfer of newly started agents
     Scheme(name="plain", kind=Kind.PLAIN),
     Scheme(name="plain-64m", kind=Kind.PLAIN, large_buffers=True),
     Scheme(name="plain-bbr", kind=Kind.PLAIN, congestion="bbr"),
@@ -20,13 +19,13 @@ SCHEMES = (
     Scheme(name="haproxy", kind=Kind.HAPROXY, congestion="bbr", splice=True),
     Scheme(name="gridftp-8", kind=Kind.GRIDFTP, streams=8),
 )
-ONLY_WHEN_SHARED = frozenset({"iperf3-4"})  # measures the competitor's share; without a competitor 16 and 32 streams are the better peer
+ONLY_WHEN_SHARED = frozenset({"iperf3-4"})  # shows the competitor's remaining rate; otherwise 16 or 32 streams are better peers
 
 SHARED = frozenset({"sos", "plain", "iperf3-4"})
 
 
 def wan(name: str, title: str, paths: tuple[PathOptions, ...], *, shared: bool = False) -> Scenario:
-    """A scenario with the schemes that fit."""
+    """A scenario with all schemes that apply to it."""
     fitting = tuple(
         scheme
         for scheme in SCHEMES

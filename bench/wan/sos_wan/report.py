@@ -1,4 +1,4 @@
-"""Summaries of the `wan` benchmark -> a table for a terminal and a chart."""
+"""Table for a terminal, and chart, of the `wan` benchmark."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TITLES = {scenario.name: scenario.title for scenario in SCENARIOS}
 
 
 def table(found: Sequence[Summary]) -> list[str]:
-    """One block of rows per scenario, and SOS's ratios to the wire and the best peer."""
+    """Table with one block of rows per scenario, and ratios of SOS to the wire limit and to the best peer."""
     lines: list[str] = []
     for scenario, group in groupby(found, key=lambda each: each.scenario):
         rows = list(group)
@@ -55,7 +55,7 @@ def _cells(each: Summary) -> tuple[str, ...]:
 
 
 def ratios(rows: Sequence[Summary]) -> list[str]:
-    """Ratios of SOS's medians to the wire and to the best peer, with start-up and without."""
+    """Ratios of the medians of SOS to the wire limit and to the best peer, with and without start-up."""
     lines = []
     for each in rows:
         for figure, words in (("mbps_total", "with start-up"), ("mbps_steady", "steady")):
@@ -70,11 +70,11 @@ def ratios(rows: Sequence[Summary]) -> list[str]:
 
 
 def chart(found: Sequence[Summary], into: Path) -> None:
-    """A PNG: per scenario one bar per scheme with minimum and maximum, and the wire."""
+    """Draw a PNG: for each scenario, one bar per scheme with minimum and maximum, and the wire limit."""
     import matplotlib as mpl
 
     mpl.use("Agg")
-    from matplotlib import pyplot as plt  # import after selecting a backend without a screen
+    from matplotlib import pyplot as plt  # import after the selection of a backend that needs no screen
 
     groups = [
         (name, [each for each in rows if each.figures])
@@ -91,7 +91,7 @@ def chart(found: Sequence[Summary], into: Path) -> None:
         colours = ["#1f77b4" if each.scheme.startswith("sos") else "#9aa5b1" for each in rows]
         axes.bar_label(axes.bar(range(len(rows)), medians, 0.8, color=colours, yerr=reach, capsize=2), fmt="%.0f", padding=2, fontsize=7)
         axes.axhline(rows[0].wire_limit_mbps, color="black", linestyle="dashed", linewidth=1)
-        axes.set_ylim(0, 1.15 * rows[0].wire_limit_mbps)  # room for the figures above the bars
+        axes.set_ylim(0, 1.15 * rows[0].wire_limit_mbps)  # space for the figures above the bars
         axes.set_xticks(range(len(rows)), [each.scheme for each in rows], rotation=60, ha="right", fontsize=8)
         axes.set_title(_TITLES.get(name, name), fontsize=8)
     places[0][0].set_ylabel("goodput with start-up, Mbit/s: median, least, most")
