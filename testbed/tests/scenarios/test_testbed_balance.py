@@ -120,7 +120,7 @@ def client_ports(capture: Path) -> list[int]:
     return found
 
 
-def test_without_a_controller_the_switch_takes_over(home: Lab) -> None:
+def test_switch_balances_new_downloads_without_a_controller(home: Lab) -> None:
     """Balance new downloads at the switch while the controller is dead, and by round robin after its restart."""
     balance.declare(home, "Controller", equal(UPLINKS))
     home.kill("controller")

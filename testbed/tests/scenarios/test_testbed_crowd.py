@@ -250,7 +250,7 @@ def as_configured(net: Lab, switch: str) -> bool:
     return status["applied"] and status["generation"] == net.documents.generation
 
 
-def test_rule_4_connections_are_opened_all_the_time_while_the_controller_is_dead(net: Lab, everybody: Everybody) -> None:
+def test_rule_4_new_connections_succeed_while_the_controller_is_dead(net: Lab, everybody: Everybody) -> None:
     """Lose no connection: punt entries are leases in reactive set-up, so new connections go plain within seconds and recover later."""
     with visiting(net, COVERED) as covered, visiting(net, PLAIN) as plain:
         more_are_taken(net)
@@ -275,7 +275,7 @@ def test_rule_4_connections_are_opened_all_the_time_while_the_controller_is_dead
     assert plain.slowest() <= PROMPT_S, "connections without a service never wait for a controller"
 
 
-def test_rule_8_the_controller_is_replaced_by_one_that_knows_nothing(net: Lab, everybody: Everybody) -> None:
+def test_rule_8_sessions_survive_a_controller_without_state(net: Lab, everybody: Everybody) -> None:
     """Replace the controller by one without state: it adopts the sessions from switches and agents' reports, and breaks none."""
     epoch = northbound.get(net.plan, "/v1/status")["controller"]["epoch"]
     own = set(everybody.accelerated.ports)
@@ -315,7 +315,7 @@ def redirected(net: Lab, switch: str, clients: set[int]) -> set[tuple[Any, ...]]
 
 
 @pytest.mark.parametrize("edge", ["edge1", "edge2"])
-def test_an_edge_switch_is_killed_and_started_again(net: Lab, everybody: Everybody, edge: str) -> None:
+def test_connections_survive_a_restart_of_an_edge_switch(net: Lab, everybody: Everybody, edge: str) -> None:
     """Restart a switch, which loses all entries. sos-node restores plain forwarding and the controller the rest; connections stay intact.
 
     A connection whose egress leg is being opened at this moment may be reset. Its server's port is then plain for half a minute (rule 6).
@@ -341,7 +341,7 @@ def test_an_edge_switch_is_killed_and_started_again(net: Lab, everybody: Everybo
     assert one_more(net) == 3
 
 
-def test_rule_9_a_service_is_changed_deleted_and_applied(net: Lab, everybody: Everybody) -> None:
+def test_rule_9_connections_survive_changes_of_their_service(net: Lab, everybody: Everybody) -> None:
     """Change a service: running connections continue as they were opened, new connections follow the declaration."""
     objects = net.objects
     elsewhere = with_service(objects, ports=[{"port": 80}, {"port": 5999}])
@@ -369,7 +369,7 @@ def one_of_three(net: Lab, accelerated: int) -> bool:
     return (one_more(net) >= accelerated) if accelerated else (one_more(net) == 0)
 
 
-def test_rule_7_agents_are_scaled_from_one_to_three_and_back(net: Lab, everybody: Everybody) -> None:
+def test_rule_7_connections_survive_scaling_of_agents(net: Lab, everybody: Everybody) -> None:
     """Scale agents: added agents receive new sessions until all agents have equally many; removed agents finish their sessions."""
     one = net.objects
     agents = [place.name for place in net.topology.agents if place.switch == "edge1"]

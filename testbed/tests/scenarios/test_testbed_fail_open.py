@@ -53,7 +53,7 @@ def tiny(net: Lab) -> None:
 
 
 @pytest.mark.parametrize("victim", ["agent1", "agent2"])
-def test_killed_agent(net: Lab, tmp_path: Path, victim: str) -> None:
+def test_killed_agent_breaks_its_sessions_and_new_connections_are_plain(net: Lab, tmp_path: Path, victim: str) -> None:
     server, client = accelerated(net, ENDLESS)
     faults.agent(net, victim, up=False)
     eventually("a new connection is plain", lambda: fetched_plainly(net, tmp_path), within_s=PLAIN_WITHIN_S)
@@ -78,7 +78,7 @@ def test_without_agents_all_connections_are_plain(net: Lab, tmp_path: Path) -> N
     assert sessions(net) == 0
 
 
-def test_sessions_survive_the_controllers_death_and_new_ones_are_plain(net: Lab, tmp_path: Path) -> None:
+def test_sessions_survive_the_controllers_death(net: Lab, tmp_path: Path) -> None:
     server, client = accelerated(net)
     faults.controller(net, "controller", up=False)
     assert client.poll() is None, "the transfer was still running"
@@ -95,7 +95,7 @@ def test_sessions_survive_the_controllers_death_and_new_ones_are_plain(net: Lab,
     outcome(server, END_S)
 
 
-def test_service_deleted_during_a_transfer(net: Lab) -> None:
+def test_deleted_service_finishes_running_sessions_accelerated(net: Lab) -> None:
     """Delete a service: its running session finishes accelerated, and the next connection is plain."""
     server, client = accelerated(net)
     net.declare(declare.without_service(net.objects, "bulk"))
@@ -110,7 +110,7 @@ def test_service_deleted_during_a_transfer(net: Lab) -> None:
     assert seen == [0] * 10
 
 
-def test_service_applied_in_the_middle(net: Lab) -> None:
+def test_applied_service_leaves_running_connections_plain(net: Lab) -> None:
     """Apply a service: a running plain connection stays plain and intact, and the next connection is accelerated."""
     objects = net.objects
     net.declare(declare.without_service(objects, "bulk"))

@@ -134,7 +134,7 @@ def test_connections_stay_accelerated_without_a_controller(net: Lab, tmp_path: P
 
 
 @pytest.mark.parametrize("victim", ["agent1", "agent2"])
-def test_an_agent_is_killed_while_the_controller_is_dead(net: Lab, tmp_path: Path, victim: str) -> None:
+def test_new_connections_are_plain_after_an_agent_dies_without_a_controller(net: Lab, tmp_path: Path, victim: str) -> None:
     faults.controller(net, "controller", up=False)
     server, client = start(net)
     faults.agent(net, victim, up=False)
