@@ -192,7 +192,7 @@ def measure(row: Row, peer: str, compiled: Path | None) -> dict[str, Any]:
     found: dict[str, Any] = {"name": row.name, "controller": row.controller, **json.loads(done.stdout)}
     plain = found["answered"] - found["redirected"]
     if ours and plain > PLAIN_SHARE * found["answered"]:
-        raise SystemExit(f"{row.name}: {plain} of {found['answered']} SYNs were let through plainly: this is no measure of set-ups")
+        raise SystemExit(f"{row.name}: {plain} of {found['answered']} SYNs went plain, so the run does not measure set-ups")
     return found
 
 
@@ -225,18 +225,18 @@ def table(runs: list[dict[str, Any]]) -> str:
     for ours in ("sos, set-up only", *(f"sos, server on any of {count} switches" for count in FAR_SWITCHES.values())):
         pairs = [(other, by_name[other]) for other in others if by_name.get(ours) and by_name.get(other)]
         lines += [f"{ours} / {other}: {by_name[ours] / rate:.2f} SYNs per CPU second" for other, rate in pairs]
-    return "\n".join(lines) + "\n(latencies in ms, from the SYN to the entry for its flow, and to its release; medians of runs in turns)"
+    return "\n".join(lines) + "\n(latencies in ms, from the SYN to the entry for its flow, and to its release; medians of interleaved runs)"
 
 
 def main() -> None:
     """Measure all rows, write controller.json, print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer", default="", metavar="CMD", help="start another controller too; {port} is where it has to listen")
-    parser.add_argument("--compiled", type=Path, metavar="DIR", help="where SOS's controller is installed compiled")
-    parser.add_argument("--out", type=Path, default=Path("out/bench"), metavar="DIR", help="where controller.json goes")
-    parser.add_argument("--seconds", type=float, default=5.0, help="how long each row is measured")
-    parser.add_argument("--runs", type=int, default=3, metavar="N", help="how often each row is measured")
-    parser.add_argument("--only", default="", metavar="NAME", help="rows whose name holds this")
+    parser.add_argument("--peer", default="", metavar="CMD", help="command of another controller; {port} stands for its OpenFlow port")
+    parser.add_argument("--compiled", type=Path, metavar="DIR", help="folder of SOS's compiled controller")
+    parser.add_argument("--out", type=Path, default=Path("out/bench"), metavar="DIR", help="folder for controller.json")
+    parser.add_argument("--seconds", type=float, default=5.0, help="length of the measurement of each row")
+    parser.add_argument("--runs", type=int, default=3, metavar="N", help="runs of each row")
+    parser.add_argument("--only", default="", metavar="NAME", help="measure only rows with this text in their name")
     arguments = parser.parse_args()
     wanted = [row for row in rows(bool(arguments.peer), arguments.compiled is not None, arguments.seconds) if arguments.only in row.name]
     found = []

@@ -73,7 +73,7 @@ def test_corners_are_complete_without_loss_and_partial_with_loss() -> None:
     ends = [(rate, ms, queue) for rate in (10, 1000) for ms in (1, 400) for queue in (0.1, 2)]
     without = {corner[:3] for corner in cases.CORNERS if corner[3] == 0}
     assert without == set(ends) - {(10, 1, 2)}
-    assert bdp_bytes(10_000_000, 1_000) > 2 * 1_250  # the product is 1,250 bytes, below the smallest queue: so this corner is omitted
+    assert bdp_bytes(10_000_000, 1_000) > 2 * 1_250  # twice the product of 1,250 bytes is below the smallest queue: omitted
     assert {corner[3] for corner in cases.CORNERS} == {0, 3}
     assert len(set(cases.CORNERS)) == 10
 

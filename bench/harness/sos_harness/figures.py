@@ -108,7 +108,7 @@ def failure(received: Received, seconds: float) -> str:
     """Reason why a transfer does not count, or "". A transfer that covers its time counts, even if its end caused an error."""
     if received.samples[-1][0] >= ALMOST * seconds and received.samples[-1][1] > 0:
         return ""
-    return f"{FAILED}: {received.error or 'it ended early'} after {received.samples[-1][0]:.1f} s"
+    return f"{FAILED}: {received.error or 'the transfer ended early'} after {received.samples[-1][0]:.1f} s"
 
 
 def row(blank: Row, measured: Found) -> Row:

@@ -177,7 +177,7 @@ class LoadClient:
         if whole and self.stay:
             self._end(client, "")
         elif not got:
-            self._end(client, "" if whole else f"the server ended it after {client.received} bytes")
+            self._end(client, "" if whole else f"the server closed it after {client.received} bytes")
 
     def _give_up(self, before: float) -> None:
         # insertion order: the first open connection is the oldest
@@ -232,7 +232,7 @@ def talk(address: str, port: int, seconds: float) -> dict[str, object]:
             while missing:
                 got = len(connection.recv(missing))
                 if not got:
-                    raise ConnectionError("the server ended it")
+                    raise ConnectionError("the server closed the connection")
                 missing -= got
             times.append(round(1000 * (time.monotonic() - began), 3))
             time.sleep(PAUSE_S)
@@ -253,7 +253,7 @@ def read(address: str, port: int, count: int, seconds: float, slow: int) -> dict
         for number, _ in poll.poll(0.1):
             got = by_number[number].recv_into(buffer)
             if not got:
-                raise ConnectionError("the server ended it")
+                raise ConnectionError("the server closed the connection")
             received[number] += got
         if slow and slow_bytes < slow * at:
             slow_bytes += len(connections[0].recv(max(1, slow // 10)))

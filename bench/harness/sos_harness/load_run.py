@@ -41,7 +41,7 @@ def holding(site: Site, way: Way, count: int, at_once: int) -> Iterator[LoadRepo
     try:
         yield parse.parse_load(first_line(program, GRACE_S + count / 100))
         if program.poll() is not None:
-            raise LabError("the connections ended while they were looked at")
+            raise LabError("the connections ended during the measurement")
     finally:
         stop(program)
 

@@ -65,21 +65,21 @@ def say(text: str) -> None:
 def arguments(bench: Bench) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog=f"bench/{bench.name}/run.py", description=f"{bench.about} (root)")
-    parser.add_argument("--runs", type=int, default=bench.runs, metavar="N", help=f"how often each scheme is measured ({bench.runs})")
-    usual = f"how long a measurement takes ({bench.seconds:g})"
+    parser.add_argument("--runs", type=int, default=bench.runs, metavar="N", help=f"runs of each scheme ({bench.runs})")
+    usual = f"length of a measurement ({bench.seconds:g})"
     parser.add_argument("--seconds", type=float, default=bench.seconds, metavar="S", help=usual)
     names = [scenario.name for scenario in bench.scenarios]
-    parser.add_argument("--only", action="append", default=[], metavar="SCENARIO", help="repeat for more: " + ", ".join(names))
+    parser.add_argument("--only", action="append", default=[], metavar="SCENARIO", help="may be repeated: " + ", ".join(names))
     parser.add_argument("--schemes", default="", metavar="A,B", help=", ".join(bench.schemes))
     parser.add_argument("--fresh", action="store_true", help="discard earlier measurements instead of resuming")
     parser.add_argument("--report", action="store_true", help="write table and files from existing rows, without measuring")
-    parser.add_argument("--out", type=Path, default=Path("out/bench"), metavar="DIR", help=f"where {bench.name}.jsonl and .json go")
+    parser.add_argument("--out", type=Path, default=Path("out/bench"), metavar="DIR", help=f"folder for {bench.name}.jsonl and .json")
     found = parser.parse_args()
     found.schemes = [name for name in found.schemes.split(",") if name]
     refuse_unknown(parser, "--only", found.only, names)
     refuse_unknown(parser, "--schemes", found.schemes, bench.schemes)
     if found.runs < 1 or found.seconds < bench.least_seconds:
-        parser.error(f"at least one run, of {bench.least_seconds:g} s at least")
+        parser.error(f"at least one run, and at least {bench.least_seconds:g} s per measurement")
     return found
 
 
@@ -185,7 +185,7 @@ def guarded(name: str, act: Callable[[], None]) -> int:
         say(f"{name}: {error}")
         return 1
     except KeyboardInterrupt:
-        say(f"{name}: interrupted; the same command goes on from here")
+        say(f"{name}: interrupted; the same command resumes from here")
         return INTERRUPTED
     return 0
 
@@ -210,7 +210,7 @@ def main(bench: Bench) -> int:
     def act() -> None:
         left = run_log.left(wanted, log.rows())
         takes = sum(unit.takes_s(a.seconds) for unit in left) / 60
-        say(f"{len(wanted) - len(left)} of {len(wanted)} measurements are there ({log.settings}); the others take about {takes:.0f} min")
+        say(f"{len(wanted) - len(left)} of {len(wanted)} measurements exist ({log.settings}); the missing ones take about {takes:.0f} min")
         if not a.report:
             run_all(bench, left, a.seconds, log)
         found, files = write(bench, a.out, wanted, log)

@@ -92,7 +92,7 @@ def parse_iperf3(text: str) -> Received:
 
 
 def parse_globus(text: str) -> Received:
-    """Parse `globus-url-copy -vb`, which reports bytes and mean rate every two seconds: their ratio is the time."""
+    """Parse `globus-url-copy -vb`, which reports bytes and mean rate every two seconds until a signal ends it: their ratio is the time."""
     samples = [(0.0, 0)]
     for found in _GLOBUS.finditer(text):
         received, rate = int(found[1]), float(found[2])

@@ -81,7 +81,7 @@ def fetch(address: str, port: int, seconds: float, mptcp: bool) -> dict[str, obj
     except OSError as failed:
         error = str(failed) or type(failed).__name__
     if not error and samples[-1][0] < seconds:
-        error = "the server ended it"
+        error = "the server closed the connection"
     return {"samples": samples, "error": error}
 
 

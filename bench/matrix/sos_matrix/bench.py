@@ -20,7 +20,7 @@ def judged(found: Sequence[Summary]) -> dict[str, object]:
 
 BENCH = Bench(
     name="matrix",
-    about="SOS is never worse than plain TCP, nor than its own best path alone",
+    about="SOS is never worse than plain TCP or than SOS over its better path alone",
     scenarios=CASES,
     measure=measure,
     table=report.table,

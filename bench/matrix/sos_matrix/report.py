@@ -56,7 +56,7 @@ def _problem(each: Summary) -> str:
         return each.status
     if each.runs_failed:
         return f"{each.runs_failed} failed"
-    return f"the link emulator lost {lost.most:.0f} packets by itself: not a faithful network" if lost and lost.most else ""
+    return f"the link emulator lost {lost.most:.0f} packets unintentionally: inaccurate emulation" if lost and lost.most else ""
 
 
 def sentence(each: Comparison) -> str:

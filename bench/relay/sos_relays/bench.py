@@ -69,7 +69,7 @@ def measure(site: Site, unit: Unit, seconds: float, emit: Emit) -> None:
 
 BENCH = Bench(
     name="relay",
-    about="CPU time of an agent pair for each byte, beside other relays",
+    about="CPU cost of relaying a byte, compared with other relays",
     scenarios=SCENARIOS,
     measure=measure,
     table=lambda summaries: tables.columns(summaries, COLUMNS, {each.name: each.title for each in SCENARIOS}),

@@ -159,7 +159,7 @@ ACTS: dict[str, tuple[int, Callable[[Site, Way, float], Found]]] = {
 
 BENCH = Bench(
     name="sessions",
-    about="many sessions at one pair of agents, and what they do to each other",
+    about="many sessions at one pair of agents, and interference between sessions",
     scenarios=SCENARIOS,
     measure=measure,
     table=lambda summaries: tables.columns(summaries, COLUMNS, {each.name: each.title for each in SCENARIOS}),

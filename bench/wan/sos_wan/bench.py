@@ -10,7 +10,7 @@ from sos_wan.cases import SCENARIOS
 
 BENCH = Bench(
     name="wan",
-    about="SOS beside other ways to fill a long fat network",
+    about="SOS compared with other methods to fill a long fat network",
     scenarios=SCENARIOS,
     measure=measure,
     table=report.table,

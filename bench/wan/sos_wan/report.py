@@ -39,7 +39,7 @@ def table(found: Sequence[Summary]) -> list[str]:
         lines += block([HEAD, *(_cells(each) for each in rows)], rows)
         lines += ["  " + line for line in ratios(rows)]
         if lost := sum(int(each.figures["emulator_lost"].most) for each in rows if "emulator_lost" in each.figures):
-            lines.append(f"  the link emulator lost {lost} packets by itself: not a faithful network, see emulator_lost")
+            lines.append(f"  the link emulator lost {lost} packets unintentionally: inaccurate emulation, see emulator_lost")
     return lines
 
 

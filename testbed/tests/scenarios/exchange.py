@@ -8,7 +8,7 @@ that this host sends, their rate in bytes a second, and the start and length of 
 name, so each host knows the expected bytes.
 
 Each host prints one line of JSON for each transfer that has ended: {"client", "got", "right", "whole", "send_end", "end"}. `client` is the
-client's address and port ("" without a connection). `right` is true if all received bytes are correct, and `whole` if also none is missing.
+client's address and port ("" without a connection). `right` is true if all received bytes are correct, `whole` if also no byte is missing.
 `send_end` is `ok` if all bytes and the FIN were sent, else the error. `end` is `eof` after a clean end, else the error.
 """
 

@@ -4,7 +4,7 @@
     peer.py noise PORT BYTES          the same with incompressible bytes and without a rate
     peer.py steady PORT RATE SECONDS  send RATE bytes a second to one client, evenly
     peer.py fetch ADDRESS PORT        read until the end of the stream
-    peer.py echo PORT                 receive until the client has finished sending, then send as many bytes
+    peer.py echo PORT                 receive until the client has finished sending, then send the same number of bytes
     peer.py ask ADDRESS PORT BYTES    send BYTES, finish sending, read the answer
     peer.py many ADDRESS PORT PATH COUNT HOLD
                                       open COUNT connections, request PATH from the web server on each, keep all open for HOLD seconds

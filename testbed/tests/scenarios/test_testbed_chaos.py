@@ -310,10 +310,10 @@ def test_chaos(net: Lab, exchange: Exchange, tmp_path: Path, first_seed: int, ru
 
 
 def judge(exchange: Exchange, ours: list[dict[str, Any]], count: int, *, agents_stay: bool) -> None:
-    """Assert that every transfer ended correctly at both ends."""
+    """Assert that every transfer ended correctly at both hosts."""
     assert len(ours) == count
     connected = {told["client"] for told in ours if clean(told)}
-    eventually("the server's ends of clean transfers", lambda: connected <= set(exchange.theirs()), within_s=END_S)
+    eventually("the server's reports of clean transfers", lambda: connected <= set(exchange.theirs()), within_s=END_S)
     eventually("the end of the server's connections", lambda: not open_at_server(exchange.net), within_s=END_S)
     theirs = exchange.theirs()
     for here in ours:

@@ -50,7 +50,7 @@ LEASE_S = 5.0 + 1.5
 JUDGED_S = 17.0
 # A SYN lost while no controller handles its punt is retransmitted after 1, 3 and 7 s; the lease has expired by then
 SLOWEST_S = 7.0 + PROMPT_S
-# A connection is reset if the server does not answer the SYN within a second (fail-open rule 6); the orders take time before
+# A connection is reset if the server does not answer the SYN within a second (fail-open rule 6); the rest is time for orders
 OPENING_S = 1.5
 REDIRECT, PATH = 3, 4  # kinds in a controller's cookies (spec/node-config.md clause 8)
 
@@ -103,7 +103,7 @@ class Crowd:
         return crowd
 
     def check(self) -> float:
-        """Check that all connections echo the right bytes, idle ones too; returns the longest wait since the last check."""
+        """Check that all connections, including idle ones, echo the right bytes; return the longest wait since the last check."""
         return self.whole(self.program.ask("check"))
 
     def end(self) -> None:
@@ -137,7 +137,7 @@ def shared() -> Iterator[Lab]:
 
 @pytest.fixture(scope="module")
 def everybody(shared: Lab) -> Iterator[Everybody]:
-    """Fifty connections from before the first test to after the last one."""
+    """Fifty connections that stay open from before the first test until after the last test."""
     try:
         assert Program(shared, "server", "serve", COVERED, OTHER, PLAIN).said() == {"ready": True}
         eventually("an armed agent", lambda: armed(shared))
@@ -184,7 +184,7 @@ class Visits:
     told: list[tuple[float, float, str]]
 
     def prompt_from(self, moment: float) -> float:
-        """Seconds from a moment until the start of the first connection after which all connections are prompt."""
+        """Seconds from a moment until all later connections are prompt."""
         late = [began for began, took, _ in self.told if took > PROMPT_S]
         return max(0.0, max((began + GAP_S for began in late), default=moment) - moment)
 
@@ -223,7 +223,7 @@ def one_more(net: Lab) -> int:
 
 
 def kinds(net: Lab, switch: str, epoch: int) -> dict[int, set[int]]:
-    """Kinds of the controller's entries on a switch, by low byte of the epoch: this epoch, or -1 for all other epochs."""
+    """Kinds of the controller's entries on a switch, grouped by the low byte of this epoch, and -1 for all other epochs."""
     found: dict[int, set[int]] = {}
     for entry in parse_flows(dump_flows(net, switch)):
         if entry.cookie >> 32 == 0x534F0100 + int(net.documents.controller["controller"]["id"]):
@@ -365,7 +365,7 @@ def test_rule_9_connections_survive_changes_of_their_service(net: Lab, everybody
 
 
 def one_of_three(net: Lab, accelerated: int) -> bool:
-    """True if this number of three new connections are accelerated. Short connections of `visiting` may add to the count."""
+    """True if at least `accelerated` of three new connections are accelerated, or none for 0; `visiting` may add to the count."""
     return (one_more(net) >= accelerated) if accelerated else (one_more(net) == 0)
 
 

@@ -30,7 +30,7 @@ TIMEOUT_S = 180
 SMALL_MTU = 1300
 FILE_BYTES = 2_000_000
 UPLOADED = (201, 204)  # HTTP status for a new and for a replaced file
-SHUNNED_S, SLACK_S = 30, 15  # an agent keeps a silent server plain for 30 s (arming.rs); detection time
+SHUNNED_S, SLACK_S = 30, 15  # an agent keeps a silent server plain for 30 s (arming.rs), plus detection time
 HUNG_S = 120  # the kernel's RTO doubles each time
 FILE_S = 12
 """A link of the lab carries the file in a fifth of a second: a transfer that takes longer than FILE_S has failed."""
@@ -90,7 +90,7 @@ def management_cut(net: Lab) -> Iterator[None]:
 
 @contextmanager
 def link_down(net: Lab) -> Iterator[None]:
-    """Unplug the remote end of the cable: sos-node would set up again a local port that is set down."""
+    """Unplug the remote end of the cable, because sos-node sets a local port up again."""
     with set_link(net, "wan", emulator_ends(net.topology.wires.index(net.topology.wire("edge1-core2")))[0]):
         yield
 
@@ -118,7 +118,7 @@ def give_route(net: Lab) -> None:
 
 @contextmanager
 def mtu_small(net: Lab) -> Iterator[None]:
-    """Reduce the MTU between switches, where no router sends ICMP errors about it."""
+    """Reduce the MTU between switches, where no router sends ICMP errors."""
     with set_mtu(net, "core1", "wan1"):
         yield
 

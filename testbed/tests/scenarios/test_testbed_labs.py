@@ -121,7 +121,7 @@ def test_new_lab_removes_only_labs_whose_process_was_killed(state: Path) -> None
         after = cli("up", "line", "--no-service", "--name", "after", state=state)
         assert f"taking down lab line ({held})" in after.stderr
         assert namespaces([held]) == []
-        assert "beside" in cli("status", state=state).stdout, "a lab of `lab up` stays without a process"
+        assert "beside" in cli("status", state=state).stdout, "a lab of `lab up` stays after its process has ended"
     finally:
         holder.kill()
         holder.communicate(timeout=10)

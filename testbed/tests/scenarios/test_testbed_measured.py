@@ -74,7 +74,7 @@ class Judged(NamedTuple):
 
 @pytest.mark.parametrize("name", RATES)
 def test_measured_goodput_and_round_trip_time_match_a_capture(net: Lab, name: str) -> None:
-    """Compare each sample's goodput, but the median delay: a busy machine may delay all streams for two seconds, but not the capture."""
+    """Compare each sample's goodput, but only the median delay: a busy machine may delay streams for two seconds, but not the capture."""
     for _ in range(ATTEMPTS):
         judged = looked_at(net, RATES[name])
         print(f"{name}: {judged}")
@@ -139,7 +139,7 @@ def test_round_robin_alternates_paths_and_least_loaded_avoids_load(net: Lab) -> 
     client = peer(net, "client", "fetch", measure.address(net, "server"), str(PORT))
     eventually("a session", lambda: active(net), within_s=5)
     (busy,) = northbound.get(net.plan, "/v1/sessions")["sessions"][0]["labels"]
-    eventually("its load is measured", lambda: paths(net)[busy]["backBytesPerSecond"] + paths(net)[busy]["forwardBytesPerSecond"] > 3e6)
+    eventually("load is measured", lambda: paths(net)[busy]["backBytesPerSecond"] + paths(net)[busy]["forwardBytesPerSecond"] > 3e6)
     assert [1 - busy] in taken(net, 2, beside=1) and len(northbound.get(net.plan, "/v1/sessions")["sessions"]) == 1
     client.kill()
     server.kill()

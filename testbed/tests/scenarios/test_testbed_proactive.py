@@ -84,7 +84,7 @@ def start(net: Lab) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
 
 
 def finished(running: tuple[subprocess.Popen[str], subprocess.Popen[str]]) -> None:
-    """Assert that both hosts saw a complete transfer, and the server the client's address."""
+    """Assert a complete transfer at both hosts, and the client's real address at the server."""
     server, client = running
     got, sent = outcome(client, END_S + SIZE / RATE), outcome(server, END_S)
     assert (got["bytes"], got["end"], sent["client"], sent["send_end"]) == (SIZE, "eof", got["own"], "ok")

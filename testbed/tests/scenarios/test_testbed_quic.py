@@ -24,7 +24,7 @@ WIRES = (("edge1", "wan0"), ("edge1", "wan1"))
 COVERED_PORT = "5001"
 STREAM_PORTS = "10000-10007"
 SIZE = 20_000_000
-CHUNK = 65536  # of peer.py
+CHUNK = 65536  # as in peer.py
 CHANGED_S = 60.0
 BLOCK = f"table ip sos_test {{\nchain input {{\ntype filter hook input priority -300; udp dport {STREAM_PORTS} drop\n}}\n}}"
 
@@ -63,7 +63,7 @@ def number(net: Lab, agent: str, name: str) -> int:
 
 
 def all_are(net: Lab, *, quic: bool) -> bool:
-    """True if both agents have streams, and all streams use QUIC or, without `quic`, none does."""
+    """True if both agents have streams, and either all streams (`quic`) or no streams use QUIC."""
     found = [(number(net, each, "sos_agent_streams"), number(net, each, "sos_agent_streams_quic")) for each in ("agent1", "agent2")]
     return all(total > 0 and over == (total if quic else 0) for total, over in found)
 
