@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
-from ipaddress import IPv4Interface
+from dataclasses import dataclass, replace
+from ipaddress import IPv4Address, IPv4Interface
 from pathlib import Path, PurePosixPath
 
 from sos_compile import Allocations
+from sos_compile.model.formats import content_hash
 from sos_compile.model.world import Json
 from sos_testbed.core.topology import PathOptions, figure8
 from sos_testbed.lifecycle import declare
 from sos_testbed.lifecycle.lab import EXAMPLE
+
+from sos_harness.scenario import ROUTES
 
 RESOURCES = Path(__file__).resolve().parents[1] / "resources"
 SERVICE_PORTS = (5000, 5999)
@@ -29,6 +32,11 @@ class Agent:
     interface: str
     address: str
     mac: str
+
+    @property
+    def addresses(self) -> tuple[str, str]:
+        """Its addresses on routes, one for each path."""
+        return self.address, str(IPv4Address(self.address) - 1)
 
     def argv(self, program: str, root: PurePosixPath, policy: str = "") -> tuple[str, ...]:
         """Command line of the agent."""
@@ -56,7 +64,29 @@ def documents(paths: int, more: tuple[Path, ...] = ()) -> declare.Documents:
 
 def policy_files(policy: str, scenario_paths: int, more: tuple[Path, ...], root: PurePosixPath) -> dict[str, str]:
     """Files (path -> text) of agent configurations with another policy."""
+    if policy == ROUTES:
+        return declare.files(on_routes(documents(scenario_paths, more), scenario_paths), root / policy)
     return declare.files(documents(scenario_paths, (*more, RESOURCES / f"{policy}.yaml")), root / policy)
+
+
+def on_routes(found: declare.Documents, paths: int) -> declare.Documents:
+    """Detach the agents from their bridges: each has one address for each path, and intercepts what arrives on its interface."""
+    places = {found.agents[agent.node]["agentId"]: list(agent.addresses[:paths]) for agent in agents(found)}
+    return replace(found, agents={node: _on_routes(document, places) for node, document in found.agents.items()})
+
+
+def _on_routes(document: Json, places: dict[str, list[str]]) -> Json:
+    routed = {key: value for key, value in document.items() if key != "discovery"}
+    interface = routed.pop("interface")["name"]
+    own = places[document["agentId"]]
+    routed["wan"], routed["intake"] = own, {"type": "Routed", "interface": interface}
+    routed["streamPorts"] = {"first": STREAM_PORT, "count": len(own)}
+    routed["services"] = [{**service, "setup": "Proactive"} for service in document["services"]]
+    routed["peers"] = [
+        {**peer, "agents": [{**agent, "address": places[agent["id"]][0], "addresses": places[agent["id"]]} for agent in peer["agents"]]}
+        for peer in document["peers"]
+    ]
+    return {**routed, "hash": content_hash(routed)}
 
 
 def agents(found: declare.Documents) -> tuple[Agent, Agent]:

@@ -14,6 +14,8 @@ MBIT = 1_000_000
 
 ENCRYPTED, COMPRESSED, QUIC = "encrypted", "compressed", "quic"
 """Policies of SOS; each name is a YAML file in ../resources."""
+ROUTES = "routes"
+"""Policy without a file: the agents are attached to routes instead of a bridge (docs/adr/0056)."""
 
 
 class Kind(StrEnum):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from sos_harness.scenario import GBIT, MBIT, Kind, Scenario, Scheme
+from sos_harness.scenario import GBIT, MBIT, ROUTES, Kind, Scenario, Scheme
 from sos_testbed.core.topology import PathOptions
 
 SCHEMES = (
     Scheme(name="sos", kind=Kind.SOS, rows=("sos first", "sos")),  # first and second transfer of newly started agents
+    Scheme(name="sos-routes", kind=Kind.SOS, policy=ROUTES, rows=("sos-routes first", "sos-routes")),
     Scheme(name="plain", kind=Kind.PLAIN),
     Scheme(name="plain-64m", kind=Kind.PLAIN, large_buffers=True),
     Scheme(name="plain-bbr", kind=Kind.PLAIN, congestion="bbr"),
