@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Compiles the controller as its image does, and installs it into a folder of its own.
+# Compiles the controller as in its image, and installs it into a separate folder.
 #
 #   scripts/compiled.sh DIR
 #
-# DIR/site is for PYTHONPATH. Takes two minutes and a C compiler; nothing is done when DIR already has what the sources give.
+# Add DIR/site to PYTHONPATH. Takes two minutes and needs a C compiler; does nothing if DIR is up to date with the sources.
 set -euo pipefail
 top="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 [ $# -eq 1 ] || { echo "usage: scripts/compiled.sh DIR" >&2; exit 2; }
@@ -18,7 +18,7 @@ if [ -e "$dir/stamp" ] && [ "$(cat "$dir/stamp")" = "$stamp" ]; then exit 0; fi
 
 echo "compiled: compiling the controller (two minutes)"
 rm -rf "${dir:?}/stamp" "$dir/source" "$dir/wheel" "$dir/site"
-# A copy: modules compiled beside their sources would be taken in their place, also when those have changed.
+# Compile a copy: Python would prefer compiled modules beside their sources even after the sources have changed.
 mkdir "$dir/source"
 files | (cd "$sources" && xargs cp --parents -t "$dir/source")
 HATCH_BUILD_HOOK_ENABLE_MYPYC=true "$top/.venv/bin/uv" build -q --wheel "$dir/source" -o "$dir/wheel"

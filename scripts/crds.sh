@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Writes all CustomResourceDefinitions as one file, for whoever installs them apart from the chart (crds.enabled: false).
+# Writes all CustomResourceDefinitions as one file, for installations without the chart's CRDs (crds.enabled: false).
 #
 #   scripts/crds.sh FILE
 #
-# The same objects as the chart installs, in the order of their names; FILE is replaced as a whole or not at all.
+# The file has the same objects as the chart, sorted by name. FILE is replaced atomically.
 set -euo pipefail
 top="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 [ $# -eq 1 ] || { echo "usage: scripts/crds.sh FILE" >&2; exit 2; }
 file=$1
-# By which they are found together: to be listed, waited for, deleted.
+# Label of all CRDs, by which users list, wait for and delete them together.
 readonly LABEL='    app.kubernetes.io/part-of: sos'
 
 version="$(sed -n 's/^appVersion: //p' "$top/charts/sos/Chart.yaml")"

@@ -1,8 +1,8 @@
-"""Measured figures -> tables of docs/performance.md.
+"""Convert measured figures to tables of docs/performance.md.
 
-docs/figures/NAME.json is the out/bench/NAME.json of one whole run of a benchmark, kept with the commit that it was measured at.
-`python scripts/figures.py [DIR]` copies the files of DIR (out/bench) and rewrites the page. It takes committed sources only, and at
-least three runs of every scheme and scenario: a table of chance results is worse than an old one.
+docs/figures/NAME.json is the file out/bench/NAME.json of one complete benchmark run, with the commit at which it was measured.
+`python scripts/figures.py [DIR]` copies the files of DIR (out/bench) and rewrites the page. It accepts only figures of committed
+sources with at least three runs of every scheme and scenario: a table of chance results is worse than an old table.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ LEAST_RUNS = 3
 Json = dict[str, Any]
 
 
-class NotKept(Exception):  # noqa: N818 - says what is wrong
-    """Figures that must not go into the page."""
+class NotKept(Exception):  # noqa: N818 - the name describes the error
+    """Figures are unfit for the page."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Column:
     head: str
     places: int = 0
     spread: bool = False
-    """Adds the minimum and maximum of all runs."""
+    """True to add the minimum and maximum of all runs."""
 
 
 CPU = (Column("cpu_sender_s_per_gb", "CPU s/GB, sender", 2, spread=True), Column("cpu_receiver_s_per_gb", "receiver", 2, spread=True))
@@ -75,23 +75,23 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
 MATRIX = "matrix"
 NAMES = (*COLUMNS, MATRIX)
 SIDES = (("sos first", "plain"), ("sos", "plain"), ("sos first", "own path"), ("sos", "own path"))
-"""Comparisons in a case of the matrix: our scheme, and the name of the group it is compared with (bench/matrix/sos_matrix/verdicts.py)."""
+"""Comparisons in a case of the matrix: scheme of SOS, and the group of schemes compared with it (bench/matrix/sos_matrix/verdicts.py)."""
 PATHS = {
     "59ms": "59 ms", "164ms": "164 ms", "20ms-loss": "20 ms, 1 % loss", "59ms-1mb": "59 ms, queue of 1 MB",
     "200+200": "200 + 200 Mbit/s, 54 and 160 ms", "500+100": "500 + 100 Mbit/s, 100 ms",
 }  # fmt: skip
-"""Scenarios of bench-wan without competing traffic, as the summary names them."""
+"""Scenarios of bench-wan without competing traffic, with their names in the summary."""
 SCHEMES = {
     "plain": "plain TCP", "plain-64m": "plain TCP, 64 MB buffers",
     "plain-bbr": "plain TCP, BBR", "plain-bbr-64m": "BBR on both hosts, 64 MB buffers",
     "iperf3-16": "iperf3, 16 streams", "iperf3-32": "iperf3, 32 streams",
     "mptcp": "MPTCP", "mptcp-64m": "MPTCP, 64 MB buffers", "haproxy": "haproxy with BBR",
 }  # fmt: skip
-"""Schemes of bench-wan in words; any other goes by its own name."""
+"""Names of bench-wan's schemes in words; other schemes keep their own names."""
 
 
 def cell(row: Json, column: Column) -> str:
-    """One figure; empty if it was not measured."""
+    """Format one figure; empty if it was not measured."""
     found = row.get(column.figure)
     if found is None:
         return ""
@@ -100,13 +100,13 @@ def cell(row: Json, column: Column) -> str:
 
 
 def lines(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
-    """A table in Markdown."""
+    """Lines of a Markdown table."""
     for line in (head, tuple("---" for _ in head), *rows):
         yield f"| {' | '.join(line)} |"
 
 
 def scenario_table(name: str, scenario: str, rows: list[Json]) -> str:
-    """Table of one scenario: the schemes that were available, those of SOS in bold."""
+    """Table of one scenario: the available schemes, with schemes of SOS in bold."""
     there = [column for column in COLUMNS[name] if any(column.figure in row for row in rows)]
     measured = [row for row in rows if row["runs"]]
     limit = rows[0]["wire_limit_mbps"]
@@ -117,18 +117,18 @@ def scenario_table(name: str, scenario: str, rows: list[Json]) -> str:
 
 
 def bold(scheme: str) -> str:
-    """A scheme's name, bold if it is ours."""
+    """A scheme's name, in bold for a scheme of SOS."""
     return f"**{scheme}**" if scheme.startswith("sos") else scheme
 
 
 def ratio(found: Json) -> str:
-    """A ratio and its interval; without decimal places from ten on."""
+    """A ratio and its interval; values from 10 have no decimal places."""
     value, low, high = (f"{each:.3f}" if each < 10 else f"{each:.0f}" for each in (found[name] for name in ("value", "low", "high")))
     return f"{value} ({low}-{high})"
 
 
 def case_line(case: Json) -> tuple[str, ...]:
-    """Row of one network of the matrix: rates, all ratios, and the worst of their verdicts."""
+    """Row of one network of the matrix: rates, all ratios, and the worst verdict."""
     sides = {(each["ours"], each["against"]): each for each in case["comparisons"]}
     runs = min(min(each["runs"]) for each in case["comparisons"])
     rates = (case["wire_limit_mbps"], sides[SIDES[0]]["best_mbps"], *(sides[side]["ours_mbps"] for side in SIDES[:2]))
@@ -166,7 +166,7 @@ def median(row: Json, figure: str) -> float:
 
 
 def long_path_line(scenario: str, rows: list[Json]) -> tuple[str, ...]:
-    """Row of one path: the first and the next transfer of SOS beside the fastest of the other schemes."""
+    """Row of one path: the first and the next transfer of SOS, and the fastest of the other schemes."""
     found = {row["scheme"]: row for row in rows if row["runs"]}
     best = max((row for name, row in found.items() if not name.startswith("sos")), key=lambda row: median(row, "mbps_total"))
     ours, wire = (found["sos first"], found["sos"]), rows[0]["wire_limit_mbps"]
@@ -197,22 +197,22 @@ SUMMARIES = {"long_paths": ("wan", long_paths), "short_requests": ("short", shor
 
 
 def kept(name: str) -> Json:
-    """The figures kept of one benchmark."""
+    """Kept figures of one benchmark."""
     return dict(json.loads((KEPT / f"{name}.json").read_text()))
 
 
 def parts() -> dict[str, str]:
-    """Every part of the page by name."""
+    """Parts of the page, by name."""
     return {name: page_part(name, kept(name)) for name in NAMES if (KEPT / f"{name}.json").exists()}
 
 
 def summaries() -> dict[str, str]:
-    """Every summary of the page by name."""
+    """Summaries of the page, by name."""
     return {name: make(kept(source)) for name, (source, make) in SUMMARIES.items() if (KEPT / f"{source}.json").exists()}
 
 
 def check(name: str, document: Json) -> None:
-    """Raises NotKept for figures that cannot be reproduced, or of too few runs."""
+    """Raise NotKept for figures that cannot be reproduced, are incomplete, or come from too few runs."""
     if "+changes" in document["settings"] or "no commit" in document["settings"]:
         raise NotKept(f"{name}: measured with sources that are not committed ({document['settings']})")
     few = [f"{row['scenario']} {row['scheme']}" for row in document["rows"] if row["status"] == "ok" and row["runs"] < LEAST_RUNS]
@@ -225,7 +225,7 @@ def check(name: str, document: Json) -> None:
 
 
 def take(folder: Path) -> list[str]:
-    """Copy the figures of a folder to KEPT; returns the names of their benchmarks."""
+    """Copy the figures of a folder to KEPT; return the names of their benchmarks."""
     KEPT.mkdir(exist_ok=True)
     taken = []
     for name in NAMES:
@@ -240,7 +240,7 @@ def take(folder: Path) -> list[str]:
 
 
 def main() -> int:
-    """Keep figures; 0 = done, 1 = some must not go into the page."""
+    """Keep figures; exit status 1 if some are unfit for the page."""
     parser = argparse.ArgumentParser(description="Keep measured figures and write the tables of docs/performance.md from them.")
     parser.add_argument("folder", nargs="?", type=Path, default=TOP / "out" / "bench", help="output folder of the benchmarks (out/bench)")
     folder = parser.parse_args().folder

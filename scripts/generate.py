@@ -1,12 +1,12 @@
-"""Writes what is copied or computed from another file of this repository. `--check` writes nothing and fails if anything is stale.
+"""Write files and tables generated from other files of this repository. `--check` writes nothing and fails if any is stale.
 
-charts/sos/files/crds/      copies of crds/, because a chart cannot reach outside its folder
-charts/sos/README.md        its tables of values, from the comments of values.yaml
+charts/sos/files/crds/      copies of crds/, because a chart cannot contain files from outside its folder
+charts/sos/README.md        tables of values, from the comments of values.yaml
 docs/api-reference.md       from crds/
-docs/operations.md          its tables of metrics (spec/metrics) and alerts (the chart's)
-docs/performance.md         its tables of what benchmarks measured (docs/figures, by scripts/figures.py)
+docs/operations.md          tables of metrics (spec/metrics) and alerts (charts/sos)
+docs/performance.md         tables of measured figures (docs/figures, by scripts/figures.py)
 
-In a page, what stands between `<!-- generated: NAME -->` and `<!-- end -->` is replaced; the rest is written by people.
+In a page, the text between `<!-- generated: NAME -->` and `<!-- end -->` is generated; the rest is edited by hand.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # PYTHONSAFEPATH leaves it out
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # not on the path with PYTHONSAFEPATH
 
 import figures
 
@@ -31,17 +31,17 @@ KEY = re.compile(r"^( *)([A-Za-z]\w*):")
 Json = dict[str, Any]
 
 
-class Undocumented(Exception):  # noqa: N818 - says what is wrong
-    """Something has no words to generate from."""
+class Undocumented(Exception):  # noqa: N818 - the name describes the error
+    """A key has no description, or a page has no generated part."""
 
 
 def cell(text: object) -> str:
-    """Text for a cell of a table."""
+    """Text for a table cell, with pipes escaped."""
     return " ".join(str(text).split()).replace("|", "\\|")
 
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    """A table in Markdown."""
+    """Format a Markdown table."""
     lines = [head, tuple("---" for _ in head), *(tuple(cell(each) for each in row) for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
@@ -50,7 +50,7 @@ def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def commented(text: str) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Every key of a values file with the comment above it, empty if there is none."""
+    """Every key of a values file with the comment above it, or an empty string."""
     path: list[tuple[int, str]] = []
     comment: list[str] = []
     for line in text.splitlines():
@@ -67,7 +67,7 @@ def commented(text: str) -> Iterator[tuple[tuple[str, ...], str]]:
 
 
 def value_tables(text: str) -> str:
-    """The values by group. Raises Undocumented for a key without words of its own or of a group that is described as one."""
+    """Tables of values by group. Raise Undocumented for a key if neither the key nor its group has a comment."""
     values = yaml.safe_load(text)
     comments = dict(commented(text))
     described = [path for path, comment in comments.items() if comment]
@@ -90,7 +90,7 @@ def value_tables(text: str) -> str:
 
 
 def type_of(schema: Json) -> str:
-    """A field's type in words."""
+    """Describe a field's type in words."""
     if "enum" in schema:
         return " or ".join(f"`{value}`" for value in schema["enum"])
     if schema.get("x-kubernetes-int-or-string"):
@@ -103,7 +103,7 @@ def type_of(schema: Json) -> str:
 
 
 def limits_of(schema: Json) -> str:
-    """What the schema asks of a value, in words."""
+    """Describe a schema's limits in words."""
     words = {
         "minimum": "at least {}", "maximum": "at most {}", "minLength": "at least {} characters", "maxLength": "at most {} characters",
         "minItems": "at least {} items", "maxItems": "at most {} items", "format": "format {}", "pattern": "`{}`",
@@ -112,12 +112,12 @@ def limits_of(schema: Json) -> str:
 
 
 def rules_of(schema: Json) -> list[str]:
-    """What the API server checks beyond types, in the words it uses."""
+    """Messages of the rules that the API server checks beyond types."""
     return [rule["message"] for rule in schema.get("x-kubernetes-validations", []) if "message" in rule]
 
 
 def fields(schema: Json, path: str, required: bool) -> Iterator[tuple[str, ...]]:
-    """The fields below one, each with type, default, meaning and limits."""
+    """A field and all fields below it, each with type, default, meaning and limits."""
     if path:
         default = f"`{json.dumps(schema['default'])}`" if "default" in schema else "**required**" if required else ""
         rules = "; ".join(rules_of(schema) + rules_of(schema.get("items", {})))
@@ -130,7 +130,7 @@ def fields(schema: Json, path: str, required: bool) -> Iterator[tuple[str, ...]]
 
 
 def kind_section(crd: Json) -> str:
-    """One kind."""
+    """Section of one kind."""
     spec = crd["spec"]
     (version,) = spec["versions"]
     schema = version["schema"]["openAPIV3Schema"]
@@ -149,7 +149,7 @@ def kind_section(crd: Json) -> str:
 
 
 def api_reference() -> str:
-    """The page of the API."""
+    """Page of the API reference."""
     crds = [yaml.safe_load(path.read_text()) for path in sorted((TOP / "crds").glob("*.yaml"))]
     head = "# API reference\n\nGenerated from `crds/` by `scripts/generate.py`; `kubectl explain` prints the same texts.\n"
     head += "The API server fills in the defaults and checks the rules in italics.\n\n"
@@ -161,7 +161,7 @@ def api_reference() -> str:
 
 
 def metric_tables() -> str:
-    """All metrics by program."""
+    """Tables of all metrics, by program."""
     text = ""
     for program in ("operator", "controller", "agent", "node"):
         lines = (TOP / "spec" / "metrics" / f"{program}.tsv").read_text().splitlines()
@@ -171,7 +171,7 @@ def metric_tables() -> str:
 
 
 def alert_table() -> str:
-    """The chart's alerts."""
+    """Table of the chart's alerts."""
     groups = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())["groups"]
     rules = [rule for group in groups for rule in group["rules"]]
     rows = [
@@ -184,7 +184,7 @@ def alert_table() -> str:
 
 
 def filled(page: Path, **parts: str) -> str:
-    """A page with its generated parts replaced. Raises Undocumented if one has no place."""
+    """Replace the generated parts of a page. Raise Undocumented if the page lacks the markers of a part."""
     text = page.read_text()
     for name, content in parts.items():
         before, mark, rest = text.partition(f"<!-- generated: {name} -->\n")
@@ -196,7 +196,7 @@ def filled(page: Path, **parts: str) -> str:
 
 
 def wanted() -> dict[Path, str]:
-    """Every generated file with the content it should have."""
+    """Every generated file with its up-to-date content."""
     found = {CHART / "files" / "crds" / path.name: path.read_text() for path in sorted((TOP / "crds").glob("*.yaml"))}
     found[CHART / "README.md"] = filled(CHART / "README.md", values=value_tables((CHART / "values.yaml").read_text()))
     found[TOP / "docs" / "api-reference.md"] = api_reference()
@@ -206,12 +206,12 @@ def wanted() -> dict[Path, str]:
 
 
 def surplus(files: dict[Path, str]) -> list[Path]:
-    """Copies whose source is gone."""
+    """Copies of CRDs whose source no longer exists."""
     return [path for path in (CHART / "files" / "crds").glob("*") if path not in files]
 
 
 def main() -> int:
-    """Write or check; 0 = done or fresh, 1 = stale, 2 = nothing to generate from."""
+    """Write or check; exit status 0 = done or fresh, 1 = stale, 2 = Undocumented."""
     parser = argparse.ArgumentParser(description="Write what is generated from other files of the repository.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if anything is stale")
     check = parser.parse_args().check

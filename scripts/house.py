@@ -1,13 +1,13 @@
 """Measure the shape of the code: function lengths, folder sizes, module names, doc comments, circles of imports, commit subjects.
 
     python scripts/house.py                     # this repository
-    python scripts/house.py --models DIR        # and every repository in DIR, counted the same way
+    python scripts/house.py --models DIR        # also every repository in DIR, counted the same way
 
-Prints Markdown tables and always exits with 0: the tables are read beside those of other projects, and no figure fails a build.
+Prints Markdown tables and always exits with 0: the tables serve for comparison with other projects, and no figure fails a build.
 
-Counted are `def` and `fn` with a body, from the first line to the closing line; percentiles are nearest rank. Rust test files are left
-out, inline test modules are counted. A module name is private if an engineer who knows OpenFlow, TCP and Kubernetes could not
-tell the module's content from it: PRIVATE_WORDS, from a review of every name.
+Functions are `def` and `fn` with a body, counted from the first line to the closing line; percentiles are nearest rank. Rust test files
+are left out, inline test modules are counted. A module name is private if an engineer who knows OpenFlow, TCP and Kubernetes could not
+derive the module's content from it: PRIVATE_WORDS, from a review of every name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # PYTHONSAFEPATH leaves it out
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # not on the path with PYTHONSAFEPATH
 
 import modules as tree
 
@@ -42,7 +42,7 @@ PRIVATE_WORDS = frozenset(
     )
 )
 PLAIN_WHERE = frozenset((("sos-node", "observed"),))
-"""Words on the list that are plain in one part: the node process observes, plans, encodes."""
+"""Words on the list that are clear in one part: the node process observes, plans, encodes."""
 SKIPPED = frozenset(("target", ".venv", "node_modules", ".git", "out"))
 
 
@@ -51,7 +51,7 @@ SKIPPED = frozenset(("target", ".venv", "node_modules", ".git", "out"))
 
 @dataclass(frozen=True)
 class Function:
-    """A function's length in lines and, of Python, its annotations and docstring."""
+    """Length of a function in lines; for Python also its annotations and docstring."""
 
     lines: int
     name: str = ""
@@ -60,7 +60,7 @@ class Function:
 
 
 def percentile(values: Iterable[int], share: float) -> int:
-    """Nearest-rank percentile; 0 of no values."""
+    """Nearest-rank percentile; 0 without values."""
     ranked = sorted(values)
     return ranked[min(len(ranked) - 1, int(share * len(ranked)))] if ranked else 0
 
@@ -89,7 +89,7 @@ def rust_functions(text: str) -> list[Function]:
 
 
 def _body(code: str, at: int) -> int | None:
-    """Find the brace that opens a function's body; None for a declaration. A signature may hold a semicolon, too: `[u8; 4]`."""
+    """Find the brace that opens a function's body; None for a declaration. A signature may contain a semicolon: `[u8; 4]`."""
     depth = 0
     for place, letter in enumerate(code[at:], at):
         depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(letter, 0)
@@ -104,7 +104,7 @@ def unsafe_uses(text: str) -> int:
 
 
 def comment_lines(text: str) -> int:
-    """Count lines that hold a comment only, doc comments included."""
+    """Count lines that contain only a comment, doc comments included."""
     return sum(line.lstrip().startswith("//") for line in text.splitlines())
 
 
@@ -135,7 +135,7 @@ def opens_with_question(doc: str) -> bool:
 
 
 def occurrences(texts: Iterable[str], words: Sequence[str] = WORDS) -> dict[str, int]:
-    """Count words in texts, whatever their case."""
+    """Count words in texts, ignoring case."""
     found = Counter(dict.fromkeys(words, 0))
     pattern = re.compile(rf"\b({'|'.join(words)})\b", re.IGNORECASE)
     for text in texts:
@@ -150,7 +150,7 @@ def private_names(paths: Iterable[Path]) -> list[str]:
 
 
 def fullest(paths: Iterable[Path]) -> tuple[str, int]:
-    """Find the folder with the most files, and their number."""
+    """Find the folder with the most files, and the number of its files."""
     counted = Counter(str(path.parent) for path in paths)
     return max(counted.items(), key=lambda each: (each[1], each[0]), default=("", 0))
 
@@ -160,17 +160,17 @@ def fullest(paths: Iterable[Path]) -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class Part:
-    """Files of one language that make up a row."""
+    """Files of one language, the subject of one table row."""
 
     name: str
     files: tuple[Path, ...]
     tests: tuple[Path, ...] = ()
     roots: tuple[Path, ...] = ()
-    """Folders to count circles in: import roots of Python, or the src of crates."""
+    """Folders in which import circles are counted: import roots of Python, or src folders of crates."""
     texts: dict[Path, str] = field(default_factory=dict)
 
     def text(self, path: Path) -> str:
-        """Read a file, once."""
+        """Text of a file, read only once."""
         if path not in self.texts:
             self.texts[path] = path.read_text(errors="replace")
         return self.texts[path]
@@ -246,7 +246,7 @@ def files(folder: Path, suffix: str) -> tuple[Path, ...]:
 
 
 def python_parts(top: Path) -> list[Part]:
-    """Parts of Python: every package, the controller's core also by itself, and the benchmarks."""
+    """Python parts: every package, separately the controller's core, and the benchmarks."""
     found = []
     for source in sorted((*top.glob("*/src"), *top.glob("*/kubectl-plugin/src"))):
         if not (named := sorted(path.parent for path in source.glob("*/__init__.py"))):
@@ -263,7 +263,7 @@ def python_parts(top: Path) -> list[Part]:
 
 
 def rust_parts(top: Path) -> list[Part]:
-    """Parts of Rust: all crates of the agents' image together, then every crate by itself."""
+    """Rust parts: all crates of agent-image together, then every crate separately."""
     sources = tree.crates(top)
     agents = [source for source in sources if source.parent.parent == top / "agent-image" / "crates"]
     found = [_crate(source.parent.name if source in agents else _short(str(source.parent), top), (source,)) for source in sources]
@@ -277,7 +277,7 @@ def _crate(name: str, sources: Sequence[Path]) -> Part:
 
 
 def model_parts(top: Path) -> tuple[list[Part], list[Part]]:
-    """Parts of any repository: Python packages at the top or in src, and crates."""
+    """Parts of another repository: Python packages at the top level or in src, and crates."""
     python = [path.parent for pattern in ("*/__init__.py", "src/*/__init__.py") for path in sorted(top.glob(pattern))]
     rust = sorted(path.parent for path in (*top.glob("*/Cargo.toml"), *top.glob("Cargo.toml")) if (path.parent / "src").is_dir())
     named = [
@@ -305,7 +305,7 @@ def rust_circles(part: Part) -> list[tuple[str, ...]]:
 
 
 def git(top: Path, *arguments: str) -> list[str]:
-    """Run git and return the lines it prints; none outside a repository."""
+    """Run git and return its output lines; empty outside a repository."""
     done = subprocess.run(("git", "-C", str(top), *arguments), capture_output=True, text=True, check=False)
     return done.stdout.splitlines() if done.returncode == 0 else []
 

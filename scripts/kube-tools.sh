@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Builds kube-apiserver, kube-controller-manager, etcd, kubectl, helm and kind from the Go module proxy, so that tests have
-# a real API server and garbage collector (and e2e its tools) on machines that reach package registries but no container
-# registry or download site.
+# Builds kube-apiserver, kube-controller-manager, etcd, kubectl, helm and kind from the Go module proxy, so that tests
+# get a real API server and garbage collector, and e2e tests their tools, on machines that can reach package registries
+# but no container registry or download site.
 #
-#   scripts/kube-tools.sh                 build whatever is missing
-#   scripts/kube-tools.sh helm kubectl    only these
-#   scripts/kube-tools.sh --where TOOL    print where TOOL is (PATH first, then the cache); exit 1 if nowhere
+#   scripts/kube-tools.sh                 build all missing tools
+#   scripts/kube-tools.sh helm kubectl    build only these tools, if missing
+#   scripts/kube-tools.sh --where TOOL    print the path of TOOL (PATH first, then the cache); exit 1 if it is missing
 #   scripts/kube-tools.sh --help
 #
-# A tool that is on PATH already is left alone. Everything else goes to ${SOS_CACHE:-$HOME/.cache/sos}/bin; nothing
-# outside that folder and Go's own caches is written. Safe to run again and by two processes at once.
+# A tool that is already on PATH is not built. Built tools go to ${SOS_CACHE:-$HOME/.cache/sos}/bin; the script writes only to
+# ${SOS_CACHE:-$HOME/.cache/sos} and Go's own caches. It is safe to run repeatedly, and in two processes simultaneously.
 set -euo pipefail
 
-# Kubernetes stays on 1.34: newer kubelets refuse cgroup v1 hosts, and the API server under test must be the one that
-# e2e clusters run.
+# Kubernetes stays at 1.34: newer kubelets refuse hosts with cgroup v1, and the API server under test must have the version
+# of the e2e clusters.
 readonly KUBERNETES_VERSION=v1.34.4
 readonly ETCD_VERSION=v3.6.8
 readonly HELM_VERSION=v3.20.2
@@ -22,13 +22,13 @@ readonly ALL_TOOLS=(etcd kubectl kube-apiserver kube-controller-manager helm kin
 
 cache="${SOS_CACHE:-$HOME/.cache/sos}"
 bin="$cache/bin"
-# Versions are part of the path, so that raising one never mixes two builds.
+# Versions are part of the path, so that a version change never mixes two builds.
 work="$cache/src/kube-tools"
 
 say() { printf 'kube-tools: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
 
-# The module's own replaces (k8s.io staging modules at v0.0.0) do not reach its importers, so they are written out here.
+# The module's own replace directives (k8s.io staging modules at v0.0.0) do not apply to importers, so they are repeated here.
 kubernetes_go_mod() {
   local module_file=$1 staging
   staging="v0.${KUBERNETES_VERSION#v1.}"
@@ -50,7 +50,7 @@ kubernetes_ldflags() {
 
 module_file_of() { go mod download -json "$1" | sed -n 's/^[[:space:]]*"GoMod": "\(.*\)",\{0,1\}$/\1/p'; }
 
-# build NAME MODULE VERSION PACKAGE LDFLAGS: one binary, moved into place only when it is whole.
+# build NAME MODULE VERSION PACKAGE LDFLAGS: build one binary, and move it into place only when it is complete.
 build() {
   local name=$1 module=$2 version=$3 package=$4 ldflags=$5
   local folder="$work/${module//\//_}@$version" log
@@ -75,7 +75,7 @@ build() {
 
 make_tool() {
   local helm_flags="-X helm.sh/helm/v3/internal/version.version=$HELM_VERSION"
-  # Helm decides which Kubernetes it claims to be for by these two (used by `helm template` and kubeVersion checks).
+  # Helm derives the Kubernetes version that it reports from these variables (used by `helm template` and kubeVersion checks).
   helm_flags+=" -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMinor=34"
   helm_flags+=" -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=34"
   case $1 in
@@ -111,7 +111,7 @@ main() {
   say "building ${missing[*]} from the Go module proxy into $bin (once; some minutes, about 2 GB of Go cache)"
   for tool in "${missing[@]}"; do
     local started=$SECONDS
-    where "$tool" >/dev/null && continue # another process was faster while we waited for the lock
+    where "$tool" >/dev/null && continue # another process built it while this process waited for the lock
     (make_tool "$tool")
     say "$tool ready in $((SECONDS - started)) s"
   done

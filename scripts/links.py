@@ -1,9 +1,9 @@
 """Check the Markdown pages: links, code names in backticks, and glossary terms. Run by `make lint`.
 
-- A link leads to a file, and to a heading where it names one.
+- The file of a link exists, and so does its heading if the link has an anchor.
 - In docs/, a path (`scripts/lint.py`, `core/engine.py`) or dotted name (`sos_compile.model.world`) in backticks exists in this repository.
-  A path may leave out the folders in front.
-- A term of docs/glossary.md is used somewhere else: in code, the API, logs, metrics or other pages.
+  A path may omit its leading folders.
+- A term of docs/glossary.md is also used outside the glossary: in code, the API, logs, metrics or other pages.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # PYTHONSAFEPATH leaves it out
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # not on the path with PYTHONSAFEPATH
 
 import modules as tree
 
@@ -35,13 +35,13 @@ TEXT = (".py", ".rs", ".md", ".yaml", ".yml", ".json", ".toml", ".sh", ".tpl", "
 
 
 def anchors(text: str) -> set[str]:
-    """Names of a page's headings, as hosting platforms form them."""
+    """Anchors of a page's headings, in the form of hosting platforms."""
     words = (re.sub(r"[^\w\- ]", "", heading.replace("`", "")).strip().lower() for heading in HEADING.findall(text))
     return {each.replace(" ", "-") for each in words}
 
 
 def wrong(page: Path) -> list[str]:
-    """Report the links of a page that lead nowhere."""
+    """Report the broken links of a page."""
     found = []
     for target in LINK.findall(CODE.sub("", page.read_text())):
         if re.match(r"[a-z]+:", target):
@@ -59,7 +59,7 @@ def wrong(page: Path) -> list[str]:
 
 
 def missing_names(text: str, files: Collection[str], modules: Mapping[str, str]) -> Iterator[str]:
-    """Report paths and dotted names in backticks that do not exist; command blocks are not read."""
+    """Report paths and dotted names in backticks that do not exist; code blocks are ignored."""
     for name in dict.fromkeys(NAME.findall(BLOCK.sub("", text))):
         if PATH.fullmatch(name) and not name.startswith(BUILT) and not exists(name, files):
             yield f"`{name}`: there is no such file"
@@ -68,12 +68,12 @@ def missing_names(text: str, files: Collection[str], modules: Mapping[str, str])
 
 
 def exists(path: str, files: Iterable[str]) -> bool:
-    """True for the path of a file, in full or without its first folders."""
+    """True for the path of a file, in full or without its leading folders."""
     return any(file == path or file.endswith(f"/{path}") for file in files)
 
 
 def defined(name: str, modules: Mapping[str, str]) -> bool:
-    """True for a module, and for a name that stands in the text of its module."""
+    """True for a module, and for a name that occurs in the text of its module."""
     module = tree.longest_known(name, ".", modules)
     if module is None:
         return False
@@ -104,7 +104,7 @@ def plain(text: str) -> str:
 
 
 def unused(glossary: str, text: str) -> list[str]:
-    """List the terms that a text, made plain, does not use. A term with commas or slashes is several."""
+    """List the terms that a text converted by `plain` does not use. Commas and slashes separate several terms."""
     found = []
     for term in terms(glossary):
         for each in filter(None, (part.strip() for part in re.split(r"[,/]|\(.*?\)", term))):

@@ -1,4 +1,4 @@
-"""Style, types and import rules of every part. Runs all of them, then says which failed; changes nothing."""
+"""Check style, types and import rules of every part. Run all checks, then list the failed checks; change nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CARGO_FOLDERS = ("agent-image", "agent-image/fuzz", "testbed/linkemu", "bench/co
 
 
 def commands() -> list[tuple[str, ...]]:
-    """Everything that is checked."""
+    """Commands of all checks."""
     found: list[tuple[str, ...]] = [
         ("test", "!", "-e", "operator/__init__.py"),
         (sys.executable, "scripts/generate.py", "--check"),
@@ -39,7 +39,7 @@ def commands() -> list[tuple[str, ...]]:
 
 
 def main() -> int:
-    """Run them all."""
+    """Run all checks."""
     failed = []
     for argv in commands():
         print("==", " ".join(argv).replace(f"{TOP}/", ""), flush=True)

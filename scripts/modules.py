@@ -1,6 +1,6 @@
-"""Check the module structure: circles of imports, and package pages that list their modules but omit one.
+"""Check the module structure: circles of imports, and package pages that omit a module from their list of modules.
 
-Run by `make lint`. The functions are pure, from module texts to values, but for those under "files"; `scripts/house.py` counts with them.
+Run by `make lint`. Except those under "files", the functions are pure, from module texts to values; `scripts/house.py` uses them to count.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _USE = re.compile(r"(?<!\w)(pub(?:\([^)]*\))?\s+)?use\s+([^;]+);")
 _INLINE = re.compile(r"(?<![\w:])((?:crate|super)(?:::\w+)+)")
 _NAMED = re.compile(r"`([\w:./]+(?:\{[\w:, ]+\})?)(?:\(\))?`")
 LISTING = 0.5
-"""A page that names this share of its modules lists modules, and has to name all of them."""
+"""A page that names at least this share of its modules counts as a list of modules, and must name all of them."""
 
 
 # --- Rust text -----------------------------------------------------------------------------------------------------------
 
 
 def rust_code(text: str) -> str:
-    """Blank comments and literals, so that every brace left is code; lines and columns stay."""
+    """Blank comments and literals, so that every remaining brace is code; lines and columns are unchanged."""
     return _TOKEN.sub(lambda found: re.sub(r"[^\n]", " ", found.group()), text)
 
 
@@ -48,7 +48,7 @@ def closing(code: str, opening: int) -> int:
 
 
 def without_tests(code: str) -> str:
-    """Blank the inline test modules of Rust code that `rust_code` has blanked."""
+    """Blank the inline test modules in the result of `rust_code`."""
     while found := _TEST_MODULE.search(code):
         end = closing(code, found.end() - 1)
         code = code[: found.start()] + re.sub(r"[^\n]", " ", code[found.start() : end + 1]) + code[end + 1 :]
@@ -77,16 +77,16 @@ def use_paths(tree: str) -> Iterator[str]:
 
 
 def longest_known(path: str, separator: str, known: Container[str]) -> str | None:
-    """Resolve a dotted or `::` path to the module that holds it."""
+    """Resolve a dotted or `::` path to the module that contains it."""
     parts = path.split(separator)
     names = (separator.join(parts[:count]) for count in range(len(parts), 0, -1))
     return next((name for name in names if name in known), None)
 
 
 def python_imports(modules: Mapping[str, str], *, typing_only: bool = True) -> dict[str, set[str]]:
-    """Map each module to the modules it imports: at module level, in functions and, with `typing_only`, under TYPE_CHECKING.
+    """Map each module to its imported modules: at module level, in functions and, with `typing_only`, under TYPE_CHECKING.
 
-    An explicit import of a package counts; the packages that Python loads implicitly above a module do not.
+    An explicit import of a package counts; the parent packages that Python loads implicitly do not.
     """
     found = {}
     for name, text in modules.items():
@@ -119,15 +119,15 @@ def _absolute(name: str, node: ast.ImportFrom, known_packages: set[str]) -> str:
 
 
 def packages(modules: Iterable[str], separator: str = ".") -> set[str]:
-    """Select the modules that contain others."""
+    """Select the modules that contain other modules."""
     return {name.rpartition(separator)[0] for name in modules if separator in name}
 
 
 def rust_imports(modules: Mapping[str, str]) -> dict[str, set[str]]:
-    """Map each module of a crate to the modules it names by `use` or inline; test code is left out.
+    """Map each module of a crate to the modules that it names, by `use` or inline; test code is left out.
 
-    Re-exports are followed to the defining module. No edge is drawn between a module and its submodules: in Rust they may use each
-    other's private items, and belong together.
+    Re-exports are followed to the defining module. There is no edge between a module and its submodules: in Rust they belong together,
+    and may use each other's private items.
     """
     codes = {name: without_tests(rust_code(text)) for name, text in modules.items()}
     exports = {name: dict(_exports(name, code)) for name, code in codes.items()}
@@ -141,7 +141,7 @@ def rust_imports(modules: Mapping[str, str]) -> dict[str, set[str]]:
 
 
 def _from_crate(path: str, module: str) -> str:
-    """A path from the crate's root, empty for one into another crate."""
+    """Convert a path to a path from the crate's root; empty for a path into another crate."""
     parts, at = path.split("::"), module.split("::") if module else []
     if parts[0] == "crate":
         return "::".join(parts[1:])
@@ -162,7 +162,7 @@ def _exports(module: str, code: str) -> Iterator[tuple[str, str]]:
 
 
 def _follow(path: str, modules: Mapping[str, str], exports: Mapping[str, Mapping[str, str]]) -> str | None:
-    for _ in range(8):  # a re-export of a re-export
+    for _ in range(8):  # a re-export may lead to another re-export
         module = longest_known(path, "::", modules) or ""
         item = path.removeprefix(module).lstrip(":").split("::")[0]
         following = exports.get(module, {}).get(item)
@@ -221,13 +221,13 @@ def omitted(page: str, modules: Iterable[str]) -> list[str]:
 
 
 def python_page(modules: Mapping[str, str], package: str) -> tuple[str, list[str]]:
-    """Split a package into its docstring and the names of its modules; names with a leading underscore are private."""
+    """Return a package's docstring and the names of its modules, without private names (leading underscore)."""
     names = {each.removeprefix(f"{package}.").split(".")[0] for each in modules if each.startswith(f"{package}.")}
     return ast.get_docstring(ast.parse(modules[package])) or "", sorted(name for name in names if not name.startswith("_"))
 
 
 def rust_page(text: str) -> tuple[str, list[str]]:
-    """Split a Rust file into its `//!` page and the modules it declares; test modules are left out."""
+    """Return a Rust file's `//!` page and its declared modules, without test modules."""
     page = "\n".join(re.findall(r"^//! ?(.*)$", text, re.MULTILINE))
     code = rust_code(text)
     return page, sorted(set(_DECLARED.findall(code)) - set(_TEST_FILE.findall(code)))

@@ -1,27 +1,27 @@
 #!/usr/bin/env bash
-# Brings a fresh Debian 12 machine to where `make demo`, `make test` and ./lab work, and says what it installs.
+# Prepares a fresh Debian 12 machine for `make demo`, `make test` and ./lab, and prints what it installs.
 #
-#   scripts/setup.sh lab     Debian packages, Python environment, the programs a lab runs
-#   scripts/setup.sh test    that, and what the test suites need besides (an API server, helm)
-#   scripts/setup.sh compiled    the first, and the headers that C modules for Python are compiled with
-#   scripts/setup.sh --if-needed lab    nothing at all when it has been done for this source tree
+#   scripts/setup.sh lab     Debian packages, Python environment, the programs of a lab
+#   scripts/setup.sh test    as lab, and the tools of the test suites (an API server, helm)
+#   scripts/setup.sh compiled    as lab, and the headers for compiling C modules for Python
+#   scripts/setup.sh --if-needed lab    as lab; does nothing if this source tree has been set up before
 #
-# Assumed: Python 3.11 or newer, Rust (cargo), Go (for `test` only) and apt. Safe to run again: what is there is kept.
+# Requires Python 3.11 or newer, Rust (cargo), Go (for `test` only) and apt. Safe to run again: existing installations are kept.
 set -euo pipefail
 top="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 cd "$top"
 
-# Debian packages and what each is for.
+# Debian packages with their purpose.
 readonly PACKAGES=(
   openvswitch-switch  # the switches (its service is not started)
-  nftables            # the agents' own namespaces
+  nftables            # redirection in the agents' network namespaces
   iproute2            # namespaces, veth pairs, routes, ss
   iputils-ping        # checks of the link emulator
   ethtool             # offload settings
   curl                # the client of every measurement
   nginx-light         # the server of every measurement (its service is not started)
-  iperf3              # what a wire can carry
-  tcpdump             # what is on a wire, when a test fails
+  iperf3              # measurement of a link's capacity
+  tcpdump             # captures of failed tests
   build-essential     # the linker and C compiler that Rust crates need
   python3-venv        # the Python environment
   ca-certificates git
@@ -51,7 +51,7 @@ install() {
   without_services apt-get install -y -qq --no-install-recommends "$@" >/dev/null
 }
 
-# What C modules for Python are compiled with. It comes with Python, but for Debian's.
+# Headers for compiling C modules for Python. Most Python installations include them, but Debian's does not.
 python_headers() {
   has_headers || install python3-dev
   has_headers || die "no Python.h for $(readlink -f .venv/bin/python): install what compiles C modules for that Python"
@@ -61,14 +61,14 @@ has_headers() {
   .venv/bin/python -c 'import pathlib, sys, sysconfig; sys.exit(not pathlib.Path(sysconfig.get_path("include"), "Python.h").exists())'
 }
 
-# Packages start their services when they are installed; a lab needs none of them. invoke-rc.d asks policy-rc.d first.
+# Debian packages start their services at installation, but a lab needs no services. invoke-rc.d obeys policy-rc.d.
 without_services() {
   local policy=/usr/sbin/policy-rc.d
   if [ -e "$policy" ]; then
     DEBIAN_FRONTEND=noninteractive "$@"
     return
   fi
-  # EXIT too, so that an interrupted installation does not leave a machine whose services never start
+  # remove the file on EXIT, too: otherwise services would never start on this machine after an interrupted installation
   trap 'rm -f /usr/sbin/policy-rc.d' EXIT
   printf '#!/bin/sh\nexit 101\n' >"$policy"
   chmod 755 "$policy"
@@ -110,7 +110,7 @@ build() {
   cargo build --release --locked -q --manifest-path testbed/linkemu/Cargo.toml
 }
 
-# What the last set-up was made from: the lock files and every source that is compiled.
+# Hash of the set-up's inputs: the lock files and all compiled sources.
 fingerprint() {
   {
     cat uv.lock pyproject.toml scripts/setup.sh ./*/pyproject.toml ./*/*/pyproject.toml
@@ -134,7 +134,7 @@ main() {
     printf '%s\n' "$print" >"$stamp"
   fi
   if [ "$what" = test ]; then
-    # says itself what it builds, and nothing when it is there
+    # prints its own progress; silent if all tools exist
     scripts/kube-tools.sh etcd kube-apiserver kube-controller-manager kubectl helm
   fi
   if [ "$what" = compiled ]; then python_headers; fi

@@ -1,4 +1,4 @@
-"""One cluster for the session; the fixtures build on each other in the order in which an operator would work."""
+"""One cluster for the session; each fixture builds on the previous one, in the order of an operator's work."""
 
 import contextlib
 import os
@@ -21,8 +21,8 @@ EXAMPLE = ROOT / "examples" / "01-two-sites"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--keep-cluster", action="store_true", help="leave cluster and cables for a look")
-    parser.addoption("--small", action="store_true", help="one node per site: what `make e2e SUITE=short` and `make quick-start` take")
+    parser.addoption("--keep-cluster", action="store_true", help="keep cluster and cables for inspection")
+    parser.addoption("--small", action="store_true", help="one node per site, as in `make e2e SUITE=short` and `make quick-start`")
     parser.addoption("--cluster", default=None, help="name of the cluster, sos-e2e-...")
 
 
@@ -35,7 +35,7 @@ class Lab:
     nodes: dict[str, str]  # place -> node; the place of a site's first node has the site's name
     panel: cables.Panel
     images: dict[str, str]
-    took: dict[str, float] = field(default_factory=dict)  # seconds, by step
+    took: dict[str, float] = field(default_factory=dict)  # duration of each step in seconds
 
 
 @pytest.fixture(scope="session")
@@ -46,7 +46,7 @@ def config(request: pytest.FixtureRequest) -> Settings:
 
 @pytest.fixture(scope="session")
 def tools() -> None:
-    """kind, kubectl and helm: from PATH, else built from source into the cache."""
+    """kind, kubectl and helm, taken from PATH or built from source into the cache."""
     subprocess.run([ROOT / "scripts" / "kube-tools.sh"], check=True, timeout=3600)
     cache = os.environ.get("SOS_CACHE", str(Path("~/.cache/sos").expanduser()))
     os.environ["PATH"] += f":{cache}/bin"
@@ -105,7 +105,7 @@ def installed(lab: Lab, untouched: dict[str, node_state.State]) -> Lab:
 
 
 def upgrade(lab: Lab, *values: str) -> None:
-    """`helm upgrade` with these values changed, `a.b=c` each."""
+    """`helm upgrade` with changed values, each as `a.b=c`."""
     chart = ("upgrade", "sos", str(ROOT / "charts" / "sos"), "--namespace", workload.RELEASE_NAMESPACE, "--reuse-values")
     lab.kube.helm(*chart, "--wait", "--timeout", "180s", *(argument for value in values for argument in ("--set", value)))
 
@@ -121,7 +121,7 @@ def unbroken(outcome: Outcome, digest: str, meanwhile: str) -> None:
 
 @pytest.fixture(scope="session")
 def sites(installed: Lab) -> Lab:
-    """The example's sites, ready, without its service; with two nodes each if the cluster has them."""
+    """The example's sites, ready, without its service; each site has two nodes, or one in the small cluster."""
     say("kubectl apply: sites")
     began = time.monotonic()
     installed.kube.apply_files(EXAMPLE / "defaults.yaml", sites_file(installed))

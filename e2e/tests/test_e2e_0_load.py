@@ -1,4 +1,4 @@
-"""The load and the meaning of its records; needs no cluster."""
+"""Load script and the evaluation of its records; needs no cluster."""
 
 import hashlib
 import os
@@ -17,23 +17,23 @@ def test_a_steady_download_reports_its_bytes_and_end(tmp_path: Path) -> None:
     assert (folder / "long.sum").read_text().split()[0] == hashlib.sha256(source.read_bytes()).hexdigest()
 
 
-def test_a_download_that_fails_says_so(tmp_path: Path) -> None:
+def test_a_failed_download_records_curls_status(tmp_path: Path) -> None:
     (tmp_path / "got").touch()
     subprocess.run(["sh", "-c", sips((tmp_path / "nowhere").as_uri())], cwd=tmp_path, check=True, timeout=60)
     assert (tmp_path / "long.exit").read_text() == "37\n"
 
 
-def test_probes_are_read_in_the_order_in_which_they_began() -> None:
+def test_probes_are_sorted_by_start_time() -> None:
     first, second = parse_probes("12.5 28 0.0 15.001 0\n2.25 0 0.161 0.322 71\n")
     assert (first.at, first.status, first.connect_s, first.total_s, first.bytes) == (2.25, 0, 0.161, 0.322, 71)
     assert second.status == 28
 
 
-def test_a_stall_is_between_two_growths() -> None:
-    assert longest_stall("0 0\n5 0\n6 10\n6.5 20\n7 20\n9 20\n9.5 30\n20 30\n") == 3.0, "not before the first byte, nor after the last"
+def test_a_stall_is_the_time_between_two_size_increases() -> None:
+    assert longest_stall("0 0\n5 0\n6 10\n6.5 20\n7 20\n9 20\n9.5 30\n20 30\n") == 3.0, "no stall before the first or after the last byte"
     assert longest_stall("") == longest_stall("1 5\n2 6\n") == 0.0
 
 
-def test_the_silence_at_last_is_after_the_last_growth() -> None:
+def test_final_silence_starts_at_the_last_size_increase() -> None:
     assert silent_at_last("0 0\n6 10\n6.5 20\n7 20\n9 20\n") == 2.5
     assert silent_at_last("") == silent_at_last("1 5\n2 5\n") == 0.0

@@ -1,9 +1,9 @@
-"""Leftovers on a node; needs no cluster."""
+"""Detection of leftovers on a node; needs no cluster."""
 
 from sos_e2e.observation import node_state
 
 
-def test_interfaces_are_compared_without_pods_ends() -> None:
+def test_interfaces_are_compared_without_veth_pairs_of_pods() -> None:
     wan = {
         "ifname": "wan0",
         "mtu": 1500,
@@ -20,18 +20,18 @@ def test_interfaces_are_compared_without_pods_ends() -> None:
     assert gone.startswith("interfaces: - veth ifname=wan0")
 
 
-def test_a_bridge_that_stays_is_left_behind() -> None:
+def test_a_remaining_bridge_is_reported() -> None:
     left = node_state.links([{"ifname": "br-sos", "mtu": 1500, "linkinfo": {"info_kind": "tun"}}])
     assert node_state.differences({"links": frozenset()}, {"links": left}) == ["links: + tun ifname=br-sos mtu=1500"]
 
 
-def test_routes_and_rules_of_pods_are_not_looked_at() -> None:
+def test_routes_and_rules_of_pods_are_ignored() -> None:
     assert node_state.plain("10.244.1.3 dev veth0a1b2c3d scope host\n\ndefault  via 172.18.0.1 dev eth0 \n") == {
         "default via 172.18.0.1 dev eth0"
     }
 
 
-def test_tables_are_compared_without_those_of_the_cluster() -> None:
+def test_nftables_are_compared_without_objects_of_the_cluster() -> None:
     def rule(table: str, chain: str, packets: int) -> dict[str, object]:
         counter = {"counter": {"packets": packets, "bytes": 60 * packets}}
         return {"rule": {"family": "inet", "table": table, "chain": chain, "handle": packets, "expr": [counter]}}
@@ -39,18 +39,18 @@ def test_tables_are_compared_without_those_of_the_cluster() -> None:
     ours = {"table": {"family": "inet", "name": "sos", "handle": 9}}
     kube = [rule("nat", "KUBE-SVC-X", 1), rule("kube-proxy", "services", 1), {"table": {"family": "ip", "name": "kube-proxy", "handle": 1}}]
     before = node_state.tables({"nftables": [{"metainfo": {"version": "1"}}, *kube, rule("mine", "input", 4)]})
-    assert before == node_state.tables({"nftables": [rule("mine", "input", 7)]}), "counters count"
+    assert before == node_state.tables({"nftables": [rule("mine", "input", 7)]}), "changed counters are no difference"
     (left,) = node_state.differences({"nftables": before}, {"nftables": node_state.tables({"nftables": [rule("mine", "input", 4), ours]})})
     assert left == 'nftables: + table {"family": "inet", "name": "sos"}'
 
 
-def test_files_of_others_come_and_go() -> None:
+def test_files_of_other_programs_are_ignored() -> None:
     others = "f 12 /var/lib/kubelet/pods/x\nf 5 /run/netns/cni-12\n"
     rest = "d 4096 /var/lib/sos\nf 3 /etc/hosts\nf 9 /var/lib/kubelet.extra\nf 8 /run/x y\n"
     assert node_state.files(others + rest) == {"d /var/lib/sos", "f 3 /etc/hosts", "f /var/lib/kubelet.extra", "f /run/x y"}
 
 
-def test_settings_of_the_network_are_compared_without_counters() -> None:
+def test_network_sysctls_are_compared_without_counters() -> None:
     text = "net.ipv4.ip_forward = 1\nnet.netfilter.nf_conntrack_count = 12\nnet.ipv4.conf.veth0a1b2c.rp_filter = 0\nkernel.pid_max = 3\n"
     assert node_state.sysctls(text) == {"net.ipv4.ip_forward = 1"}
 
@@ -63,7 +63,7 @@ def test_only_listed_folders_and_their_content_may_remain() -> None:
     assert len(node_state.differences(before, after)) == 6
 
 
-def test_a_cable_that_was_plugged_again_is_the_same_one() -> None:
+def test_a_replugged_cable_is_no_difference() -> None:
     def link(kind: str, address: str) -> frozenset[str]:
         return node_state.links([{"ifname": "wan0", "address": address, "linkinfo": {"info_kind": kind}}])
 

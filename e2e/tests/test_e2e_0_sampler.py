@@ -1,4 +1,4 @@
-"""Meaning of the soak's samples; needs no cluster."""
+"""Evaluation of the soak's samples; needs no cluster."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def test_resources_of_a_containers_processes_are_summed(tmp_path: Path) -> None:
         (process / "status").write_text("VmRSS:\t 900 kB\nRssAnon:\t 500 kB\nRssFile:\t 380 kB\nRssShmem:\t 20 kB\n")
         for fd, target in enumerate(("socket:[1]", "pipe:[2]", "/dev/null", "socket:[3]")):
             (process / "fd" / str(fd)).symlink_to(target)
-    (tmp_path / "10").mkdir()  # a process that just ends
+    (tmp_path / "10").mkdir()  # a process that ends during the read
     assert containers(tmp_path) == {pod: Holds(2 * 520 * 1024, 4, 4)}
 
 
@@ -34,11 +34,11 @@ def test_a_closed_descriptor_does_not_hide_its_process(tmp_path: Path) -> None:
     (process / "cgroup").write_text(f"0::/kubelet/{pod}\n")
     (process / "status").write_text("RssAnon:\t 1 kB\n")
     (process / "fd" / "0").symlink_to("socket:[1]")
-    (process / "fd" / "1").write_text("no link, so that it cannot be read as one")
+    (process / "fd" / "1").write_text("no symbolic link, so readlink fails")
     assert containers(tmp_path) == {pod: Holds(1024, 1, 0)}
 
 
-def test_something_that_was_restarted_is_not_a_series() -> None:
+def test_a_changed_set_of_series_is_an_error() -> None:
     record = Record()
     record.add(0, {"memory of a/b": 1.0})
     record.add(60, {"memory of a/b": 2.0})

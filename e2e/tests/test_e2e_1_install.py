@@ -1,4 +1,4 @@
-"""`helm install`, refused objects, and sites that become ready."""
+"""`helm install`, refused objects, and readiness of sites."""
 
 import json
 
@@ -13,9 +13,9 @@ def ready(lab: Lab, obj: str, namespace: str | None = None) -> tuple[str, str]:
     return row["status"], row["reason"]
 
 
-def test_after_install_the_controller_is_available_and_says_so(lab: Lab, installed: Lab) -> None:
+def test_the_controller_is_ready_after_installation(lab: Lab, installed: Lab) -> None:
     lab.kube.wait_condition("soscontroller/default", "Ready", timeout=120)
-    # without a site no agent pool can be complete
+    # an agent pool cannot be complete without a site
     assert ready(lab, "sosagent/default")[0] != "True"
     assert lab.kube.items("sossites") == []
 
@@ -37,7 +37,7 @@ def test_bad_objects_are_refused_with_the_field(lab: Lab, installed: Lab) -> Non
 
 
 READY_S = 180.0
-"""From `helm install` until everything is ready, with the images on the nodes."""
+"""Time limit from `helm install` until everything is ready, if the nodes have the images."""
 
 
 def test_sites_become_ready_with_their_agents(lab: Lab, sites: Lab) -> None:
@@ -51,7 +51,7 @@ def test_sites_become_ready_with_their_agents(lab: Lab, sites: Lab) -> None:
     assert found == expected
 
 
-def test_a_declared_link_is_ready_when_its_cable_is_there(lab: Lab, sites: Lab) -> None:
+def test_a_declared_link_with_its_cable_becomes_ready(lab: Lab, sites: Lab) -> None:
     ends = {"a": {"site": "west", "uplink": "wan0"}, "b": {"site": "core1", "uplink": "wan0"}}
     lab.kube.apply({"apiVersion": "sos.network/v1alpha1", "kind": "SosLink", "metadata": {"name": "declared"}, "spec": ends})
     assert "soslinks" in lab.kube.wait_ready(timeout=60)
@@ -63,7 +63,7 @@ def test_faults_beyond_the_schema_become_conditions(lab: Lab, sites: Lab, bad: s
     path = BAD / f"{bad}.yaml"
     lab.kube.apply_files(path)
     metadata = json.loads(lab.kube.ctl("get", "-f", str(path), "-o", "json"))["metadata"]
-    # A balance needs a single switch: at a site with two nodes that error precedes a wrong uplink name.
+    # A balance needs a single switch: at a site with two nodes, this error is reported instead of the wrong uplink name.
     before_that = {} if lab.settings.small else {"unknown-uplink": ("Accepted", "Invalid")}
     kind, reason = before_that.get(bad, ("ResolvedRefs", BY_THE_OPERATOR[bad]))
     condition = lab.kube.wait_condition(f"sosservice/{metadata['name']}", kind, "False", namespace=metadata["namespace"], timeout=30)

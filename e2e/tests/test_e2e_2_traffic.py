@@ -1,4 +1,4 @@
-"""From a plain download between pods to an accelerated one, reports of plugin and `helm test`, and back to plain.
+"""Downloads between pods: plain, accelerated, and plain again; reports of the plugin and of `helm test`.
 
 client pod (west) -- br-sos --wan0==== 80 ms, 200 Mbit/s, 0.01 % ====core1---- br-sos -- server pod (east)
                      agent  --wan1==== 30 ms, the same           ====core2----  agent
@@ -32,7 +32,7 @@ def test_a_transfer_between_pods_is_fast_with_the_service(lab: Lab, pods: tuple[
 
 @pytest.fixture
 def both_paths(lab: Lab, pods: tuple[Lab, str]) -> Iterator[None]:
-    """The example's service over both of its paths during the test."""
+    """The example's service over both paths during the test."""
     for file in (EXAMPLE / "both-paths" / "sosservice.yaml", SERVICE):
         lab.kube.apply_files(file)
         lab.kube.wait_condition("sosservice/bulk", "Ready", namespace="default", timeout=60)
@@ -48,7 +48,7 @@ def test_a_transfer_goes_over_both_paths(lab: Lab, pods: tuple[Lab, str], both_p
     fast_and_plain(lab, CLIENT, SERVER, "cables, both paths")
 
 
-def test_the_plugin_says_the_same(lab: Lab, pods: tuple[Lab, str]) -> None:
+def test_the_plugin_reports_the_accelerated_service(lab: Lab, pods: tuple[Lab, str]) -> None:
     """Read a controller through the API server, as users do."""
     assert json.loads(lab.kube.plugin("status", "--wait", "--timeout", "60", "-o", "json"))["ready"]
     assert "DISCONNECTED" not in lab.kube.plugin("topology")
@@ -58,7 +58,7 @@ def test_the_plugin_says_the_same(lab: Lab, pods: tuple[Lab, str]) -> None:
     assert json.loads(lab.kube.plugin("trace", *ends, "8080", "-o", "json", check=False))["outcome"] == "plain"
 
 
-def test_diagnose_sends_real_bytes_between_pods_of_its_own(lab: Lab, pods: tuple[Lab, str]) -> None:
+def test_diagnose_transfers_bytes_between_its_own_pods(lab: Lab, pods: tuple[Lab, str]) -> None:
     (said,) = json.loads(lab.kube.plugin("diagnose", "west", "east", "-o", "json"))["pairs"]
     assert (said["verdict"], said["findings"], said["accelerated"]) == ("ok", [], True)
     assert all(said[pair][way]["bytes"] > 0 for pair in ("through", "plain") for way in ("up", "down"))
@@ -66,13 +66,13 @@ def test_diagnose_sends_real_bytes_between_pods_of_its_own(lab: Lab, pods: tuple
     wait_for("its pods gone", lambda: lab.kube.items("pods", *mine) == [], 30)
 
 
-def test_an_agent_is_drained_and_comes_back(lab: Lab, pods: tuple[Lab, str]) -> None:
+def test_a_drained_agent_returns_after_undo(lab: Lab, pods: tuple[Lab, str]) -> None:
     node = lab.nodes["west"]
     assert json.loads(lab.kube.plugin("drain", node, "--timeout", "90", "-o", "json"))["done"]
     left = ("-n", workload.RELEASE_NAMESPACE, "-l", "app.kubernetes.io/component=agent", "--field-selector", f"spec.nodeName={node}")
     wait_for("the agent's pod gone", lambda: lab.kube.items("pods", *left) == [], 90)
     (said,) = json.loads(lab.kube.plugin("diagnose", "west", "east", "--seconds", "1", "-o", "json", check=False))["pairs"]
-    left_over = "plain" if lab.settings.small else "degraded"  # if the site's other node has an agent that takes over
+    left_over = "plain" if lab.settings.small else "degraded"  # degraded: the agent of the site's other node takes over
     assert (said["verdict"], said["findings"][0]["code"]) == (left_over, "AgentDown")
     lab.kube.plugin("drain", node, "--undo")
     lab.kube.wait_condition("sossite/west", "Ready", timeout=120)
@@ -80,7 +80,7 @@ def test_an_agent_is_drained_and_comes_back(lab: Lab, pods: tuple[Lab, str]) -> 
 
 @pytest.fixture
 def multus_agents(lab: Lab, pods: tuple[Lab, str]) -> Iterator[None]:
-    """Agents in pods of their own, attached by Multus and ovs-cni, during the test."""
+    """Agents with a pod network of their own, attached by Multus and ovs-cni, during the test."""
     for way in ("Multus", "Host"):
         attach(lab, way, "west", "east")
         lab.kube.wait_condition("sosservice/bulk", "Ready", namespace="default", timeout=60)
@@ -88,7 +88,7 @@ def multus_agents(lab: Lab, pods: tuple[Lab, str]) -> Iterator[None]:
             yield
 
 
-def test_agents_in_pods_of_their_own_carry_it_as_well(lab: Lab, pods: tuple[Lab, str], multus_agents: None, both_paths: None) -> None:
+def test_agents_attached_by_multus_accelerate_transfers(lab: Lab, pods: tuple[Lab, str], multus_agents: None, both_paths: None) -> None:
     before = received(lab, "west")
     got = workload.download(lab.kube, 80, seconds=120)
     both_carried(before, received(lab, "west"), "wan0", "wan1")
@@ -96,8 +96,8 @@ def test_agents_in_pods_of_their_own_carry_it_as_well(lab: Lab, pods: tuple[Lab,
     fast_and_plain(lab, CLIENT, SERVER, "cables, both paths, agents attached by Multus")
 
 
-def test_helm_test_moves_bytes_and_compares(lab: Lab, pods: tuple[Lab, str]) -> None:
-    """`helm test` with unused addresses, over port 5000 of the example's service; then over an uncovered port, which must fail."""
+def test_helm_test_compares_plain_and_accelerated_rates(lab: Lab, pods: tuple[Lab, str]) -> None:
+    """`helm test` with unused addresses, first over port 5000 of the example's service, then over an uncovered port, which must fail."""
     ends = {"client": ("west", "10.0.0.12/24"), "server": ("east", "10.0.0.140/24")}
     values = [f"test.{end}.{key}={value}" for end, (site, address) in ends.items() for key, value in (("site", site), ("address", address))]
     values += [f"test.{end}.nodeSelector.sos\\.network/site={site}" for end, (site, _) in ends.items()]
@@ -112,10 +112,10 @@ def test_helm_test_moves_bytes_and_compares(lab: Lab, pods: tuple[Lab, str]) -> 
         assert said.splitlines()[-1] == ("passed" if good else "FAILED")
         assert ("was not accelerated" in said) != good
         rates = [line.split()[0] for line in said.splitlines() if line.startswith(("plain ", "service ")) and "Mbit/s" in line]
-        assert rates == ["plain", "service"], "both rates, one beside the other"
+        assert rates == ["plain", "service"], "both rates are printed"
 
 
-def test_the_service_can_be_deleted_under_a_running_transfer(lab: Lab, pods: tuple[Lab, str]) -> None:
+def test_a_running_transfer_survives_deletion_of_its_service(lab: Lab, pods: tuple[Lab, str]) -> None:
     url = f"http://{workload.SERVER}:80/file"
     script = f"curl -s -o /tmp/under --limit-rate 8M -w '%{{http_code}} %{{size_download}}' {url}; echo; sha256sum /tmp/under"
     lab.kube.exec(workload.NAMESPACE, "client", "sh", "-c", f"({script}) > /tmp/under.log 2>&1 &")

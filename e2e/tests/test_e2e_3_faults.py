@@ -1,6 +1,6 @@
 """Faults in clusters, while a download runs and a new connection is opened every tenth of a second.
 
-In every fault a download continues, or is reset if its agent died, and never ends early without an error; new connections are
+In every fault a download continues, or is reset if its agent died; it never ends early without an error. New connections are
 accelerated or plain, and none hangs. Stalls are written to out/e2e/faults.json.
 """
 
@@ -20,16 +20,17 @@ from sos_e2e.observation.load import Load, Outcome, brief
 from sos_e2e.run import run, say, wait_for
 from transfer_checks import ready_again, trace
 
-RESET = 56  # curl's status for a connection that was reset while it received
-REFUSED = {7, 52, 56}  # of a new connection: not opened, or ended without an answer
-HANGS_S = 8.0  # a new connection that takes longer is as good as hung: a plain one over this path takes 0.5 s, with a lost SYN 3.5
+RESET = 56  # curl's status for a connection that is reset while data is received
+REFUSED = {7, 52, 56}  # curl's statuses of a new connection that is refused, or closed without an answer
+# Limit of a new connection's duration; a longer connection counts as hung. A plain connection takes 0.5 s, with a lost SYN 3.5 s.
+HANGS_S = 8.0
 FAULT_S = 8.0  # duration of a fault: longer than the 5 s in which a silent path is detected
-NODE_LOST_S = 20.0  # until an agent's connections are reset after its node dies: 5 s of silence, and sessions wait 10 s for other streams
-SETTLED_S = 3.0  # from the end of the fault until the outcome is read
+NODE_LOST_S = 20.0  # until connections are reset after their agent's node dies: 5 s of silence, then sessions wait 10 s for other streams
+SETTLED_S = 3.0  # delay between the end of the fault and the evaluation
 
 
 def replace_pods(lab: Lab, component: str, site: str, *how: str) -> None:
-    """Delete pods, of one site or all, and wait until their successors are ready; older statuses do not count."""
+    """Delete the pods of one site or of all sites, and wait until new pods are ready; the deleted pods' statuses do not count."""
     where = ("--field-selector", f"spec.nodeName={lab.nodes[site]}") if site else ()
     which = ("-n", workload.RELEASE_NAMESPACE, "-l", f"app.kubernetes.io/component={component}", *where)
     before = {pod["metadata"]["uid"] for pod in lab.kube.items("pods", *which)}
@@ -55,7 +56,7 @@ def kill(component: str, site: str = "") -> Callable[[Lab], None]:
 
 
 def restart(component: str, site: str) -> Callable[[Lab], None]:
-    """Restart as a rollout does."""
+    """Restart pods as a rollout does."""
 
     def fault(lab: Lab) -> None:
         replace_pods(lab, component, site)
@@ -73,7 +74,7 @@ def cut_and_mend_a_cable(lab: Lab) -> None:
 
 
 def keep_the_controller_off(lab: Lab, places: tuple[str, ...]) -> None:
-    """Move the controller, so that a failing node takes down a path only."""
+    """Move the controller off the failing node, so that the fault takes down only a path."""
     nodes = [lab.nodes[place] for place in places]
     if controllers_node(lab) not in nodes:
         return
@@ -86,8 +87,8 @@ def keep_the_controller_off(lab: Lab, places: tuple[str, ...]) -> None:
 
 
 def freeze_a_transit_node(lab: Lab) -> None:
-    """Silent failure: all ports stay up, and nothing passes."""
-    # Processes that are just starting cannot be frozen; the engine then resumes all and reports it.
+    """Silent failure: all ports stay up, and no packet passes."""
+    # Starting processes cannot be frozen; the engine then resumes all processes and reports an error.
     wait_for("a frozen node", lambda: run("docker", "pause", lab.nodes["core1"]), 30)
     try:
         time.sleep(FAULT_S)
@@ -105,7 +106,7 @@ def restart_the_api_server(lab: Lab) -> None:
 
 
 def kill_a_node(site: str) -> Callable[[Lab], None]:
-    """Power failure: all processes, interfaces and cables at once; restarted later."""
+    """Power failure: all processes, interfaces and cables fail simultaneously; the node is restarted later."""
 
     def fault(lab: Lab) -> None:
         node = lab.nodes[site]
@@ -123,7 +124,7 @@ def kill_a_node(site: str) -> Callable[[Lab], None]:
 
 
 def drain_a_node(lab: Lab) -> None:
-    """Drain the controller's node; agents and switches stay, as DaemonSets' pods do."""
+    """Drain the controller's node; agents and switches stay, because they are DaemonSet pods."""
     node = controllers_node(lab)
     lab.kube.ctl("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=120s", timeout=150)
     try:
@@ -156,18 +157,18 @@ def served_by_the_other_node(lab: Lab) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A fault, and its permitted effects."""
+    """A fault and its permitted effects."""
 
     happens: Callable[[Lab], None]
-    ends: frozenset[int] = frozenset({0})  # how the download may end, curl's status
-    keep_off: tuple[str, ...] = ()  # places that the controller leaves beforehand, so that there is one fault at a time
+    ends: frozenset[int] = frozenset({0})  # permitted statuses of curl at the end of the download
+    keep_off: tuple[str, ...] = ()  # places that the controller leaves before the fault, so that it stays a single fault
     during: Callable[[Lab], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
-    reset_within_s: float = HANGS_S  # connections that the dying agent had accepted
+    reset_within_s: float = HANGS_S  # limit for connections that the dying agent had accepted
 
 
 AGENT_DIES = frozenset({0, RESET})
 FAULTS: dict[str, Fault] = {
-    "nothing": Fault(happens=lambda lab: time.sleep(FAULT_S)),  # baseline for all others
+    "nothing": Fault(happens=lambda lab: time.sleep(FAULT_S)),  # baseline for the other faults
     "operator killed": Fault(happens=kill("operator")),
     "controller killed": Fault(happens=kill("controller")),
     "switch of a transit site restarted": Fault(happens=restart("node", "core1")),
@@ -175,7 +176,7 @@ FAULTS: dict[str, Fault] = {
     "cable cut and mended": Fault(happens=cut_and_mend_a_cable),
     "transit node frozen": Fault(happens=freeze_a_transit_node, keep_off=("core1",)),
     "transit node killed": Fault(happens=kill_a_node("core1"), keep_off=("core1",)),
-    # Client and server run at west and east; no controller owns them, so they are not evicted.
+    # Client and server pods run at west and east. They have no owner that would recreate them, so these nodes must not be drained.
     "node drained and uncordoned": Fault(happens=drain_a_node, keep_off=("west", "east")),
     "node with the client's agent killed": Fault(
         happens=kill_a_node("west2"),
@@ -192,7 +193,7 @@ FAULTS: dict[str, Fault] = {
 
 @pytest.fixture(scope="module")
 def results(lab: Lab) -> Iterator[dict[str, object]]:
-    """Outcomes, written at the end even after a failure."""
+    """Outcomes of all faults, written to a file at the end even after a failure."""
     path: Path = lab.settings.out / "faults.json"
     path.unlink(missing_ok=True)
     found: dict[str, object] = {}
@@ -218,7 +219,7 @@ def test_downloads_end_correctly_and_new_connections_do_not_hang(
     results[name] = outcome.summary()
     say(f"{name}: {brief(outcome.summary())}")
     judge(outcome, accelerated[1], fault, at=at)
-    assert accelerated_now(lab), "and all is as before"
+    assert accelerated_now(lab), "new connections are accelerated again"
 
 
 def accelerated_now(lab: Lab) -> bool:
@@ -227,7 +228,7 @@ def accelerated_now(lab: Lab) -> bool:
 
 
 def judge(outcome: Outcome, digest: str, fault: Fault, *, at: float) -> None:
-    assert outcome.status in fault.ends, "neither right nor reset"
+    assert outcome.status in fault.ends, "neither complete nor reset"
     assert outcome.status == 0 or outcome.silent_s < fault.reset_within_s, "reset, but late"
     if outcome.status == 0:
         assert outcome.sha256 == digest

@@ -1,6 +1,6 @@
 """`helm upgrade` to other images and values, `helm rollback`, and sites with agents of the previous version.
 
-A download runs and new connections are opened meanwhile.
+During each change, a download runs and new connections are opened.
 """
 
 import json
@@ -22,7 +22,7 @@ LEVEL = "debug"
 
 
 def containers(kube: Kube, component: str) -> dict[str, str]:
-    """Start times by pod/container, of all running pods of a component."""
+    """Start time of each container in the running pods of a component, by pod/container."""
     found = {}
     for pod in kube.items("pods", "-n", workload.RELEASE_NAMESPACE, "-l", f"app.kubernetes.io/component={component}"):
         for status in pod["status"].get("containerStatuses", []):
@@ -37,7 +37,7 @@ def tags(kube: Kube, component: str) -> set[str]:
 
 
 def rolled(lab: Lab, tag: str) -> None:
-    """Wait until all pods of changed parts run the images of `tag` and all objects are ready."""
+    """Wait until all pods of PARTS run images with this tag, and all objects are ready."""
     kube = lab.kube
     wait_for(f"pods of {tag}", lambda: all(tags(kube, part) == {tag} for part in PARTS), 240)
     ready_again(lab)
@@ -45,7 +45,7 @@ def rolled(lab: Lab, tag: str) -> None:
 
 @pytest.fixture(scope="module")
 def next_images(lab: Lab) -> None:
-    """The same images under another tag, so that pods are replaced without any other change."""
+    """The same images under another tag, so that the upgrade replaces pods without any other change."""
     for node in lab.nodes.values():
         ctr = ("docker", "exec", node, "ctr", "--namespace", "k8s.io", "images")
         there = run(*ctr, "ls", "-q").split()
@@ -54,7 +54,9 @@ def next_images(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("way", ["upgrade", "rollback"])
-def test_a_download_survives_new_pods_except_switches(way: str, lab: Lab, next_images: None, accelerated: tuple[Lab, str]) -> None:
+def test_a_download_survives_new_pods_of_all_parts_but_switches(
+    way: str, lab: Lab, next_images: None, accelerated: tuple[Lab, str]
+) -> None:
     kube, release = lab.kube, ("sos", "--namespace", workload.RELEASE_NAMESPACE)
     switches = containers(kube, "node")
     under_way = Load(kube)
@@ -65,18 +67,18 @@ def test_a_download_survives_new_pods_except_switches(way: str, lab: Lab, next_i
         kube.helm("rollback", release[0], str(revisions[-2]["revision"]), *release[1:], "--wait", "--timeout", "180s")
     rolled(lab, NEXT if way == "upgrade" else lab.settings.tag)
     unbroken(under_way.finish(), accelerated[1], way)
-    assert containers(kube, "node") == switches, "Open vSwitch was restarted although nothing of it changed"
+    assert containers(kube, "node") == switches, "Open vSwitch was restarted although none of its settings changed"
     assert trace(lab, workload.CLIENT, workload.SERVER) == "accelerated"
 
 
 OLDER = "sos-e2e-older"
-"""A SosAgent, and the label of the SosSites that it serves instead of the pool `default`."""
+"""A SosAgent, and the label of SosSites that are served by it instead of the pool `default`."""
 FIRST_RULE = "defaults.agent.spec.siteSelector.matchExpressions[0]"
 
 
 @pytest.fixture(scope="module")
 def older_pool(lab: Lab, accelerated: tuple[Lab, str]) -> Iterator[str]:
-    """A pool of agents of the previous version, without sites."""
+    """Agent pool of the previous version, initially without sites."""
     image = previous_agents.build(lab.settings, lab.images)
     load(lab.settings, {"agent": image}, lab.nodes, cni=False)
     spec = {"siteSelector": {"matchLabels": {OLDER: "yes"}}, "image": image}
@@ -90,7 +92,7 @@ def older_pool(lab: Lab, accelerated: tuple[Lab, str]) -> Iterator[str]:
 
 
 def agents_are(lab: Lab, expected: dict[str, str]) -> None:
-    """Wait until the agents of each site run its image and all objects are ready."""
+    """Wait until the agents of each site run the expected image, and all objects are ready."""
 
     def there() -> bool:
         pods = lab.kube.items("pods", "-n", workload.RELEASE_NAMESPACE, "-l", "app.kubernetes.io/component=agent")
@@ -108,10 +110,8 @@ def agents_are(lab: Lab, expected: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("older", ["east", "west"])
-def test_agents_of_this_version_and_the_one_before_work_together(
-    older: str, lab: Lab, older_pool: str, accelerated: tuple[Lab, str]
-) -> None:
-    """Upgrade one site after the other: first the server's site has the previous version, then the client's."""
+def test_agents_of_this_and_the_previous_version_interoperate(older: str, lab: Lab, older_pool: str, accelerated: tuple[Lab, str]) -> None:
+    """Upgrade one site after the other: first the server's site has the previous version, then the client's site."""
     newer = {"east": "west", "west": "east"}[older]
     under_way = Load(lab.kube)
     lab.kube.ctl("label", "sossite", newer, f"{OLDER}-")

@@ -1,4 +1,4 @@
-"""Many pods and services at once, a service that moves to another namespace, a site that joins and leaves, new keys.
+"""Many pods and services, a service that moves to another namespace, a site that joins and leaves, and key rotation.
 
 A download runs and new connections are opened during all changes.
 """
@@ -24,7 +24,7 @@ ALL_READY_S = 60.0
 """Time limit on two cores that also run the cluster; the actual time is printed."""
 LABEL = "sos-e2e-many"
 OTHER_NAMESPACE = "sos-e2e-other"
-OVERLAP_S = 20  # instead of three minutes: longer than a notified kubelet takes to update a pod's Secret
+OVERLAP_S = 20  # instead of three minutes; the kubelet updates a pod's Secret faster after a notification
 
 
 def service(name: str, namespace: str, port: int) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def service(name: str, namespace: str, port: int) -> dict[str, Any]:
 
 
 def ready(lab: Lab) -> int:
-    """Number of the many services that are programmed, by their conditions."""
+    """Number of the test's services with the condition Ready."""
     found = lab.kube.items("sosservices", "-n", "default", "-l", LABEL)
     conditions = [c for obj in found for c in obj.get("status", {}).get("conditions", []) if c["type"] == "Ready"]
     return sum(condition["status"] == "True" for condition in conditions)
@@ -45,13 +45,13 @@ SERVERS = tuple(host for host in workload.HOSTS if host.serves)
 
 
 def test_pods_at_every_node_reach_each_other(lab: Lab, accelerated: tuple[Lab, str]) -> None:
-    """Concurrent downloads of each client from each server, on four nodes at two sites, and within a site without agents."""
+    """Concurrent downloads of each client from each server, on four nodes at two sites; and a download within a site, without agents."""
     pairs = list(itertools.product(CLIENTS, SERVERS))
 
     def fetch(pair: tuple[workload.Host, workload.Host]) -> workload.Transfer:
         return workload.download(lab.kube, 80, seconds=120, ends=pair)
 
-    with ThreadPoolExecutor(len(CLIENTS)) as pool:  # one download per client at a time: each client has one output file
+    with ThreadPoolExecutor(len(CLIENTS)) as pool:  # one download at a time per client, because each client has one output file
         found = [dict(zip(one, pool.map(fetch, one), strict=True)) for one in (pairs[::3], pairs[1:3])]
     for (client, server), got in itertools.chain.from_iterable(each.items() for each in found):
         assert trace(lab, client.address, server.address) == "accelerated"
@@ -61,7 +61,7 @@ def test_pods_at_every_node_reach_each_other(lab: Lab, accelerated: tuple[Lab, s
     assert near.bytes > 0, "two nodes of one site"
 
 
-def test_two_hundred_services_at_once_and_away_again(lab: Lab, accelerated: tuple[Lab, str]) -> None:
+def test_two_hundred_services_are_created_and_deleted_together(lab: Lab, accelerated: tuple[Lab, str]) -> None:
     under_way = Load(lab.kube)
     began = time.monotonic()
     lab.kube.apply(*(service(f"many-{number}", "default", FIRST_PORT + number) for number in range(SERVICES)))
@@ -83,7 +83,7 @@ def other_namespace(lab: Lab) -> Iterator[str]:
 
 
 def test_a_service_moves_to_another_namespace(lab: Lab, accelerated: tuple[Lab, str], other_namespace: str) -> None:
-    """Create the new service first: its condition names the older one, and it takes over when the older one is deleted."""
+    """Create the new service first: its condition names the older service, and it takes over after the deletion of the older service."""
     example = EXAMPLE / "sosservice.yaml"
     spec = lab.kube.get("-n", "default", "sosservice/bulk")["spec"]
     moved = {**service("bulk", other_namespace, 80), "spec": spec}
@@ -106,7 +106,7 @@ def short_overlap(lab: Lab) -> Iterator[None]:
             yield
 
 
-def test_new_keys_disturb_nothing(lab: Lab, accelerated: tuple[Lab, str], short_overlap: None) -> None:
+def test_key_rotation_interrupts_no_connection(lab: Lab, accelerated: tuple[Lab, str], short_overlap: None) -> None:
     secret = ("-n", workload.RELEASE_NAMESPACE, "secret/sos-master")
 
     def rotation() -> str:
@@ -122,14 +122,14 @@ def test_new_keys_disturb_nothing(lab: Lab, accelerated: tuple[Lab, str], short_
         assert time.monotonic() < deadline, f"the rotation is {rotation() or 'not begun'}"
         unbroken(Load(lab.kube).finish(), accelerated[1], f"new keys, {rotation() or 'not begun'}")
     after = set(lab.kube.get(*secret)["data"])
-    assert after and not after & before, "the old key is gone and a new one is there"
+    assert after and not after & before, "a new key has replaced the old key"
     unbroken(Load(lab.kube).finish(), accelerated[1], "after new keys")
     lab.kube.wait_condition("sosservice/bulk", "Ready", namespace="default", timeout=60)
 
 
 @pytest.fixture
 def third_site(lab: Lab, accelerated: tuple[Lab, str]) -> Iterator[float]:
-    """Site that joins for the test; yields the seconds it took. Traffic between the others notices neither joining nor leaving."""
+    """Site that joins for the test; yields the duration in seconds. Its joining and leaving do not affect traffic of other sites."""
     under_way = Load(lab.kube)
     took = join(lab)
     unbroken(under_way.finish(), accelerated[1], "a third site joins")
@@ -138,14 +138,14 @@ def third_site(lab: Lab, accelerated: tuple[Lab, str]) -> Iterator[float]:
     workload.stop(lab.kube, SOUTH.name)
     leaving = Load(lab.kube)
     lab.kube.ctl("label", "node", lab.nodes["south"], "sos.network/site-")
-    wait_for("a node that has left its site as before", lambda: is_as_before(lab, "south"), 120)
-    assert "deletionTimestamp" not in lab.kube.get("sossite/south")["metadata"], "and its site is there"
+    wait_for("a node without SOS devices after it has left its site", lambda: is_as_before(lab, "south"), 120)
+    assert "deletionTimestamp" not in lab.kube.get("sossite/south")["metadata"], "the site of the removed node still exists"
     leave(lab)
     unbroken(leaving.finish(), accelerated[1], "a third site leaves")
 
 
 def is_as_before(lab: Lab, place: str) -> bool:
-    """Assert that a node has none of our devices, but its uplinks."""
+    """True if a node has its uplinks; raise LookupError if it still has SOS devices."""
     names = {link["ifname"] for link in json.loads(run("docker", "exec", lab.nodes[place], "ip", "-j", "link"))}
     if ours := {name for name in names if name.startswith(("sos", "br-sos", "ovs"))}:
         raise LookupError(f"{', '.join(sorted(ours))} at {place}")
@@ -159,8 +159,8 @@ def test_a_third_site_joins_and_its_hosts_are_accelerated(lab: Lab, third_site: 
     assert len(json.loads(lab.kube.plugin("topology", "-o", "json"))["agents"]) == agents(lab) + 1
 
 
-def test_when_it_has_left_nothing_of_it_is_there(lab: Lab, accelerated: tuple[Lab, str]) -> None:
-    wait_for("its node as before", lambda: is_as_before(lab, "south"), 60)
+def test_a_removed_site_leaves_nothing_behind(lab: Lab, accelerated: tuple[Lab, str]) -> None:
+    wait_for("a node without SOS devices", lambda: is_as_before(lab, "south"), 60)
     found = json.loads(lab.kube.plugin("topology", "-o", "json"))
     assert len(found["agents"]) == agents(lab)
     assert not [site for site in lab.kube.items("sossites") if site["metadata"]["name"] == "south"]

@@ -1,4 +1,4 @@
-"""Shared infrastructure: a switch outside the cluster as part of a site, and a second controller over the same switches."""
+"""Shared infrastructure: a switch outside the cluster that belongs to a site, and a second controller of the same switches."""
 
 import json
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ SLICES = ROOT / "examples" / "05-slices"
 
 @pytest.fixture
 def open_controller(lab: Lab, accelerated: tuple[Lab, str]) -> Iterator[str]:
-    """Controller endpoint for switches outside the cluster: a port of every node."""
+    """Controller endpoint for switches outside the cluster: a NodePort."""
     upgrade(lab, "defaults.controller.spec.service.type=NodePort")
     service = ("-n", workload.RELEASE_NAMESPACE, "service/sos-openflow-default")
     port = wait_for("a port of the nodes", lambda: lab.kube.get(*service)["spec"]["ports"][0]["nodePort"], 60)
@@ -45,19 +45,19 @@ def test_hosts_behind_a_switch_outside_the_cluster_are_accelerated(lab: Lab, out
     site = lab.kube.get("sossite/south")["status"]
     assert (site["datapathsConnected"], site["agentsRegistered"]) == ("2/2", "1/1")
     pinged = run("docker", "exec", outer_host, "ping", "-c", "3", "-i", "0.5", "-W", "3", workload.SERVER)
-    assert "bytes from" in pinged, "what is plain passes the switch, though core2 would be another way to where it leads"
+    assert "bytes from" in pinged, "plain traffic passes the switch, although core2 is another path to its destination"
 
     def fetch(port: int, seconds: float) -> workload.Transfer:
         return external_switch.download(outer_host, workload.SERVER, port, seconds)
 
     assert trace(lab, external_switch.HOST.address, workload.SERVER) == "accelerated"
-    # One path, with one switch more than between pods: with lucky losses plain TCP reaches a fourth of it.
+    # One path, with one more switch than between pods: with late losses, plain TCP reaches a fourth of the accelerated rate.
     fast_and_plain(lab, external_switch.HOST, SERVER, "from a host behind a switch outside the cluster", fetch, at_least=3)
 
 
 @pytest.fixture(scope="module")
 def research(lab: Lab, accelerated: tuple[Lab, str]) -> Iterator[str]:
-    """A second controller for all sites with its own service (example 05), during a download of the first one's service."""
+    """A second controller for all sites with its own service (example 05), during a download through a service of the first controller."""
     kube, under_way = lab.kube, Load(lab.kube)
     sites = [obj for obj in yaml.safe_load_all((SLICES / "sites.yaml").read_text()) if obj]
     kube.apply_files(SLICES / "defaults.yaml")
@@ -79,14 +79,14 @@ def have(lab: Lab, site: str, controllers: list[dict[str, str]]) -> None:
     lab.kube.ctl("patch", "sossite", site, "--type=merge", "-p", json.dumps({"spec": {"controllers": controllers}}))
 
 
-def test_a_second_controller_has_services_of_its_own(lab: Lab, research: str) -> None:
+def test_a_second_controller_serves_its_own_services(lab: Lab, research: str) -> None:
     assert trace(lab, workload.CLIENT, workload.SERVER, 6000, "--controller", research) == "accelerated"
-    assert trace(lab, workload.CLIENT, workload.SERVER, 6000) == "plain", "the first one knows nothing of it"
+    assert trace(lab, workload.CLIENT, workload.SERVER, 6000) == "plain", "the first controller does not have this service"
     for port, whose in ((6000, "second"), (80, "first")):
         fast_and_plain(lab, workload.HOSTS[0], SERVER, f"two controllers, a service of the {whose}", port=port, at_least=2)
 
 
-def test_the_first_controller_does_not_notice_that_the_second_is_gone(lab: Lab, accelerated: tuple[Lab, str], research: str) -> None:
+def test_loss_of_the_second_controller_does_not_affect_the_first(lab: Lab, accelerated: tuple[Lab, str], research: str) -> None:
     under_way = Load(lab.kube)
     which = ("-n", workload.RELEASE_NAMESPACE, "-l", "app.kubernetes.io/component=controller,sos.network/controller=research")
     (pod,) = lab.kube.items("pods", *which)

@@ -1,7 +1,7 @@
-"""The same nodes and hosts joined by an overlay: example 02, its tunnels over emulated cables.
+"""The same nodes, connected by an overlay instead of cables: example 02, with its tunnels over emulated cables.
 
              far0, far1: 80 ms, 200 Mbit/s, 0.01 %
-clemson  west ==================================== east  cambridge      what the tunnels between them go by
+clemson  west ==================================== east  cambridge      cables that carry the tunnels
          west2                                     east2
              \\\\=== hub: 30 ms, the same ==== chicago ---//
 """
@@ -21,7 +21,7 @@ EXAMPLE = ROOT / "examples" / "02-overlay"
 SITES = {"west": "clemson", "west2": "clemson", "east": "cambridge", "east2": "cambridge", "core1": "chicago"}
 CLIENT = workload.Host(name="client-clemson", place="west", site="clemson", address="10.1.0.11", bits=16)
 SERVER = workload.Host(name="server-cambridge", place="east", site="cambridge", address="10.1.128.11", bits=16, serves=True)
-# Both paths at once, over a port that the example's own service does not cover.
+# A service with both paths simultaneously, over a port that the example's own service does not cover.
 BOTH = {
     "apiVersion": "sos.network/v1alpha1",
     "kind": "SosService",
@@ -61,7 +61,7 @@ def relabel(lab: Lab, sites: dict[str, str]) -> None:
 
 
 def take_down(lab: Lab, *sites: str) -> None:
-    """Delete pods first, then services, then sites, as by hand."""
+    """Delete pods, then services, then sites, as an operator does by hand."""
     workload.stop(lab.kube)
     lab.kube.ctl("delete", "sosservices", "-A", "--all")
     lab.kube.ctl("delete", "sossite", *sites, timeout=180)
@@ -91,7 +91,7 @@ def test_tunnels_join_all_nodes_of_all_sites(lab: Lab, overlay: None) -> None:
     tunnels = {place: [name for name in received(lab, place) if name.startswith("sosvx")] for place in SITES}
     assert {len(names) for names in tunnels.values()} == {len(SITES) - 1}, tunnels
     assert lab.kube.get("sossite/clemson")["status"]["mtu"] == 1450
-    assert trace(lab, CLIENT.address, SERVER.address, 443) == "accelerated", "the example's own service, nine times of ten"
+    assert trace(lab, CLIENT.address, SERVER.address, 443) == "accelerated", "the example's own service accelerates 90 percent"
 
 
 @pytest.fixture(params=["Host", "Multus"])
@@ -105,10 +105,10 @@ def way(lab: Lab, overlay: None, request: pytest.FixtureRequest) -> Iterator[str
             yield how
 
 
-def test_a_transfer_over_tunnels_is_fast_and_takes_both_ways(lab: Lab, overlay: None, way: str) -> None:
+def test_a_transfer_over_tunnels_is_fast_and_uses_both_paths(lab: Lab, overlay: None, way: str) -> None:
     before = received(lab, "west")
     workload.download(lab.kube, 80, seconds=120, ends=(CLIENT, SERVER))
     after = received(lab, "west")
-    # A second path arrives through another tunnel than the first: from the client's neighbour, the server's, or chicago.
+    # A second path arrives through a different tunnel: from the client's neighbor node, from the server's neighbor node, or from chicago.
     both_carried(before, after, *sorted(name for name in after if name.startswith("sosvx")))
     fast_and_plain(lab, CLIENT, SERVER, f"overlay, both paths, agents attached by {way}")

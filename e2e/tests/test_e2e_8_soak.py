@@ -1,6 +1,6 @@
 """Mixed load in rounds for an hour, or SOS_E2E_SOAK_MINUTES: SOS leaks no memory, entry, socket or file.
 
-Between two rounds traffic pauses, and the resources of all parts are sampled (out/e2e/soak.json). Failure rule: sos_e2e/growth.py.
+After each round traffic pauses, and the resources of all parts are sampled (out/e2e/soak.json). Failure rule: observation/growth.py.
 """
 
 import json
@@ -17,8 +17,8 @@ QUIET_S = 5.0
 ROUND_S = 180.0
 """Time limit of a round."""
 
-# Beside the long download and ten new connections a second of sos_e2e.observation.load: a fast download, a plain one, abandoned downloads,
-# connections without an answer, and silent connections.
+# Mixed load beside the long download and the ten new connections per second of sos_e2e.observation.load: a fast download, a plain
+# download, abandoned downloads, connections without an answer, and silent connections.
 MIXED = f"""
 cd /tmp && rm -f mixed.done
 ( curl -s -o fast -m 100 http://{workload.SERVER}:80/file; sha256sum fast > fast.sum ) &
@@ -36,7 +36,7 @@ IN_THE_BACKGROUND = "setsid bash -c '{}' > /dev/null 2>&1 < /dev/null &".format(
 
 
 def a_round(lab: Lab, digest: str) -> None:
-    """Assert that all expected bytes arrived and nothing is left over."""
+    """Run one round of load, and assert that all downloads are complete."""
     load = Load(lab.kube)
     lab.kube.exec(workload.NAMESPACE, "client", "sh", "-c", IN_THE_BACKGROUND)
     outcome = load.finish(ROUND_S)
@@ -52,7 +52,7 @@ def client(lab: Lab, command: str) -> str:
 
 def test_nothing_grows_under_mixed_load(lab: Lab, accelerated: tuple[Lab, str]) -> None:
     began, minutes, record = time.monotonic(), lab.settings.soak_minutes, Record()
-    say(f"soak: {minutes:g} minutes; SOS_E2E_SOAK_MINUTES says otherwise")
+    say(f"soak: {minutes:g} minutes; SOS_E2E_SOAK_MINUTES sets another duration")
     while (now := time.monotonic() - began) < minutes * 60:
         a_round(lab, accelerated[1])
         time.sleep(QUIET_S)

@@ -1,4 +1,4 @@
-"""After uninstalling: users' objects and the CRDs remain, and nothing on the nodes."""
+"""Uninstallation: users' objects and the CRDs remain in the cluster, and nothing remains on the nodes."""
 
 import json
 
@@ -23,7 +23,7 @@ def test_uninstall_leaves_crds_and_users_objects_only(
 ) -> None:
     shown = set(left_on_nodes(untouched))
     with_sites = {node for place, node in lab.nodes.items() if PLACES[place].site}
-    assert shown >= with_sites, "while SOS is there, its nodes differ: what is compared would tell"
+    assert shown >= with_sites, "the comparison detects SOS on its nodes before the removal"
     workload.stop(lab.kube)
     lab.kube.helm("uninstall", "sos", "--namespace", workload.RELEASE_NAMESPACE, "--wait", "--timeout", "10m", timeout=660)
     left = wait_for(
@@ -37,7 +37,7 @@ def test_uninstall_leaves_crds_and_users_objects_only(
 
 
 def left_on_nodes(untouched: dict[str, node_state.State]) -> dict[str, list[str]]:
-    """Differences from before by node, except the folders that docs/install.md names."""
+    """Differences from the state before SOS, by node; the folders named in docs/install.md are left out."""
     found = {node: node_state.differences(before, node_state.look(node), STAYS) for node, before in untouched.items()}
     return {node: said for node, said in found.items() if said}
 

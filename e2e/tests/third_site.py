@@ -1,4 +1,4 @@
-"""The third site, which joins and leaves: examples/01-two-sites/third-site, on a node without another site."""
+"""Third site, which joins and leaves: examples/01-two-sites/third-site, on the node that belongs to no other site."""
 
 import time
 
@@ -9,7 +9,7 @@ SOUTH = workload.Host(name="client-south", place="south", site="south", address=
 
 
 def join(lab: Lab, *more: str) -> float:
-    """Add the site, with the changes of these example folders; returns the seconds until all was ready."""
+    """Add the site, with the changes of these example folders; return the time until everything was ready, in seconds."""
     began = time.monotonic()
     lab.kube.ctl("label", "node", lab.nodes["south"], "sos.network/site=south")
     for folder in ("third-site", *more):
@@ -20,7 +20,7 @@ def join(lab: Lab, *more: str) -> float:
 
 
 def leave(lab: Lab) -> None:
-    """Remove the site, and restore the others."""
+    """Remove the site, and restore the example's other sites."""
     lab.kube.ctl("-n", "default", "delete", "sosservice", "from-south")
     lab.kube.ctl("delete", "sossite", "south", timeout=150)
     lab.kube.apply_files(sites_file(lab))

@@ -1,4 +1,4 @@
-"""Acceptance criteria of a transfer between pods, independent of their places and of the network between sites."""
+"""Acceptance criteria of a transfer between pods, independent of the pods' places and of the network between sites."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -14,13 +14,13 @@ WIRE_LIMIT = LINK_MBIT * 1448 / 1538 * (1 - 0.0001)
 AT_LEAST = 5.0
 """Required multiple of plain TCP in the same run, on a path of 160 ms that loses one packet in ten thousand."""
 PLAIN_S = 60
-"""Time limit of the plain download of the same file. Plain TCP starts at wire rate and needs ten seconds, from its first losses on,
-to drop to the rate that such a path sustains; users wait for the whole file."""
+"""Time limit of the plain download of the same file. Plain TCP starts at wire rate and needs ten seconds after its first losses to
+drop to the rate that such a path sustains; users wait for the whole file."""
 SHORT_S, SHORT_AT_LEAST = 30, 3.0
-"""The same in the short suite: a shorter limit, so plain TCP is slower by less."""
+"""Time limit and required multiple in the short suite: within a shorter time, plain TCP is slower by less."""
 ROUNDS = 2
-"""The time of the first losses is random: if one round misses the ratio, the mean of two counts."""
-SHARE = 0.1  # minimum share of the file on every path of a service with several: the faster path takes what it can
+"""Maximum number of rounds. The time of the first losses is random: if the first round misses the ratio, the mean of two rounds counts."""
+SHARE = 0.1  # minimum share of the file on every path of a service with several paths; the faster path carries more
 
 
 def fast_and_plain(
@@ -33,9 +33,9 @@ def fast_and_plain(
     port: int = 80,
     at_least: float = AT_LEAST,
 ) -> dict[str, float]:
-    """Download over a covered and a plain port: right bytes, the client's own address, the required ratio. Prints the rates.
+    """Download over a covered and a plain port; assert right bytes, the client's own address and the required ratio. Print the rates.
 
-    `fetch` downloads the long file over a port for this many seconds, if the client is no pod.
+    `fetch` downloads the long file over the given port for at most the given seconds, for clients that are not pods.
     """
     get = fetch or (lambda port, seconds: workload.download(lab.kube, port, seconds=seconds, ends=(client, server), file=workload.LONG))
     seconds, at_least = (SHORT_S, min(at_least, SHORT_AT_LEAST)) if lab.settings.small else (PLAIN_S, at_least)
@@ -56,7 +56,7 @@ def fast_and_plain(
 
 
 def right(lab: Lab, got: workload.Transfer, client: workload.Host, server: workload.Host, file: str = workload.FILE) -> None:
-    """Assert that every byte arrived unchanged, and each end saw the other's own address."""
+    """Assert that every byte arrived unchanged, and that client and server each saw the other's own address."""
     assert (got.exit_code, got.sha256) == (0, workload.digest(lab.kube, server.name, file)), got
     assert got.remote.rpartition(":")[0] == server.address
     assert got.local.startswith(f"{client.address}:")
@@ -65,21 +65,21 @@ def right(lab: Lab, got: workload.Transfer, client: workload.Host, server: workl
 
 
 def received(lab: Lab, place: str) -> dict[str, int]:
-    """Received bytes of each interface of a node, as its kernel counts them."""
+    """Received bytes of each interface of a node, from the node's kernel."""
     links = json.loads(run("nsenter", "-t", str(pid(lab.nodes[place])), "-n", "ip", "-j", "-s", "link"))
     return {link["ifname"]: int(link["stats64"]["rx"]["bytes"]) for link in links}
 
 
 def both_carried(before: Mapping[str, int], after: Mapping[str, int], *interfaces: str) -> None:
-    """Assert that two of the interfaces, those of all possible paths, each received a share of one file."""
+    """Assert that at least two of the interfaces, which belong to all possible paths, each received a share of one file."""
     grown = {name: after[name] - before[name] for name in interfaces}
     say("bytes by interface: " + ", ".join(f"{name} {count / 1e6:.1f} MB" for name, count in grown.items()))
     assert sorted(grown.values())[-2] > SHARE * workload.FILE_MB * 2**20, grown
-    assert sum(grown.values()) > workload.FILE_MB * 2**20, "the rest took another way"
+    assert sum(grown.values()) > workload.FILE_MB * 2**20, "the rest used other interfaces"
 
 
 def trace(lab: Lab, client: str, server: str, port: int = 80, *options: str) -> str:
-    """Return the outcome of such a connection, from `kubectl sos trace`."""
+    """Return the predicted outcome of a connection, from `kubectl sos trace`."""
     said = json.loads(lab.kube.plugin("trace", client, server, str(port), *options, "-o", "json", check=False))
     return str(said["outcome"])
 
@@ -98,7 +98,7 @@ def agents(lab: Lab) -> int:
 
 
 def attach(lab: Lab, way: str, *sites: str) -> None:
-    """Run agents in pods of their own (Multus) or in their node's network (Host), and wait until all do."""
+    """Attach agents in pod networks of their own (Multus) or in the node's network (Host), and wait until all agents are ready."""
     upgrade(lab, f"defaults.agent.spec.attach={way}")
     wait_for(f"agents with attach: {way}", lambda: _attached(lab, way), 240)
     for obj in ("sosagent/default", *(f"sossite/{site}" for site in sites)):
@@ -106,7 +106,7 @@ def attach(lab: Lab, way: str, *sites: str) -> None:
 
 
 def _attached(lab: Lab, way: str) -> bool:
-    """True if all agents run with this attachment, and nothing of the other is left."""
+    """True if all agents run with this attachment, and no agent with the other attachment is left."""
     pods = lab.kube.items("pods", "-n", workload.RELEASE_NAMESPACE, "-l", "app.kubernetes.io/component=agent")
     own_network = [not pod["spec"].get("hostNetwork", False) for pod in pods]
     return own_network == [way == "Multus"] * agents(lab)

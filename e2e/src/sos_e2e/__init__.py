@@ -4,6 +4,6 @@
 |---|---|
 | `settings`, `run` | the environment's settings; commands, and waits with a deadline |
 | `kube` | kubectl and helm with the suite's own kubeconfig |
-| `environment` | builds what the tests run on: cluster, cables, images |
-| `observation` | makes traffic and looks at its effect: transfers, load, resources over time, leftovers on nodes |
+| `environment` | builds the test environment: cluster, cables, images |
+| `observation` | generates traffic and observes its effect: transfers, load, resources over time, leftovers on nodes |
 """

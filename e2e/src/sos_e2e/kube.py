@@ -17,7 +17,7 @@ class Kube:
     """kubectl and helm bound to one cluster that this suite created."""
 
     def __init__(self, settings: Settings) -> None:
-        """Refuse every context but the suite's own."""
+        """Raise ValueError for any context except the suite's own."""
         if not settings.context.startswith("kind-sos-e2e-"):
             raise ValueError(f"{settings.context}: this suite only works on clusters it has made itself (kind-sos-e2e-*)")
         self._flags = ("--kubeconfig", str(settings.kubeconfig))
@@ -28,7 +28,7 @@ class Kube:
         return run("kubectl", *self._flags, "--context", self._context, *args, timeout=timeout, stdin=stdin, check=check)
 
     def plugin(self, *args: str, check: bool = True) -> str:
-        """Run `kubectl sos`, which has no flags before its name."""
+        """Run `kubectl sos`, which accepts flags only after its name."""
         program, config = Path(sys.executable).with_name("kubectl-sos"), self._flags[1]
         return run("env", f"KUBECONFIG={config}", program, *args, "--context", self._context, check=check)
 
@@ -59,7 +59,7 @@ class Kube:
         return self.ctl("-n", namespace, "exec", pod, "--", *command, timeout=timeout, check=check)
 
     def condition(self, obj: str, kind: str, namespace: str | None = None) -> dict[str, str]:
-        """Return one condition of an object, e.g. condition("sossite/west", "Ready")."""
+        """Return one condition of an object, for example condition("sossite/west", "Ready")."""
         where = ("-n", namespace) if namespace else ()
         rows: list[dict[str, str]] = self.get(*where, obj).get("status", {}).get("conditions", [])
         for row in rows:
@@ -83,7 +83,7 @@ class Kube:
         return wait_for(f"{obj} {kind}={status}", probe, timeout)
 
     def wait_ready(self, timeout: int) -> set[str]:
-        """`kubectl wait` for all existing SOS objects, as users and scripts do; returns their kinds."""
+        """Run `kubectl wait` for all existing SOS objects, as users and scripts do; return their kinds."""
         there = {kind for kind in KINDS if self.items(kind, "-A")}
         for kind in sorted(there):
             self.ctl("wait", "--for=condition=Ready", kind, "--all", "-A", f"--timeout={timeout}s", timeout=timeout + 30)

@@ -1,4 +1,4 @@
-"""Run commands, and wait for a state with a deadline. The suite's only user of subprocess."""
+"""Commands with a timeout, and waits with a deadline."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ def say(text: str) -> None:
 
 
 def run(*command: str | Path, timeout: float = 120, stdin: str | None = None, check: bool = True) -> str:
-    """Run a command and return its standard output; raises CommandError with everything it printed."""
+    """Run a command and return its standard output; raise CommandError with its complete output on failure."""
     words = [str(word) for word in command]
     try:
         done = subprocess.run(words, input=stdin, capture_output=True, text=True, timeout=timeout, check=False)
@@ -32,7 +32,7 @@ def run(*command: str | Path, timeout: float = 120, stdin: str | None = None, ch
 
 
 def wait_for(what: str, probe: Callable[[], T | None], timeout: float, interval: float = 1.0) -> T:
-    """Call `probe` until it returns a true value; its last message goes into the error."""
+    """Call `probe` until it returns a true value; the error contains its last result or message."""
     deadline, last = time.monotonic() + timeout, "nothing yet"
     while time.monotonic() < deadline:
         try:

@@ -1,4 +1,4 @@
-"""Settings from the environment: engine, images and tools. No other module reads os.environ."""
+"""Settings from the environment: engine, images and tools. Other modules do not read SOS_E2E_* variables."""
 
 import os
 import secrets
@@ -16,12 +16,12 @@ class Settings:
     node_image: str | None  # None: kind's own default
     multus_image: str
     ovs_cni_image: str
-    load_cni_images: bool  # images that exist in the local engine only must be loaded; nodes pull published ones
+    load_cni_images: bool  # load images that only the local engine has; nodes pull published images themselves
     out: Path  # dumps and logs of this run
     keep: bool  # keep the cluster for inspection
-    small: bool  # one node per site, and no node that joins later
+    small: bool  # one node per site, and no third site that joins later
     tag: str  # tag of the images built for this run
-    previous: str | None  # commit or tag whose agents are N-1; None: the newest release, or sos_e2e.environment.previous_agents.FIXED
+    previous: str | None  # commit or tag of the previous agents; None: newest release, else sos_e2e.environment.previous_agents.FIXED
     soak_minutes: float  # duration of the soak
     binaries: dict[str, Path] = field(default_factory=dict)
 
@@ -37,7 +37,7 @@ class Settings:
 
 
 def settings(*, keep: bool, small: bool, cluster: str | None) -> Settings:
-    """Read the environment: the tools read DOCKER_HOST themselves; KIND_NODE_IMAGE, MULTUS_IMAGE and OVSCNI_IMAGE name images."""
+    """Read the environment: KIND_NODE_IMAGE, MULTUS_IMAGE and OVSCNI_IMAGE name images; DOCKER_HOST is read by the tools themselves."""
     env = os.environ
     out = Path(env.get("SOS_E2E_OUT", ROOT / "out" / "e2e"))
     out.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,5 @@
 """The environment of the tests, in the order in which the fixtures build it.
 
-`images` builds the project's images on `base_images` and checks their `image_sizes`; `cluster` creates the kind cluster, `cables` joins
-its nodes by emulated WAN links, `cni` installs Multus and ovs-cni. `previous_agents` builds agents of the version before.
+`images` builds the project's images on `base_images` and checks their `image_sizes`. `cluster` creates the kind cluster, `cables`
+connects its nodes by emulated WAN links, and `cni` installs Multus and ovs-cni. `previous_agents` builds agents of the previous version.
 """

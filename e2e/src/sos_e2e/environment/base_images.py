@@ -1,11 +1,11 @@
-"""Base images: those that the Dockerfiles name, or substitutes that an engine without a registry has."""
+"""Base images: the images named in the Dockerfiles, or local substitutes if the engine cannot reach a registry."""
 
 import re
 
 from sos_e2e.run import CommandError, run, say
 
 _ARGUMENT = re.compile(r"^ARG (BASE|BUILDER)=(\S+)$", re.MULTILINE)
-# Moving tag by repository: the tag of preloaded images in engines without a registry.
+# Moving tag by repository: the tag that preloaded images have in engines without a registry.
 MOVING = {
     "docker.io/library/debian": "debian:bookworm-slim",
     "docker.io/library/python": "python:3.11-slim-bookworm",
@@ -14,7 +14,7 @@ MOVING = {
 
 
 def declared(dockerfile: str) -> dict[str, str]:
-    """Bases that a Dockerfile names, by argument."""
+    """Base images named in a Dockerfile, by build argument."""
     return dict(_ARGUMENT.findall(dockerfile))
 
 
@@ -27,7 +27,7 @@ def size_of(image: str) -> int | None:
 
 
 def available(wanted: dict[str, str]) -> dict[str, str]:
-    """The same bases; an unavailable one is replaced by its moving tag if the engine has that."""
+    """Base images by build argument; an unavailable image is replaced by its moving tag if the engine has the tag."""
     return {argument: _available(base) for argument, base in wanted.items()}
 
 

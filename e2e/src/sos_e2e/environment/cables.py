@@ -8,8 +8,8 @@ west2.wan0 ====[emulator]==== core1.wan2   core1.wan3 ------ east2.wan0
 west.wan1  ====[emulator]==== core2.wan0   core2.wan1 ------ east.wan1
 west2.wan1 ====[emulator]==== core2.wan2   core2.wan3 ------ east2.wan1
 
-and south.wan0 and .wan1 likewise to the wan4 of both cores. The two nodes of a site have no direct cable: packets between them
-go by core1. All emulated cables have 200 Mbit/s and lose one packet in ten thousand.
+The node at south is connected likewise: its wan0 and wan1 go to wan4 of core1 and core2. The two nodes of a site have no direct cable:
+packets between them pass core1. All emulated cables have 200 Mbit/s and lose one packet in ten thousand.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from sos_e2e.settings import ROOT, Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wan:
-    """One emulated path, both directions alike."""
+    """One emulated path with the same properties in both directions."""
 
     rate_mbit: int
     delay_ms: float  # one way
@@ -36,7 +36,7 @@ class Wan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cable:
-    """A cable from interface `a` of one container to interface `b` of another's, each by place and name."""
+    """A cable from interface `a` of one container to interface `b` of another container, each given by place and name."""
 
     a: tuple[str, str]
     b: tuple[str, str]
@@ -48,7 +48,7 @@ QUICK = Wan(rate_mbit=200, delay_ms=30, loss_percent=0.01)  # by core2: carries 
 
 
 def figure8(places: Collection[str]) -> list[Cable]:
-    """Wires of example 01 between these nodes: one from each node to each core; those of west and south are emulated."""
+    """Cables of example 01 between these nodes: one cable from each node to each core; the cables of west and south are emulated."""
     cables = []
     for number, place in enumerate(place for place in ("west", "east", "west2", "east2", "south") if place in places):
         far = not place.startswith("east")
@@ -60,7 +60,7 @@ def figure8(places: Collection[str]) -> list[Cable]:
 
 
 def _veth(left: tuple[int, str], right: tuple[int, str]) -> None:
-    """Create a veth pair between the namespaces of two processes, with these names, up, IPv6 off."""
+    """Create a veth pair between the namespaces of two processes, with these names, set up, without IPv6."""
     token = secrets.token_hex(3)
     ends = ((f"se{token}a", left), (f"se{token}b", right))
     run("ip", "link", "add", ends[0][0], "type", "veth", "peer", "name", ends[1][0])
@@ -81,7 +81,7 @@ def route(cable: Cable, nodes: Mapping[str, str]) -> None:
     for (place, interface), own, other in zip(places, addresses, reversed(addresses), strict=True):
         inside = ("nsenter", "-t", str(pid(nodes[place])), "-n")
         run(*inside, "ip", "route", "add", f"{other}/32", "dev", interface, "src", own)
-        # The emulator segments plain TCP super-frames, but not tunnelled ones: those must be segmented before.
+        # The emulator segments plain TCP super-frames, but not tunneled super-frames: the sender must segment them.
         run(*inside, "ethtool", "-K", interface, "gso", "off", "tso", "off", "tx-udp_tnl-segmentation", "off")
 
 
@@ -94,10 +94,10 @@ def emulator() -> Path:
 
 
 class Panel:
-    """Plugged cables. A restarted container has a new network namespace, and needs its cables plugged again."""
+    """Plugged cables. A restarted container has a new network namespace, so its cables must be plugged again."""
 
     def __init__(self, settings: Settings, containers: Mapping[str, str]) -> None:
-        """`containers` by place; the emulators get their own network namespace."""
+        """`containers` maps places to containers; the emulators run in their own network namespace."""
         self._binary, self._space, self._log = emulator(), f"sose2e-{secrets.token_hex(2)}", settings.out / "linkemu.log"
         self.containers = dict(containers)
         run("ip", "netns", "add", self._space)
@@ -121,7 +121,7 @@ class Panel:
         say(f"{len(self._plugged)} cables plugged")
 
     def unplug(self, *cables: Cable) -> None:
-        """Pull cables: delete the interfaces at both ends."""
+        """Unplug cables: delete the interfaces at both ends."""
         for cable in cables:
             process = self._plugged.pop(cable)
             if process is not None:
@@ -129,7 +129,7 @@ class Panel:
                 process.wait()
             for place, name in (cable.a, cable.b):
                 where = ("nsenter", "-t", str(pid(self.containers[place])), "-n")
-                run(*where, "ip", "link", "del", name, check=False)  # the other end of a plain cable is gone already
+                run(*where, "ip", "link", "del", name, check=False)  # deleting one end of a plain cable has deleted the other end
 
     def replug(self, place: str) -> None:
         """Plug all cables of a place again, after a restart of its container."""
@@ -148,14 +148,14 @@ class Panel:
             return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 
     def close(self) -> None:
-        """End the emulators and remove their namespace; the veth ends go with it and with the containers."""
+        """Stop the emulators and remove their namespace, which removes the veth ends inside; the containers remove the other ends."""
         for process in self._processes():
             process.kill()
             process.wait()
         run("ip", "netns", "del", self._space, check=False)
 
     def keep(self) -> str:
-        """Print the commands to do the same by hand."""
+        """Return the commands that close the panel by hand."""
         return f"kill {' '.join(str(process.pid) for process in self._processes())}; ip netns del {self._space}"
 
     def _processes(self) -> list[subprocess.Popen[bytes]]:

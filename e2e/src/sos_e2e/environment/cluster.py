@@ -38,12 +38,15 @@ PLACES = {
 REGISTERED_S = 120
 WATCHES = Path("/proc/sys/fs/inotify/max_user_instances")
 ENOUGH_WATCHES = 1024
-"""A node needs about twenty, from a pool that all containers share: with the usual 128 a seventh node's kubelet does not start."""
+"""A node needs about twenty inotify instances from a pool shared by all containers.
+
+With the usual limit of 128, the kubelet of a seventh node does not start.
+"""
 
 
 @contextlib.contextmanager
 def enough_watches(settings: Settings) -> Iterator[None]:
-    """Raise the machine's limit of inotify instances to the nodes' needs while the cluster exists, also if it is kept."""
+    """Raise the machine's limit of inotify instances for the lifetime of the cluster; a kept cluster keeps the limit."""
     before = int(WATCHES.read_text())
     if before >= ENOUGH_WATCHES:
         yield

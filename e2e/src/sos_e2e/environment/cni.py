@@ -94,7 +94,7 @@ def _multus(image: str) -> dict[str, Any]:
     shim = {
         "name": "shim",
         "image": image,
-        # After a node failure the kubelet keeps running the old binary for pods that need Multus, so it cannot be overwritten.
+        # After a node failure the kubelet still runs the old binary for pods that need Multus, so the file cannot be overwritten in place.
         "command": ["cp", "--remove-destination", "/usr/src/multus-cni/bin/multus-shim", "/host/opt/cni/bin/multus-shim"],
         "securityContext": privileged,
         "volumeMounts": [{"name": "bin", "mountPath": "/host/opt/cni/bin"}],

@@ -1,12 +1,12 @@
-"""Size bounds of images. Every node pulls some of them, so growth must show in the change that causes it."""
+"""Size bounds of images. Every node pulls some of them, so a change that makes an image grow must fail."""
 
 from collections.abc import Mapping
 
 MB = 1_000_000
 COPIES = 2
-"""Copies of an image on a node: its compressed layers and the unpacked ones."""
-# Upper bound of each image's size above its base: 15 % more than when the bound was set. The size of a base is its publisher's
-# business, and nodes share it between images. docs/install.md has the same figures.
+"""Copies of an image on a node: compressed layers and unpacked layers."""
+# Upper bound of each image's size above its base: the size when the bound was set, plus 15 %. The base is not counted: its publisher
+# controls its size, and nodes share it between images. docs/install.md has the same figures.
 MOST_ADDED_MB = {"operator": 220, "controller": 135, "agent": 150, "node": 225, "ovs": 190}
 
 

@@ -1,4 +1,4 @@
-"""Images of the project, built from its Dockerfiles, and one for the pods at both ends of a transfer."""
+"""Images of the project, built from its Dockerfiles, and the image of the client and server pods of a transfer."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ COPY nginx.conf /etc/nginx/nginx.conf
 CMD ["sleep", "infinity"]
 """
 
-# All ports serve the same file: 80 belongs to the service of example 01, 6000 to the second one of example 05, 8080 to none.
+# All ports serve the same file: 80 belongs to the service of example 01, 6000 to the second service of example 05, 8080 to no service.
 NGINX_CONF = """\
 worker_processes 1;
 daemon off;
@@ -58,12 +58,12 @@ def _build(tag: str, *args: str, context: str | os.PathLike[str] = ROOT) -> None
 
 
 def _on(dockerfile: Path) -> dict[str, str]:
-    """Bases of a Dockerfile's images on this machine, by argument."""
+    """Base images of a Dockerfile that this machine uses, by build argument."""
     return base_images.available(base_images.declared(dockerfile.read_text()))
 
 
 def build_one(tag: str, dockerfile: Path, target: str | None, on: Mapping[str, str], context: Path) -> None:
-    """Build one image on these bases."""
+    """Build one image on these base images."""
     arguments = [word for name, base in on.items() for word in ("--build-arg", f"{name}={base}")]
     _build(tag, "-f", str(dockerfile), *(("--target", target) if target else ()), *arguments, context=context)
 
@@ -88,7 +88,7 @@ def build(settings: Settings) -> dict[str, str]:
     on = {dockerfile: _on(dockerfile) for dockerfile in dict.fromkeys(file for file, _ in SOURCES.values())}
     for part, (dockerfile, target) in SOURCES.items():
         say(f"building image {part}")
-        # agents, nodes and switches build from their own folder, the others also need the compiler's
+        # the images agent, node and ovs are built from their own folder; operator and controller also need the compiler's folder
         build_one(ref[part], dockerfile, target, on[dockerfile], dockerfile.parent if target else ROOT)
     _check_sizes(ref, on)
     say("building image e2e-host (curl and nginx as Debian ships them)")
@@ -100,13 +100,13 @@ def build(settings: Settings) -> dict[str, str]:
     return ref
 
 
-# None: every node; images not listed run on any worker
+# None: every node; an image that is not listed here may run on any worker
 WITH_HOSTS = ("west", "east", "west2", "east2", "south")
 PLACES = {"node": None, "ovs": None, "agent": WITH_HOSTS, "e2e-host": WITH_HOSTS}
 
 
 def load(settings: Settings, ref: dict[str, str], nodes: dict[str, str], *, cni: bool = True) -> None:
-    """Copy images from the engine into the nodes that run them, with those of Multus and ovs-cni unless present."""
+    """Copy images from the engine into the nodes that run them; also the images of Multus and ovs-cni, unless nodes pull them."""
     workers = [node for place, node in nodes.items() if place != "core2"]
     groups: dict[tuple[str, ...], list[str]] = {}
     for part, image in ref.items():
@@ -123,7 +123,7 @@ def load(settings: Settings, ref: dict[str, str], nodes: dict[str, str], *, cni:
 
 
 def _check_room(groups: Mapping[tuple[str, ...], list[str]]) -> None:
-    """Raise CommandError if the nodes lack space for the images: kind would fail halfway with "no space left on device"."""
+    """Raise CommandError if the nodes lack disk space for the images; kind would stop halfway with "no space left on device"."""
     copies = {image: (base_images.size_of(image) or 0, len(where)) for where, some in groups.items() for image in some}
     a_node = next(iter(groups))[0]
     free = run("docker", "exec", a_node, "df", "--block-size=1", "--output=avail", "/var/lib/containerd")

@@ -1,4 +1,4 @@
-"""Agents of the previous version, built from their own sources: sites are upgraded one by one, so both versions must interoperate."""
+"""Agents of the previous version, built from its sources: sites are upgraded one by one, so both versions must interoperate."""
 
 import shutil
 import tarfile
@@ -14,7 +14,7 @@ FOLDER = "agent-image"
 
 
 def chosen(asked: str | None, newest_release: str) -> str:
-    """SOS_E2E_PREVIOUS, else the newest release before this commit, else the fixed one."""
+    """SOS_E2E_PREVIOUS, else the newest release before this commit, else the fixed commit."""
     return asked or newest_release or FIXED
 
 
@@ -28,7 +28,7 @@ def build(settings: Settings, current: Mapping[str, str]) -> str:
     revision = chosen(settings.previous, _newest_release())
     say(f"building image agent of {revision}")
     folder = settings.out / "previous"
-    shutil.rmtree(folder, ignore_errors=True)  # of another revision
+    shutil.rmtree(folder, ignore_errors=True)  # remove the sources of another revision
     folder.mkdir()
     archive = folder / "source.tar"
     try:

@@ -19,7 +19,7 @@ ovs-ofctl -O OpenFlow13 dump-flows br-sos
 ovs-ofctl -O OpenFlow13 dump-ports br-sos
 ip -br addr
 """
-# Agents and pods have their own network namespaces on the node; those of agents have no names.
+# Agents and pods have their own network namespaces on the node; the namespaces of agents have no names.
 SOCKETS = """
 ss -tuanp
 seen=" $(readlink /proc/1/ns/net) "
@@ -36,7 +36,7 @@ METRICS_PORTS = {"agent": 9465, "node": 9464}
 
 
 def dump(kube: Kube, settings: Settings, nodes: Mapping[str, str], name: str) -> None:
-    """Write objects, events, logs of our pods, the state of every switch, and the sockets of every node (by place)."""
+    """Write objects, events, logs of SOS pods, the state of every switch, and the sockets of every node (by place)."""
     folder = settings.out / f"dump-{name}"
     folder.mkdir(parents=True, exist_ok=True)
     say(f"dumping the cluster's state to {folder}")

@@ -1,4 +1,4 @@
-"""Outside the cluster: an OpenFlow switch and a host on it, in containers with Debian's Open vSwitch.
+"""An OpenFlow switch outside the cluster and a host behind it, in containers with Debian's Open vSwitch.
 
           80 ms, 200 Mbit/s, 0.01 %
 outside.net1 --- host0 tor wan0 ====[emulator]==== core1.wan4
@@ -15,7 +15,7 @@ from sos_e2e.observation import workload
 from sos_e2e.run import run, wait_for
 from sos_e2e.settings import Settings
 
-DPID = "00000000000000ab"  # of examples/01-two-sites/external-switch
+DPID = "00000000000000ab"  # as in examples/01-two-sites/external-switch
 PORTS = ("host0", "lan0", "wan0")
 DIRECT = Cable(a=("south", "wan0"), b=("core1", "wan4"), wan=SLOW)  # cable that the switch replaces
 CABLES = (
@@ -28,7 +28,7 @@ HOST = workload.Host(name="outside", place="outside", site="south", address="10.
 
 @contextlib.contextmanager
 def switch(settings: Settings, panel: Panel, images: dict[str, str], controller: str) -> Iterator[str]:
-    """Insert the switch between a site's node and a core, connected to the controller at ADDRESS:PORT; yields its host's container."""
+    """Insert the switch between a site's node and a core, connected to the controller at ADDRESS:PORT; yield the host's container."""
     names = {place: f"{settings.cluster}-{place}" for place in ("tor", "outside")}
     with contextlib.ExitStack() as undo:
         for place, image, network in (("tor", images["ovs"], "kind"), ("outside", images["e2e-host"], "none")):
@@ -58,6 +58,6 @@ def _configure(container: str, controller: str) -> None:
 
 
 def download(container: str, server: str, port: int, seconds: float) -> workload.Transfer:
-    """Download the long file at the outside host, as pods do."""
+    """Download the long file to the outside host, with the script that pods use."""
     script = workload.download_script(server, port, seconds, workload.LONG)
     return workload.parse_download(run("docker", "exec", container, "sh", "-c", script, timeout=seconds + 60))

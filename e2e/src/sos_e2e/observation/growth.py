@@ -1,13 +1,13 @@
-"""Tells leaks, which grow without bound, from caches and allocators, which grow up to their needs, in a series of measurements.
+"""Detection of leaks in a series of measurements: a leak grows without bound, caches and allocators only up to their needs.
 
-The first third of a series is ignored: pools fill, interpreters warm up. The rest is a leak if two conditions hold:
+The first third of a series is ignored, because pools fill and interpreters warm up. The rest is a leak if two conditions hold:
 
-1. The trend is significant: Mann and Kendall's test counts for all pairs which value is larger; by chance alone a series
-   without trend looks like this once in a thousand times.
-2. The growth is large enough: Theil and Sen's slope (median slope of all pairs, robust against outliers) times the judged time
-   exceeds both a number and a share of the series' median.
+1. The trend is significant. The Mann-Kendall test compares the values of all pairs of samples; a series without a trend passes
+   for a rising series by chance once in a thousand times.
+2. The growth is large enough. The Theil-Sen slope (median slope of all pairs, robust against outliers), multiplied by the judged
+   time, exceeds both a fixed limit and a fraction of the series' median.
 
-A single step is judged like a leak of its height. Too few samples are an error, never a pass.
+A single step counts as a leak if it exceeds these limits. Too few samples are an error, never a pass.
 """
 
 import itertools
@@ -20,11 +20,11 @@ from dataclasses import dataclass
 MIB = 1 << 20
 WARM_UP = 1 / 3
 LEAST = 8
-"""Minimum number of judged samples: with fewer the test cannot reach one in a thousand."""
+"""Minimum number of judged samples: with fewer samples the test cannot reach a significance of one in a thousand."""
 ACCIDENT_Z = 3.09  # one-sided, one in a thousand
 SHARE = 0.10
 ALLOWED = {"memory": 8.0 * MIB, "entries": 10.0, "sockets": 5.0, "files": 5.0}
-"""Limits by kind. An hour's soak opens 14,000 connections in the judged time: a leak of 600 bytes each is found."""
+"""Limits by kind. A soak of one hour opens 14,000 connections in the judged time, so a leak of 600 bytes per connection is found."""
 
 Sample = tuple[float, float]  # seconds, value
 

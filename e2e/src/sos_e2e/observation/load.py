@@ -1,4 +1,4 @@
-"""User load during faults: one long download, and a new connection every tenth of a second, from a pod with a plain shell."""
+"""User load during faults: one long download, and a new connection every tenth of a second, run by a shell script in a pod."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from sos_e2e.kube import Kube
 from sos_e2e.observation.workload import NAMESPACE, SERVER
 from sos_e2e.run import wait_for
 
-SIP = 300_000  # bytes of the long download that are read each tenth of a second: 96 MiB take 34 s
-PATIENCE_S = 25  # of a new connection: longer than any fault may take
+SIP = 300_000  # bytes of the long download that are read per tenth of a second, so 96 MiB take 34 s
+PATIENCE_S = 25  # timeout of a new connection: longer than any fault may delay it
 MOST_PROBES = 3000  # five minutes
 TIMED_OUT = 28  # curl's status
 
 
 def sips(url: str) -> str:
-    """Shell script of a steady download into `got`; then `long.exit` has curl's status, and `long.sum` the digest.
+    """Shell script of a steady download into `got`; at its end `long.exit` has curl's status and `long.sum` the digest.
 
-    curl's own rate limit does not suit: it reads all available bytes and then nothing for three seconds, longer than a stall.
+    curl's own rate limit is unsuitable: curl then reads all available bytes and pauses for three seconds, longer than a stall.
     """
     read = f"while head -c {SIP} > sip; [ -s sip ]; do cat sip >> got; sleep 0.1; done"
     return f"{{ curl -s -m 150 {url}; echo $? > long.status; }} | {read}; mv long.status long.exit; sha256sum got > long.sum"
@@ -63,8 +63,8 @@ class Outcome:
 
     status: int  # curl's, of the long download
     sha256: str
-    stall_s: float  # longest time without a byte of the download
-    silent_s: float  # from its last byte to its end
+    stall_s: float  # longest time without a received byte of the download
+    silent_s: float  # from the last received byte to the end of the download
     probes: tuple[Probe, ...]
 
     def summary(self) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def brief(summary: Mapping[str, Any]) -> str:
 
 
 def parse_probes(text: str) -> tuple[Probe, ...]:
-    """Read the script's lines `AT STATUS CONNECT TOTAL BYTES`, in the order in which the connections began."""
+    """Read the script's lines `AT STATUS CONNECT TOTAL BYTES`, in the order in which the connections were opened."""
     rows = (line.split() for line in text.splitlines() if line)
     probes = (
         Probe(at=float(at), status=int(status), connect_s=float(connect), total_s=float(total), bytes=int(size))
@@ -99,12 +99,12 @@ def parse_probes(text: str) -> tuple[Probe, ...]:
 
 
 def longest_stall(text: str) -> float:
-    """Longest time between two growths in lines `AT SIZE`, from the first byte to the last."""
+    """Longest time between two increases of the size in lines `AT SIZE`, from the first byte to the last."""
     return max((later - earlier for earlier, later in itertools.pairwise(_growths(_sizes(text)))), default=0.0)
 
 
 def silent_at_last(text: str) -> float:
-    """Time from the last growth in lines `AT SIZE` to the last line: how long a dead connection looked alive to its host."""
+    """Time from the last growth in lines `AT SIZE` to the last line: the time for which a dead connection looked alive to its host."""
     rows = _sizes(text)
     grown = _growths(rows)
     return rows[-1][0] - grown[-1] if grown else 0.0
@@ -119,12 +119,12 @@ def _growths(rows: list[tuple[float, int]]) -> list[float]:
 
 
 class Load:
-    """The script in the client's pod."""
+    """The load script, running in the client's pod."""
 
     def __init__(self, kube: Kube) -> None:
-        """Start it, and wait until the long download is under way."""
+        """Start the script, and wait until the long download is running."""
         self._kube = kube
-        # Close its output, or the exec would wait for it.
+        # Redirect the script's output; otherwise the exec would wait until it is closed.
         self._shell(f"setsid sh -c '{_quoted(SCRIPT)}' > /dev/null 2>&1 < /dev/null &")
         wait_for("the download under way", lambda: int(self._shell("stat -c %s /tmp/load/got 2>/dev/null || echo 0")) > 4_000_000, 40)
         wait_for("new connections", lambda: len(self._probes()) >= 5, 40)

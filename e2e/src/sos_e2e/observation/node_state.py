@@ -1,7 +1,7 @@
 """Node state that software may leave behind: interfaces, bridges, addresses, routes, rules, nftables, sysctls, namespaces, files.
 
-The engine's machine reads network state with its own tools, inside the node's network namespace; the node's tools read files.
-Objects that pods, the network plugin and kube-proxy create and remove all the time are ignored: they differ without SOS, too.
+Network state is read with the tools of the engine's machine, inside the node's network namespace; files with the node's own tools.
+Objects that pods, the network plugin and kube-proxy constantly create and remove are ignored: they change without SOS, too.
 """
 
 import json
@@ -12,16 +12,16 @@ from typing import Any
 from sos_e2e.environment.cluster import pid
 from sos_e2e.run import run
 
-State = Mapping[str, frozenset[str]]  # what -> its lines
+State = Mapping[str, frozenset[str]]  # kind of state -> its lines
 
 _LINK_KEYS = ("ifname", "mtu", "link_type", "address", "master", "promiscuity", "txqlen", "group")
 _A_PODS = re.compile(r"\bveth[0-9a-f]+")
-"""Names of network plugins' ends of pods' cables. The suite's own cables have other names."""
+"""Names that network plugins give to the node's ends of pods' veth pairs. The suite's own cables have other names."""
 _OTHERS_CHAINS = re.compile(r"\b((KUBE|CNI)-|DOCKER_)")
-"""Chains of kube-proxy, network plugins and the engine, whose DNS ports change when a node restarts."""
+"""Chains of kube-proxy, of network plugins and of the engine; the engine's DNS ports change when a node restarts."""
 _SYSCTLS = re.compile(r"^net\.(?!.*(_count|\.stat|random|\.drop_entry|\.flush|somaxconn|fib_notify))")
 FOLDERS = ("/etc", "/opt", "/usr", "/home", "/root", "/srv", "/tmp", "/run", "/var/lib", "/var/tmp", "/var/spool")
-# Owned by others: container runtime, kubelet, etcd, network plugins' records of running pods, logs of system services.
+# Files of other programs: container runtime, kubelet, etcd, network plugins' records of running pods, logs of system services.
 _OTHERS_FILES = (
     "/etc/kubernetes", "/run/containerd", "/run/systemd", "/run/log", "/run/udev", "/run/lock", "/run/xtables.lock", "/run/flannel",
     "/run/kubernetes", "/run/secrets", "/var/lib/containerd", "/var/lib/kubelet", "/var/lib/etcd", "/var/lib/systemd", "/var/lib/cni",
@@ -30,13 +30,13 @@ _OTHERS_FILES = (
 
 
 def links(found: Iterable[Mapping[str, Any]]) -> frozenset[str]:
-    """Interfaces with their types, without pods' ends of cables."""
+    """Interfaces with their types, without the veth pairs of pods."""
     lines = set()
     for link in found:
         if not _A_PODS.match(link["ifname"]):
             kind = link.get("linkinfo", {}).get("info_kind", "")
             flags = sorted(set(link.get("flags", ())) & {"UP", "PROMISC", "NOARP", "ALLMULTI"})
-            # a cable that is plugged again has other addresses
+            # a cable has new MAC addresses after it has been plugged again
             keys = [key for key in _LINK_KEYS if key in link and (key, kind) != ("address", "veth")]
             lines.add(" ".join([kind, *(f"{key}={link[key]}" for key in keys), *flags]))
     return frozenset(lines)
@@ -54,12 +54,12 @@ def addresses(found: Iterable[Mapping[str, Any]]) -> frozenset[str]:
 
 
 def plain(text: str) -> frozenset[str]:
-    """Lines that name no pod's cable."""
+    """Lines that do not name a pod's veth interface."""
     return frozenset(" ".join(line.split()) for line in text.splitlines() if line.strip() and not _A_PODS.search(line))
 
 
 def tables(ruleset: Mapping[str, Any]) -> frozenset[str]:
-    """Tables of nftables with their chains, sets and rules, without those of kube-proxy and network plugins."""
+    """Tables of nftables with their chains, sets and rules, without the objects of kube-proxy and network plugins."""
     lines = set()
     for entry in ruleset["nftables"]:
         for kind, what in entry.items():
@@ -83,7 +83,7 @@ def offloads(text: str) -> frozenset[str]:
 
 
 def files(text: str) -> frozenset[str]:
-    """Lines `TYPE SIZE PATH`, without files of others and namespaces of pods."""
+    """Lines `TYPE SIZE PATH`, without files of other programs and namespaces of pods."""
     lines = set()
     for line in text.splitlines():
         kind, size, path = line.split(" ", 2)
@@ -94,7 +94,7 @@ def files(text: str) -> frozenset[str]:
 
 
 def look(node: str) -> State:
-    """State of one node at this moment."""
+    """Current state of one node."""
     inside = ("nsenter", "-t", str(pid(node)), "-n")
 
     def ip(*words: str) -> Any:
@@ -116,7 +116,7 @@ def look(node: str) -> State:
 
 
 def differences(before: State, after: State, folders: Iterable[str] = ()) -> list[str]:
-    """Difference as lines `WHAT: + line` and `WHAT: - line`, without additions in these folders, themselves included."""
+    """Difference as lines `WHAT: + line` and `WHAT: - line`; additions in these folders, and the folders themselves, are left out."""
     fine = re.compile("|".join(rf"files: \+ \S {re.escape(folder)}(/.*)?\Z" for folder in folders) or "(?!)")
     said = []
     for what in sorted(set(before) | set(after)):

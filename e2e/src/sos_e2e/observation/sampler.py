@@ -1,6 +1,6 @@
-"""Resources that SOS holds in a cluster: memory, sockets and files of every container, entries and groups of every switch.
+"""Resources used by SOS in a cluster: memory, sockets and files of every container, entries and groups of every switch.
 
-Processes are read on the engine's machine (as root), which sees those of all nodes.
+Processes are read on the engine's machine (as root), which sees the processes of all nodes.
 """
 
 import contextlib
@@ -26,26 +26,26 @@ ovs-ofctl -O OpenFlow13 dump-groups br-sos | grep -c group_id=
 
 @dataclass(frozen=True, slots=True)
 class Holds:
-    """Resources of a container, all its processes together."""
+    """Resources of a container: the sum over its processes."""
 
     memory: int  # private bytes, without mapped files
     sockets: int
     files: int  # all other file descriptors
 
     def __add__(self, other: "Holds") -> "Holds":
-        """Sum of two."""
+        """Sum of the resources of two processes."""
         return Holds(self.memory + other.memory, self.sockets + other.sockets, self.files + other.files)
 
 
 def containers(proc: Path = PROC) -> dict[str, Holds]:
-    """Container id -> resources of its processes together. A process that ends meanwhile is skipped."""
+    """Container id -> sum of the resources of its processes. A process that ends during the read is skipped."""
     found: dict[str, Holds] = {}
     for process in proc.iterdir():
         if process.name.isdigit():
             with contextlib.suppress(OSError):
                 ids = _ID.findall((process / "cgroup").read_text())
                 if ids:
-                    # the last id is the container's: a node is a container, too
+                    # the last id belongs to the container; an earlier id belongs to the node, which is a container, too
                     found[ids[-1]] = found.get(ids[-1], Holds(0, 0, 0)) + _process(process)
     return found
 
@@ -59,7 +59,7 @@ def _process(process: Path) -> Holds:
 
 
 def _target(fd: Path) -> str:
-    """Target of a descriptor; "" if it was just closed, which does not skip its process."""
+    """Target of a descriptor; "" if it has just been closed, so that the other descriptors still count."""
     try:
         return str(fd.readlink())
     except OSError:
@@ -77,7 +77,7 @@ def running(pods: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def look(kube: Kube) -> dict[str, float]:
-    """All measurements at this moment, by `KIND of WHAT`. Raises LookupError for a container without visible processes."""
+    """All current measurements, by `KIND of WHAT`. Raises LookupError for a container without visible processes."""
     pods = kube.items("pods", "-n", RELEASE_NAMESPACE, "-l", "app.kubernetes.io/part-of=sos", "--field-selector", "status.phase=Running")
     held = containers()
     found: dict[str, float] = {}
@@ -103,7 +103,7 @@ class Record:
         self.series: dict[str, list[tuple[float, float]]] = defaultdict(list)
 
     def add(self, at: float, sample: Mapping[str, float]) -> None:
-        """Add one sample of everything; raises AssertionError if the set of series changed: a restart."""
+        """Add one sample of every series; raise AssertionError if the set of series has changed, because a container was restarted."""
         if self.series:
             assert set(sample) == set(self.series), f"come or gone meanwhile: {sorted(set(sample) ^ set(self.series))}"
         for name, value in sample.items():

@@ -15,7 +15,7 @@ RELEASE_NAMESPACE = "sos-system"
 CLIENT, SERVER = "10.0.0.11", "10.0.0.139"
 FILE, LONG = "file", "long"
 FILE_MB, LONG_MB = 96, 512
-SUBNET_BITS = 23  # of sites with two nodes (examples/01-two-sites/more-nodes); includes those of the small cluster
+SUBNET_BITS = 23  # for sites with two nodes (examples/01-two-sites/more-nodes); the subnet contains the subnet of the small cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class Host:
     """A pod on a site's bridge."""
 
     name: str
-    place: str  # the node it runs on
+    place: str  # of the node on which the pod runs
     site: str
     address: str
     bits: int = SUBNET_BITS
@@ -48,8 +48,8 @@ class Transfer:
     bytes: int
     seconds: float
     sha256: str
-    local: str  # address:port the client used
-    remote: str  # address:port the client saw
+    local: str  # address:port that the client used
+    remote: str  # address:port of the server as the client saw it
     exit_code: int
 
     @property
@@ -61,7 +61,7 @@ class Transfer:
 def _pod(host: Host, image: str) -> dict[str, Any]:
     address = ipaddress.ip_interface(f"{host.address}/{host.bits}")
     asked = {"name": f"sos-{host.site}", "namespace": RELEASE_NAMESPACE, "interface": "net1", "ips": [str(address)]}
-    # a default host uses cubic; namespaces of this kernel may start with another algorithm
+    # hosts use cubic by default, but a new namespace of this kernel may start with another algorithm
     cubic = {
         "name": "default-congestion-control",
         "image": image,
@@ -98,12 +98,12 @@ def start(kube: Kube, image: str, *hosts: Host) -> None:
 
 
 def digest(kube: Kube, server: str = "server", file: str = FILE) -> str:
-    """Return the SHA-256 of a file that a server offers."""
+    """Return the SHA-256 of a file that a server serves."""
     return kube.exec(NAMESPACE, server, "cat", f"/srv/{file}.sha256").split()[0]
 
 
 def stop(kube: Kube, *names: str) -> None:
-    """Remove these pods, or all; pods must be gone before their bridge."""
+    """Remove these pods, or all pods; pods must be removed before their bridge."""
     which = names or ("-l", "app=sos-e2e")
     kube.ctl("-n", NAMESPACE, "delete", "pod", *which, "--ignore-not-found", "--wait", timeout=120)
 
@@ -123,7 +123,7 @@ def parse_download(said: str) -> Transfer:
 
 
 def download(kube: Kube, port: int, *, seconds: float, ends: tuple[Host, Host] = (HOSTS[0], HOSTS[1]), file: str = FILE) -> Transfer:
-    """Download a file for at most `seconds`; a transfer cut short has a rate, but no valid digest."""
+    """Download a file for at most `seconds`; a transfer that hits the limit has a rate, but no valid digest."""
     client, server = ends
     script = download_script(server.address, port, seconds, file)
     return parse_download(kube.exec(NAMESPACE, client.name, "sh", "-c", script, timeout=seconds + 60))
