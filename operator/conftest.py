@@ -1,4 +1,4 @@
-"""Fixtures of the operator's tests and of the plugin's, which share one API server: tests/support."""
+"""Import path of the fixtures in tests/support, shared by the tests of operator and plugin, which use one API server."""
 
 import sys
 from pathlib import Path

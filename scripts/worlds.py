@@ -1,12 +1,12 @@
-"""Compiles generated worlds at their schemas' limits and has every consumer read what comes out.
+"""Compile generated worlds at their schemas' limits, and let every consumer read the compiled documents.
 
     .venv/bin/python scripts/worlds.py --count 10000 [--first SEED] [--jobs N]
 
-Objects go through the admission of their CRDs and the compiler. No object, node or address may make it raise, or meet an exception that
-only the fence catches (sos_compile.admission.fault_isolation). Documents must be taken by the controller (its --check, and its engine),
-the node process and the agent, by their own parsers: examples of their crates read a document a line. One that a consumer refuses is a
-finding, as the object behind it should have been refused, with its condition. Ends with one line; 1 if anything was found, each with the
-seed that makes its world again.
+Objects pass the admission of their CRDs and the compiler. No object, node or address may make the compiler raise, or cause an exception
+that only sos_compile.admission.fault_isolation catches. The controller (its --check and its engine), the node process and the agent must
+accept the documents. Documents for nodes and agents are read by the programs' own parsers: examples of their crates read one document
+per line. A refused document is a finding, because the object that caused it should have been refused with a condition. Prints a summary
+line; exit status 1 if there are findings. Each finding has the seed that regenerates its world.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from sos_controller.core.events import ConfigChanged  # noqa: E402
 from sos_controller.core.state import Identity  # noqa: E402
 from sos_controller.files.config import ConfigError, parse  # noqa: E402
 
-SHOWN = 20  # findings; more say no more
-BATCH = 100  # worlds, whose documents a Rust process reads at once
+SHOWN = 20  # printed findings; more findings add no information
+BATCH = 100  # worlds whose documents one Rust process reads
 READERS = {"node": ("sos-node", "node-configs"), "agent": ("sos-agent", "agent-configs")}
 
 
 @dataclass(frozen=True)
 class Line:
-    """A document for a node or agent, as one line of JSON, and the world it comes from."""
+    """A document for a node or agent, as one line of JSON, and the seed of its world."""
 
     seed: int
     text: str
@@ -60,13 +60,13 @@ def programs() -> dict[str, Path]:
 
 
 def documents(compiled: Compiled, part: str) -> Iterator[str]:
-    """The documents for nodes or agents."""
+    """Compiled documents for nodes or agents."""
     found = compiled.nodes.values() if part == "node" else compiled.agents.values()
     return (json.dumps(document, ensure_ascii=False, separators=(",", ":")) for document in found)
 
 
 def examine(seed: int, lines: Mapping[str, list[Line]], written: Counter[str]) -> Iterator[str]:
-    """Findings of one world; its documents for nodes and agents are added to `lines`, all are counted in `written`."""
+    """Findings of one world; its documents for nodes and agents are added to `lines`, and all its documents are counted in `written`."""
     try:
         compiled = compile_world(limits_world(seed))
     except Exception:
@@ -102,7 +102,7 @@ def read_by(part: str, program: Path, lines: list[Line]) -> Iterator[str]:
 
 
 def batch(readers: Mapping[str, Path], seeds: range) -> tuple[list[str], Counter[str]]:
-    """Everything wrong with some worlds, and how many documents they gave."""
+    """Findings of several worlds, and the number of their documents."""
     lines: dict[str, list[Line]] = {part: [] for part in READERS}
     written: Counter[str] = Counter()
     found = [text for seed in seeds for text in examine(seed, lines, written)]
@@ -111,11 +111,11 @@ def batch(readers: Mapping[str, Path], seeds: range) -> tuple[list[str], Counter
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run it."""
+    """Compile the worlds, and print findings and a summary."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=300, help="worlds (default 300)")
-    parser.add_argument("--first", type=int, default=0, metavar="SEED", help="of the first one (default 0)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N", help="worlds at a time (default: one for each core)")
+    parser.add_argument("--first", type=int, default=0, metavar="SEED", help="seed of the first world (default 0)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N", help="parallel processes (default: one per core)")
     given = parser.parse_args(arguments)
     end, began = given.first + given.count, time.monotonic()
     batches = [range(seed, min(seed + BATCH, end)) for seed in range(given.first, end, BATCH)]

@@ -1,4 +1,4 @@
-"""The chart: its rendered objects, their admission by the API server, and its copies up to date."""
+"""The chart: rendered objects, their admission by the API server, and up-to-date copies of generated files."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def environment_of(workload: dict[str, Any]) -> dict[str, str]:
 
 
 def test_generated_files_are_fresh() -> None:
-    """CRDs, tables of values, API, metrics and alerts; a value without words is refused there, too."""
+    """Covers CRDs and tables of values, API, metrics and alerts; generate.py also refuses a value without a description."""
     command = [sys.executable, str(ROOT / "scripts" / "generate.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_the_schema_knows_every_value_and_no_other() -> None:
+def test_the_schema_has_exactly_the_chart_values() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
     values = yaml.safe_load((CHART / "values.yaml").read_text())
 
@@ -67,7 +67,7 @@ def test_lint(values: Path) -> None:
 
 
 @pytest.mark.parametrize("values", SCENARIOS, ids=lambda p: p.stem)
-def test_the_api_server_takes_everything_rendered(installed: Kube, values: Path) -> None:
+def test_the_api_server_accepts_all_rendered_objects(installed: Kube, values: Path) -> None:
     objects = render("-f", str(values))
     text = yaml.safe_dump_all(objects)
     command = ("apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict", "-f", "-")
@@ -79,7 +79,7 @@ def test_the_api_server_takes_everything_rendered(installed: Kube, values: Path)
 
 
 @pytest.mark.parametrize("values", SCENARIOS, ids=lambda p: p.stem)
-def test_the_operator_understands_what_the_chart_tells_it(values: Path) -> None:
+def test_the_operator_parses_the_environment_of_the_chart(values: Path) -> None:
     objects = render("-f", str(values))
     given = yaml.safe_load(values.read_text())
     settings = parse_settings(environment_of(find(objects, "Deployment")))
@@ -106,7 +106,7 @@ def test_default_objects_are_valid(tmp_path: Path, values: Path) -> None:
             assert loaded.obj["metadata"] == {"name": "default"}
 
 
-def test_several_operators_stand_by_one_another_and_one_needs_none_of_it() -> None:
+def test_only_several_operators_get_lease_budget_and_spread() -> None:
     alone, several = render(), render("--set", "operator.replicas=3", "--set", "operator.leaseSeconds=20")
     assert {(o["kind"], o["metadata"]["name"]) for o in several} - {(o["kind"], o["metadata"]["name"]) for o in alone} == {
         ("PodDisruptionBudget", "sos-operator")
@@ -139,7 +139,7 @@ def test_images() -> None:
 
 
 def test_resources_of_nodes() -> None:
-    """The compiler's own, unless values say otherwise; null takes away."""
+    """The compiler's defaults apply unless values override them; null removes a default."""
     plain = parse_settings(environment_of(find(render(), "Deployment"))).node_resources
     assert plain == sos_compile.NodeResources()
     more = ("--set", "dataPlane.resources.ovs.limits.memory=1Gi", "--set", "dataPlane.resources.node.requests=null")
@@ -188,7 +188,7 @@ def test_an_old_cluster_is_refused() -> None:
     assert "1.31" in done.stderr
 
 
-def test_crds_are_kept_unless_told_otherwise() -> None:
+def test_crds_are_kept_unless_values_disable_it() -> None:
     def policies(*values: str) -> list[str | None]:
         crds = [o for o in render(*values) if o["kind"] == "CustomResourceDefinition"]
         return [(o["metadata"].get("annotations") or {}).get("helm.sh/resource-policy") for o in crds]
@@ -210,7 +210,7 @@ def test_workloads_are_locked_down() -> None:
     assert (deployment["replicas"], deployment["strategy"]["type"]) == (1, "Recreate")
 
 
-def test_names_stay_short_and_two_releases_apart() -> None:
+def test_names_are_short_and_differ_between_releases() -> None:
     long = render(release="a-release-with-a-name-of-fifty-three-characters-abcdef"[:53])
     assert all(len(o["metadata"]["name"]) <= 63 for o in long)
     one, other = (find(render(release=name), "Deployment")["metadata"]["name"] for name in ("sos", "my"))
@@ -218,7 +218,7 @@ def test_names_stay_short_and_two_releases_apart() -> None:
 
 
 def test_rights_are_the_least() -> None:
-    """Cluster-wide nothing is written but status, one finalizer, the two default objects and events."""
+    """Cluster-wide writes are limited to status, one finalizer, the two default objects and events."""
     objects = render()
     rules = find(objects, "ClusterRole")["rules"]
     own = {kind.plural for kind in OWN_KINDS}
@@ -240,7 +240,7 @@ def test_rights_are_the_least() -> None:
     role = find(objects, "Role")["rules"]
     assert {resource for rule in role for resource in rule["resources"]} == {kind.plural for kind in (*CHILD_KINDS, POD, JOB)}
     (jobs,) = [rule for rule in role if JOB.plural in rule["resources"]]
-    assert (jobs["verbs"], jobs["resourceNames"]) == (["delete"], ["sos-test"]), "what helm test left, and no other"
+    assert (jobs["verbs"], jobs["resourceNames"]) == (["delete"], ["sos-test"]), "only the Job of helm test"
     assert NODE.plural not in json.dumps(role)
     assert "*" not in json.dumps([rules, role])
 
@@ -251,8 +251,8 @@ def test_notes_end_with_the_next_command(installed: Kube) -> None:
     assert (ROOT / "examples" / "01-two-sites").is_dir()
 
 
-def test_an_upgrade_brings_new_crds(installed: Kube) -> None:
-    """The CRDs are templates and not in crds/, where helm would never look at them again."""
+def test_an_upgrade_updates_crds(installed: Kube) -> None:
+    """The CRDs are templates, because helm never upgrades files in crds/."""
     installed.kubectl("label", "crd", "soslinks.sos.network", "app.kubernetes.io/name=edited", "--overwrite")
     helm(installed, "upgrade", "sos", str(CHART), "-n", NAMESPACE)
     assert installed.get("crd", "soslinks.sos.network")["metadata"]["labels"]["app.kubernetes.io/name"] == "sos"

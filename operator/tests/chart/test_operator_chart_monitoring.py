@@ -20,7 +20,7 @@ PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 LABEL = re.compile(r"\{\{ *\$labels\.(\w+) *\}\}")
 
 
-def test_the_check_itself_finds_what_is_wrong() -> None:
+def test_the_query_check_detects_wrong_queries() -> None:
     assert complaints("sum by (") != []
     assert complaints("sos_agent_sesions") == ["no program has sos_agent_sesions"]
     assert complaints('sos_agent_sessions{role="x"}') == ["sos_agent_sessions has no label role"]
@@ -32,7 +32,7 @@ def test_the_check_itself_finds_what_is_wrong() -> None:
 
 
 @pytest.mark.parametrize("target", [t for p in PANELS for t in p["targets"]], ids=lambda t: t["expr"])
-def test_panels_ask_for_what_there_is(target: dict[str, str]) -> None:
+def test_panels_query_existing_metrics_and_labels(target: dict[str, str]) -> None:
     assert complaints(target["expr"]) == []
     query = taken_apart(target["expr"])
     known = TARGET_LABELS | set().union(*(metrics()[name].labels for name in query.chosen))
@@ -41,7 +41,7 @@ def test_panels_ask_for_what_there_is(target: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("rule", ALERTS, ids=lambda r: r["alert"])
-def test_alerts_ask_for_what_there_is(rule: dict[str, Any]) -> None:
+def test_alerts_query_existing_metrics_and_labels(rule: dict[str, Any]) -> None:
     assert complaints(rule["expr"]) == []
     query = taken_apart(rule["expr"])
     known = TARGET_LABELS | set().union(*(metrics()[name].labels for name in query.chosen))
@@ -50,7 +50,7 @@ def test_alerts_ask_for_what_there_is(rule: dict[str, Any]) -> None:
     assert rule["labels"]["severity"] in ("info", "warning", "critical")
 
 
-def test_names_are_there_once() -> None:
+def test_names_of_alerts_and_panels_are_unique() -> None:
     assert len({rule["alert"] for rule in ALERTS}) == len(ALERTS) > 10
     assert len({panel["title"] for panel in PANELS}) == len(PANELS) > 15
     assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
@@ -58,7 +58,7 @@ def test_names_are_there_once() -> None:
     assert programs == {"operator", "controller", "agent", "node"}
 
 
-def test_panels_lie_beside_each_other() -> None:
+def test_panels_do_not_overlap() -> None:
     fields = [
         (p["gridPos"]["x"] + dx, p["gridPos"]["y"] + dy)
         for p in DASHBOARD["panels"]
@@ -69,11 +69,11 @@ def test_panels_lie_beside_each_other() -> None:
     assert max(x for x, _ in fields) == 23
 
 
-def test_only_on_request() -> None:
+def test_dashboard_and_alerts_are_rendered_only_on_request() -> None:
     assert not [o for o in render() if o["kind"] == "PrometheusRule" or o["metadata"]["name"].endswith("-dashboard")]
 
 
-def test_the_files_arrive_as_they_are(installed: Kube) -> None:
+def test_dashboard_and_alerts_are_rendered_unchanged(installed: Kube) -> None:
     objects = render(*WATCHED)
     (rules,) = [o for o in objects if o["kind"] == "PrometheusRule"]
     assert [rule for group in rules["spec"]["groups"] for rule in group["rules"]] == ALERTS

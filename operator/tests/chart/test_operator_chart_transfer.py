@@ -1,4 +1,4 @@
-"""`helm test`: its pods, real names of networks, and commands that exist in the image."""
+"""`helm test`: its pods, names of networks as the operator creates them, and commands that exist in the image."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def by_kind(*values: str) -> dict[str, dict[str, Any]]:
     return {hook["kind"]: hook for hook in hooks(*values)}
 
 
-def test_untold_it_says_what_is_missing_and_passes() -> None:
+def test_without_values_helm_test_prints_missing_values_and_passes() -> None:
     (job,) = hooks()
     assert job["kind"] == "Job"
-    assert "annotations" not in job["spec"]["template"]["metadata"], "no bridge is joined"
+    assert "annotations" not in job["spec"]["template"]["metadata"], "the pod is attached to no bridge"
     done = subprocess.run(container_of(job)["command"], capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 0
     assert "No bytes were moved" in done.stdout
@@ -50,13 +50,13 @@ def test_untold_it_says_what_is_missing_and_passes() -> None:
 
 
 def untold_words(kube: Kube) -> str:
-    """What the Job of the release prints."""
+    """Output of the release's Job."""
     hooks = helm(kube, "get", "hooks", "sos", "-n", NAMESPACE)
     (job,) = [o for o in yaml.safe_load_all(hooks) if o and o["kind"] == "Job" and o["metadata"]["name"] == "sos-test"]
     return str(container_of(job)["command"][-1])
 
 
-def test_untold_it_names_the_sites_there_were(installed: Kube) -> None:
+def test_without_values_helm_test_names_the_existing_sites(installed: Kube) -> None:
     chart = str(ROOT / "charts" / "sos")
     helm(installed, "upgrade", "sos", chart, "-n", NAMESPACE)
     assert "There was no SosSite when revision " in untold_words(installed)
@@ -81,13 +81,13 @@ def test_untold_it_names_the_sites_there_were(installed: Kube) -> None:
         ((*TESTED, "--set", "test.port=0"), "no comparison): helm test sos"),
     ],
 )
-def test_the_notes_say_what_it_would_compare(installed: Kube, values: tuple[str, ...], words: str) -> None:
-    """Helm shows them after the test, too."""
+def test_the_notes_describe_the_comparison_of_helm_test(installed: Kube, values: tuple[str, ...], words: str) -> None:
+    """Helm prints the notes after the test, too."""
     said = helm(installed, "upgrade", "sos", str(ROOT / "charts" / "sos"), "-n", NAMESPACE, "--dry-run=server", *values)
     assert words in said
 
 
-def test_told_it_joins_the_networks_that_the_operator_makes() -> None:
+def test_pods_of_helm_test_attach_to_networks_of_the_operator() -> None:
     server, job = sorted(hooks(*TESTED), key=lambda o: int(o["metadata"]["annotations"]["helm.sh/hook-weight"]))
     assert (server["kind"], job["kind"]) == ("Deployment", "Job"), "helm waits for pods and jobs: a server must be neither"
     for workload, site, address in ((server, "east", "10.0.0.140/24"), (job, "west", "10.0.0.12/24")):
@@ -97,7 +97,7 @@ def test_told_it_joins_the_networks_that_the_operator_makes() -> None:
 
 
 class Sessions(BaseHTTPRequestHandler):
-    """A controller with a session for whoever is connected to its `accelerated` port."""
+    """A controller that reports a session for every client connected to the `accelerated` port."""
 
     accelerated = 0
 
@@ -111,7 +111,7 @@ class Sessions(BaseHTTPRequestHandler):
         self.wfile.write(body.encode())
 
     def log_message(self, *_: object) -> None:
-        """Quiet."""
+        """Suppress the request log."""
 
 
 @contextmanager
@@ -125,7 +125,7 @@ def controller(accelerated: int) -> Iterator[str]:
 
 @contextmanager
 def far_end(command: list[str]) -> Iterator[dict[str, int]]:
-    """The server's own command, with a standard input that stays open, as `stdin: true` gives it."""
+    """Run the server's command with an open standard input, as with `stdin: true`."""
     with subprocess.Popen([str(PROBE), *command[1:]], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as serving:
         assert serving.stdout is not None
         assert serving.stdin is not None
@@ -135,7 +135,7 @@ def far_end(command: list[str]) -> Iterator[dict[str, int]]:
 
 
 def near_end(command: list[str], controller: str) -> tuple[int, str]:
-    """The Job's own command, with this machine in the place of the two that it names."""
+    """Run the Job's command, with this machine in place of server and controller."""
     assert command[0] == "sos-probe"
     local = [
         re.sub(r"^--controller=.*", f"--controller={controller}", re.sub(r"^10\.0\.0\.140$", "127.0.0.1", word)) for word in command[1:]
@@ -146,12 +146,12 @@ def near_end(command: list[str], controller: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("accelerated", [True, False])
-def test_the_two_commands_understand_each_other_and_fail_where_nothing_is_accelerated(accelerated: bool) -> None:
+def test_helm_test_commands_interoperate_and_fail_without_acceleration(accelerated: bool) -> None:
     plain, covered = free_port(), free_port()
     values = (f"test.plainPort={plain}", f"test.port={covered}", "test.seconds=1", "test.leastGain=0.1")
     found = by_kind(*TESTED, *(word for value in values for word in ("--set-json", value)))
     server, job = container_of(found["Deployment"]), container_of(found["Job"])
-    assert server["stdin"] is True, "without it the probe ends at once"
+    assert server["stdin"] is True, "with a closed standard input, the probe ends immediately"
     assert f"--controller=http://{naming.controller('sos', 'default')}.{NAMESPACE}.svc:8080" in job["command"]
     assert server["readinessProbe"]["tcpSocket"]["port"] == plain
     with far_end(server["command"]) as ports, controller(covered if accelerated else plain) as url:
@@ -164,7 +164,7 @@ def test_the_two_commands_understand_each_other_and_fail_where_nothing_is_accele
     assert f"service port {covered}" in said
 
 
-def test_without_a_port_or_a_controller_it_moves_bytes_and_says_what_it_did_not_do() -> None:
+def test_helm_test_without_port_or_controller_reports_no_comparison() -> None:
     values = (f"test.plainPort={free_port()}", "test.port=0", "test.controller=", "test.seconds=1")
     found = by_kind(*TESTED, *(word for value in values for word in ("--set", value)))
     with far_end(container_of(found["Deployment"])["command"]) as ports:
@@ -174,7 +174,7 @@ def test_without_a_port_or_a_controller_it_moves_bytes_and_says_what_it_did_not_
     assert "nothing was accelerated, and nothing compared" in said
 
 
-def test_a_server_that_is_not_there_fails_in_time_and_says_so() -> None:
+def test_an_absent_server_fails_helm_test_within_its_wait() -> None:
     done = subprocess.run(
         [str(PROBE), "compare", "127.0.0.1", f"--plain-port={free_port()}", "--wait=1"],
         capture_output=True,
@@ -188,13 +188,13 @@ def test_a_server_that_is_not_there_fails_in_time_and_says_so() -> None:
 
 
 def seconds(file: str, name: str) -> int:
-    """A constant of the probe's."""
+    """Value of a constant of sos-probe in seconds."""
     source = (AGENTS / "crates" / "sos-probe" / "src" / file).read_text()
     (found,) = re.findall(rf"^(?:pub )?const {name}: Duration = Duration::from_secs\((\d+)\);$", source, re.MULTILINE)
     return int(found)
 
 
-def test_it_says_itself_why_it_failed_before_the_cluster_ends_it() -> None:
+def test_helm_test_reports_failures_before_its_deadline() -> None:
     connect, stall = seconds("transfer.rs", "CONNECT_WITHIN"), seconds("transfer.rs", "STALL")
     usage = subprocess.run([str(PROBE), "compare", "--help"], capture_output=True, text=True, check=True).stdout
     (wait,) = re.findall(r"Time to wait for the server, in seconds \[default: (\d+)\]", usage)
@@ -206,17 +206,17 @@ def test_it_says_itself_why_it_failed_before_the_cluster_ends_it() -> None:
         assert f"--seconds={asked}" in container_of(job)["command"]
     (most,) = re.findall(r"MOST_SECONDS: u16 = (\d+);", (AGENTS / "crates" / "sos-probe" / "src" / "wire.rs").read_text())
     schema = json.loads((ROOT / "charts" / "sos" / "values.schema.json").read_text())
-    assert schema["properties"]["test"]["properties"]["seconds"]["maximum"] == int(most), "what helm takes, the probe takes"
+    assert schema["properties"]["test"]["properties"]["seconds"]["maximum"] == int(most), "helm and the probe accept the same maximum"
 
 
-def test_it_has_no_rights_and_leaves_nothing() -> None:
+def test_helm_test_has_no_rights_and_leaves_nothing() -> None:
     for workload in hooks(*TESTED):
         pod = workload["spec"]["template"]["spec"]
         assert pod["automountServiceAccountToken"] is False
         assert "serviceAccountName" not in pod
     (job,) = [o for o in hooks(*TESTED) if o["kind"] == "Job"]
     assert job["spec"]["ttlSecondsAfterFinished"] <= 600
-    assert job["spec"]["backoffLimit"] == 0, "a second try would hide a failure"
+    assert job["spec"]["backoffLimit"] == 0, "a retry would hide a failure"
     (server,) = [o for o in hooks(*TESTED) if o["kind"] == "Deployment"]
     assert {"hook-succeeded", "hook-failed"} <= set(server["metadata"]["annotations"]["helm.sh/hook-delete-policy"].split(","))
 
@@ -226,8 +226,8 @@ ENDS = {"Complete": ("SuccessCriteriaMet", "succeeded"), "Failed": ("FailureTarg
 
 
 @pytest.mark.parametrize("end", sorted(ENDS))
-def test_helm_starts_both_ends_waits_for_the_near_one_and_takes_the_far_one_away(installed: Kube, end: str) -> None:
-    """Helm itself on a real API server; the test plays the kubelet that the Job would need."""
+def test_helm_waits_for_the_job_and_deletes_the_server(installed: Kube, end: str) -> None:
+    """Runs helm on a real API server; the test acts as the kubelet and completes the Job."""
     chart = str(ROOT / "charts" / "sos")
     helm(installed, "upgrade", "sos", chart, "-n", NAMESPACE, *TESTED)
     command = [tool("helm"), "--kubeconfig", str(installed.admin), "test", "sos", "-n", NAMESPACE, "--timeout", "60s"]
@@ -235,7 +235,7 @@ def test_helm_starts_both_ends_waits_for_the_near_one_and_takes_the_far_one_away
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
             eventually("the Job", lambda: installed.kubectl("get", "job", "sos-test", "-n", NAMESPACE, check=False).returncode == 0)
             assert installed.get("deployment", "sos-test-server", "-n", NAMESPACE)["spec"]["replicas"] == 1
-            assert running.poll() is None, "it did not wait"
+            assert running.poll() is None, "helm did not wait"
             before, counter = ENDS[end]
             rows = [{"type": each, "status": "True", "lastTransitionTime": STAMP, "lastProbeTime": STAMP} for each in (before, end)]
             times = {"startTime": STAMP} | ({"completionTime": STAMP} if end == "Complete" else {})
@@ -243,7 +243,7 @@ def test_helm_starts_both_ends_waits_for_the_near_one_and_takes_the_far_one_away
             said, _ = running.communicate(timeout=60)
         assert (running.returncode == 0) == (end == "Complete"), said
         assert installed.kubectl("get", "deployment", "sos-test-server", "-n", NAMESPACE, check=False).returncode != 0
-        assert installed.get("job", "sos-test", "-n", NAMESPACE), "its log must be there to read"
+        assert installed.get("job", "sos-test", "-n", NAMESPACE), "the Job must remain, so that users can read its log"
     finally:
         installed.kubectl("delete", "job,deployment", "-l", "app.kubernetes.io/component in (test,test-server)", "-n", NAMESPACE)
         helm(installed, "upgrade", "sos", chart, "-n", NAMESPACE)

@@ -1,4 +1,4 @@
-"""Rights that the chart aggregates to the cluster's own roles, and the notes after installation."""
+"""Rights that the chart aggregates to the cluster's default roles, and the notes after installation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROLES = ("view", "edit", "admin")
 def bound(installed: Kube) -> Iterator[Kube]:
     """A service account for each of the cluster's roles in `default`, with the rules that the role aggregates.
 
-    The controller that adds them up is not part of an API server, so the test does: labels say which rules belong to which role.
+    The controller that aggregates rules is not part of an API server, so the test selects the rules by their labels.
     """
     for role in ROLES:
         chosen = [o for o in render() if o["kind"] == "ClusterRole" and _adds_to(o["metadata"]["labels"], role)]
@@ -41,7 +41,7 @@ def bound(installed: Kube) -> Iterator[Kube]:
 
 
 def _adds_to(labels: dict[str, str], role: str) -> bool:
-    """Kubernetes adds view to edit and edit to admin by itself."""
+    """True if a role includes these rules: Kubernetes itself adds view to edit, and edit to admin."""
     below = ROLES[: ROLES.index(role) + 1]
     return any(labels.get(f"rbac.authorization.k8s.io/aggregate-to-{each}") == "true" for each in below)
 
@@ -65,15 +65,15 @@ def test_rights_of_users(bound: Kube, role: str, verb: str, what: str, may: str)
     assert bound.kubectl(*asked, check=False).stdout.strip() == may
 
 
-def test_the_operator_does_not_get_them_and_they_can_be_left_out() -> None:
+def test_aggregated_rights_exclude_the_operator_and_are_optional() -> None:
     (binding,) = [o for o in render() if o["kind"] == "ClusterRoleBinding"]
     assert binding["roleRef"]["name"] == "sos-operator"
     assert [o["metadata"]["name"] for o in render("--set", "rbac.aggregate=false") if o["kind"] == "ClusterRole"] == ["sos-operator"]
 
 
 @pytest.mark.parametrize(("level", "warned"), [("restricted", True), ("baseline", True), ("privileged", False)])
-def test_a_namespace_that_refuses_agents_is_named_at_once(installed: Kube, level: str, warned: bool) -> None:
-    """And the words still end with the next command."""
+def test_notes_warn_of_a_namespace_that_refuses_agents(installed: Kube, level: str, warned: bool) -> None:
+    """The notes still end with the next command."""
     installed.kubectl("label", "--overwrite", "namespace", NAMESPACE, f"pod-security.kubernetes.io/enforce={level}")
     try:
         said = helm(installed, "upgrade", "sos", CHART, "-n", NAMESPACE)

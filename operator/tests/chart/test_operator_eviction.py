@@ -1,4 +1,4 @@
-"""Evictions permitted by the disruption budgets, judged by Kubernetes' own disruption controller and eviction API."""
+"""Evictions permitted by the disruption budgets, as decided by Kubernetes' disruption controller and eviction API."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def compiled() -> list[dict[str, Any]]:
 
 
 def start(kube: Kube, workload: dict[str, Any], number: int) -> str:
-    """A ready pod of a workload, as Kubernetes would make it; of a Deployment by way of a ReplicaSet."""
+    """Create a ready pod of a workload, as Kubernetes would; a Deployment's pod has a ReplicaSet as its owner."""
     labels, name = workload["spec"]["template"]["metadata"]["labels"], f"{workload['metadata']['name']}-{number}"
     owner = kube.get(workload["kind"].lower(), workload["metadata"]["name"], "-n", NAMESPACE)
     if workload["kind"] == "Deployment":
@@ -90,7 +90,7 @@ def evicted(kube: Kube, pod: str) -> bool:
     return done.returncode == 0
 
 
-def test_one_at_a_time_and_a_single_one_too(running: tuple[Kube, dict[str, list[str]]]) -> None:
+def test_pods_are_evicted_one_at_a_time_and_a_single_pod_is(running: tuple[Kube, dict[str, list[str]]]) -> None:
     kube, pods = running
     budgets = {"sos-agent-default-three": (1, 3), "sos-controllers": (1, 2)}
 
@@ -99,7 +99,7 @@ def test_one_at_a_time_and_a_single_one_too(running: tuple[Kube, dict[str, list[
         assert {name: (s.get("disruptionsAllowed"), s.get("expectedPods")) for name, s in seen.items()} == budgets
         return True
 
-    eventually("budgets that were looked at", settled, 60)
+    eventually("budgets with a current status", settled, 60)
     assert evicted(kube, pods["sos-agent-default-one"][0]), "a node with a site's only agent must be drainable"
     first, second, _ = pods["sos-agent-default-three"]
     assert (evicted(kube, first), evicted(kube, second)) == (True, False)

@@ -1,4 +1,4 @@
-"""Images carry their labels, and run as an unprivileged user wherever the pods do."""
+"""Images have their labels, and an unprivileged user if their pods run as one."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ FILES = {"operator": "Dockerfile", "controller": "controller-image/Dockerfile"} 
     ("agent", "node", "ovs"), "agent-image/Dockerfile"
 )
 BUILDING = ("build", "ovs-buffers")
-"""Stages that no image is made of."""
+"""Stages that are not published as images."""
 PREFIX = "org.opencontainers.image."
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What a Dockerfile says of one image."""
+    """Instructions of a Dockerfile for one image."""
 
     base: str
     labels: dict[str, str]
@@ -32,7 +32,7 @@ class Stage:
 
 
 def stages(file: str) -> dict[str, Stage]:
-    """Stages by name; the last one without a name is called `last`."""
+    """Stages by name; the last stage is called `last` if it has no name."""
     lines = [line for line in (ROOT / file).read_text().splitlines() if not line.lstrip().startswith("#")]
     found: dict[str, Stage] = {}
     for instruction in "\n".join(lines).replace("\\\n", " ").splitlines():
@@ -64,11 +64,11 @@ def test_every_image_of_the_chart_is_built_and_labelled(image: str) -> None:
 
 
 @pytest.mark.parametrize("image", sorted(FILES))
-def test_a_build_says_where_an_image_comes_from_if_it_is_told(image: str) -> None:
+def test_build_arguments_set_source_and_revision_labels(image: str) -> None:
     name = image if image in ("agent", "node", "ovs") else "last"
     stage = stages(FILES[image])[name]
     assert {what: stage.labels[f"{PREFIX}{what}"] for what in ("source", "revision")} == {"source": "$SOURCE", "revision": "$REVISION"}
-    assert stage.arguments == ("BASE", "SOURCE", "REVISION"), "of the stage itself: an argument above FROM is unknown below it"
+    assert stage.arguments == ("BASE", "SOURCE", "REVISION"), "declared in the stage: arguments above FROM are undefined in it"
 
 
 def test_containers_without_need_for_root_run_unprivileged() -> None:
@@ -76,7 +76,7 @@ def test_containers_without_need_for_root_run_unprivileged() -> None:
     assert {image for image, user in users.items() if user != "65532:65532"} == {"agent", "node", "ovs"}
 
 
-def test_no_image_carries_what_only_its_building_needs() -> None:
+def test_images_contain_no_build_only_files() -> None:
     for file in set(FILES.values()):
         for name, stage in stages(file).items():
             if name in BUILDING:
@@ -87,7 +87,7 @@ def test_no_image_carries_what_only_its_building_needs() -> None:
 
 @pytest.mark.parametrize("file", sorted(set(FILES.values())))
 def test_bases_are_arguments_with_a_full_version(file: str) -> None:
-    """A tag such as `rust:1-bookworm` is another compiler next month."""
+    """A tag such as `rust:1-bookworm` names a different compiler after a month."""
     named = base_images.declared((ROOT / file).read_text())
     assert {stage.base.removeprefix("$") for stage in stages(file).values()} == set(named)
     assert "slim" in named["BASE"]
@@ -98,7 +98,7 @@ def test_bases_are_arguments_with_a_full_version(file: str) -> None:
         assert re.fullmatch(r"docker\.io/library/(debian:[a-z]+-\d{8}-slim|(python|rust):\d+\.\d+\.\d+-[a-z-]+)", base)
 
 
-def test_an_image_that_outgrew_its_bound_is_named() -> None:
+def test_an_image_above_its_bound_is_reported() -> None:
     assert set(image_sizes.MOST_ADDED_MB) == set(FILES)
     fits = {image: float(bound) for image, bound in image_sizes.MOST_ADDED_MB.items()}
     assert image_sizes.outgrown(fits) == []
@@ -106,7 +106,7 @@ def test_an_image_that_outgrew_its_bound_is_named() -> None:
     assert said.startswith("image node adds 319 MB to its base, 225 are allowed")
 
 
-def test_images_that_do_not_fit_are_told_before_they_are_loaded() -> None:
+def test_lack_of_disk_space_is_reported_before_loading() -> None:
     copies = {"agent": (300 * image_sizes.MB, 2), "node": (350 * image_sizes.MB, 5)}
     need = 2 * (600 + 1750) * image_sizes.MB
     assert image_sizes.no_room(copies, need) == ""
@@ -114,7 +114,7 @@ def test_images_that_do_not_fit_are_told_before_they_are_loaded() -> None:
     assert "4,700 MB left" in said and "takes 4,700 MB (node most of all)" in said
 
 
-def test_the_page_has_the_bounds_that_are_checked() -> None:
+def test_the_install_page_has_the_checked_bounds() -> None:
     page = (ROOT / "docs" / "install.md").read_text()
     assert dict(re.findall(r"^\| `sos-(\w+)` \|.*\| (\d+) MB \|$", page, re.MULTILINE)) == {
         image: str(bound) for image, bound in image_sizes.MOST_ADDED_MB.items()

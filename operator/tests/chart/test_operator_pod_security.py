@@ -1,4 +1,4 @@
-"""Pod Security admission of a real API server for every pod of a release: `restricted` where possible, else the reason."""
+"""Pod Security admission by a real API server for every pod of a release: `restricted`, or only the listed exceptions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sos_compile.compiler import compile_world
 
 TESTED = ("-f", str(ROOT / "charts" / "sos" / "ci" / "tested-values.yaml"))
 LEVELS = ("restricted", "baseline", "privileged")
-# Beyond `baseline`, by pod: what docs/security.md gives reasons for.
+# Exceptions from `baseline` by pod; docs/security.md has their reasons.
 NEEDS = {
     "agent": {"host namespaces", "hostPath volumes", "hostPort", "non-default capabilities", "forbidden AppArmor profile"},
     "node": {"host namespaces", "hostPath volumes", "hostPort", "non-default capabilities"},
@@ -25,7 +25,7 @@ NEEDS = {
 
 
 def pods() -> dict[str, dict[str, Any]]:
-    """Component -> a pod of it, with everything that may be asked for."""
+    """Component -> its pod template, with all optional features enabled."""
     world = example_world("01-two-sites", FIGURE8)
     compiled = compile_world(replace(world, settings=replace(world.settings, load_modules=True))).manifests
     workloads = [m for m in (*compiled, *render(*TESTED)) if m["kind"] in ("DaemonSet", "Deployment", "Job")]
@@ -42,9 +42,9 @@ def levels(kube: Kube) -> Iterator[Kube]:
 
 
 def said(kube: Kube, level: str, template: dict[str, Any]) -> str:
-    """The API server's refusal of a pod in a namespace of that level, empty if it takes it."""
+    """The API server's refusal of a pod in a namespace with this level; empty if it accepts the pod."""
     meta = {**template["metadata"], "name": "p", "namespace": level}
-    # Priority classes, secrets and config maps are looked up later; only the class must be known at once.
+    # The API server checks only the priority class at creation; secrets and config maps are looked up later.
     spec = {**template["spec"], "priorityClassName": "system-node-critical"}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
     done = kube.kubectl("create", "--dry-run=server", "-f", "-", stdin=yaml.safe_dump(pod), check=False)
@@ -65,11 +65,11 @@ def test_pods_that_are_not_restricted_need_the_stated_privileges_only(levels: Ku
     assert said(levels, "privileged", pods()[component]) == ""
 
 
-def test_every_pod_is_looked_at() -> None:
+def test_every_component_has_a_pod_template() -> None:
     assert set(pods()) == {"operator", "uninstall", "test", "test-server", "controller", *NEEDS}
 
 
-def test_capabilities_are_those_the_security_page_explains() -> None:
+def test_capabilities_match_the_security_page() -> None:
     page = (ROOT / "docs" / "security.md").read_text()
     rows = {tuple(cell.strip(" `") for cell in line.split("|")[1:3]) for line in page.splitlines() if line.startswith("| `")}
     explained = {(container, capability) for container, capability in rows if capability.isupper() and "_" in capability}
@@ -83,7 +83,7 @@ def test_capabilities_are_those_the_security_page_explains() -> None:
     assert ("modules", "SYS_MODULE") in used
 
 
-def test_every_container_that_runs_on_has_a_probe() -> None:
+def test_every_long_running_container_has_a_probe() -> None:
     for component, template in pods().items():
         if template["spec"].get("restartPolicy") == "Never":
             continue

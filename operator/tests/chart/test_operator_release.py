@@ -1,4 +1,4 @@
-"""Children of the release as a whole, and optional kinds of the cluster."""
+"""Objects that the operator creates once per release, and optional kinds of the cluster."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def manifests(**env: str) -> dict[tuple[str, str], dict[str, Any]]:
 
 
 def templates() -> list[dict[str, Any]]:
-    """The pods of a whole release: the chart's and those of an example."""
+    """Pod templates of a whole release: the chart's and an example's."""
     compiled = compile_world(example_world("01-two-sites", FIGURE8)).manifests
     workloads = [m for m in (*compiled, *render()) if m["kind"] in ("DaemonSet", "Deployment")]
     return [m["spec"]["template"] for m in workloads]
 
 
-def test_controllers_go_one_at_a_time_and_a_single_one_goes() -> None:
+def test_the_budget_of_controllers_allows_one_eviction() -> None:
     assert list(manifests()) == [("PodDisruptionBudget", "sos-controllers")]
     spec = manifests()["PodDisruptionBudget", "sos-controllers"]["spec"]
     assert (spec["maxUnavailable"], spec["unhealthyPodEvictionPolicy"]) == (1, "AlwaysAllow")
@@ -43,7 +43,7 @@ def test_controllers_go_one_at_a_time_and_a_single_one_goes() -> None:
     assert [c["name"] for t in chosen for c in t["spec"]["containers"]] == ["controller"]
 
 
-def test_every_pod_with_metrics_is_scraped_at_its_metrics_port_alone() -> None:
+def test_every_pod_is_scraped_only_at_its_metrics_port() -> None:
     made = manifests(SOS_POD_MONITORS=MONITORS)
     monitors = {name.removeprefix("sos-"): m for (kind, name), m in made.items() if kind == "PodMonitor"}
     assert set(monitors) == set(METRICS_PORTS) == {"operator", "controller", "agent", "node"}
@@ -57,7 +57,7 @@ def test_every_pod_with_metrics_is_scraped_at_its_metrics_port_alone() -> None:
             if not monitor["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items():
                 continue
             ports = [p["name"] for c in template["spec"]["containers"] for p in c.get("ports", [])]
-            # Prometheus anchors regular expressions of relabelling rules at both ends.
+            # Prometheus anchors the regular expressions of relabeling rules at both ends.
             kept = [name for name in ports if re.fullmatch(keep["regex"], name)]
             assert len(kept) == 1, (component, ports)
             scraped.append(component)
@@ -82,7 +82,7 @@ def test_wrong_settings_name_the_variable(name: str, value: str, words: str) -> 
 
 
 @given(st.booleans(), st.booleans())
-def test_only_kinds_the_operator_handles_are_made(policies: bool, monitors: bool) -> None:
+def test_releases_contain_only_kinds_the_operator_handles(policies: bool, monitors: bool) -> None:
     env = ({"SOS_NETWORK_POLICIES": "{}"} if policies else {}) | ({"SOS_POD_MONITORS": "{}"} if monitors else {})
     made = release_manifests(parse_settings(REQUIRED | env))
     assert {kind_of(m).kind for m in made} == {"PodDisruptionBudget"} | ({"PodMonitor"} if monitors else set())
@@ -92,8 +92,8 @@ def names_of(kube: Kube, kind: str) -> set[str]:
     return {o["metadata"]["name"] for o in children(kube, kind)}
 
 
-def test_guards_are_applied_and_pod_monitors_follow_their_kind(installed: Kube, tmp_path: Path) -> None:
-    """With the chart's rights: without the kind nothing fails, with it the PodMonitors come, and they go when nobody wants them."""
+def test_policies_and_pod_monitors_follow_settings_and_kinds(installed: Kube, tmp_path: Path) -> None:
+    """Runs with the chart's rights: no failure without the kind PodMonitor, creation with the kind, removal when monitoring is off."""
     wanted = {"sos-operator", "sos-controller", "sos-agent", "sos-node"}
     policies = json.dumps({"openflow": [], "api": [{"ipBlock": {"cidr": "192.0.2.0/24"}}]})
     with populated(installed) as kube:

@@ -11,8 +11,8 @@ from sos_operator.core.model.errors import Refused
 from sos_operator.remote.controller_api import ControllerApi, open_session
 
 
-def test_a_stranger_that_answered_once_is_not_asked_again() -> None:
-    """Before a Service's address is programmed it leads out of the cluster, and who is there may keep its connection."""
+def test_the_connection_of_a_refused_answer_is_not_reused() -> None:
+    """Until a Service's address is programmed, requests leave the cluster, and a stranger may answer and keep the connection open."""
     strangers: list[web.BaseRequest] = []
 
     async def answer(request: web.BaseRequest) -> web.Response:

@@ -1,4 +1,4 @@
-"""Requests of a pass: bounded wait, never two of the same in flight, no answer lost."""
+"""Requests of a pass: bounded wait, at most one request per peer in flight, no answer lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def no_bug(name: str, error: BaseException) -> None:
     raise AssertionError(name) from error
 
 
-def test_a_slow_peer_delays_no_pass_and_its_answer_arrives_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_peer_delays_no_pass_and_its_late_answer_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded_requests, "ANSWER_WAIT_S", 0.05)
 
     async def body() -> None:
@@ -30,21 +30,21 @@ def test_a_slow_peer_delays_no_pass_and_its_answer_arrives_later(monkeypatch: py
         async def quick() -> None:
             heard.append("quick")
 
-        for _ in range(2):  # the gate is closed: had it waited for the slow one, it would wait still
+        for _ in range(2):  # the gate is closed, so a run that waits for the slow request would not return
             await calls.run({"slow": slow, "quick": quick}, lambda: late.append(time.monotonic()))
-        assert heard == ["asked", "quick", "quick"], "one request at a time to whoever does not answer"
+        assert heard == ["asked", "quick", "quick"], "one request at a time to a peer that does not answer"
         assert calls.names == {"slow"}
         gate.set()
         await asyncio.sleep(0.01)
         assert heard[-1] == "answered"
-        assert late, "the loop is woken"
+        assert late, "a late answer wakes the loop"
         assert calls.names == frozenset()
 
     asyncio.run(body())
 
 
-def test_nothing_is_left_behind_and_bugs_show() -> None:
-    """A bug in one call is its own: it is told with its name, and the calls to others go on."""
+def test_close_leaves_no_task_and_bugs_are_reported() -> None:
+    """A bug in one call is reported with the call's name, and other calls continue."""
 
     async def body() -> None:
         bugs: list[tuple[str, str]] = []
@@ -68,7 +68,7 @@ def test_nothing_is_left_behind_and_bugs_show() -> None:
     asyncio.run(body())
 
 
-def test_calls_go_out_in_batches_and_no_further_one_begins_after_an_error() -> None:
+def test_calls_run_in_batches_until_the_first_error() -> None:
     under_way, most, made = set[int](), list[int](), list[int]()
 
     def call(number: int, *, fails: bool = False) -> Callable[[], Awaitable[None]]:
@@ -88,5 +88,5 @@ def test_calls_go_out_in_batches_and_no_further_one_begins_after_an_error() -> N
     made.clear()
     with pytest.raises(ConnectionError, match="1"):
         asyncio.run(in_batches((call(number, fails=number == 1) for number in range(10)), 4))
-    assert sorted(made) == [0, 2, 3], "its own batch ends, the next does not begin"
+    assert sorted(made) == [0, 2, 3], "the batch finishes, the next batch does not start"
     asyncio.run(in_batches((), 4))

@@ -1,4 +1,4 @@
-"""Unexpected exceptions in the operator: confined to their object, counted, and never the end of the process."""
+"""Unexpected exceptions in the operator: limited to their object, counted, and never fatal to the process."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def counted(metrics: Metrics, where: str) -> float:
     return metrics.registry.get_sample_value("sos_operator_bugs_total", {"where": where}) or 0.0
 
 
-def test_pass_that_raises_anything_is_a_failed_pass_and_the_loop_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counted, logged with its traceback, and tried again after the usual back-off."""
+def test_an_exception_fails_its_pass_and_the_loop_continues(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exception is counted and logged with its traceback, and the pass is retried after the usual back-off."""
     monkeypatch.setattr(loop, "next_delay", lambda *_: 0.001)
     monkeypatch.setattr(loop, "rest", lambda *_: 0.0)
 
@@ -87,7 +87,7 @@ def test_pass_that_raises_anything_is_a_failed_pass_and_the_loop_goes_on(monkeyp
     asyncio.run(body())
 
 
-def test_watches_wake_the_loop_if_a_change_may_be_new() -> None:
+def test_a_failed_comparison_of_a_change_wakes_the_loop() -> None:
     metrics, queue = Metrics(), WorkQueue()
 
     def knows(*_: Any) -> bool:
@@ -100,7 +100,7 @@ def test_watches_wake_the_loop_if_a_change_may_be_new() -> None:
 
 
 class Stub:
-    """A reconciler's parts: every call is kept, and answered with nothing."""
+    """Parts of a reconciler: calls are recorded and have no effect."""
 
     def __init__(self, seen: Seen) -> None:
         self.seen, self.patches, self.statuses = seen, list[tuple[str, Any]](), dict[str, Any]()
@@ -135,7 +135,7 @@ def leaving(name: str, ago_s: float) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("error", [KeyError("nobody thought of it"), NotReady("the master key is gone")])
-def test_deleted_site_goes_when_its_time_is_over_whatever_stops_the_passes(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deleted_site_goes_after_its_timeout_despite_failed_passes(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = Stub(dataclasses.replace(SEEN, objects=(leaving("west", 61), leaving("east", 1))))
     reconciler = reconcile.Reconciler(parts)  # type: ignore[arg-type]
 
@@ -148,7 +148,7 @@ def test_deleted_site_goes_when_its_time_is_over_whatever_stops_the_passes(error
     assert [(name, patch["metadata"]["finalizers"]) for name, patch in parts.patches] == [("west", ["other"])]
 
 
-def test_status_that_cannot_be_found_out_is_said_by_its_object_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_status_bug_affects_only_the_status_of_its_object(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = Stub(SEEN)
     original = reconcile.report
 
@@ -168,7 +168,7 @@ def test_status_that_cannot_be_found_out_is_said_by_its_object_alone(monkeypatch
     assert counted(parts.metrics, "status") == 1
 
 
-def test_faults_of_a_compilation_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_faults_of_a_compilation_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     metrics = Metrics()
     bugs = Bugs(metrics)
     long = obj("SosService", "web", SERVICE["spec"], namespace="tenant")
@@ -186,8 +186,8 @@ def test_faults_of_a_compilation_are_told_once(caplog: pytest.LogCaptureFixture)
     assert counted(metrics, "compile") == 2
 
 
-def test_node_that_cannot_be_compiled_keeps_its_files_and_has_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its bridge stays: only a node that has left its site is told to take it down."""
+def test_a_node_that_cannot_be_compiled_keeps_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node keeps its bridge: only a node that has left its site is ordered to remove it."""
     first = build_output(SEEN, SETTINGS, Issued(0, ""), {})
     children = tuple({**m, "metadata": {**m["metadata"], "uid": "u", "resourceVersion": "1"}} for m in first.compiled.manifests)
     from sos_compile.documents import node_config
@@ -227,7 +227,7 @@ FIRST = build_output(SEEN, SETTINGS, Issued(0, ""), {})
 @settings(deadline=None)
 @given(st.lists(json_values | st.none(), min_size=2, max_size=2), st.booleans())
 def test_no_text_in_a_config_map_ends_a_pass(written: list[Any], departs: bool) -> None:
-    """Neither a roll-out, nor a site that is deleted, nor a node that has left."""
+    """Covers rollouts, deleted sites and departed nodes."""
     children = []
     for manifest in FIRST.compiled.manifests:
         child = {**manifest, "metadata": {**manifest["metadata"], "uid": "u", "resourceVersion": "1"}}
@@ -250,11 +250,11 @@ def test_no_text_in_a_config_map_ends_a_pass(written: list[Any], departs: bool) 
 
 @settings(deadline=None)
 @given(st.integers() | st.text(max_size=6) | st.none() | st.lists(st.integers(), max_size=1), st.integers(1, 1024))
-def test_max_unavailable_of_a_newer_api_is_one(value: Any, total: int) -> None:
+def test_max_unavailable_is_at_least_one_for_any_value(value: Any, total: int) -> None:
     assert max_unavailable({"spec": {"update": {"maxUnavailable": value}}}, total) >= 1
 
 
-def test_a_daemon_set_without_its_affinity_names_the_departed_nodes() -> None:
+def test_a_daemon_set_without_affinity_selects_departed_nodes() -> None:
     changed = on_nodes({"kind": "DaemonSet", "spec": {"template": {"spec": {}}}}, ["a"])
     terms = changed["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert terms == {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a"]}]}]}
@@ -267,8 +267,8 @@ def with_children(output: Any, *objects: Any) -> Seen:
 
 
 @pytest.mark.parametrize("answering", [False, True])
-def test_lost_record_never_lowers_a_generation(answering: bool) -> None:
-    """It is found again from documents in ConfigMaps and from what controllers have in force: nodes and agents refuse lower ones."""
+def test_a_lost_record_never_lowers_a_generation(answering: bool) -> None:
+    """The generation is restored from ConfigMaps and from controllers' configurations in force; nodes and agents refuse a lower one."""
     first = build_output(SEEN, SETTINGS, Issued(57, "x"), {})
     assert first.issued.generation == 58
     controller = first.compiled.controllers["default"]
@@ -283,8 +283,8 @@ def test_lost_record_never_lowers_a_generation(answering: bool) -> None:
     assert after.compiled.nodes["e"]["generation"] == 58
 
 
-def test_generation_in_force_at_a_node_alone_is_overtaken() -> None:
-    """Its ConfigMap is lost, too."""
+def test_a_new_generation_exceeds_the_one_in_force_at_a_node() -> None:
+    """Here the ConfigMap is lost, too."""
     answers = {"uid": NodeAnswer("sha256:" + "0" * 64, "Ready", "br-sos", "", 90)}
     output = build_output(dataclasses.replace(SEEN, answers=answers), SETTINGS, Issued(0, ""), {})
     assert output.compiled.nodes["w"]["generation"] == 91
@@ -307,7 +307,7 @@ def test_a_huge_generation_in_a_config_map_does_not_use_up_the_range() -> None:
         ({"clusterIP": "None", "clusterIPs": ["None"]}, None, ""),
     ],
 )
-def test_switches_are_told_ipv4_or_the_controller_says_that_there_is_none(spec: dict[str, Any], switches: str | None, own: str) -> None:
+def test_switches_get_an_ipv4_endpoint_or_the_status_is_no_ipv4(spec: dict[str, Any], switches: str | None, own: str) -> None:
     service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "sos-controller-default"}, "spec": spec}
     seen = dataclasses.replace(SEEN, children=(service,))
     assert controller_endpoints(seen) == ({"default": (switches,)} if switches else {})
@@ -317,7 +317,7 @@ def test_switches_are_told_ipv4_or_the_controller_says_that_there_is_none(spec: 
     assert (available.reason == "NoIPv4") == (spec["clusterIPs"] == ["fd00::5"])
 
 
-def test_site_shows_what_is_wrong_with_the_address_of_a_node() -> None:
+def test_a_site_reports_a_wrong_node_address() -> None:
     seen = dataclasses.replace(SEEN, nodes=(node("w", "west", "fd00::1"), SEEN.nodes[1]))
     compiled = build_output(seen, SETTINGS, Issued(0, ""), {}).compiled
     (row,) = report(OBJECTS[2], Situation(seen=seen, compiled=compiled)).fields["nodes"]

@@ -16,7 +16,7 @@ SETTINGS = Settings(namespace="n", images=Images(controller="c", agent="a", node
 
 
 class Api:
-    """A controller that refuses what it is offered, and counts."""
+    """A controller that refuses every configuration and counts them."""
 
     def __init__(self, words: str) -> None:
         self.words, self.offered, self.started = words, 0, 1
@@ -37,7 +37,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def offered(api: Api, clock: list[float], seconds: int = 600) -> int:
-    """How often a document is offered in so long a time, by passes every two seconds."""
+    """Number of times that a document is offered within `seconds`, with a pass every two seconds."""
     controllers = pushing.Controllers(api, SETTINGS, Metrics())  # type: ignore[arg-type]
 
     async def passes() -> None:
@@ -56,5 +56,5 @@ def test_a_refused_configuration_is_offered_with_backoff_and_immediately_after_a
     assert 16 <= offered(Api("HTTP 400: services[0].x: unknown field"), clock) <= 24
 
 
-def test_a_token_that_is_not_known_yet_is_tried_in_every_pass(clock: list[float]) -> None:
+def test_a_token_unknown_to_the_controller_is_retried_in_every_pass(clock: list[float]) -> None:
     assert offered(Api("HTTP 401"), clock) == 300

@@ -1,4 +1,4 @@
-"""The operator's decisions, without a cluster, a socket or a clock."""
+"""Decisions of the operator's core, without a cluster, a socket or a clock."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def child(name: str, kind: str = "ConfigMap", owner: str = "sos-operator", **dat
 
 
 def as_stored(manifest: dict[str, Any], uid: str = "u") -> dict[str, Any]:
-    """What an API server makes of a manifest."""
+    """A manifest as an API server stores it."""
     meta = {**manifest["metadata"], "uid": uid, "resourceVersion": "7", "creationTimestamp": "t", "managedFields": [], "generation": 1}
     return {**manifest, "metadata": meta, "status": {"seen": True}}
 
@@ -64,7 +64,7 @@ def test_an_unchanged_object_is_not_applied_again(manifests: list[dict[str, Any]
 
 
 @given(CHILDREN, CHILDREN)
-def test_a_plan_makes_observed_into_desired(wanted: list[dict[str, Any]], there: list[dict[str, Any]]) -> None:
+def test_a_plan_turns_the_observed_into_the_desired_state(wanted: list[dict[str, Any]], there: list[dict[str, Any]]) -> None:
     changes = plan.plan(wanted, [as_stored(m) for m in there], {})
     result = {plan.ref_of(m) for m in there} - {plan.ref_of(m) for m in changes.delete} | {plan.ref_of(m) for m in changes.apply}
     assert result == {plan.ref_of(m) for m in wanted}
@@ -79,7 +79,7 @@ def test_a_plan_does_not_depend_on_order(manifests: list[dict[str, Any]], random
     assert plan.plan(manifests, [], {}) == plan.plan(shuffled, [], {})
 
 
-def test_nothing_foreign_going_or_kept_is_deleted() -> None:
+def test_foreign_terminating_and_kept_objects_are_not_deleted() -> None:
     going = as_stored(child("going"))
     going["metadata"]["deletionTimestamp"] = "t"
     there = [
@@ -114,10 +114,12 @@ def test_status_and_versions_are_no_change() -> None:
     assert plan.plan([manifest], [there], memory_of(manifest)).empty
 
 
-def test_another_manifest_is_applied_whatever_is_there() -> None:
+def test_a_changed_manifest_is_always_applied() -> None:
     before, now = child("m", a="1"), child("m", a="2")
     assert plan.plan([now], [as_stored(before)], memory_of(before)).apply == (now,)
-    assert plan.plan([now], [as_stored(now)], memory_of(before)).apply == (now,), "somebody was faster: ours all the same, with our manager"
+    assert plan.plan([now], [as_stored(now)], memory_of(before)).apply == (now,), (
+        "applied even if another client has made the same change: our field manager must own it"
+    )
 
 
 def test_an_unknown_kind_is_found_before_the_first_call() -> None:
@@ -125,10 +127,10 @@ def test_an_unknown_kind_is_found_before_the_first_call() -> None:
         plan.plan([child("a", "Gadget")], [], {})
 
 
-# --- news ------------------------------------------------------------------------------------------------------------
+# --- changes ------------------------------------------------------------------------------------------------------------
 
 
-def test_news_are_named_until_there_are_many() -> None:
+def test_changes_are_named_up_to_a_limit() -> None:
     news = ChangeQueue()
     one, other = Changed("sosservices", "n", "a"), Changed("sossites", "", "w")
     for change in (one, other, one):
@@ -139,10 +141,10 @@ def test_news_are_named_until_there_are_many() -> None:
         news.add(Changed("sosservices", "n", f"s{number}"))
     news.add(other)
     news.add(one)
-    assert news.take() == {Changed("sosservices"), other}, "of many only the kind is kept, whatever comes after"
+    assert news.take() == {Changed("sosservices"), other}, "above NAMED_MAX changes only the kind is kept, also for later changes"
 
 
-def test_that_all_of_a_kind_changed_covers_each_of_it() -> None:
+def test_a_change_of_a_whole_kind_covers_single_changes() -> None:
     news = ChangeQueue()
     for change in (Changed("pods", "n", "a"), Changed("pods"), Changed("pods", "n", "b")):
         news.add(change)
@@ -161,7 +163,7 @@ VERDICTS = st.lists(
 
 
 @given(VERDICTS, VERDICTS)
-def test_transition_times_change_with_the_status_and_with_nothing_else(before: list[Verdict], after: list[Verdict]) -> None:
+def test_transition_times_change_only_with_the_status(before: list[Verdict], after: list[Verdict]) -> None:
     old = conditions.build_conditions(before, [], 1, "2026-01-01T00:00:00Z")
     new = conditions.build_conditions(after, old, 2, "2026-01-02T00:00:00Z")
     was = {c["type"]: c for c in old}
@@ -174,7 +176,7 @@ def test_transition_times_change_with_the_status_and_with_nothing_else(before: l
 
 
 @given(VERDICTS)
-def test_the_summary_is_true_only_if_all_hold_and_prefers_what_is_certain(verdicts: list[Verdict]) -> None:
+def test_the_summary_is_false_before_unknown_before_true(verdicts: list[Verdict]) -> None:
     summed = conditions.summary(verdicts, "Fine")
     statuses = {v.status for v in verdicts}
     assert summed.status == ("False" if "False" in statuses else "Unknown" if "Unknown" in statuses else "True")
@@ -184,20 +186,20 @@ def test_the_summary_is_true_only_if_all_hold_and_prefers_what_is_certain(verdic
         assert summed.reason in {v.reason for v in verdicts if v.status == summed.status}
 
 
-def test_the_default_condition_of_the_schema_has_no_time_to_keep() -> None:
+def test_the_transition_time_of_the_default_condition_is_replaced() -> None:
     default = {"type": "Ready", "status": "Unknown", "reason": "Pending", "lastTransitionTime": "1970-01-01T00:00:00Z"}
     (row,) = conditions.build_conditions([Verdict("Ready", "Unknown", "X")], [default], 1, "2026-01-01T00:00:00Z")
     assert row["lastTransitionTime"] == "2026-01-01T00:00:00Z"
 
 
-def test_events_are_for_news() -> None:
+def test_events_report_only_new_transitions() -> None:
     def row(type_: str, status: str, reason: str = "R") -> dict[str, Any]:
         return {"type": type_, "status": status, "reason": reason, "message": "m"}
 
     assert conditions.transitions([], [row("Deployed", "False"), row("Ready", "Unknown")]) == []
     assert [t.type for t in conditions.transitions([], [row("Accepted", "False")])] == ["Accepted"]
     both = conditions.transitions([row("Deployed", "False"), row("Ready", "False")], [row("Deployed", "True"), row("Ready", "True")])
-    assert [t.type for t in both] == ["Deployed"], "Ready would only repeat it"
+    assert [t.type for t in both] == ["Deployed"], "an event for Ready would repeat the event for Deployed"
 
 
 # --- generation ------------------------------------------------------------------------------------------------------
@@ -209,12 +211,14 @@ def test_events_are_for_news() -> None:
     st.sampled_from("ab"),
     st.lists(st.tuples(st.integers(0, 199), st.sampled_from("xyz")), max_size=3),
 )
-def test_generations_grow_with_content_and_past_strangers(last: int, had: str, has: str, in_force: list[tuple[int, str]]) -> None:
+def test_generations_exceed_the_last_and_foreign_generations(last: int, had: str, has: str, in_force: list[tuple[int, str]]) -> None:
     issued = generation.next_issued(Issued(last, had), has, in_force, ["x"])
     assert issued.digest == has
     assert issued.generation >= max(last, 1)
     assert (issued.generation > last) or (had == has and last > 0)
-    assert not [g for g, hash_ in in_force if hash_ != "x" and g >= issued.generation], "the controller would refuse it"
+    assert not [g for g, hash_ in in_force if hash_ != "x" and g >= issued.generation], (
+        "the controller would refuse a generation that is not newer"
+    )
 
 
 def test_a_document_keeps_its_generation_until_it_changes() -> None:
@@ -222,26 +226,28 @@ def test_a_document_keeps_its_generation_until_it_changes() -> None:
     text = json.dumps({"agents": [], "generation": 3, "hash": "sha256:" + "a" * 64, "node": "n1"}, indent=2)
     before = generation.issued_before([{"data": {"n1.json": text, "odd": "{}"}}, {}], 7)
     assert generation.generations(ours, 7, before, {}) == {("node", "n1"): 3, ("node", "n2"): 7}
-    assert generation.issued_before([{"data": {"n1.json": text}}], 2) == {}, "nobody of ours has issued a third yet"
+    assert generation.issued_before([{"data": {"n1.json": text}}], 2) == {}, "generation 3 has not been issued yet"
 
 
 @pytest.mark.parametrize(("in_force", "wanted"), [((9, "h"), 3), ((3, "other"), 8), ((2, "other"), 3), ((7, "other"), 8)])
-def test_a_controller_with_another_document_gets_a_newer_one(in_force: tuple[int, str], wanted: int) -> None:
-    """It refuses whatever is not newer, also what was issued before it got the other one."""
+def test_a_controller_with_another_document_gets_a_newer_generation(in_force: tuple[int, str], wanted: int) -> None:
+    """A controller refuses documents that are not newer than its own, including documents issued earlier."""
     assert generation.generations({("controller", "c"): "h"}, 8, {"h": 3}, {"c": in_force}) == {("controller", "c"): wanted}
 
 
-def test_a_generation_in_force_with_our_hash_is_no_stranger() -> None:
+def test_a_generation_in_force_with_our_hash_is_adopted() -> None:
     assert generation.next_issued(Issued(5, "d"), "d", [(5, "x")], ["x"]) == Issued(5, "d")
-    assert generation.next_issued(Issued(5, "d"), "d", [(9, "x")], ["x"]) == Issued(9, "d"), "and what is about is never above the record"
+    assert generation.next_issued(Issued(5, "d"), "d", [(9, "x")], ["x"]) == Issued(9, "d"), (
+        "the record is never below a generation in force"
+    )
 
 
 @pytest.mark.parametrize("text", ["", "-1", "x", "1.5", "²"])
-def test_a_record_that_makes_no_sense_counts_as_none(text: str) -> None:
+def test_an_invalid_record_counts_as_none(text: str) -> None:
     assert generation.parse_issued({"generation": text}).generation == 0
 
 
-def test_the_record_reads_back() -> None:
+def test_the_record_survives_a_round_trip() -> None:
     assert generation.parse_issued(generation.encode_issued(Issued(7, "d"))) == Issued(7, "d")
 
 
@@ -256,7 +262,7 @@ def test_derivation_agrees_with_the_vectors() -> None:
     assert keys.Masters({1: master}, 1).controller_files([1])["site-1-1"] == vectors["site 1"]["hex"]
 
 
-def test_during_a_rotation_both_keys_are_there() -> None:
+def test_both_keys_are_present_during_a_rotation() -> None:
     files = keys.Masters({1: b"a" * 32, 2: b"b" * 32}, 2).site_files(1, [2])
     assert set(files) == {"site-1", "site-2", "pair-2-1", "pair-2-2", "sending"}
 
@@ -282,7 +288,7 @@ def test_a_token_is_read_and_a_broken_secret_is_no_token() -> None:
 
 
 def test_only_our_own_secrets_get_an_owner_reference() -> None:
-    """One from before they had owners, and one whose owner was deleted and made again."""
+    """Covers a Secret from a version without owners, and a Secret whose owner was deleted and created again."""
     owner = {"apiVersion": "sos.network/v1alpha1", "kind": "SosController", "metadata": {"name": "c", "uid": "new"}}
     wanted = secrets.Wanted("sos-controllertoken-c", "token", owner)
     ours: dict[str, Any] = {"labels": {"app.kubernetes.io/managed-by": "sos-operator"}}
@@ -295,7 +301,7 @@ def test_only_our_own_secrets_get_an_owner_reference() -> None:
     assert secrets.adoption({"metadata": ours}, secrets.Wanted(secrets.MASTER, "master-1")) is None
 
 
-def test_a_controller_is_asked_at_its_service_address_or_where_it_says() -> None:
+def test_the_api_address_is_the_service_or_the_external_url() -> None:
     service = {"kind": "Service", "metadata": {"name": "sos-controller-c"}, "spec": {"clusterIP": "10.96.0.7"}}
     managed = {"kind": "SosController", "metadata": {"name": "c"}, "spec": {"type": "Managed"}}
     seen = world.Seen(children=(service,), objects=(managed,))
@@ -322,7 +328,7 @@ def test_waits_are_bounded(failed: bool, pending: bool, failures: int, jitter: f
         assert wait == (2.0 if pending else 5.0)
 
 
-def test_back_off_grows() -> None:
+def test_back_off_doubles_up_to_its_limit() -> None:
     waits = [backoff.next_delay(backoff.Outcome(True, True), n, 0.0) for n in range(1, 9)]
     assert waits == [1, 2, 4, 8, 10, 10, 10, 10]
 
@@ -330,11 +336,11 @@ def test_back_off_grows() -> None:
 def test_a_flapping_object_does_not_keep_a_core_busy() -> None:
     rests = [backoff.rest(n) for n in range(100)]
     assert rests == sorted(rests)
-    assert rests[0] <= 0.1, "a change that comes during a pass waits for that pass, not longer"
+    assert rests[0] <= 0.1, "a change during a pass waits only for the end of this pass"
     assert rests[-1] >= 0.5
 
 
-def test_an_answer_is_believed_for_a_while() -> None:
+def test_an_answer_expires_after_the_unreachable_time() -> None:
     heard = controller_view.Heard(10.0, {"sessions": 1})
     assert controller_view.fresh_status(heard, 10.0 + controller_view.UNREACHABLE_AFTER_S) == {"sessions": 1}
     assert controller_view.fresh_status(heard, 10.1 + controller_view.UNREACHABLE_AFTER_S) is None
@@ -346,7 +352,7 @@ def test_an_answer_is_believed_for_a_while() -> None:
         st.sampled_from(["datapaths", "agents", "services", "config", "links"]), st.one_of(st.none(), st.integers(), st.lists(st.none()))
     )
 )
-def test_a_controller_that_talks_nonsense_breaks_nothing(status: dict[str, Any]) -> None:
+def test_any_status_of_a_controller_is_parsed_without_an_error(status: dict[str, Any]) -> None:
     view = controller_view.ControllerView(name="c", status=status, wanted_hash="h")
     assert view.connected() == view.agents() == frozenset()
     assert view.service("s") is None
@@ -357,7 +363,7 @@ def test_a_controller_that_talks_nonsense_breaks_nothing(status: dict[str, Any])
 # --- nodes and pods --------------------------------------------------------------------------------------------------
 
 
-def test_whom_to_ask_is_bounded_and_urgent_first() -> None:
+def test_polled_pods_are_bounded_and_urgent_first() -> None:
     everyone = [f"p{i}" for i in range(500)]
     chosen = node_status.whom_to_ask(everyone, {"p1": 99.0, "p2": 1.0}, frozenset({"p1", "p499"}), 100.0)
     assert len(chosen) == node_status.ASKED_PER_PASS
@@ -366,7 +372,7 @@ def test_whom_to_ask_is_bounded_and_urgent_first() -> None:
 
 
 @given(st.binary(max_size=60))
-def test_any_answer_of_a_node_is_an_answer_or_none(content: bytes) -> None:
+def test_any_bytes_of_a_node_parse_to_an_answer_or_none(content: bytes) -> None:
     answer = node_status.parse_answer(content)
     assert answer is None or isinstance(answer.hash, str)
 
@@ -396,14 +402,16 @@ def test_a_failing_container_is_named() -> None:
     )
     ended = {**waiting, "name": "modules", "lastState": {"terminated": {"message": "openvswitch: not loaded\nneeded: openvswitch\n"}}}
     said = pod_state.pod_state({"metadata": {}, "status": {"initContainerStatuses": [ended]}})
-    assert said.message == "container modules: CrashLoopBackOff: needed: openvswitch", "its own words, not how long the kubelet waits"
+    assert said.message == "container modules: CrashLoopBackOff: needed: openvswitch", (
+        "the container's own message instead of the kubelet's back-off"
+    )
     assert pod_state.pod_state(None).state == "Pending"
 
 
 # --- departing, status writes ----------------------------------------------------------------------------------------
 
 
-def test_absent_changes_state_and_hash_only() -> None:
+def test_absent_changes_only_state_and_hash() -> None:
     document = json.loads((ROOT / "spec" / "vectors" / "config" / "node" / "01-two-sites-edge1.json").read_text())
     gone = world.absent(document)
     assert {k for k in document if gone[k] != document[k]} == {"state", "hash"}
@@ -426,7 +434,7 @@ def test_a_departing_site_waits_for_each_of_its_nodes() -> None:
     assert departure.cleaned(going, world.Seen(pods=(pod_on("elsewhere", "3"),)), {})
 
 
-def test_finalizers_of_others_are_kept() -> None:
+def test_finalizers_of_other_programs_are_kept() -> None:
     site = {"metadata": {"resourceVersion": "5", "finalizers": ["theirs"]}}
     added = finalizer.finalizer_patch(site, wanted=True)
     assert added == {"metadata": {"resourceVersion": "5", "finalizers": ["theirs", finalizer.CLEANUP_FINALIZER]}}
@@ -455,7 +463,7 @@ def own(kind: str = "SosService", **status: Any) -> dict[str, Any]:
     return {"apiVersion": "sos.network/v1alpha1", "kind": kind, "metadata": meta, "status": status}
 
 
-def test_a_status_is_written_only_when_it_says_something_new() -> None:
+def test_a_status_is_written_only_if_it_has_changed() -> None:
     from sos_operator.core.status.situation import Report
 
     said = Report({"sessions": 1, "from": "west"}, (Verdict("Ready", "True", "Programmed"),))
@@ -464,11 +472,11 @@ def test_a_status_is_written_only_when_it_says_something_new() -> None:
     after = own(**first.status)
     assert status_writer.plan_write(after, said, "2026-01-02T00:00:00Z", 999.0) is None
     more = Report({"sessions": 2, "from": "west"}, said.verdicts)
-    assert status_writer.plan_write(after, more, "2026-01-02T00:00:00Z", 59.0) is None, "sessions alone wait for a minute"
+    assert status_writer.plan_write(after, more, "2026-01-02T00:00:00Z", 59.0) is None, "a change of sessions alone waits for a minute"
     assert status_writer.plan_write(after, more, "2026-01-02T00:00:00Z", 60.0) is not None
     foreign = {"type": "Theirs", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "t"}
     after["status"]["conditions"].append(foreign)
-    assert status_writer.plan_write(after, said, "2026-01-02T00:00:00Z", 0.0) is None, "conditions of others are not ours to compare"
+    assert status_writer.plan_write(after, said, "2026-01-02T00:00:00Z", 0.0) is None, "conditions of other writers are not compared"
 
 
 def test_allocations_outlive_an_invalid_spec() -> None:

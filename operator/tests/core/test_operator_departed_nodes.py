@@ -1,4 +1,4 @@
-"""Nodes that leave a site with other nodes: the documents they get, and how long their pods stay."""
+"""Nodes that leave a site which keeps other nodes: their documents, and the lifetime of their pods."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def pod(name: str, on: str, component: str, daemon_set: str) -> Object:
 
 
 Step = tuple[Output, Seen]
-"""What was made of what."""
+"""Output of a pass and its input."""
 
 
 def seen(nodes: list[Object], before: Step | None = None, pods: tuple[Object, ...] = (), **more: Any) -> Seen:
@@ -63,7 +63,7 @@ AGENT, SWITCH = pod("agent", "a2", "agent", "sos-agent-default-west"), pod("swit
 NAMED = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a2"]}]}
 
 
-def test_a_departed_node_keeps_its_document_until_its_agent_is_gone_then_gets_absent() -> None:
+def test_a_departed_node_gets_absent_after_its_agent_is_gone() -> None:
     first = built(seen(BOTH))
     assert not first[0].left
     second = built(seen(LEFT, first, (AGENT, SWITCH)), first)
@@ -74,7 +74,7 @@ def test_a_departed_node_keeps_its_document_until_its_agent_is_gone_then_gets_ab
     told = data(third)["a2.json"]
     assert told["state"] == "Absent" and told["generation"] > data(second)["a2.json"]["generation"]
     again = built(seen(LEFT, third, (SWITCH,)), third)
-    assert data(again)["a2.json"] == told, "the same in every pass"
+    assert data(again)["a2.json"] == told, "the document is the same in every pass"
     answer = NodeAnswer(hash=told["hash"], state="Ready", bridge="", message="removed")
     for said, done in ((replace(answer, bridge="br-sos"), False), (replace(answer, hash="old"), False), (answer, True)):
         last = built(seen(LEFT, third, (SWITCH,), answers={"switch": said}), third)
@@ -82,7 +82,7 @@ def test_a_departed_node_keeps_its_document_until_its_agent_is_gone_then_gets_ab
         assert ("a2.json" in data(last)) == (NAMED in terms(last)) == (not done)
 
 
-def test_nodes_of_other_sites_deleted_nodes_and_given_up_nodes_are_not_waited_for() -> None:
+def test_moved_deleted_and_given_up_nodes_do_not_delay_departure() -> None:
     first = built(seen(BOTH))
     for nodes, more in (
         ([node("a1"), node("a2", "east")], {}),

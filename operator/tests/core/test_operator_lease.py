@@ -1,4 +1,4 @@
-"""Leader election: the decisions, a candidate with a misbehaving Lease, and the watchdog that always ends the process."""
+"""Leader election: the decisions, a candidate with a failing Lease, and the watchdog that always ends the process."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ def record(holder: str = "other", renewed: str = "t1", **other: Any) -> Record:
 
 
 @pytest.mark.parametrize("duration", [3, 5, 15, 60])
-def test_a_holder_has_ended_before_anybody_else_may_take_its_lease(duration: int) -> None:
+def test_a_holder_ends_before_another_candidate_may_claim(duration: int) -> None:
     terms = Terms(duration)
-    # Two renewals may fail, each with all its patience, before it gives up; the kernel has the last word, and that is early enough.
+    # Two renewals may time out before the holder gives up. The watchdog ends the process later, but before the lease runs out.
     assert 2 * (terms.pace + terms.patience) <= terms.give_up < terms.fence < terms.duration
 
 
 @given(sent=st.floats(0, 1e6), travel=st.floats(0, 5), seen=st.floats(0, 60), paused=st.floats(0, 1e4))
 def test_a_candidates_wait_ends_after_the_holders_time_for_any_delay(sent: float, travel: float, seen: float, paused: float) -> None:
-    """The holder counts from when it sends, the candidate from when it sees what has arrived."""
+    """The holder counts from the time of sending, the candidate from the time at which it sees the renewal."""
     sight = look(None, record(), sent + travel + seen)
     claimed_at = sight.since + paused
     if free_in(sight, "me", claimed_at) == 0:
@@ -54,17 +54,17 @@ def test_a_candidates_wait_ends_after_the_holders_time_for_any_delay(sent: float
 
 
 def test_conditions_for_claiming_the_lease() -> None:
-    assert free_in(None, "me", 100.0) == 0, "nobody has made it yet"
-    assert free_in(Sight(record(holder=""), 100.0), "me", 100.0) == 0, "given up"
+    assert free_in(None, "me", 100.0) == 0, "the Lease does not exist yet"
+    assert free_in(Sight(record(holder=""), 100.0), "me", 100.0) == 0, "the holder has released it"
     assert free_in(Sight(record(holder="me"), 100.0), "me", 100.0) == 0
     assert free_in(Sight(record(), 100.0), "me", 104.0) == 11
     assert free_in(Sight(record(), 100.0), "me", 115.0) == 0
-    assert free_in(Sight(record(duration=60), 100.0), "me", 115.0) == 45, "the holder's own word for how long it lasts"
+    assert free_in(Sight(record(duration=60), 100.0), "me", 115.0) == 45, "the holder's own duration counts"
 
 
-def test_only_a_renewal_or_another_holder_is_news() -> None:
+def test_only_a_renewal_or_a_new_holder_restarts_the_wait() -> None:
     first = look(None, record(), 100.0)
-    assert look(first, record(version="8"), 110.0) == Sight(record(version="8"), 100.0), "a label that somebody put on it"
+    assert look(first, record(version="8"), 110.0) == Sight(record(version="8"), 100.0), "only a label has changed"
     assert look(first, record(renewed="t2"), 110.0).since == 110.0
     assert look(first, record(holder="third"), 110.0).since == 110.0
 
@@ -94,12 +94,12 @@ def test_valid_fields_of_a_foreign_lease_are_read() -> None:
 
 
 class Ended(BaseException):
-    """Instead of the end of the process."""
+    """Raised instead of ending the process."""
 
 
 @dataclass
 class Shelf:
-    """One Lease, as an API server keeps it, and what goes wrong with it."""
+    """API server with one Lease, and its injected failures."""
 
     lease: dict[str, Any] | None = None
     away: bool = False
@@ -141,7 +141,7 @@ class Shelf:
 
 
 async def until(what: str, look: Callable[[], Any], within_s: float = 10.0) -> None:
-    """Let the event loop turn until `look` gives something true."""
+    """Run the event loop until `look` returns a true value."""
     try:
         async with asyncio.timeout(within_s):
             while not look():
@@ -152,7 +152,7 @@ async def until(what: str, look: Callable[[], Any], within_s: float = 10.0) -> N
 
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Why a candidate ended its process; here nobody's process ends."""
+    """Reasons for which candidates would end their process; here the process continues."""
     reasons: list[str] = []
 
     def end(_: Candidate, why: str) -> None:
@@ -169,7 +169,7 @@ def candidate(shelf: Shelf, turns: list[bool] | None = None) -> Candidate:
     return Candidate(shelf, SETTINGS, (turns if turns is not None else []).append)  # type: ignore[arg-type]
 
 
-def test_the_first_makes_it_the_second_waits_and_is_next(ended: list[str]) -> None:
+def test_the_second_candidate_waits_until_the_first_releases(ended: list[str]) -> None:
     async def body() -> None:
         shelf, turns, stop = Shelf(), list[bool](), asyncio.Event()
         first, second = candidate(shelf), candidate(shelf, turns)
@@ -178,16 +178,16 @@ def test_the_first_makes_it_the_second_waits_and_is_next(ended: list[str]) -> No
             {"apiVersion": "apps/v1", "kind": "Deployment", "name": "sos-operator", "uid": "u1"}
         ]
         keeping, waiting = asyncio.create_task(first.keep()), asyncio.create_task(second.acquire(stop))
-        await asyncio.sleep(2.5)  # longer than the lease lasts, but it is renewed
+        await asyncio.sleep(2.5)  # longer than the lease's duration, but the lease is renewed
         assert not waiting.done()
-        assert turns and all(turns), "another's turn, each time it looked"
+        assert turns and all(turns), "the second candidate saw another holder at each look"
         keeping.cancel()
         await first.release()
-        assert await asyncio.wait_for(waiting, 1.9), "sooner than the lease would have run out"
+        assert await asyncio.wait_for(waiting, 1.9), "a released lease is claimed before it would have run out"
         assert shelf.lease and shelf.lease["spec"]["holderIdentity"] == second.me
         assert shelf.lease["spec"]["leaseTransitions"] == 1
         await first.release()
-        assert shelf.lease["spec"]["holderIdentity"] == second.me, "what is another's is not given up"
+        assert shelf.lease["spec"]["holderIdentity"] == second.me, "a candidate does not release another holder's lease"
 
     asyncio.run(body())
     assert ended == []
@@ -207,7 +207,7 @@ def test_a_holder_that_cannot_renew_ends(ended: list[str], trouble: str) -> None
     assert ended == ["no renewal in time"]
 
 
-def test_another_holder_ends_the_process_and_a_changed_label_does_not(ended: list[str]) -> None:
+def test_another_holder_ends_the_process_but_a_new_version_does_not(ended: list[str]) -> None:
     async def body() -> None:
         shelf = Shelf()
         holder = candidate(shelf)
@@ -216,7 +216,7 @@ def test_another_holder_ends_the_process_and_a_changed_label_does_not(ended: lis
         assert shelf.lease
         shelf._store(dict(shelf.lease["spec"]))  # a new version with the same content
         seen = shelf.writes
-        await until("it is renewed all the same", lambda: shelf.writes > seen)
+        await until("the changed Lease is renewed", lambda: shelf.writes > seen)
         assert not keeping.done()
         shelf._store({**shelf.lease["spec"], "holderIdentity": "somebody else"})
         with pytest.raises(Ended):
@@ -226,27 +226,27 @@ def test_another_holder_ends_the_process_and_a_changed_label_does_not(ended: lis
     assert ended == ["it is somebody else's"]
 
 
-def test_a_waiting_candidate_stops_when_asked(ended: list[str]) -> None:
+def test_a_waiting_candidate_stops_on_request(ended: list[str]) -> None:
     async def body() -> None:
         shelf, stop = Shelf(), asyncio.Event()
         assert await candidate(shelf).acquire(stop)
         asked = shelf.asked
         waiting = asyncio.create_task(candidate(shelf).acquire(stop))
-        await until("it has looked", lambda: shelf.asked > asked)
+        await until("the candidate has read the Lease", lambda: shelf.asked > asked)
         stop.set()
         assert await waiting is False
         shelf.away, stop = True, asyncio.Event()
         asked = shelf.asked
         waiting = asyncio.create_task(candidate(shelf).acquire(stop))
-        await until("it has looked", lambda: shelf.asked > asked)
+        await until("the candidate has tried to read the Lease", lambda: shelf.asked > asked)
         stop.set()
         assert await waiting is False
 
     asyncio.run(body())
 
 
-def test_the_fence_is_up_before_a_claim_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A claim may arrive although its answer does not."""
+def test_the_watchdog_is_armed_before_a_claim_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The API server may accept a claim although its answer is lost."""
     order: list[str] = []
     monkeypatch.setattr(lease_watchdog, "arm", lambda seconds: order.append("up"))
     monkeypatch.setattr(lease_watchdog, "disarm", lambda: order.append("down"))
@@ -262,7 +262,7 @@ def test_the_fence_is_up_before_a_claim_is_sent(monkeypatch: pytest.MonkeyPatch)
 
         monkeypatch.setattr(shelf, "create", lost)
         one = candidate(shelf)
-        assert await one.acquire(asyncio.Event()), "it finds out that its claim has arrived"
+        assert await one.acquire(asyncio.Event()), "the candidate detects that its claim was accepted"
 
     asyncio.run(body())
     assert order == ["up", "sent", "down", "up"]
@@ -273,27 +273,27 @@ async def opened(shelf: Shelf) -> AsyncIterator[Candidate]:
     yield candidate(shelf)
 
 
-def test_it_is_given_up_after_the_work_however_that_ends(ended: list[str]) -> None:
+def test_the_lease_is_released_after_work_ends_or_fails(ended: list[str]) -> None:
     async def body() -> None:
         shelf, stop = Shelf(), asyncio.Event()
         with pytest.raises(ZeroDivisionError):
             async with held(lambda: opened(shelf), stop) as mine:
                 assert mine
                 stop.set()
-                await asyncio.sleep(0.5)  # its own way to an orderly end
+                await asyncio.sleep(0.5)  # the time of an orderly shutdown
                 assert shelf.lease
                 assert shelf.lease["spec"]["holderIdentity"]
                 raise ZeroDivisionError
         assert shelf.lease["spec"]["holderIdentity"] is None
         async with held(lambda: opened(shelf), stop) as mine:
-            assert not mine, "told to stop before"
+            assert not mine, "stopped before it could claim the Lease"
         assert shelf.lease["spec"]["holderIdentity"] is None
 
     asyncio.run(body())
     assert ended == []
 
 
-def test_a_candidate_waiting_in_its_thread_stops_when_asked(ended: list[str]) -> None:
+def test_a_candidate_waiting_in_its_thread_stops_on_request(ended: list[str]) -> None:
     async def body() -> None:
         shelf, stop = Shelf(away=True), asyncio.Event()
         asyncio.get_running_loop().call_later(0.3, stop.set)
@@ -328,7 +328,7 @@ def compute_on(seconds: float) -> None:
 
 
 def work_without_a_pause(how: Callable[[float], None], goes_away: bool) -> None:
-    """A process of its own, with a real fence, whose event loop does not turn for longer than its lease lasts."""
+    """A separate process with a real watchdog, whose event loop is blocked for longer than its lease's duration."""
 
     async def body() -> None:
         shelf = Shelf()
@@ -336,22 +336,22 @@ def work_without_a_pause(how: Callable[[float], None], goes_away: bool) -> None:
             assert mine
             shelf.away, taken = goes_away, shelf.writes
             how(1.75 * SETTINGS.lease_seconds)
-            assert shelf.writes > taken + 5, "renewed all the while"
+            assert shelf.writes > taken + 5, "the lease was renewed during the work"
 
     asyncio.run(body())
 
 
 @pytest.mark.parametrize("goes_away", [False, True])
 @pytest.mark.parametrize("how", [sleep_on, compute_on])
-def test_work_that_keeps_the_event_loop_busy_keeps_no_renewal_waiting(how: Callable[[float], None], goes_away: bool) -> None:
+def test_renewals_continue_while_work_blocks_the_event_loop(how: Callable[[float], None], goes_away: bool) -> None:
     process = multiprocessing.get_context("spawn").Process(target=work_without_a_pause, args=(how, goes_away))
     process.start()
     process.join(60)
-    assert process.exitcode == (EXIT_LOST if goes_away else 0), "without renewals it ends, also in the middle of work"
+    assert process.exitcode == (EXIT_LOST if goes_away else 0), "without renewals the process ends, even during work"
 
 
 FENCE_S = 0.5
-PAST_FENCE_S = 2 * FENCE_S  # that a fence does not end a process can only be seen once its time is over
+PAST_FENCE_S = 2 * FENCE_S  # only after this time is it certain that the watchdog did not end the process
 FENCED = f"""
 import sys, threading, time
 from sos_operator.cluster import lease_watchdog
@@ -378,18 +378,18 @@ def fenced(*words: str, first: tuple[str, ...] = ()) -> subprocess.Popen[str]:
     return subprocess.Popen([*first, sys.executable, "-c", FENCED, *words], stdout=subprocess.PIPE, text=True, env=environment)
 
 
-def test_the_fence_ends_a_process_that_computes_also_the_first_of_a_container() -> None:
+def test_the_watchdog_ends_a_computing_process_even_as_pid_one() -> None:
     with fenced() as process:
         assert process.wait(60) == lease_watchdog.EXIT_STATUS
     with fenced("aside") as process:
-        assert process.wait(60) == lease_watchdog.EXIT_STATUS, "armed in another thread"
+        assert process.wait(60) == lease_watchdog.EXIT_STATUS, "the watchdog works if another thread has armed it"
     with fenced(first=("unshare", "--pid", "--fork")) as process:
         assert process.wait(60) == lease_watchdog.EXIT_STATUS
     with fenced("disarmed") as process:
         assert process.wait(60) == 0
 
 
-def test_the_fence_ends_a_process_that_was_stopped_before_it_does_anything() -> None:
+def test_the_watchdog_ends_a_resumed_process_before_it_continues() -> None:
     with fenced("renewed") as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -397,15 +397,15 @@ def test_the_fence_ends_a_process_that_was_stopped_before_it_does_anything() -> 
         time.sleep(PAST_FENCE_S)
         assert process.poll() is None
         process.send_signal(signal.SIGCONT)
-        # Had it gone on, it would have armed the fence again, for ever.
+        # A process that continued would rearm the watchdog forever.
         assert process.wait(60) == lease_watchdog.EXIT_STATUS
 
 
-def test_no_answer_is_said_in_words(caplog: pytest.LogCaptureFixture, ended: list[str]) -> None:
+def test_a_missing_answer_is_logged(caplog: pytest.LogCaptureFixture, ended: list[str]) -> None:
     async def body() -> None:
         shelf, stop = Shelf(hangs=True), asyncio.Event()
         waiting = asyncio.create_task(candidate(shelf).acquire(stop))
-        await until("it is told that there is no answer", lambda: caplog.records)
+        await until("the candidate logs that there is no answer", lambda: caplog.records)
         stop.set()
         assert await waiting is False
 
@@ -415,12 +415,12 @@ def test_no_answer_is_said_in_words(caplog: pytest.LogCaptureFixture, ended: lis
 
 @pytest.mark.parametrize("how", [Outcome(failed=True, pending=True), NotReady("refused")])
 def test_an_active_operator_is_ready_even_if_passes_fail(how: Outcome | OperatorError) -> None:
-    """Else one object that is refused for ever keeps an old operator, which may know no Lease, at work beside the new one."""
+    """Otherwise, if one object is always refused, an old operator, possibly without a Lease, would keep running beside the new one."""
     health, stop = Health(), asyncio.Event()
 
     class Work:
         async def reconcile(self, woken: object) -> Outcome:
-            assert not health.ready, "no pass has ended yet"
+            assert not health.ready, "not ready before the first pass has ended"
             stop.set()
             if isinstance(how, Exception):
                 raise how

@@ -1,4 +1,4 @@
-"""Metric names agree with spec/metrics, which dashboards, alerts and docs are checked against."""
+"""Agreement of the metrics with spec/metrics, the reference for checks of dashboards, alerts and docs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def table(metrics: Metrics) -> str:
     return "".join(sorted(rows))
 
 
-def test_the_table_in_spec_is_what_the_operator_shows() -> None:
+def test_the_table_in_spec_equals_the_metrics_of_the_operator() -> None:
     metrics = Metrics()
     metrics.reconciles.labels(result="ok").inc()
     assert table(metrics) == (ROOT / "spec" / "metrics" / "operator.tsv").read_text()
     families = {family.name for family in metrics.registry.collect()}
     named = {line.split("\t")[0].removesuffix("_total") for line in table(metrics).splitlines()}
-    assert families == named, "a metric that is no attribute"
+    assert families == named, "every registered metric is an attribute of Metrics"

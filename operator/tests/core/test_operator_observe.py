@@ -1,4 +1,4 @@
-"""Lists that the operator keeps, and single objects read again by name."""
+"""Lists of objects that the operator caches, and re-reads of single objects by name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def made(kind: Kind, name: str, version: int = 1, **more: Any) -> dict[str, Any]
 
 
 class Api:
-    """As much of an API server as lists need: it notes what it was asked, and `before` may hold or refuse an answer."""
+    """Part of an API server that serves lists: it records requests, and `before` may delay or refuse an answer."""
 
     def __init__(self, *objects: dict[str, Any]) -> None:
         self.objects = {(o["kind"], o["metadata"]["name"]): o for o in objects}
@@ -75,14 +75,14 @@ def test_a_changed_object_is_read_by_name_and_keeps_its_place() -> None:
         assert sorted(api.taken()) == [("nodes", "x"), ("sosservices", "a")]
         assert after.objects[0]["status"] == {"written": True}
         assert names(after.objects, SERVICE) == ["a", "b", "c"]
-        assert compiled_from(after) == compiled_from(before), "neither a status nor a heartbeat is compiled from"
+        assert compiled_from(after) == compiled_from(before), "statuses and heartbeats are no input of the compiler"
         await seeing.see(RESYNC_S + 3)
-        assert (SERVICE.plural, None) in api.taken(), "in the end everything is listed"
+        assert (SERVICE.plural, None) in api.taken(), "after the resync time everything is listed again"
 
     asyncio.run(story())
 
 
-def test_objects_come_and_go() -> None:
+def test_new_and_deleted_objects_are_followed() -> None:
     async def story() -> None:
         api = Api(made(SERVICE, "b"))
         seeing = observer(api)
@@ -113,7 +113,7 @@ def test_a_failed_read_stays_stale() -> None:
         seeing.forget([api.set(made(SERVICE, "a", 2)), api.set(made(SERVICE, "b", 2))])
         with pytest.raises(NotReady):
             await seeing.see(1)
-        assert ended.is_set(), "an answer after this would put an old object over a newer one"
+        assert ended.is_set(), "a later answer would replace a newer object by an old one"
         api.before = None
         api.set(made(SERVICE, "b", 3))
         seen = await seeing.see(2)
@@ -122,7 +122,7 @@ def test_a_failed_read_stays_stale() -> None:
     asyncio.run(story())
 
 
-def test_however_many_names_pile_up_few_questions_are_asked() -> None:
+def test_many_stale_names_cause_few_requests() -> None:
     async def story() -> None:
         api = Api(*(made(SERVICE, f"s{i:03}") for i in range(200)))
         seeing = observer(api)
@@ -161,7 +161,7 @@ def test_only_the_version_just_written_is_known() -> None:
     asyncio.run(story())
 
 
-def test_a_kind_that_is_not_served_is_none_or_an_error() -> None:
+def test_a_missing_kind_is_an_error_only_if_required() -> None:
     async def story(missing: Kind) -> None:
         async def not_served(kind: Kind, _name: str | None) -> None:
             if kind == missing:

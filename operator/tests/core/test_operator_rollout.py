@@ -20,46 +20,46 @@ from sos_operator.core.status.situation import Situation
 
 
 def node(given: str, wanted: str = "new", pod: str = "Ready", state: str = "Ready", said: str = "", turn: bool = False) -> Standing:
-    """A node with a pod; `said` is the hash it says is in force, by default the one it was given; `turn`: it was given it in turn."""
+    """A node with a pod. `said` is the hash that the node reports, by default that of its document; `turn`: the rollout delivered it."""
     answer = NodeAnswer(said or given, state, "br-sos", "as configured" if state == "Ready" else "no such luck")
     return Standing(wanted, given, pod, answer, turn=turn)
 
 
-def test_one_after_the_other() -> None:
+def test_nodes_are_updated_one_after_the_other() -> None:
     nodes = {name: node("old") for name in ("a", "b", "c")}
     turns = []
     while waiting := decide(nodes, 1).waiting:
         (turn,) = [name for name, standing in nodes.items() if standing.given == "old" and name not in waiting]
         turns.append(turn)
         nodes[turn] = node("new", said="old", turn=True)
-        assert set(decide(nodes, 1).waiting) == set(waiting), "a busy node takes the only place"
-        assert decide(nodes, 2).waiting.keys() == set(sorted(waiting)[1:]), "two places take one more"
+        assert set(decide(nodes, 1).waiting) == set(waiting), "a busy node occupies the only slot"
+        assert decide(nodes, 2).waiting.keys() == set(sorted(waiting)[1:]), "with two slots one more node starts"
         nodes[turn] = node("new")
-    assert turns == ["a", "b"], "the last one does not wait for anybody"
+    assert turns == ["a", "b"], "the last node does not wait"
 
 
-def test_a_node_that_fails_stops_the_roll_out() -> None:
+def test_a_failed_node_stops_the_rollout() -> None:
     rollout = decide({"a": node("new", state="Failed", turn=True), "b": node("old"), "c": node("old")}, 2)
     assert rollout.aborted
     assert rollout.waiting == dict.fromkeys("bc", "the roll-out has stopped, because a failed with it: no such luck")
     assert decide({"a": node("new", pod="Failed", turn=True), "b": node("old")}, 1).aborted
 
 
-def test_a_node_that_is_cut_off_by_its_document_holds_up_the_others() -> None:
+def test_a_node_cut_off_by_its_document_delays_other_nodes() -> None:
     rollout = decide({"a": node("new", pod="Progressing", turn=True), "b": node("old")}, 1)
     assert not rollout.aborted
     assert rollout.waiting == {"b": "its turn comes after a"}
 
 
-def test_an_unhealthy_node_comes_last_and_is_not_waited_for() -> None:
+def test_an_unhealthy_node_comes_last_and_delays_no_node() -> None:
     away, failed = node("old", pod="Progressing"), node("old", state="Failed")
     rollout = decide({"a": away, "b": failed, "c": node("old")}, 1)
     assert set(rollout.waiting) == {"a", "b"}
-    assert not rollout.aborted, "it did not fail with the new document"
+    assert not rollout.aborted, "the node failed with the old document"
     assert not decide({"a": away, "b": failed, "c": node("new")}, 1).waiting
 
 
-def test_a_node_that_is_not_well_for_a_moment_gets_nothing_that_is_not_tried() -> None:
+def test_an_unready_node_does_not_get_an_untried_document() -> None:
     rollout = decide({"a": node("new", pod="Progressing", turn=True), "b": node("old", pod="Progressing")}, 1)
     assert rollout.waiting == {"b": "its turn comes after a"}
 
@@ -70,13 +70,13 @@ def test_confirmed_and_joining_nodes_do_not_delay_others(later: dict[str, str]) 
     assert (set(rollout.waiting), rollout.aborted) == ({"c"}, False)
 
 
-def test_documents_without_a_reader_and_first_documents_are_handed_out_immediately() -> None:
+def test_first_documents_and_nodes_without_pods_do_not_wait() -> None:
     failed = node("new", state="Failed", turn=True)
     rollout = decide({"a": failed, "b": Standing("new", "old"), "c": Standing("new", "", "Ready"), "d": node("old")}, 1)
     assert set(rollout.waiting) == {"d"}
 
 
-def test_the_correction_of_a_failed_document_goes_to_the_others_first() -> None:
+def test_a_corrected_document_goes_first_to_nodes_that_did_not_fail() -> None:
     nodes = {"a": node("new", wanted="third", state="Failed"), "b": node("old", wanted="third")}
     assert set(decide(nodes, 1).waiting) == {"a"}
 
@@ -92,18 +92,18 @@ STANDINGS = st.builds(
 
 
 @given(st.dictionaries(st.sampled_from("abcdef"), STANDINGS, min_size=1), st.integers(1, 4))
-def test_never_more_well_nodes_at_a_time_than_allowed(nodes: dict[str, Standing], limit: int) -> None:
+def test_at_most_max_unavailable_healthy_nodes_are_updated(nodes: dict[str, Standing], limit: int) -> None:
     rollout = decide(nodes, limit)
     told = [name for name, standing in nodes.items() if standing.open and name not in rollout.waiting]
     busy = [name for name, standing in nodes.items() if standing.turn and not standing.open and not standing.settled]
     assert len([name for name in told if nodes[name].well]) <= max(0, limit - len(busy))
     assert not (rollout.aborted and told)
-    assert not (busy and any(not nodes[name].well for name in told)), "who is not well comes when all others are through"
+    assert not (busy and any(not nodes[name].well for name in told)), "unhealthy nodes come after all others have finished"
     assert rollout.aborted == (bool(rollout.waiting) and any(nodes[name].failed for name in busy))
 
 
 @pytest.mark.parametrize(("value", "nodes"), [(1, 1), (3, 3), ("25%", 2), ("5%", 1), ("100%", 10)])
-def test_limits(value: Any, nodes: int) -> None:
+def test_max_unavailable_is_a_number_or_a_percentage(value: Any, nodes: int) -> None:
     assert max_unavailable({"spec": {"update": {"maxUnavailable": value}}}, 10) == nodes
     assert max_unavailable({"spec": {}}, 10) == 1
 
@@ -137,7 +137,7 @@ def config_map(found: sos_compile.Compiled) -> dict[str, Any]:
     return next(m for m in found.manifests if (m["kind"], m["metadata"]["name"]) == ("ConfigMap", "sos-node-clemson"))
 
 
-def test_documents_and_states_of_a_roll_out() -> None:
+def test_documents_and_states_during_a_rollout() -> None:
     objects, old = compiled(1400)
     _, new = compiled(1300)
     assert len(new.nodes) == 3
@@ -168,7 +168,7 @@ def test_documents_and_states_of_a_roll_out() -> None:
 def test_a_joining_node_does_not_wait() -> None:
     objects, old = compiled(1400, nodes=2)
     _, new = compiled(1400, nodes=3)
-    assert all(old.nodes[name]["hash"] != new.nodes[name]["hash"] for name in old.nodes), "each gets a tunnel more"
+    assert all(old.nodes[name]["hash"] != new.nodes[name]["hash"] for name in old.nodes), "each node gets another tunnel"
     seen = Seen(objects=objects, children=(config_map(old),), pods=tuple(pod(n.name) for n in NODES[:2]))
     answers = {f"pod-{name}": NodeAnswer(document["hash"], "Ready", "br-sos", "as configured") for name, document in old.nodes.items()}
     assert not plan_rollouts(seen, new, answers)["clemson"].waiting
@@ -190,12 +190,12 @@ def test_a_node_that_confirms_and_dies_does_not_delay_the_rollout() -> None:
     answers["pod-clemson-1"] = NodeAnswer(new.nodes["clemson-1"]["hash"], "Ready", "br-sos", "as configured")
     assert pass_() == [1300, 1300, 1400]
     answers["pod-clemson-1"] = NodeAnswer(new.nodes["clemson-1"]["hash"], "Failed", "br-sos", "port wan0 is refused")
-    assert pass_() == [1300, 1300, 1400], "the second one is at it"
+    assert pass_() == [1300, 1300, 1400], "the second node is still busy"
     answers["pod-clemson-2"] = NodeAnswer(new.nodes["clemson-2"]["hash"], "Ready", "br-sos", "as configured")
     assert pass_() == [1300, 1300, 1300]
 
 
-def test_a_tunnel_added_meanwhile_does_not_end_a_nodes_turn() -> None:
+def test_a_tunnel_added_during_a_rollout_does_not_advance_it() -> None:
     objects, old = compiled(1400, nodes=2)
     _, new = compiled(1300, nodes=2)
     _, more = compiled(1300, nodes=3)
@@ -224,14 +224,14 @@ def test_a_changed_entry_for_other_nodes_is_rolled_out_in_turn(change: str) -> N
     assert set(rollout.waiting) == {"clemson-2", "clemson-3"}
 
 
-def test_of_many_waiting_nodes_only_the_next_are_asked_in_every_pass() -> None:
+def test_only_the_next_of_many_waiting_nodes_are_polled() -> None:
     nodes = {f"n{i:03}": node("old") for i in range(300)} | {"a": node("new", said="old", turn=True)}
     pods = tuple({**pod(name), "metadata": {**pod(name)["metadata"], "uid": name}} for name in nodes)
     asked = urgent_pods(Seen(objects=(), pods=pods), {"clemson": decide(nodes, 1)})
     assert asked == {"a", "n000", "n001", "n002", "n003"}
 
 
-def test_a_node_that_waits_says_its_own_failure_first() -> None:
+def test_a_waiting_node_reports_its_own_failure_first() -> None:
     objects, old = compiled(1400)
     _, new = compiled(1300)
     seen = Seen(objects=objects, children=(config_map(old),), pods=tuple(pod(n.name) for n in NODES))
@@ -242,13 +242,13 @@ def test_a_node_that_waits_says_its_own_failure_first() -> None:
     assert (state.state, state.message) == ("Failed", "wan0 is refused; its turn comes after clemson-1")
 
 
-def test_a_node_that_waits_gets_the_tunnels_that_come_meanwhile() -> None:
+def test_a_waiting_node_gets_new_tunnels() -> None:
     objects, old = compiled(1400, nodes=2)
     seen = Seen(objects=objects, children=(config_map(old),), pods=tuple(pod(n.name) for n in NODES[:2]))
     answers = {f"pod-{name}": NodeAnswer(document["hash"], "Ready", "br-sos", "as configured") for name, document in old.nodes.items()}
 
     def handed(found: sos_compile.Compiled) -> tuple[int, int, int]:
-        """Generation, MTU and number of tunnels of the node that waits, whose document is whole."""
+        """Generation, MTU and number of tunnels of the waiting node, after a check that its document is consistent."""
         nonlocal seen
         result = withhold(found, seen, plan_rollouts(seen, found, answers))
         seen = replace(seen, children=(config_map(result),))
@@ -262,7 +262,7 @@ def test_a_node_that_waits_gets_the_tunnels_that_come_meanwhile() -> None:
     assert handed(compiled(1300, nodes=2, generation=2)[1]) == (1, 1400, before)
     more = compiled(1300, nodes=3, generation=3)[1]
     assert handed(more) == (2, 1400, before + 1)
-    assert handed(more) == (2, 1400, before + 1), "what is in force under a generation stays as it is"
+    assert handed(more) == (2, 1400, before + 1), "a document never changes without a new generation"
     assert handed(compiled(1300, nodes=2, generation=4)[1]) == (3, 1400, before)
     answers["pod-clemson-1"] = NodeAnswer(seen_hash(seen, "clemson-1"), "Ready", "br-sos", "as configured")
     assert handed(compiled(1300, nodes=2, generation=4)[1]) == (4, 1300, before)

@@ -1,4 +1,4 @@
-"""Key rotation: its steps, the keys distributed in each, and no agent left without a valid key."""
+"""Key rotation: its steps, the distributed keys of each step, and a valid key at every agent."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def master(ids: tuple[int, ...] = (1,), **annotations: str) -> dict[str, Any]:
 
 
 def merged(obj: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
-    """RFC 7386, as far as these patches go."""
+    """RFC 7386, limited to the features of these patches."""
     data = {name: text for name, text in (obj["data"] | patch.get("data", {})).items() if text is not None}
     meta = obj["metadata"] | {"annotations": obj["metadata"]["annotations"] | patch["metadata"]["annotations"]}
     return {"metadata": meta, "data": data}
 
 
 def folder(obj: dict[str, Any]) -> tuple[set[str], str | None]:
-    """What an agent of site 1 finds in its key folder: file names, and whom it is told to sign with."""
+    """Key folder of an agent of site 1: file names, and the id of the sending key."""
     found = keys.parse_masters(secret_files(obj))
     files = keys.Masters(found, key_rotation.sending(obj, found)).site_files(1, [1, 2])
     return {name for name in files if name != "sending"}, files.get("sending")
@@ -52,7 +52,7 @@ def test_a_new_key_is_distributed_then_used_then_the_old_key_is_removed() -> Non
         seen.append((step[0], *folder(obj)))
         state = key_rotation.parse_state(obj)
         if state.going and state.since:
-            assert step_at(obj, at + OVERLAP - timedelta(seconds=1)) is None, "not before its time"
+            assert step_at(obj, at + OVERLAP - timedelta(seconds=1)) is None, "the step is not due yet"
             at += OVERLAP
     both = {"site-1", "pair-2-1", "site-2", "pair-2-2"}
     assert seen == [
@@ -72,13 +72,13 @@ def test_the_time_of_a_step_starts_when_all_secrets_hold_its_keys() -> None:
         step = step_at(obj, at, "ab" * 32)
         assert step is not None
         obj = merged(obj, step[1])
-        at += 10 * OVERLAP  # nobody was there to write a Secret, or one was refused all the time
+        at += 10 * OVERLAP  # no operator wrote the Secrets, or a Secret was refused
         assert step_at(obj, at, everywhere=False) is None
         step = step_at(obj, at)
         assert step is not None
         obj = merged(obj, step[1])
         assert key_rotation.parse_state(obj) == key_rotation.State("march", phase, at)
-        assert step_at(obj, at + OVERLAP, everywhere=False) is None, "nor end while one lacks them"
+        assert step_at(obj, at + OVERLAP, everywhere=False) is None, "the step does not end while a Secret lacks its keys"
         at += OVERLAP
     step = step_at(obj, at)
     assert step is not None
@@ -99,16 +99,16 @@ def secret(name: str, **data: str) -> dict[str, Any]:
     return {"kind": "Secret", "metadata": {"name": name}, "data": data}
 
 
-def test_what_everybody_has() -> None:
+def test_a_step_is_handed_out_only_if_all_secrets_match() -> None:
     derived = [secret("a", k="1", sending="1"), secret("b", k="2")]
     assert key_rotation.handed_out(derived, derived, [])
     assert key_rotation.handed_out(derived, [*derived, secret("c", k="0")], [("Secret", "gone"), ("Secret", "a"), ("ConfigMap", "c")])
-    assert not key_rotation.handed_out(derived, derived[:1], []), "one is not there"
-    assert not key_rotation.handed_out(derived, [secret("a", k="1", sending="2"), derived[1]], []), "one is of another step"
-    assert not key_rotation.handed_out(derived, [*derived, secret("c", k="0")], [("Secret", "c")]), "one is held"
+    assert not key_rotation.handed_out(derived, derived[:1], []), "a Secret is missing"
+    assert not key_rotation.handed_out(derived, [secret("a", k="1", sending="2"), derived[1]], []), "a Secret has another step's keys"
+    assert not key_rotation.handed_out(derived, [*derived, secret("c", k="0")], [("Secret", "c")]), "a Secret's update is withheld"
 
 
-def test_only_a_new_request_begins_another_one() -> None:
+def test_only_a_new_request_starts_another_rotation() -> None:
     assert step_at(master(), NOW) is None
     said = '{"request": "march", "phase": "Done", "since": "2026-03-01T12:00:00Z"}'
     done = master((2,), **{key_rotation.REQUEST_ANNOTATION: "march", key_rotation.STATE_ANNOTATION: said})
@@ -135,14 +135,14 @@ def test_a_request_during_a_rotation_waits_for_its_end() -> None:
     assert key_rotation.is_asked_for(obj)
 
 
-def test_an_annotation_that_was_tampered_with_is_none() -> None:
+def test_an_invalid_state_annotation_counts_as_none() -> None:
     for text in ("", "x", "[]", '{"phase": "Announced"}', '{"phase": "Other", "since": "2026-03-01T12:00:00Z"}'):
         obj = master((1, 2), **{key_rotation.STATE_ANNOTATION: text})
         assert not key_rotation.parse_state(obj).going
         assert key_rotation.sending(obj, (1, 2)) == 2
 
 
-def test_ids_end_somewhere() -> None:
+def test_a_rotation_beyond_the_last_key_id_is_refused() -> None:
     step = step_at(master((0xFFFF,), **{key_rotation.REQUEST_ANNOTATION: "x"}), NOW)
     assert step is not None
     assert "used up" in step[0]
@@ -151,7 +151,7 @@ def test_ids_end_somewhere() -> None:
 
 @pytest.fixture(scope="module")
 def operator(installed: Kube, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    """An operator whose rotations take seconds."""
+    """An operator with rotations of a few seconds."""
     quick = {
         "SOS_KEY_OVERLAP_SECONDS": str(QUICK_OVERLAP_S),
         "SOS_RESYNC_SECONDS": "1",
@@ -201,7 +201,7 @@ spec: {policyName: refused, validationActions: [Deny]}
 
 @contextmanager
 def refused(kube: Kube, name: str) -> Iterator[None]:
-    """The API server takes no write of one Secret from the operator."""
+    """Make the API server refuse the operator's writes of one Secret."""
     text = POLICY.replace("NAME", name).replace("USER", USER)
     kube.kubectl("apply", "-f", "-", stdin=text)
 
@@ -217,10 +217,10 @@ def refused(kube: Kube, name: str) -> Iterator[None]:
         eventually("its end", lambda: not holds(), 30)
 
 
-def test_a_rotation_in_a_cluster(example: Operator) -> None:
+def test_a_rotation_replaces_the_keys_in_a_cluster(example: Operator) -> None:
     kube = example.kube
     first = kube.get("secret", "sos-master", "-n", NAMESPACE)["data"]
-    assert sending_of(kube, WEST) == b"1", "there before it is needed"
+    assert sending_of(kube, WEST) == b"1", "the Secrets have a sending key before the first rotation"
     ask(kube, "test")
     eventually("the new key at the agents", lambda: ids(kube, WEST, "site-") == {"site-1", "site-2"}, 30)
     eventually("the old key gone", lambda: ids(kube, WEST, "site-") == {"site-2"}, 60)
@@ -238,20 +238,20 @@ def test_a_rotation_in_a_cluster(example: Operator) -> None:
 
 
 @pytest.mark.slow
-def test_a_refused_secret_delays_the_rotation_and_locks_no_agent_out(example: Operator) -> None:
+def test_a_refused_secret_delays_the_rotation(example: Operator) -> None:
     kube = example.kube
     old, new = newest(kube), newest(kube) + 1
     with refused(kube, WEST):
         ask(kube, "refused")
         eventually("the new key elsewhere", lambda: any(name.endswith(f"-{new}") for name in ids(kube, CONTROLLER, "site-")), 30)
-        time.sleep(2.5 * QUICK_OVERLAP_S)  # two steps would have been made by now; that none is cannot be seen sooner
+        time.sleep(2.5 * QUICK_OVERLAP_S)  # the time of two steps: only then is it certain that the rotation did not continue
         example.settle()
-        assert int(sending_of(kube, CONTROLLER)) == old, "nobody signs with what one site does not know"
+        assert int(sending_of(kube, CONTROLLER)) == old, "no sender uses a key that one site lacks"
         assert ids(kube, "sos-master", "master-") == {f"master-{old}", f"master-{new}"}
     eventually("the old key gone", lambda: ids(kube, WEST, "site-") == {f"site-{new}"}, 120)
 
 
-def test_a_step_that_cannot_be_written_stops_nothing_else(example: Operator) -> None:
+def test_a_refused_rotation_step_does_not_stop_other_work(example: Operator) -> None:
     kube, new = example.kube, newest(example.kube) + 1
     with refused(kube, "sos-master"):
         ask(kube, "not now")

@@ -1,4 +1,4 @@
-"""Statuses from facts: printed columns and conditions of every kind in every state."""
+"""Reported statuses: printed columns and conditions of every kind in every state."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ EDGES = [COMPILED.nodes[node]["bridge"]["datapathId"] for node in ("edge1", "edg
 
 
 def status(**change: Any) -> dict[str, Any]:
-    """A controller that is content."""
+    """Status of a controller without problems."""
     service = {"id": "default/bulk", "state": "Programmed", "reason": "Programmed", "needed": EDGES, "acknowledged": EDGES, "sessions": 3}
     return {
         "config": {"generation": 4, "hash": HASH},
@@ -100,7 +100,7 @@ def says(found: Report, type_: str = "Ready") -> tuple[str, str]:
     return verdict.status, verdict.reason
 
 
-def test_all_is_well() -> None:
+def test_every_kind_is_ready_without_problems() -> None:
     good = situation(view())
     for kind, name, reason in (("SosSite", "west", "Ready"), ("SosSite", "core2", "Ready"), ("SosAgent", "default", "Ready")):
         assert says(the(kind, name, good)) == ("True", reason)
@@ -117,7 +117,7 @@ def test_all_is_well() -> None:
     assert the("SosController", "default", good).fields["datapaths"] == "4/4"
 
 
-def test_the_gain_is_shown_once_it_is_known() -> None:
+def test_the_gain_is_shown_if_it_is_known() -> None:
     said = status()
     said["services"][0]["gain"] = 12.44
     assert the("SosService", "bulk", situation(view(status=said))).fields["gain"] == "12.4x"
@@ -135,33 +135,33 @@ def traffic(**change: Any) -> Verdict | None:
     said = status()
     said["services"][0]["recent"] = recent(**change)
     found = the("SosService", "bulk", situation(view(status=said)))
-    assert says(found) == ("True", "Programmed"), "what is installed is what Ready is about"
+    assert says(found) == ("True", "Programmed"), "Ready depends only on installed entries"
     return next((v for v in found.verdicts if v.type == "Accelerating"), None)
 
 
-def test_plain_as_the_rule_is_a_condition_with_its_reason_and_rough_counts() -> None:
+def test_mostly_plain_connections_set_accelerating_false() -> None:
     plain = traffic()
     assert plain is not None and (plain.status, plain.reason) == ("False", "AgentMemory")
     assert "50 or more connections of the last 5 minutes went plain and 2 or more were accelerated" in plain.message
-    assert plain == traffic(plain={"AgentMemory": 80}), "no write for each connection"
+    assert plain == traffic(plain={"AgentMemory": 80}), "small changes of the counts cause no write"
     good = traffic(plainIsRule=False)
     assert good is not None and (good.status, good.reason) == ("True", "Accelerating")
 
 
-def test_refusals_are_told_as_such() -> None:
+def test_refused_connections_are_reported_as_refused() -> None:
     refused = traffic(refused=True)
     assert refused is not None
     assert "50 or more connections of the last 5 minutes were refused, as spec.require asks, and 2" in refused.message
 
 
-def test_a_programmed_services_state_at_the_controller_is_shown() -> None:
+def test_the_message_of_a_programmed_service_is_shown() -> None:
     said = status()
     said["services"][0]["message"] = "first packets of any client are punted to the controller"
     (programmed,) = [v for v in the("SosService", "bulk", situation(view(status=said))).verdicts if v.type == "Programmed"]
     assert programmed.message == "acknowledged by 2 datapaths; first packets of any client are punted to the controller"
 
 
-def test_of_a_controller_that_counts_nothing_nothing_is_said() -> None:
+def test_accelerating_is_absent_if_the_controller_has_no_counts() -> None:
     assert not [v for v in the("SosService", "bulk", situation(view())).verdicts if v.type == "Accelerating"]
 
 
@@ -180,7 +180,7 @@ STATUS_KEYS = st.sampled_from(["datapaths", "agents", "links", "sessions", "decl
     st.dictionaries(st.just("generation"), NONSENSE),
     NONSENSE,
 )
-def test_any_answer_of_a_controller_gives_statuses_that_the_schema_accepts(
+def test_any_answer_of_a_controller_gives_valid_statuses(
     row: dict[str, Any], rest: dict[str, Any], config: dict[str, Any], hash_: object
 ) -> None:
     said = status(config={"generation": 4, "hash": HASH} | config)
@@ -198,11 +198,13 @@ def test_a_transit_site_expects_no_agents() -> None:
     assert says(the("SosSite", "core1", situation(view())), "AgentsRegistered") == ("True", "NoneExpected")
 
 
-def test_an_unreachable_controller_makes_everything_that_depends_on_it_unknown() -> None:
+def test_an_unreachable_controller_makes_dependent_conditions_unknown() -> None:
     lost = situation(view(status=None, error="connection refused"))
     for kind, name in (("SosSite", "west"), ("SosAgent", "default"), ("SosService", "bulk")):
         assert says(the(kind, name, lost)) == ("Unknown", "ControllerUnreachable")
-    assert says(the("SosSite", "west", lost), "BridgesReady") == ("True", "Ready"), "what is known stays known"
+    assert says(the("SosSite", "west", lost), "BridgesReady") == ("True", "Ready"), (
+        "conditions that do not depend on the controller stay known"
+    )
     assert says(the("SosService", "bulk", situation({}))) == ("Unknown", "ControllerUnreachable")
 
 
@@ -218,9 +220,7 @@ def test_an_unreachable_controller_makes_everything_that_depends_on_it_unknown()
         ({"services": [{"id": "default/bulk", "state": "Pending", "needed": EDGES, "acknowledged": EDGES[:1]}]}, ("False", "Programming")),
     ],
 )
-def test_a_service_is_programmed_when_the_controller_says_so_of_this_configuration(
-    change: dict[str, Any], expected: tuple[str, str]
-) -> None:
+def test_a_service_is_programmed_only_for_the_current_configuration(change: dict[str, Any], expected: tuple[str, str]) -> None:
     found = the("SosService", "bulk", situation(view(status=status(**change))))
     assert says(found, "Programmed") == says(found) == expected
 
@@ -233,17 +233,19 @@ def test_missing_datapaths_and_agents_are_named() -> None:
     assert f"missing: edge1 ({EDGES[0]})" in verdict.message
     assert any(v.message == "0 of 1 agents; missing: edge1" for v in found.verdicts)
     assert says(found, "AgentsRegistered") == ("False", "NotRegistered")
-    assert says(the("SosController", "default", situation(view(status=away)))) == ("True", "Available"), "the controller is not to blame"
+    assert says(the("SosController", "default", situation(view(status=away)))) == ("True", "Available"), (
+        "missing datapaths do not make their controller unavailable"
+    )
     assert the("SosController", "default", situation(view(status=away))).fields["datapaths"] == "3/4"
 
 
-def test_a_refused_configuration_is_told_where_it_matters() -> None:
+def test_a_refused_configuration_shows_at_controller_and_service() -> None:
     refused = situation(view(status=status(config={"generation": 3, "hash": "sha256:old"}), push_error="HTTP 400: services[0]: no"))
     for kind, name in (("SosController", "default"), ("SosService", "bulk")):
         assert says(the(kind, name, refused)) == ("False", "ConfigRefused")
 
 
-def test_a_missing_token_of_an_external_controller_is_told_whether_it_answers_or_not() -> None:
+def test_a_missing_external_token_is_always_reported() -> None:
     spec = {
         "type": "External",
         "external": {"endpoints": ["tcp:192.0.2.9:6653"], "apiURL": "http://192.0.2.9", "tokenSecretName": "theirs"},
@@ -254,11 +256,11 @@ def test_a_missing_token_of_an_external_controller_is_told_whether_it_answers_or
         assert says(found) == says(found, "Available") == ("False", "SecretNotFound")
         (verdict,) = [v for v in found.verdicts if v.type == "Available"]
         assert "spec.external.tokenSecretName" in verdict.message and "create it" in verdict.message
-        assert still_pending(found), "looked at again soon: nobody hears of a Secret that is made"
+        assert still_pending(found), "polled soon again, because created Secrets are not watched"
     assert says(report(obj, situation(view()))) == ("True", "Available")
 
 
-def test_an_unknown_site_is_the_services_own_trouble() -> None:
+def test_an_unknown_site_affects_only_its_service() -> None:
     found = the("SosService", "lost", situation(view()))
     assert says(found, "Accepted") == ("True", "Accepted")
     assert says(found, "ResolvedRefs") == ("False", "SiteNotFound")
@@ -266,7 +268,7 @@ def test_an_unknown_site_is_the_services_own_trouble() -> None:
     assert says(the("SosService", "bulk", situation(view()))) == ("True", "Programmed")
 
 
-def test_a_child_that_cannot_be_applied_is_told_on_its_owner() -> None:
+def test_an_apply_error_shows_at_the_owner() -> None:
     broken = situation(view(), apply_errors={("SosSite", "west"): "DaemonSet n/x: 403 quota", ("SosAgent", "default"): "no"})
     assert says(the("SosSite", "west", broken)) == ("False", "ApplyFailed")
     assert says(the("SosAgent", "default", broken)) == ("False", "ApplyFailed")
@@ -292,12 +294,12 @@ def test_an_agent_pool_without_sites_is_not_ready() -> None:
     assert says(found) == ("False", "NoMatchingNodes")
 
 
-def test_an_object_the_compilation_has_not_seen_is_pending() -> None:
+def test_an_object_unknown_to_the_compilation_is_pending() -> None:
     stranger = {"apiVersion": "sos.network/v1alpha1", "kind": "SosLink", "metadata": {"name": "new", "uid": "u"}}
     assert says(report(stranger, situation(view()))) == ("Unknown", "Pending")
 
 
-def test_a_warning_does_not_refuse_but_is_told() -> None:
+def test_a_warning_is_reported_without_refusal() -> None:
     problem = sos_compile.Problem("SosSite", "", "west", "spec.x", sos_compile.Reason.LIMIT_EXCEEDED, "odd", warning=True)
     warned = situation(view(), compiled=replace(COMPILED, problems=(*COMPILED.problems, problem)))
     found = the("SosSite", "west", warned)
@@ -319,7 +321,7 @@ LINK = {
 }
 
 
-def test_a_link_is_as_up_as_a_controller_of_both_sites_says() -> None:
+def test_the_state_of_a_link_comes_from_a_controller_of_both_sites() -> None:
     world = sos_compile.World(objects=(*OBJECTS, LINK), nodes=NODES, namespaces=(sos_compile.Namespace("default"),))
     compiled = sos_compile.compile_world(world)
 
@@ -335,7 +337,7 @@ def test_a_link_is_as_up_as_a_controller_of_both_sites_says() -> None:
     assert told(status=status(declaredLinks=[{**ENDS, "up": False}])) == ("False", "Down")
     assert told(status=status(declaredLinks=[])) == ("Unknown", "Programming")
     assert told(status=status(declaredLinks=[{"a": "west", "up": True}, "odd"])) == ("Unknown", "Programming")
-    assert told(status=status()) == ("Unknown", "Programming"), "a controller of before this was told"
+    assert told(status=status()) == ("Unknown", "Programming"), "an older controller does not report declaredLinks"
     assert told(status=None, error="away") == ("Unknown", "ControllerUnreachable")
     assert told(asked=False, status=None) == ("Unknown", "NotObserved")
 
@@ -343,7 +345,7 @@ def test_a_link_is_as_up_as_a_controller_of_both_sites_says() -> None:
 @pytest.mark.parametrize(
     "ready", [{"status": "Unknown", "message": "Kubelet stopped posting node status."}, {"status": "False", "reason": "NotReady"}]
 )
-def test_a_node_whose_kubelet_is_silent_is_told_whatever_its_pods_say(ready: dict[str, str]) -> None:
+def test_an_unready_node_is_reported_despite_ready_pods(ready: dict[str, str]) -> None:
     condition = {"type": "Ready", **ready}
     lost = {"kind": "Node", "metadata": {"name": "edge1"}, "status": {"conditions": [condition]}}
     well = {"kind": "Node", "metadata": {"name": "edge2"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
@@ -390,14 +392,14 @@ def test_a_shadowed_service_is_not_ready_and_names_no_service_of_another_namespa
     assert "a/web hides b/web" in next(v.message for v in site.verdicts if v.type == "ServicesOverlap")
 
 
-def test_a_service_that_is_hidden_in_part_is_ready_and_says_so() -> None:
+def test_a_partly_shadowed_service_is_ready_and_reports_it() -> None:
     objects, compiled = overlapping(ports=[{"port": 80, "endPort": 90}])
     hidden = of_namespace(objects, compiled, "b")
     assert says(hidden, "Shadowed") == ("True", "PartlyShadowed")
     assert says(hidden) == ("True", "Programmed")
 
 
-def test_a_services_place_is_written_down_and_read_back() -> None:
+def test_the_claim_of_a_service_survives_a_round_trip() -> None:
     objects, compiled = overlapping()
     reported = {}
     for obj in objects:
@@ -410,7 +412,7 @@ def test_a_services_place_is_written_down_and_read_back() -> None:
     assert compiled.allocations.claims.keys() == {"a/web", "b/web"}
 
 
-def test_a_service_that_is_not_accepted_just_now_keeps_its_place() -> None:
+def test_a_service_without_acceptance_keeps_its_claim() -> None:
     objects, _ = overlapping()
     service = {**objects[-1], "status": {"claim": {"number": 7, "scope": "0123456789abcdef"}}}
     kept = plan_write(service, Report({}, ()), "2026-01-01T00:00:00Z", 100.0)

@@ -1,4 +1,4 @@
-"""Rotation of a controller's bearer token: its steps, and a real controller that accepts configurations throughout."""
+"""Rotation of a controller's bearer token: its steps, and acceptance of configurations by a real controller during the whole rotation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def secret(request: str = "march", **files: str) -> dict[str, Any]:
 
 
 def merged(obj: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
-    """RFC 7386, as far as these patches go."""
+    """RFC 7386, limited to the features of these patches."""
     data = {name: text for name, text in (obj["data"] | patch.get("data", {})).items() if text is not None}
     return {"metadata": obj["metadata"] | {"annotations": obj["metadata"]["annotations"] | patch["metadata"]["annotations"]}, "data": data}
 
@@ -42,11 +42,11 @@ def merged(obj: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
 def test_a_new_token_is_accepted_then_used_then_the_old_token_is_removed() -> None:
     obj, at, seen = secret(), NOW, []
     while step := token_rotation.next_step(obj, at, OVERLAP, "new"):
-        assert step[1]["metadata"]["resourceVersion"] == "7", "of two operators only one makes a token"
+        assert step[1]["metadata"]["resourceVersion"] == "7", "if two operators run, only one can create a token"
         obj = merged(obj, step[1])
         seen.append((step[0], secret_files(obj)))
         if token_rotation.is_asked_for(obj):
-            assert token_rotation.next_step(obj, at + OVERLAP - timedelta(seconds=1), OVERLAP, "newer") is None, "not before its time"
+            assert token_rotation.next_step(obj, at + OVERLAP - timedelta(seconds=1), OVERLAP, "newer") is None, "the step is not due yet"
         at += OVERLAP
     assert seen == [
         ("a new token is announced", {"token": b"old", "token-also": b"new"}),
@@ -64,7 +64,7 @@ def test_no_rotation_without_a_request() -> None:
     assert not token_rotation.is_asked_for({"metadata": {"name": SECRET}, "data": {}})
 
 
-def test_a_clock_that_was_ahead_and_a_token_that_was_taken_away() -> None:
+def test_a_future_time_and_a_removed_token_do_not_stop_rotation() -> None:
     ahead = {"request": "march", "phase": "Announced", "since": "2036-03-01T12:00:00Z"}
     obj = secret(token="old", token_also="new")
     obj["metadata"]["annotations"][token_rotation.STATE_ANNOTATION] = json.dumps(ahead)
@@ -75,19 +75,19 @@ def test_a_clock_that_was_ahead_and_a_token_that_was_taken_away() -> None:
     del obj["data"]["token-also"]
     step = token_rotation.next_step(obj, NOW + OVERLAP, OVERLAP, "newer")
     assert step is not None
-    assert secret_files(merged(obj, step[1])) == {"token": b"old"}, "the operator never goes on without a token"
+    assert secret_files(merged(obj, step[1])) == {"token": b"old"}, "the operator always keeps a token"
     assert not token_rotation.is_asked_for(merged(obj, step[1]))
 
 
 @pytest.fixture(scope="module")
 def pair(installed: Kube, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Operator, Controller]]:
-    """An operator whose rotations take seconds, and a controller whose kubelet is quick."""
+    """An operator with rotations of a few seconds, and a controller whose kubelet updates Secrets quickly."""
     folder: Path = tmp_path_factory.mktemp("tokens")
     controller = Controller(installed, folder)
     extra = {"SOS_KEY_OVERLAP_SECONDS": str(QUICK_OVERLAP_S), "SOS_CONTROLLER_API_OVERRIDE": f"default={controller.url}"}
     with populated(installed) as kube, operator_running(kube, folder, **extra) as operator:
         kube.kubectl("apply", "-f", str(ROOT / "examples" / "01-two-sites"))
-        eventually("both sites' keys, and which to send with", lambda: len(controller_keys(kube)) == 3)
+        eventually("the keys of both sites, and the id of the sending key", lambda: len(controller_keys(kube)) == 3)
         try:
             controller.start()
             with repeated(lambda: controller.mount(SECRET, "token"), every_s=0.5):
@@ -119,13 +119,13 @@ def test_configurations_are_accepted_throughout_a_rotation(pair: tuple[Operator,
             kube.kubectl("annotate", "secret", SECRET, "-n", NAMESPACE, "sos.network/rotate-token=march")
             eventually("the new token beside the old one", lambda: files().get("token-also") not in (None, old))
             new = files()["token-also"]
-            eventually("the controller takes both", lambda: controller.admits(old) and controller.admits(new), QUICK_OVERLAP_S)
-            eventually("they change places", lambda: files() == {"token": new, "token-also": old})
+            eventually("the controller accepts both tokens", lambda: controller.admits(old) and controller.admits(new), QUICK_OVERLAP_S)
+            eventually("the tokens change places", lambda: files() == {"token": new, "token-also": old})
             assert controller.admits(old) and controller.admits(new)
-            eventually("the old one gone", lambda: files() == {"token": new})
-            eventually("the controller takes the new one only", lambda: not controller.admits(old))
+            eventually("the old token gone", lambda: files() == {"token": new})
+            eventually("the controller accepts only the new token", lambda: not controller.admits(old))
         wanted = next(numbers) - 1
-        eventually("what was changed last", lambda: last_change_is_in_force(wanted), 15)
+        eventually("the last change", lambda: last_change_is_in_force(wanted), 15)
         assert controller.admits(new)
         assert (controller.get("/v1/status")["controller"], [switch.connections for switch in switches.values()]) == before
     pushes = [line for line in operator.http("/metrics")[1].splitlines() if line.startswith("sos_operator_config_pushes_total{")]

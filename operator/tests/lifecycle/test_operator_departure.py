@@ -1,4 +1,4 @@
-"""Deletion of sites: nodes clean up first, nothing of ours is left behind, users' objects stay."""
+"""Deletion of sites: nodes are cleaned first, no SOS object is left behind, users' objects stay."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from operator_nodes import Nodes, start_pods
 from operator_run import NAMESPACE, Operator, eventually, operator_running
 
 PROMISED_S = 10.0
-"""How old a status may be."""
+"""Maximum age of a status."""
 OURS = "app.kubernetes.io/managed-by=sos-operator"
 
 
 @pytest.fixture(scope="module")
 def stage(installed: Kube, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Operator, Nodes]]:
-    """An operator and the nodes it asks, for the tests of sites."""
+    """An operator and simulated nodes, for the tests of sites."""
     extra = {"SOS_CONTROLLER_API_OVERRIDE": "default=http://127.0.0.1:1", "SOS_SITE_CLEANUP_SECONDS": "8"}
     folder = tmp_path_factory.mktemp("departure")
     with populated(installed) as kube, Nodes(kube).serving() as nodes, operator_running(kube, folder, **extra) as operator:
@@ -29,7 +29,7 @@ def stage(installed: Kube, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture
 def running(stage: tuple[Operator, Nodes]) -> tuple[Operator, Nodes]:
-    """All sites of the example, with running pods whose nodes do as they are told."""
+    """All sites of the example, with running pods whose nodes apply their documents."""
     operator, nodes = stage
     nodes.slow.clear()
     nodes.words.clear()
@@ -49,14 +49,14 @@ def test_a_site_stays_until_its_nodes_are_clean(running: tuple[Operator, Nodes])
         "its agents gone", lambda: not [c for c in children(kube, "daemonsets") if c["metadata"]["name"] == "sos-agent-default-west"]
     )
     time.sleep(3)
-    assert kube.get("sossite", "west")["metadata"]["deletionTimestamp"], "it went before its node was clean"
+    assert kube.get("sossite", "west")["metadata"]["deletionTimestamp"], "the site was deleted before its node was clean"
     assert [c for c in children(kube, "daemonsets") if c["metadata"]["name"] == "sos-node-west"]
     nodes.slow.clear()
     eventually("the site gone", lambda: "west" not in {s["metadata"]["name"] for s in kube.items("sossites")}, 15)
     eventually("its DaemonSet gone", lambda: not [c for c in children(kube, "daemonsets") if c["metadata"]["name"] == "sos-node-west"])
 
 
-def test_a_node_that_never_answers_delays_a_sites_deletion_only_to_its_limit(running: tuple[Operator, Nodes]) -> None:
+def test_a_silent_node_delays_site_deletion_only_to_its_limit(running: tuple[Operator, Nodes]) -> None:
     operator, nodes = running
     nodes.slow.add("core1")
     started = time.monotonic()
@@ -64,7 +64,7 @@ def test_a_node_that_never_answers_delays_a_sites_deletion_only_to_its_limit(run
     assert time.monotonic() - started > 6
 
 
-def test_a_site_that_is_wrong_when_it_goes_is_taken_down_all_the_same(running: tuple[Operator, Nodes]) -> None:
+def test_an_invalid_site_is_cleaned_before_its_deletion(running: tuple[Operator, Nodes]) -> None:
     operator, nodes = running
     kube = operator.kube
     prefixes = kube.get("sossite", "east")["spec"]["prefixes"]
@@ -74,36 +74,36 @@ def test_a_site_that_is_wrong_when_it_goes_is_taken_down_all_the_same(running: t
     kube.kubectl("delete", "sossite", "west", "--wait=false")
     eventually("the node-config Absent", lambda: state_of(kube, "west", "edge1") == "Absent")
     operator.settle(3)
-    assert kube.get("sossite", "west")["metadata"]["deletionTimestamp"], "it went before its node was clean"
+    assert kube.get("sossite", "west")["metadata"]["deletionTimestamp"], "the site was deleted before its node was clean"
     assert [c for c in children(kube, "daemonsets") if c["metadata"]["name"] == "sos-node-west"]
     nodes.slow.clear()
     eventually("the site gone", lambda: "west" not in {s["metadata"]["name"] for s in kube.items("sossites")}, 15)
 
 
-def test_a_node_that_leaves_a_site_ends_its_sessions_and_is_cleaned_before_its_pod_goes(running: tuple[Operator, Nodes]) -> None:
+def test_a_departing_node_is_drained_and_cleaned_before_its_pod_goes(running: tuple[Operator, Nodes]) -> None:
     operator, nodes = running
     kube = operator.kube
     with left_behind(kube, nodes, "edge1", "west"):
         operator.settle(2)
-        assert state_of(kube, "west", "edge1") == "Present", "its agent is still there"
+        assert state_of(kube, "west", "edge1") == "Present", "the node's agent is still running"
         kube.kubectl("delete", "pod", "sos-agent-default-west-pod", "-n", NAMESPACE, "--force", "--grace-period=0")
         eventually("the node-config Absent", lambda: state_of(kube, "west", "edge1") == "Absent")
         operator.settle(2)
-        assert names_node(kube, "sos-node-west", "edge1"), "it has not said that it is clean"
+        assert names_node(kube, "sos-node-west", "edge1"), "the node has not reported that it is clean"
         nodes.slow.clear()
-        eventually("its pod given up", lambda: not names_node(kube, "sos-node-west", "edge1"))
+        eventually("its pod released", lambda: not names_node(kube, "sos-node-west", "edge1"))
         assert not kube.get("configmap", "sos-node-west", "-n", NAMESPACE).get("data")
 
 
 def test_the_wait_for_a_departed_node_is_bounded(running: tuple[Operator, Nodes]) -> None:
     operator, nodes = running
     with left_behind(operator.kube, nodes, "core1", "core1"):
-        eventually("its pod given up", lambda: not names_node(operator.kube, "sos-node-core1", "core1"), 30)
+        eventually("its pod released", lambda: not names_node(operator.kube, "sos-node-core1", "core1"), 30)
 
 
 @contextmanager
 def left_behind(kube: Kube, nodes: Nodes, node: str, site: str) -> Iterator[None]:
-    """A node that has left its site and is not clean yet; in the site again afterwards."""
+    """Remove a node, which is not clean yet, from its site for the duration of the context."""
     nodes.slow.add(node)
     kube.kubectl("label", "node", node, "sos.network/site-")
     try:
@@ -114,7 +114,7 @@ def left_behind(kube: Kube, nodes: Nodes, node: str, site: str) -> Iterator[None
 
 
 def names_node(kube: Kube, daemon_set: str, node: str) -> bool:
-    """Whether a DaemonSet has a pod on a node whatever its labels."""
+    """True if a DaemonSet selects a node by name, independent of the node's labels."""
     (found,) = [c for c in children(kube, "daemonsets") if c["metadata"]["name"] == daemon_set]
     terms = found["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     return {"key": "metadata.name", "operator": "In", "values": [node]} in [
@@ -122,8 +122,8 @@ def names_node(kube: Kube, daemon_set: str, node: str) -> bool:
     ]
 
 
-def test_a_node_without_a_bridge_and_an_agent_that_is_gone_are_told_and_so_is_their_return(running: tuple[Operator, Nodes]) -> None:
-    """The node's pod stays ready: what is wrong is its own word."""
+def test_lost_bridges_and_agents_and_their_return_are_reported(running: tuple[Operator, Nodes]) -> None:
+    """The node's pod stays ready; only the node's own report shows the failure."""
     operator, nodes = running
     kube = operator.kube
     becomes(kube, "sossite/east", "BridgesReady", "True", "Ready")
@@ -142,7 +142,7 @@ def test_a_node_without_a_bridge_and_an_agent_that_is_gone_are_told_and_so_is_th
     becomes(kube, "sosagent/default", "Deployed", "True", "Deployed", PROMISED_S)
 
 
-def test_a_site_that_goes_changes_nothing_that_is_said_of_others(running: tuple[Operator, Nodes]) -> None:
+def test_deletion_of_a_site_does_not_change_other_statuses(running: tuple[Operator, Nodes]) -> None:
     operator, nodes = running
     kube = operator.kube
     nodes.words["edge2"] = ("Failed", "ovs-vswitchd does not answer")

@@ -3,7 +3,7 @@
 | package | role |
 |---|---|
 | `cli` | the commands of `./lab`; calls `lifecycle` and `measurements` |
-| `core` | pure: topology -> ordered steps, each with its undo |
-| `lifecycle` | a lab from up to down: carries the steps out, starts the parts, waits, breaks and removes |
-| `measurements` | transfers over a lab that is up: demo, bench, balance over uplinks |
+| `core` | pure: converts a topology to ordered steps, each with its undo |
+| `lifecycle` | life cycle of a lab: executes the steps, starts the parts, waits for them, injects faults, removes the lab |
+| `measurements` | transfers over a running lab: demo, bench, balance over uplinks |
 """

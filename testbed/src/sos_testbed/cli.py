@@ -1,4 +1,4 @@
-"""The commands of `./lab`. Arguments in, one call, lines out."""
+"""The commands of `./lab`: parse arguments, make one call, print lines."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ app = typer.Typer(
 
 INTERRUPTED = 130  # as a shell reports SIGINT
 
-LabOption = Annotated[str | None, typer.Option("--lab", help="Which lab, when several are up.")]
+LabOption = Annotated[str | None, typer.Option("--lab", help="Name of the lab, if several are up.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 class Fault(StrEnum):
-    """Parts that can be broken."""
+    """Parts into which faults can be injected."""
 
     LINK = "link"
     SWITCH = "switch"
@@ -47,7 +47,7 @@ class Fault(StrEnum):
 
 
 class Network(StrEnum):
-    """The topologies."""
+    """Topologies of labs."""
 
     FIGURE8 = "figure8"
     POOLS = "pools"
@@ -58,7 +58,7 @@ class Network(StrEnum):
 
 
 def say(text: str) -> None:
-    """Progress goes to standard error, so that standard output stays machine-readable."""
+    """Print progress to standard error, so that standard output stays machine-readable."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -78,7 +78,7 @@ def _path(base: PathOptions, rate: str | None, rtt: str | None, loss: str | None
 @app.command()
 def up(  # noqa: PLR0913, PLR0917 - one parameter per option
     topology: Annotated[Network, typer.Argument(help="The network.")] = Network.FIGURE8,
-    rate: Annotated[str | None, typer.Option(help="Rate of the first path, and of the second unless said: 500mbit.")] = None,
+    rate: Annotated[str | None, typer.Option(help="Rate of the first path, and of the second unless given: 500mbit.")] = None,
     rtt: Annotated[str | None, typer.Option(help="Round trip of the paths: 59ms.")] = None,
     loss: Annotated[str | None, typer.Option(help="Share of packets lost in each direction: 1% or 0.01.")] = None,
     queue: Annotated[str | None, typer.Option(help="Queue of the long links: bdp or a number of bytes.")] = None,
@@ -149,7 +149,7 @@ def flows(switch: str, which: LabOption = None, as_json: JsonOption = False) -> 
 
 
 def dump_flows(chosen: Lab, switch: str) -> str:
-    """Output of ovs-ofctl about a switch of a lab."""
+    """Flow entries of a lab's switch, as printed by ovs-ofctl."""
     realise.switch_address(chosen.topology, switch)
     target = f"unix:{chosen.plan.folder(switch)}/{realise.BRIDGE}.mgmt"
     return run(realise.ovs(chosen.plan, switch, "ovs-ofctl", "-O", "OpenFlow13", "dump-flows", target), what=f"flows of {switch}")
@@ -159,8 +159,8 @@ def dump_flows(chosen: Lab, switch: str) -> str:
 def fault(
     kind: Fault,
     name: Annotated[str, typer.Argument(help="edge1-core1, core1, agent1, controller...")] = "controller",
-    mend: Annotated[bool, typer.Option("--up", help="Mend it instead.")] = False,
-    silent: Annotated[bool, typer.Option("--silent", help="Links: ports stay up, packets vanish.")] = False,
+    mend: Annotated[bool, typer.Option("--up", help="Repair it instead.")] = False,
+    silent: Annotated[bool, typer.Option("--silent", help="For links: drop all packets while the ports stay up.")] = False,
     which: LabOption = None,
 ) -> None:
     """Break a link, switch, agent or the controller, or repair it."""
@@ -201,10 +201,10 @@ def logs(part: Annotated[str, typer.Argument(help="controller, agent1, edge1-nod
 
 @app.command()
 def down(
-    name: Annotated[str | None, typer.Argument(help="The lab, when several are up.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Every lab of this machine, also interrupted ones.")] = False,
+    name: Annotated[str | None, typer.Argument(help="Name of the lab, if several are up.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All labs of this machine, including interrupted labs.")] = False,
 ) -> None:
-    """Take a lab down completely."""
+    """Take down a lab completely."""
     problems = []
     for each in lab.every() if everything else [lab.find(name)]:
         try:
@@ -238,7 +238,7 @@ def bench(
 
 
 @app.command(name="bench-balance", hidden=True)
-def bench_balance(out: Annotated[Path, typer.Option(help="Folder for balance.json.")] = Path("out/bench")) -> None:
+def bench_balance(out: Annotated[Path, typer.Option(help="Folder for spread.json.")] = Path("out/bench")) -> None:
     """Measure how evenly downloads are spread over uplinks."""
     from sos_testbed.measurements import balance
 
@@ -250,7 +250,7 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 
 
 def main() -> None:
-    """Entry point: errors in one line, Ctrl-C and SIGTERM clean up."""
+    """Entry point: print errors in one line; clean up on Ctrl-C and SIGTERM."""
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGHUP, _interrupt)
     try:
@@ -267,7 +267,7 @@ def main() -> None:
     except typer.Exit as leave:
         sys.exit(leave.exit_code)
     except Exception as error:
-        if not hasattr(error, "show"):  # click's usage errors carry their own text
+        if not hasattr(error, "show"):  # click's usage errors have a text of their own
             raise
         error.show()
         sys.exit(2)

@@ -8,15 +8,15 @@ from ipaddress import IPv4Address
 from sos_testbed.core.model import LabError
 
 DEFAULT = "default"
-"""The controller that every lab has."""
+"""Name of the controller that every lab has."""
 OPENFLOW_PORT = 6653
 API_PORT = 8080
-MOST = 8  # as many as a SosSite may name
+MOST = 8  # maximum number of controllers of a SosSite
 _FIRST = IPv4Address("172.31.255.1")
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """Controllers in order: default first, then by name. LabError if default is missing or the management network is too small."""
+    """Sort controllers: default first, then by name. Raise LabError if default is missing or there are more than MOST controllers."""
     found = sorted(set(names), key=lambda name: (name != DEFAULT, name))
     if DEFAULT not in found:
         raise LabError(f"no SosController {DEFAULT!r} is declared")

@@ -1,4 +1,4 @@
-"""`ovs-ofctl dump-flows` as data. Pure."""
+"""Parser of `ovs-ofctl dump-flows`. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LINE = re.compile(r"^\s*(cookie=.*?)\s+actions=(.*)$")
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class FlowEntry:
-    """A row of a flow table; `match` and `actions` are in the syntax of ovs-ofctl(8), the counters are those of the dump."""
+    """A row of a flow table; `match` and `actions` are in the syntax of ovs-ofctl(8), the counters are from the dump."""
 
     table: int
     priority: int
@@ -27,7 +27,7 @@ class FlowEntry:
 
 
 def parse_flows(text: str) -> list[FlowEntry]:
-    """The entries of a dump, ordered by table, priority (highest first) and match. Other lines are skipped."""
+    """Parse the entries of a dump, sorted by table, priority (highest first) and match. Other lines are skipped."""
     entries = [_entry(found[1], found[2]) for line in text.splitlines() if (found := _LINE.match(line))]
     return sorted(entries, key=lambda entry: (entry.table, -entry.priority, entry.match))
 

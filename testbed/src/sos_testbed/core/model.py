@@ -1,7 +1,7 @@
 """Components of a lab as frozen values. No I/O, no defaults that depend on the machine.
 
-A topology is a graph of switches; hosts and agents hang on a switch; wires join two switch ports. A wire with a
-`Shape` runs through the link emulator, one without is a plain veth pair.
+A topology is a graph of switches; hosts and agents are attached to switches, and wires connect two switch ports. A wire with a
+`Shape` runs through the link emulator; a wire without a shape is a plain veth pair.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ipaddress import IPv4Address, IPv4Interface
 _NAME = re.compile(r"^[a-z][a-z0-9]{0,9}$")
 
 DEFAULT_POOL = "default"  # the SosAgent that every lab with agents runs
-MAX_SWITCHES = 64  # each is an ovs-vswitchd of about 40 MB: a machine's memory is the bound, this guards against typing errors
+MAX_SWITCHES = 64  # protects against typing errors; the real bound is the machine's memory: an ovs-vswitchd takes about 40 MB
 MAX_RATE_BPS = 40_000_000_000
 MAX_RTT_US = 10_000_000
 
@@ -26,8 +26,8 @@ class LabError(Exception):
 class Shape:
     """Emulated properties of one wire, the same in both directions.
 
-    `rate_bps` counts Ethernet bits on the wire (preamble, gap and checksum included), `rtt_us` is split in half per
-    direction, `loss` is the probability that a packet is dropped in one direction, `queue_bytes` the queue's limit.
+    `rate_bps` counts Ethernet bits on the wire (preamble, gap and checksum included), `rtt_us` is split equally between the
+    directions, `loss` is the probability that a packet is dropped in one direction, `queue_bytes` is the queue's limit.
     """
 
     rate_bps: int
@@ -36,7 +36,7 @@ class Shape:
     queue_bytes: int
 
     def __post_init__(self) -> None:
-        """Refuse values beyond the emulator's range."""
+        """Raise LabError for values outside the emulator's range."""
         if not 1_000_000 <= self.rate_bps <= MAX_RATE_BPS:
             raise LabError(f"rate: {self.rate_bps} bit/s is outside 1 Mbit/s to 40 Gbit/s")
         if not 0 <= self.rtt_us <= MAX_RTT_US:
@@ -48,18 +48,18 @@ class Shape:
 
 
 def agent_key(pool: str, node: str) -> str:
-    """Name of the agent of a pool at a node."""
+    """Name of a pool's agent at a node."""
     return node if pool == DEFAULT_POOL else f"{node}-{pool}"
 
 
 def bdp_bytes(rate_bps: int, rtt_us: int) -> int:
-    """Bandwidth-delay product in bytes, never below 64 full packets, so that a short wire can still carry a burst."""
+    """Bandwidth-delay product in bytes, at least 64 full packets, so that the queue of a short wire can hold a burst."""
     return max(rate_bps * rtt_us // 8_000_000, 64 * 1538)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switch:
-    """One Open vSwitch in a namespace of its own; `site` is the value of its node's label `sos.network/site`."""
+    """One Open vSwitch in its own namespace; `site` is the value of its node's label `sos.network/site`."""
 
     name: str
     site: str
@@ -77,7 +77,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Router:
-    """A machine with several legs, each in a subnet of its own at the end of a wire; behind it is itself, the server at `address`."""
+    """A machine with one leg per wire, each in a subnet of its own; it is also the server at `address`."""
 
     name: str
     address: IPv4Interface
@@ -86,9 +86,9 @@ class Router:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentPlace:
-    """Namespace for the agent of one switch's node; the address comes from the agent-config.
+    """Namespace for the agent of one switch's node; the agent-config has the agent's address.
 
-    It is empty while no SosAgent of the pool's name is declared.
+    The namespace is empty while no SosAgent with the pool's name is declared.
     """
 
     name: str
@@ -97,7 +97,7 @@ class AgentPlace:
 
     @property
     def key(self) -> str:
-        """Name of the agent: its node's, with the pool's appended unless that is the default."""
+        """Name of the agent: the node's name, followed by the pool's name unless this is the default pool."""
         return agent_key(self.pool, self.switch)
 
 
@@ -115,17 +115,17 @@ class End:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wire:
-    """A cable between two switches, or a switch and a router."""
+    """A cable between two switches, or between a switch and a router."""
 
     a: End
     b: End
     shape: Shape | None = None
     parallel: bool = False
-    """True if other wires join the same two places."""
+    """True if several wires connect the same two parts."""
 
     @property
     def name(self) -> str:
-        """`edge1-core1`: how a user names the link in `./lab fault link`; `edge1.wan0` where several go to the same place."""
+        """`edge1-core1`: the name of the link in `./lab fault link`; `edge1.wan0` if the wire is parallel to others."""
         return str(self.a) if self.parallel else f"{self.a.switch}-{self.b.switch}"
 
 
@@ -141,7 +141,7 @@ class Topology:
     routers: tuple[Router, ...] = ()
 
     def __post_init__(self) -> None:
-        """Every name is short and used once, every end exists and is used once."""
+        """Raise LabError unless every name is short and unique, and every end exists and is used once."""
         if len(self.switches) > MAX_SWITCHES:
             raise LabError(f"topology {self.name}: more than {MAX_SWITCHES} switches")
         names = self.parts()
@@ -176,7 +176,7 @@ class Topology:
         return tuple(wire for wire in self.wires if wire.shape is not None)
 
     def wire(self, name: str) -> Wire:
-        """Find a wire by its name (either direction) or by one of its ends; LabError with the known names otherwise."""
+        """Find a wire by its name (in either direction) or by one of its ends; raise LabError with the known names otherwise."""
         for wire in self.wires:
             reverse = "" if wire.parallel else f"{wire.b.switch}-{wire.a.switch}"
             if name and name in {wire.name, reverse, str(wire.a), str(wire.b)}:

@@ -1,11 +1,11 @@
-"""Topology + lab -> ordered steps that build it. Pure, with golden tests that need no root.
+"""Convert a topology and a lab's plan to ordered steps that build the lab. Pure, so its golden tests need no root.
 
-Everything lives in network namespaces named `sos-<lab id>-<part>`, so nothing of a lab is visible in the machine's own
-namespace, interface names inside need no random part, and two labs cannot meet.
+Everything runs in network namespaces named `sos-<lab id>-<part>`. The machine's own namespace therefore contains nothing of a lab,
+interface names inside need no random part, and two labs cannot conflict.
 
     sos-ID-ctl      management bridge `mgmt`, the controllers
     sos-ID-wan      the link emulator, two veth ends per shaped wire
-    sos-ID-edge1 .. one per switch: ovsdb-server, ovs-vswitchd, sos-node
+    sos-ID-edge1 .. one per switch: its ovsdb-server, ovs-vswitchd, sos-node
     sos-ID-client   one per host: `eth0`, an address, cubic
     sos-ID-agent1   one per agent: the interface of its agent-config, the agent
 """
@@ -26,7 +26,7 @@ from sos_testbed.core.steps import DeleteNamespace, MakeFolder, RemoveTree, Run,
 BRIDGE = "br-sos"
 _FIRST_SWITCH_OCTET = 10
 _OVS_TIMEOUT_S = 20
-_HOST_OFPORT = 11  # clear of uplinks (1..), tunnels (100..) and agent ports (200..) of node-config
+_HOST_OFPORT = 11  # no conflict with uplinks (1..), tunnels (100..) and agent ports (200..) of node-config
 _OVS_SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
 
 
@@ -40,21 +40,21 @@ class Programs:
     agent: str
     linkemu: str
     probe: str = ""
-    """Sender of `kubectl sos diagnose`."""
+    """Program that sends data for `kubectl sos diagnose`."""
     buffers: str = ""
-    """Preloaded library that enlarges a switch's receive buffers, as in its image (agent-image/ovs/buffers). Empty in older labs."""
+    """Preloaded library that enlarges a switch's receive buffers, as in the image ovs (agent-image/ovs/buffers). Empty in older labs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabPlan:
-    """Parameters of realise besides the topology. `root` is the lab's state folder."""
+    """Parameters of this module besides the topology. `root` is the lab's state folder."""
 
     lab_id: str
     root: PurePosixPath
     programs: Programs
     controllers: tuple[str, ...] = (controllers.DEFAULT,)
     rewriting: frozenset[str] = frozenset()
-    """Switches that rewrite addresses; they and their hosts run without segmentation offload."""
+    """Switches that rewrite addresses; these switches and their hosts run without segmentation offload."""
 
     def netns(self, part: str) -> str:
         """The namespace of a part."""
@@ -71,7 +71,7 @@ class LabPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentLink:
-    """Interface between a switch and its agent, from the agent-config; sos-node puts `host_name` on the bridge."""
+    """Interface between a switch and its agent, from the agent-config; sos-node adds `host_name` to the bridge."""
 
     place: AgentPlace
     interface: str
@@ -82,12 +82,12 @@ class AgentLink:
 
 
 def inside(netns: str, *argv: str) -> tuple[str, ...]:
-    """The command line that runs `argv` in a namespace; the pid stays that of the program."""
+    """Command line that runs `argv` in a namespace; its pid is the program's pid."""
     return ("ip", "netns", "exec", netns, *argv)
 
 
 def build_network(topology: Topology, plan: LabPlan) -> list[Step]:
-    """Namespaces, management network, wires and the emulator."""
+    """Steps of namespaces, management network and wires."""
     steps = [_folder(plan.root / "log")]
     for part in ("ctl", "wan", *topology.parts()):
         steps += _namespace(plan, part)
@@ -115,7 +115,7 @@ def control_socket(plan: LabPlan) -> PurePosixPath:
 
 
 def build_switches(topology: Topology, plan: LabPlan) -> list[Step]:
-    """A database, a switch daemon and a `sos-node` per switch."""
+    """Steps of switches: a database, a switch daemon and a `sos-node` per switch."""
     steps: list[Step] = []
     for switch in topology.switches:
         steps += _switch(plan, switch, tso=switch.name not in plan.rewriting)
@@ -123,12 +123,12 @@ def build_switches(topology: Topology, plan: LabPlan) -> list[Step]:
 
 
 def build_hosts(topology: Topology, plan: LabPlan) -> list[Step]:
-    """Steps of hosts: addresses and a default host's congestion control; no offload at switches that rewrite."""
+    """Steps of hosts: addresses and the congestion control of a default Linux host; no checksum offload at switches that rewrite."""
     steps: list[Step] = []
     for index, host in enumerate(topology.hosts):
         steps += _host(plan, host, _HOST_OFPORT + index)
         if host.switch in plan.rewriting:
-            # in a cluster sos-node does this for ports of ovs-cni
+            # in a cluster, sos-node disables the offload of ovs-cni ports
             steps.append(_run(f"host {host.name}", _offload(plan, host.name, "eth0", "off"), _offload(plan, host.name, "eth0", "on")))
     for router in topology.routers:
         steps += _router(plan, router)
@@ -136,7 +136,7 @@ def build_hosts(topology: Topology, plan: LabPlan) -> list[Step]:
 
 
 def build_agent_links(links: tuple[AgentLink, ...], plan: LabPlan) -> list[Step]:
-    """The veth pair between each agent and its switch."""
+    """Steps of the veth pair between each agent and its switch."""
     steps: list[Step] = []
     for link in links:
         steps += _agent_link(plan, link)
@@ -144,7 +144,7 @@ def build_agent_links(links: tuple[AgentLink, ...], plan: LabPlan) -> list[Step]
 
 
 def build_controllers(plan: LabPlan) -> list[Step]:
-    """The controllers, each reading its first configuration from a file."""
+    """Steps of the controllers; each reads its first configuration from a file."""
     steps: list[Step] = []
     base = plan.root
     for name, address in controllers.addresses(plan.controllers).items():
@@ -160,7 +160,7 @@ def build_controllers(plan: LabPlan) -> list[Step]:
 
 
 def build_agents(topology: Topology, plan: LabPlan) -> list[Step]:
-    """The agents, each in its own namespace."""
+    """Steps of the agents, each in its own namespace."""
     steps: list[Step] = []
     for place in topology.agents:
         steps.append(_folder(plan.folder(place.name)))
@@ -185,21 +185,21 @@ def switch_address(topology: Topology, switch: str) -> str:
 
 
 def ovs(plan: LabPlan, switch: str, tool: str, *argv: str) -> tuple[str, ...]:
-    """Command line of an OVS tool for one switch, inside its namespace, so that the tool cannot outlive the lab."""
+    """Command line of an OVS tool for one switch, in the switch's namespace, so that the tool cannot outlive the lab."""
     folder = plan.folder(switch)
     database = (f"--db=unix:{folder}/db.sock",) if tool == "ovs-vsctl" else ()
     return inside(plan.netns(switch), "env", f"OVS_RUNDIR={folder}", tool, f"--timeout={_OVS_TIMEOUT_S}", *database, *argv)
 
 
 def build_web(topology: Topology, plan: LabPlan) -> list[Step]:
-    """A web server on every host, all serving the lab's `www` folder."""
+    """Steps of a web server on every host; each serves the lab's `www` folder."""
     steps = [_folder(plan.folder("www"))]
     servers: list[Host | Router] = [*topology.hosts, *topology.routers]
     for host in servers:
         folder = plan.folder(host.name)
         conf = folder / "nginx.conf"
         steps += [_folder(folder), _file(conf, web.build_config(folder, plan.folder("www")))]
-        # -e: the compiled-in error log is opened before the configuration is read
+        # -e: nginx opens its compiled-in error log before it reads the configuration
         argv = ("nginx", "-e", "stderr", "-c", str(conf), "-p", str(folder))
         steps.append(_spawn(plan, f"{host.name}-web", host.name, argv, f"web server {host.name}"))
     return steps
@@ -235,7 +235,7 @@ def _namespace(plan: LabPlan, part: str) -> Iterator[Step]:
 
 
 def _veth(plan: LabPlan, a: tuple[str, str], b: tuple[str, str], title: str) -> Iterator[Step]:
-    """Steps of a veth pair between (part, interface) `a` and `b`, both ends up, IPv6 off."""
+    """Steps of a veth pair between (part, interface) `a` and `b`, with both ends up, without IPv6."""
     (part_a, name_a), (part_b, name_b) = a, b
     add = ("ip", "link", "add", "name", name_a, "netns", plan.netns(part_a), "type", "veth")
     yield _run(
@@ -315,7 +315,7 @@ def _switch(plan: LabPlan, switch: Switch, *, tso: bool) -> Iterator[Step]:
         "--no-chdir",
     )
     yield _spawn(plan, f"{name}-ovsdb", name, database, title)
-    # ovs-vswitchd reads the TSO setting once, at start
+    # ovs-vswitchd reads the TSO setting only at start
     init = ("--retry", "--no-wait", "--", "init", "--", "set", "Open_vSwitch", ".", f"other_config:userspace-tso-enable={str(tso).lower()}")
     yield _run(title, ovs(plan, name, "ovs-vsctl", *init), ("rm", "-f", f"{folder}/conf.db"))
     daemon = (
@@ -348,7 +348,7 @@ def _host(plan: LabPlan, host: Host, port_no: int) -> Iterator[Step]:
 
 
 def _ordinary(netns: str, interface: str, address: IPv4Interface, title: str) -> Step:
-    """Connected route of an address, with the congestion control of an ordinary Linux machine."""
+    """Connected route of an address, with the default congestion control of Linux."""
     route = ("ip", "-n", netns, "route", "change", str(address.network), "dev", interface, "proto", "kernel", "scope", "link")
     source = ("src", str(address.ip))
     return _run(title, (*route, *source, "congctl", "cubic"), (*route, *source))
@@ -360,7 +360,7 @@ def _router(plan: LabPlan, router: Router) -> Iterator[Step]:
     for port, address in router.legs:
         yield from _address(netns, port, str(address), title)
         yield _ordinary(netns, port, address, title)
-        # a router's wire carries complete checksums; the emulator would forward partial ones
+        # the router must send complete checksums, because the emulator would forward partial checksums
         yield _run(title, _offload(plan, router.name, port, "off"), _offload(plan, router.name, port, "on"))
 
 

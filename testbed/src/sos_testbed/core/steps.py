@@ -1,6 +1,6 @@
-"""Closed set of the changes that a lab makes to a machine, each with its undo. Values only; runner.py executes them.
+"""Closed set of a lab's changes to a machine, each with its undo. This module has only values; runner.py executes them.
 
-Every `Step` names its undo before it is done. Undos are idempotent: repeated, or without their do, they change nothing.
+Every `Step` has its undo before its execution. Undos are idempotent, and change nothing if their step was not executed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Run a command to its end; a status other than 0 is an error (as an undo: is ignored)."""
+    """Run a command to its end; a status other than 0 is an error, but is ignored in an undo."""
 
     argv: tuple[str, ...]
 
@@ -25,7 +25,7 @@ class MakeFolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteFile:
-    """Write a file through a rename, so that a reader never sees half of it."""
+    """Write a file atomically by a rename."""
 
     path: str
     text: str
@@ -34,7 +34,7 @@ class WriteFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spawn:
-    """Start a daemon; its output goes to `log`, its pid to a file of its name."""
+    """Start a daemon; its output goes to `log`, and its pid to a file with the daemon's name."""
 
     name: str
     argv: tuple[str, ...]
@@ -43,7 +43,7 @@ class Spawn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """End a spawned program: SIGTERM, after `grace_s` SIGKILL."""
+    """End a spawned program: SIGTERM, then SIGKILL after `grace_s`."""
 
     name: str
     grace_s: float = 3.0
@@ -73,7 +73,7 @@ _UNDOS: dict[str, type[Run] | type[Stop] | type[DeleteNamespace] | type[RemoveTr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One do with its undo. `title` is shown to the user meanwhile."""
+    """A change with its undo. `title` is shown to the user during the execution."""
 
     title: str
     do: Do
@@ -81,7 +81,7 @@ class Step:
 
 
 def encode_undo(undo: Undo) -> dict[str, Any]:
-    """An undo as a JSON object for the journal."""
+    """Encode an undo as a JSON object for the journal."""
     return {"kind": type(undo).__name__, **asdict(undo)}
 
 

@@ -1,4 +1,4 @@
-r"""Topologies of labs, by name. Pure.
+r"""Named topologies of labs. Pure.
 
 `figure8` (thesis figure 8): two sites, two paths through one core switch each.
 
@@ -10,15 +10,15 @@ r"""Topologies of labs, by name. Pure.
        agent1        \     /        agent2
                       core2
 
-`balance` is one site without agents: a client behind edge1, and five uplinks to a router that is the server, too (Al-Najjar et al. 2016,
-figure 5, with one machine for gateways, router and server).
+`balance` is one site without agents: a client behind edge1, and five uplinks to a router, which is also the server (Al-Najjar et al.
+2016, figure 5, with one machine for gateways, router and server).
 
-`pools` is figure8 with room for three agents at each site, of the pools default, second and third (examples/01-two-sites/more-agents).
+`pools` is figure8 with up to three agents at each site, from the pools default, second and third (examples/01-two-sites/more-agents).
 
-`routed` is figure8 with a subnet for each site: 10.1.0.0/24 and 10.2.0.0/24, whose gateways no host owns (examples/06-routed).
+`routed` is figure8 with a subnet for each site: 10.1.0.0/24 and 10.2.0.0/24. No host owns the gateway addresses (examples/06-routed).
 
-`line` leaves core2 out. `geni` (thesis 4.8, table 20) is figure8 with path round trips of 54 and 160 ms at 1 Gbit/s.
-The wires of edge1 carry the whole delay of their path; the others are plain cables.
+`line` is figure8 without core2. `geni` (thesis 4.8, table 20) is figure8 with path round trips of 54 and 160 ms at 1 Gbit/s.
+The emulated wires, at edge1, have the whole delay of their path; the other wires are plain cables.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class PathOptions:
 
 
 UPLINK = PathOptions(rate_bps=10_000_000, rtt_us=4_000, queue_bytes=2_500_000)
-"""The paper's 10 Mbit/s. The queue holds 20 downloads of 100 kB, so that placement is measured, not TCP under loss."""
+"""The paper's 10 Mbit/s. The queue holds 20 downloads of 100 kB, so that the benchmark measures placement and not TCP under loss."""
 
 
 def parse_rate(text: str) -> int:
@@ -123,7 +123,7 @@ def _path(core: str, port: str, shape: Shape) -> tuple[Wire, Wire]:
 
 
 def figure8(path1: PathOptions, path2: PathOptions) -> Topology:
-    """Two sites, two paths."""
+    """Two sites with two paths."""
     wires = (*_path("core1", "wan0", path1.shape()), *_path("core2", "wan1", path2.shape()))
     return _edges(("core1", "core2"), wires, "figure8")
 
@@ -132,14 +132,14 @@ POOLS = {"": DEFAULT_POOL, "b": "second", "c": "third"}
 
 
 def pools(path1: PathOptions, path2: PathOptions) -> Topology:
-    """figure8 with places for more agents: agent1b and agent1c beside agent1, agent2b and agent2c beside agent2."""
+    """figure8 with places for additional agents: agent1b and agent1c beside agent1, agent2b and agent2c beside agent2."""
     plain = figure8(path1, path2)
     places = [AgentPlace(name=f"{p.name}{suffix}", switch=p.switch, pool=pool) for suffix, pool in POOLS.items() for p in plain.agents]
     return replace(plain, name="pools", agents=tuple(places))
 
 
 def routed(path1: PathOptions, path2: PathOptions) -> Topology:
-    """figure8, but hosts at west and east are in subnets of their own and have a default route."""
+    """figure8, with a separate subnet for each site and a default route for each host."""
     plain = figure8(path1, path2)
     hosts = (
         Host(name="client", switch="edge1", address=IPv4Interface("10.1.0.11/24"), gateway=IPv4Address("10.1.0.1")),
@@ -149,18 +149,18 @@ def routed(path1: PathOptions, path2: PathOptions) -> Topology:
 
 
 def line(path1: PathOptions, _path2: PathOptions) -> Topology:
-    """Two sites, one path."""
+    """Two sites with one path."""
     return _edges(("core1",), _path("core1", "wan0", path1.shape()), "line")
 
 
 def geni(path1: PathOptions, path2: PathOptions) -> Topology:
-    """figure8 under the name of the thesis' national network."""
+    """figure8, named after the national network of the thesis."""
     wires = (*_path("core1", "wan0", path1.shape()), *_path("core2", "wan1", path2.shape()))
     return _edges(("core1", "core2"), wires, "geni")
 
 
 def balance(path1: PathOptions, path2: PathOptions) -> Topology:
-    """One host, five uplinks: the second one is path2, all others are path1."""
+    """One host with five uplinks: the second uplink has the options of path2, the others of path1."""
     legs = tuple((f"leg{i}", IPv4Interface(f"192.0.2.{4 * i + 1}/30")) for i in range(UPLINKS))
     wires = tuple(
         Wire(
@@ -196,7 +196,7 @@ BUILDERS: dict[str, Builder] = {
     "pools": Builder(build=pools, path1=PathOptions(), path2=PathOptions()),
     "routed": Builder(build=routed, path1=PathOptions(), path2=PathOptions(), example="06-routed"),
     "line": Builder(build=line, path1=PathOptions(), path2=PathOptions()),
-    "geni": Builder(  # thesis table 20: 54 and 160 ms, 952 Mbit/s of UDP payload on either, which is a gigabit wire
+    "geni": Builder(  # thesis table 20: 54 and 160 ms, 952 Mbit/s of UDP payload on each path, as on a gigabit wire
         build=geni,
         path1=PathOptions(rate_bps=1_000_000_000, rtt_us=54_000),
         path2=PathOptions(rate_bps=1_000_000_000, rtt_us=160_000),
@@ -206,7 +206,7 @@ BUILDERS: dict[str, Builder] = {
 
 
 def builder(name: str) -> Builder:
-    """The builder of that name, or LabError with the known names."""
+    """Find the builder with this name; raise LabError with the known names otherwise."""
     if name not in BUILDERS:
         raise LabError(f"no topology {name!r}; there are {', '.join(sorted(BUILDERS))}")
     return BUILDERS[name]

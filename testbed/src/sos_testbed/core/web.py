@@ -1,7 +1,7 @@
-"""Web server of every host: nginx as Debian ships it, untuned. Pure text and steps.
+"""Web server of every host: Debian's nginx without tuning. Pure.
 
-Port 80 is covered by the service of examples/01-two-sites, port 8080 is not, so that the same server, bytes and hosts are
-measured accelerated and plain. `GET /100M` serves random bytes, `PUT /upload/NAME` stores what is sent.
+Port 80 is covered by the service of examples/01-two-sites and port 8080 is not, so accelerated and plain transfers use the same
+server, bytes and hosts. `GET /100M` serves random bytes, `PUT /upload/NAME` stores the request body.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LOG_FORMAT = "$remote_addr:$remote_port $server_addr:$server_port $request_metho
 
 
 def build_config(folder: PurePosixPath, www: PurePosixPath) -> str:
-    """nginx.conf of one host. Uploads land in `folder`/upload."""
+    """nginx.conf of one host. Uploads are stored in `folder`/upload."""
     temporary = "\n".join(f"  {kind}_temp_path {folder}/half-{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
     return f"""daemon off;
 user root;

@@ -1,6 +1,6 @@
-"""A lab from up to down.
+"""Life cycle of a lab.
 
-`lab` is the entry: it compiles custom resources (`declare`), carries the steps of `core` out with a journal of undos (`runner`,
-`process`), writes where every part is reached (`endpoints`) and waits until the parts have found each other (`northbound`, the
-controllers' API). `status` describes a lab that is up, `faults` breaks and mends it.
+`lab` is the entry. It compiles custom resources (`declare`), executes the steps of `core` with a journal of undos (`runner`,
+`process`), writes the endpoints of all parts to lab.json (`endpoints`), and waits until the parts are connected, through the
+controllers' API (`northbound`). `status` describes a running lab; `faults` injects and repairs faults.
 """

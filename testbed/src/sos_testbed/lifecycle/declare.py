@@ -1,6 +1,6 @@
-"""Compile an example folder to the documents that the parts of a lab read. The testbed takes the operator's place here.
+"""Compile an example folder to the documents that the parts of a lab read. Here the testbed replaces the operator.
 
-Nodes follow from the topology: one per switch, labelled `sos.network/site=<site>`. Only sos_compile knows the meaning of a
+Nodes are derived from the topology: one per switch, labeled `sos.network/site=<site>`. Only sos_compile knows the meaning of a
 custom resource.
 """
 
@@ -34,7 +34,7 @@ class Documents:
     controllers: dict[str, Json]
     nodes: dict[str, Json]
     agents: dict[str, Json]
-    """Agent documents by `model.agent_key`, of pools with places in the topology."""
+    """Agent documents by `model.agent_key`, only for places in the topology."""
     allocations: Allocations
     warnings: tuple[str, ...]
 
@@ -45,7 +45,7 @@ class Documents:
 
     @property
     def generation(self) -> int:
-        """The generation of the controllers' documents."""
+        """Generation of the controllers' documents."""
         return int(self.controller["generation"])
 
     def agent_ids(self, controller: str) -> set[str]:
@@ -54,20 +54,20 @@ class Documents:
         return told & {str(document["agentId"]) for document in self.agents.values()}
 
     def rewriting(self) -> frozenset[str]:
-        """Nodes whose switches rewrite IP addresses, and so run without segmentation offload."""
+        """Nodes whose switches rewrite IP addresses, and therefore run without segmentation offload."""
         return frozenset(node for node, document in self.nodes.items() if not document["bridge"]["userspaceTso"])
 
     def switches(self, controller: str) -> dict[str, str]:
-        """Switches expected to connect to a controller: names and datapath ids."""
+        """Switches expected to connect to a controller, as name -> datapath id."""
         told = {str(datapath["dpid"]) for site in self.controllers[controller]["sites"] for datapath in site["datapaths"]}
         found = {name: str(document["bridge"]["datapathId"]) for name, document in self.nodes.items()}
         return {name: dpid for name, dpid in found.items() if dpid in told}
 
 
 def load(paths: Sequence[Path], *, services: bool = True) -> tuple[Loaded, ...]:
-    """Read custom resources; of two with the same name the later wins. `services=False` omits the SosServices.
+    """Read custom resources; if two have the same name, the later replaces the earlier. `services=False` omits the SosServices.
 
-    LabError in one line naming the file.
+    Raise a one-line LabError that names the file.
     """
     try:
         objects = load_files(paths)
@@ -99,7 +99,7 @@ def without_service(objects: Iterable[Loaded], name: str) -> tuple[Loaded, ...]:
 
 
 def compile_lab(objects: tuple[Loaded, ...], topology: Topology, generation: int, allocations: Allocations) -> Documents:
-    """Compile for the nodes of a topology. LabError with one line per problem: file, object, field. Pure."""
+    """Compile for the nodes of a topology. Raise LabError with one line per problem: file, object, field. Pure."""
     nodes = tuple(Node(name=switch.name, labels={"sos.network/site": switch.site}) for switch in topology.switches)
     names = {_key(loaded)[2] for loaded in objects if loaded.obj.get("kind") == CONTROLLER_KIND}
     places = controllers.addresses(names)

@@ -1,4 +1,4 @@
-"""Endpoints of a lab's parts for programs that do not know labs: `reach` in lab.json, which `kubectl sos --lab` reads."""
+"""Endpoints of a lab's parts, stored as `reach` in lab.json, for programs without knowledge of labs, such as `kubectl sos --lab`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sos_testbed.lifecycle.declare import Documents
 
 
 def describe(topology: Topology, plan: LabPlan, documents: Documents) -> dict[str, Any]:
-    """Controllers, hosts and agents by name, each with its namespace and an address, URL or pid file; and the probe's path. Pure."""
+    """Controllers, hosts and agents by name, each with its namespace and an address, URL or pid file; also the path of sos-probe. Pure."""
     control = plan.netns("ctl")
     urls = {name: f"http://{address}:{controllers.API_PORT}" for name, address in controllers.addresses(plan.controllers).items()}
     machines: list[Host | Router] = [*topology.hosts, *topology.routers]

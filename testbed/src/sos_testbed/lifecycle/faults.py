@@ -1,4 +1,4 @@
-"""Fault injection into a lab, and repair."""
+"""Injection and repair of faults in a lab."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_ANSWER = 1 << 20
 
 
 def link(lab: Lab, name: str, *, up: bool, silent: bool) -> None:
-    """Take both ends of a wire down, or (`silent`) let the emulator drop everything while the ports stay up."""
+    """Set both ends of a wire down, or with `silent` make the emulator drop all packets while the ports stay up; repair with `up`."""
     wire = lab.topology.wire(name)
     if silent:
         if wire.shape is None:
@@ -32,7 +32,7 @@ def link(lab: Lab, name: str, *, up: bool, silent: bool) -> None:
 
 
 def switch(lab: Lab, name: str, *, up: bool) -> None:
-    """Kill a switch's forwarding (ovs-vswitchd), or start it again."""
+    """Kill a switch's ovs-vswitchd, or start it again."""
     names = [candidate.name for candidate in lab.topology.switches]
     if name not in names:
         raise LabError(f"no switch {name!r}; there are {', '.join(names)}")
@@ -59,7 +59,7 @@ FAULTS: dict[str, Callable[..., None]] = {"link": link, "switch": switch, "agent
 
 
 def reshape(lab: Lab, name: str, shape: Shape) -> None:
-    """Change rate, delay, loss and queue of a shaped wire while it runs."""
+    """Change rate, delay, loss and queue of an emulated wire at run time."""
     wire = lab.topology.wire(name)
     settings = {
         "rate": f"{shape.rate_bps}bit",
@@ -71,7 +71,7 @@ def reshape(lab: Lab, name: str, shape: Shape) -> None:
 
 
 def emulator(lab: Lab, request: dict[str, Any]) -> Any:
-    """One request to the emulator's control socket: a line of JSON each way."""
+    """Send a request to the emulator's control socket and return its answer; each is a line of JSON."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(_CONTROL_TIMEOUT_S)
         try:

@@ -1,6 +1,6 @@
-"""One lab from up to down: its folder, its parts, and the wait until all parts are connected.
+"""Life cycle of one lab: its folder, its parts, and the wait until all parts are connected.
 
-The folder `${SOS_STATE:-/run/sos-lab}/<id>/` holds a lab's whole state; every later command reads it.
+The folder `${SOS_STATE:-/run/sos-lab}/<id>/` contains the whole state of a lab; later commands read it from there.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from sos_testbed.lifecycle import declare, endpoints, northbound, process
 from sos_testbed.lifecycle.declare import Documents
 from sos_testbed.lifecycle.runner import Report, Runner, lock, run, silent, uninterrupted, write_file
 
-READY_TIMEOUT_S = 90.0  # discovery needs a few seconds; the rest is slack for a busy machine
+READY_TIMEOUT_S = 90.0  # discovery takes a few seconds; the remaining time is for busy machines
 PAYLOAD_BYTES = 100_000_000
 _POLL_S = 0.2
 _ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 _REPOSITORY = Path(__file__).resolve().parents[4]
 EXAMPLE = _REPOSITORY / "examples" / "01-two-sites"
-BOTH_PATHS = EXAMPLE / "both-paths"  # applied after EXAMPLE: its service over both of its paths
+BOTH_PATHS = EXAMPLE / "both-paths"  # applied after EXAMPLE: its service over both paths
 
 
-MORE_AGENTS = EXAMPLE / "more-agents"  # applied after EXAMPLE, in a lab with room for them (pools): three agents at each site
+MORE_AGENTS = EXAMPLE / "more-agents"  # applied after EXAMPLE, in a lab with places for them (topology pools): three agents at each site
 
-REWRITE = EXAMPLE / "rewrite"  # applied after EXAMPLE: both sites rewrite
+REWRITE = EXAMPLE / "rewrite"  # applied after EXAMPLE: the switches of both sites rewrite addresses
 
 
 PROACTIVE = _REPOSITORY / "examples" / "03-proactive"
@@ -47,21 +47,21 @@ PROACTIVE = _REPOSITORY / "examples" / "03-proactive"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Options of a user. `name=None` takes the topology's name, with a number if it is in use."""
+    """A user's options. With `name=None` the lab has the topology's name, followed by a number if this name is in use."""
 
     topology: str = "figure8"
     path1: PathOptions | None = None
     path2: PathOptions | None = None
     examples: tuple[Path, ...] = ()
-    """Files and folders; none = the folder made for the topology."""
+    """Files and folders; if empty, the example folder of the topology."""
     services: bool = True
     name: str | None = None
     stays: bool = False
-    """Keep the lab up until `down`. Any other lab belongs to the process that brought it up; if that process was killed, the next `up`
-    takes the lab down."""
+    """Keep the lab up until `down`. Any other lab belongs to the process that created it; if this process is killed, the next `up` takes
+    the lab down."""
 
     def build(self) -> Topology:
-        """The topology with these paths."""
+        """Build the topology with these paths."""
         chosen = builder(self.topology)
         return chosen.build(self.path1 or chosen.path1, self.path2 or chosen.path2)
 
@@ -71,12 +71,12 @@ class Options:
 
 
 def state_root() -> Path:
-    """The folder of all labs."""
+    """Folder of all labs."""
     return Path(os.environ.get("SOS_STATE", "/run/sos-lab"))
 
 
 def find_programs(environment: dict[str, str]) -> Programs:
-    """Paths of the parts under test: `SOS_BIN_<NAME>` or set-up's output. LabError if one is missing."""
+    """Paths of the parts under test: `SOS_BIN_<NAME>`, or the output of scripts/setup.sh. Raise LabError if a part is missing."""
     target = environment.get("CARGO_TARGET_DIR")
     agent_target = Path(target) if target else _REPOSITORY / "agent-image" / "target"
     linkemu_target = Path(target) if target else _REPOSITORY / "testbed" / "linkemu" / "target"
@@ -96,7 +96,7 @@ def find_programs(environment: dict[str, str]) -> Programs:
 
 
 class Lab:
-    """A lab in its folder. Construct through `create`, `find` or `every`."""
+    """A lab in its folder. Obtained from `up`, `find` or `every`."""
 
     def __init__(self, root: Path, report: Report = silent) -> None:
         self.root = root
@@ -142,14 +142,14 @@ class Lab:
 
     @property
     def documents(self) -> Documents:
-        """The latest declaration."""
+        """Documents of the latest declaration."""
         if self._documents is None:
             self._documents = declare.compile_lab(self.objects, self.topology, self.facts["generation"], self._allocations)
         return self._documents
 
     @property
     def objects(self) -> tuple[Loaded, ...]:
-        """The custom resources in force."""
+        """Custom resources in force."""
         return tuple(Loaded(**raw) for raw in self.facts["objects"])
 
     @property
@@ -157,14 +157,14 @@ class Lab:
         return declare.parse_allocations(self.facts["allocations"])
 
     def exec_argv(self, part: str, command: Iterable[str]) -> tuple[str, ...]:
-        """Command line that runs a program at a host, agent or switch."""
+        """Command line that runs a program in the namespace of a host, agent or switch."""
         known = [*self.topology.parts(), "ctl", "wan"]
         if part not in known:
             raise LabError(f"no {part!r} in this lab; there are {', '.join(known)}")
         return realise.inside(self.plan.netns(part), *command)
 
     def spawns(self) -> dict[str, Spawn]:
-        """Every program of the lab by name, as it was started."""
+        """Every program of the lab by name, with its command line."""
         plan, topology = self.plan, self.topology
         steps: list[Step] = [
             *realise.build_emulator(topology, plan),
@@ -176,7 +176,7 @@ class Lab:
         return {step.do.name: step.do for step in steps if isinstance(step.do, Spawn)}
 
     def start(self, name: str) -> None:
-        """Restart one program after `kill`; no effect while it runs."""
+        """Start a program again after `kill`; no effect if it is running."""
         spawn = self.spawns()[name]
         if process.find(self.runner.pid_file(name)) is None:
             process.start(spawn, self.runner.pid_file(name))
@@ -186,11 +186,11 @@ class Lab:
         process.kill(self.runner.pid_file(name))
 
     def is_abandoned(self) -> bool:
-        """True if the process that owned this lab is gone and no other has taken it over."""
+        """True if the process that owns this lab has ended."""
         try:
             holder = self.facts.get("holder")
         except LabError:
-            return False  # perhaps a lab that is just starting
+            return False  # the lab may be starting
         return holder is not None and not process.Pid(**holder).runs()
 
     def dead(self) -> list[str]:
@@ -204,7 +204,7 @@ class Lab:
         write_file(self.root / "lab.json", json.dumps(self._facts, indent=1) + "\n")
 
     def declare(self, objects: tuple[Loaded, ...]) -> Documents:
-        """Compile, write agents' and nodes' files and hand the controllers the next generation."""
+        """Compile objects, write the files of agents and nodes, and push the next generation to the controllers."""
         with lock(self.root / "lock"):
             before = self.documents
             documents = declare.compile_lab(objects, self.topology, self.facts["generation"] + 1, self._allocations)
@@ -223,7 +223,7 @@ class Lab:
         return documents
 
     def leaving(self) -> list[str]:
-        """Undeclared agents that still finish their sessions. Leftovers of finished ones are removed, like a pod's namespace."""
+        """Undeclared agents that are still draining. Interfaces of ended undeclared agents are removed, like a pod's namespace."""
         places = [place for place in self.topology.agents if place.key not in self._declared()]
         busy = [place.name for place in places if process.find(self.runner.pid_file(place.name)) is not None]
         for place in places:
@@ -236,13 +236,13 @@ class Lab:
         return list(self.facts.get("agents", []))
 
     def _manned(self, keys: Iterable[str]) -> Topology:
-        """The topology with only these places for agents."""
+        """The topology with only the agent places of these keys."""
         return replace(self.topology, agents=tuple(place for place in self.topology.agents if place.key in set(keys)))
 
     def _refuse_to_hurry(self, documents: Documents) -> None:
         wanted = {place.name for place in self._manned(documents.agents).agents}
         if busy := wanted.intersection(self.leaving()):
-            raise LabError(f"{', '.join(sorted(busy))} of before is still finishing its sessions")
+            raise LabError(f"{', '.join(sorted(busy))} still drains the sessions of its previous declaration")
 
     def _follow(self, before: Documents, documents: Documents) -> None:
         """Start new agents and drain undeclared ones, as Kubernetes does with their pods."""
@@ -264,7 +264,7 @@ class Lab:
         self.save(reach=endpoints.describe(self.topology, self.plan, documents))
 
     def down(self) -> None:
-        """Undo everything; LabError names what could not be undone."""
+        """Undo all steps; raise LabError with the steps that could not be undone."""
         with lock(self.root / "lock"), uninterrupted():
             problems = self.runner.undo_all()
         if problems:
@@ -278,7 +278,7 @@ def every() -> list[Lab]:
 
 
 def find(name: str | None) -> Lab:
-    """Lab of that name or id; without a name the only lab. LabError lists the existing ones."""
+    """Find the lab with this name or id; without a name, the only lab. Otherwise raise LabError with the existing labs."""
     labs = every()
     names = ", ".join(sorted(lab.name for lab in labs)) or "none (./lab up)"
     chosen = [lab for lab in labs if name is None or name in {lab.name, lab.root.name}]
@@ -288,10 +288,10 @@ def find(name: str | None) -> Lab:
 
 
 def sweep(report: Report = silent) -> None:
-    """Take down abandoned labs; report those that fail and leave them to `down`."""
+    """Take down abandoned labs; report failures; `down` can remove the rest."""
     for lab in every():
         if lab.is_abandoned():
-            report(f"taking down lab {lab.name} ({lab.root.name}): what brought it up was killed")
+            report(f"taking down lab {lab.name} ({lab.root.name}): its owner process was killed")
             try:
                 lab.down()
             except LabError as error:
@@ -299,7 +299,7 @@ def sweep(report: Report = silent) -> None:
 
 
 def up(options: Options, report: Report = silent) -> Lab:
-    """Build a lab and wait until it works. Any interruption undoes all steps; after SIGKILL the next lab does."""
+    """Build a lab and wait until it works. An interruption undoes all steps; after SIGKILL, the next `up` undoes them."""
     if os.geteuid() != 0:
         raise LabError("a lab needs root: it makes network namespaces")
     topology = options.build()
@@ -310,7 +310,7 @@ def up(options: Options, report: Report = silent) -> Lab:
     lab = Lab(_new_folder(), report)
     try:
         with lock(lab.root / "lock"):
-            with lock(state_root().with_suffix(".names")):  # or two labs that start at once would take the same
+            with lock(state_root().with_suffix(".names")):  # two labs that start simultaneously must not choose the same name
                 lab.save(**_first_facts(options, topology, programs))
             lab._remember(objects, documents)
             _build(lab, topology, documents)
@@ -360,7 +360,7 @@ def _build(lab: Lab, topology: Topology, documents: Documents) -> None:
 
 
 def make_payload(path: Path, size: int) -> None:
-    """A file of `size` random bytes, which nothing on the path can compress."""
+    """Write a file of `size` random bytes, which no part of the path can compress."""
     chunk = 1 << 20
     with path.open("wb") as file:
         for offset in range(0, size, chunk):
@@ -368,7 +368,7 @@ def make_payload(path: Path, size: int) -> None:
 
 
 def missing(lab: Lab, documents: Documents) -> list[str]:
-    """Conditions that a lab still waits for, in words; empty = ready. LabError if a controller does not answer."""
+    """Unmet conditions of readiness, in words; empty if ready. Raise LabError if a controller does not answer."""
     return [wait for name in documents.controllers for wait in _missing(lab, documents, name)]
 
 
@@ -392,7 +392,7 @@ def _missing(lab: Lab, documents: Documents, controller: str) -> list[str]:
 
 
 def wait_ready(lab: Lab, documents: Documents, timeout_s: float = READY_TIMEOUT_S) -> None:
-    """Wait until datapaths, links, agents and services are up; LabError names what is missing, or the program that died."""
+    """Wait until datapaths, links, agents and services are up; raise LabError with unmet conditions, or with an ended program."""
     deadline = time.monotonic() + timeout_s
     told = ""
     while True:

@@ -14,14 +14,14 @@ _TIMEOUT_S = 5
 
 
 def get(plan: LabPlan, path: str, controller: str = controllers.DEFAULT) -> Any:
-    """JSON answer of a GET; LabError if the controller does not answer or answers with an error."""
+    """JSON answer of a GET; raise LabError if the controller does not answer or reports an error."""
     return _request(plan, controller, path, ())
 
 
 def put_config(plan: LabPlan, document: dict[str, Any], token: str) -> Any:
-    """Push a controller's configuration file to it (spec/northbound.md)."""
+    """Push its configuration file to a controller (spec/northbound.md)."""
     controller = str(document["controller"]["name"])
-    # the token goes through standard input, as every user can read a command line
+    # pass the token by standard input, because command lines are visible to all users
     body = plan.root / controllers.config_file(controller)
     header = f'header = "Authorization: Bearer {token}"\n'
     arguments = ("-X", "PUT", "-H", "Content-Type: application/json", "--data-binary", f"@{body}", "--config", "-")

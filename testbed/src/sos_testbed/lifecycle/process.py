@@ -1,4 +1,4 @@
-"""Processes of a lab: started in a session of their own, known by pid *and* start time, ended within a bound."""
+"""Processes of a lab: started in their own session, identified by pid and start time, ended within a time limit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sos_testbed.core.model import LabError
 from sos_testbed.core.steps import Spawn
 
 _POLL_S = 0.02
-_KILL_WAIT_S = 5.0  # a killed process is gone at once unless the kernel holds it; then report it instead of waiting longer
+_KILL_WAIT_S = 5.0  # a killed process ends immediately unless it is blocked in the kernel; report it then instead of waiting longer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class Pid:
 
 
 def read_pid(number: int) -> Pid | None:
-    """Running process of that pid. A zombie counts only if its threads still hold files and locks."""
+    """Running process with this pid. A zombie counts only if its threads still hold files and locks."""
     try:
         stat = Path(f"/proc/{number}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -56,8 +56,8 @@ def start(spawn: Spawn, pid_file: Path) -> Pid:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "NO_COLOR": "1"},  # logs are read by people, but not on a terminal
-            start_new_session=True,  # Ctrl-C at the terminal must not reach the switches
+            env={**os.environ, "NO_COLOR": "1"},  # log files must not contain color codes
+            start_new_session=True,  # Ctrl-C at the terminal must not reach the lab's programs
         )
     pid = read_pid(child.pid)
     if pid is None:
@@ -78,7 +78,7 @@ def find(pid_file: Path) -> Pid | None:
 
 
 def stop(pid_file: Path, grace_s: float) -> None:
-    """End the process of a pid file: SIGTERM, after `grace_s` SIGKILL. No effect if it is gone."""
+    """End the process of a pid file: SIGTERM, then SIGKILL after `grace_s`. No effect if it has ended."""
     pid = find(pid_file)
     if pid is not None:
         _signal(pid.number, signal.SIGTERM)
@@ -105,7 +105,7 @@ def kill(pid_file: Path) -> None:
 
 
 def kill_in_namespace(netns: str) -> None:
-    """SIGKILL all processes of a namespace; LabError if one survives."""
+    """SIGKILL all processes of a namespace; raise LabError if a process survives."""
     deadline = time.monotonic() + _KILL_WAIT_S
     while pids := _pids_in(netns):
         if time.monotonic() > deadline:
@@ -140,7 +140,7 @@ def _gone(pid: Pid, within_s: float) -> bool:
 
 
 def _reap(number: int) -> None:
-    """Reap our own child; init reaps others."""
+    """Reap a child of this process; init reaps other processes."""
     try:
         os.waitpid(number, os.WNOHANG)
     except ChildProcessError:

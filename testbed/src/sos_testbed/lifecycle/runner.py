@@ -1,7 +1,7 @@
-"""Executes steps, writing each undo to a journal on disk before its do.
+"""Execution of steps; each undo is written to a journal on disk before its step is executed.
 
-So every interrupted lab, also after SIGKILL, can be taken down from its folder: the journal is replayed backwards, and
-undos without anything left to undo change nothing.
+Every interrupted lab can therefore be taken down from its folder, even after SIGKILL: the journal is replayed backwards, and
+undos of steps that were not executed change nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from sos_testbed.core.steps import (
 )
 from sos_testbed.lifecycle import process
 
-COMMAND_TIMEOUT_S = 60.0  # no single command of a lab takes a second on an idle machine
+COMMAND_TIMEOUT_S = 60.0  # generous: on an idle machine, every command of a lab takes less than a second
 LOCK_TIMEOUT_S = 60.0
 
 Report = Callable[[str], None]
@@ -46,7 +46,7 @@ def silent(_line: str) -> None:
 
 
 class Runner:
-    """Does and undoes steps in one lab's state folder."""
+    """Execution and undo of steps in one lab's state folder."""
 
     def __init__(self, root: Path, report: Report = silent) -> None:
         self.root = root
@@ -54,7 +54,7 @@ class Runner:
         self._title = ""
 
     def perform(self, steps: Iterable[Step]) -> None:
-        """Execute steps in order; LabError names the first failure. Finished steps stay until `undo_all`."""
+        """Execute steps in order; raise LabError with the first failure. Executed steps stay in force until `undo_all`."""
         self.root.mkdir(parents=True, exist_ok=True)
         with (self.root / "journal.jsonl").open("ab", buffering=0) as journal:
             for step in steps:
@@ -65,7 +65,7 @@ class Runner:
                 self._do(step)
 
     def undo_all(self) -> list[str]:
-        """Replay the journal backwards and remove the folder; returns what could not be undone, one line each."""
+        """Replay the journal backwards and remove the folder; return one line for each failed undo."""
         problems = []
         for undo in reversed(list(self._journal())):
             try:
@@ -89,7 +89,7 @@ class Runner:
             try:
                 yield parse_undo(json.loads(line))
             except (ValueError, TypeError):
-                continue  # torn last line of a power failure: its do never started
+                continue  # last line truncated by a power failure: its step was not executed
 
     def _do(self, step: Step) -> None:
         do: Do = step.do
@@ -123,7 +123,7 @@ class Runner:
 
 
 def run(argv: tuple[str, ...], *, what: str, timeout_s: float = COMMAND_TIMEOUT_S, stdin: str = "") -> str:
-    """Run a command and return its output; LabError with the last line of its error output."""
+    """Run a command and return its output; raise LabError with the last line of its error output."""
     try:
         done = subprocess.run(argv, input=stdin, capture_output=True, text=True, check=False, timeout=timeout_s)
     except FileNotFoundError:
@@ -147,7 +147,7 @@ def write_file(path: Path, text: str, mode: int = 0o644) -> None:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Defer a second Ctrl-C or SIGTERM until a clean-up is done. No effect outside the main thread."""
+    """Ignore a second Ctrl-C or SIGTERM during a clean-up. No effect outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

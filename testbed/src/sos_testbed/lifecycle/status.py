@@ -11,7 +11,7 @@ from sos_testbed.lifecycle.lab import Lab
 
 
 def collect(lab: Lab) -> dict[str, Any]:
-    """All that `./lab status --json` shows of one lab; unavailable parts are null, with an `error` beside them."""
+    """Status of one lab for `./lab status --json`; unavailable parts are null, with an `error` key."""
     try:
         topology = lab.topology
     except LabError as error:
@@ -35,7 +35,7 @@ def collect(lab: Lab) -> dict[str, Any]:
 
 
 def lines(found: dict[str, Any]) -> list[str]:
-    """The same as text."""
+    """Format a lab's status as lines of text."""
     if "topology" not in found:
         return [f"lab {found['name']}: {found['error']}"]
     text = [f"lab {found['name']} ({found['topology']}, {found['folder']})"]
@@ -53,7 +53,7 @@ def lines(found: dict[str, Any]) -> list[str]:
 
 
 def _told(status: dict[str, Any]) -> list[str]:
-    """State that a controller reports."""
+    """Lines of text about a controller's status."""
     connected = sum(1 for datapath in status["datapaths"] if datapath["connected"])
     text = [f"  switches  {connected} of {len(status['datapaths'])} connected, {status['links']} links"]
     text += [

@@ -1,5 +1,5 @@
-"""Measurements over a lab that is up.
+"""Measurements over a running lab.
 
-`measure` runs unmodified programs and computes what a wire carries; `demo` is `make demo` and `make bench`, `balance` is
-`bench-balance`. `capture` and `downloads` run as programs inside a namespace.
+`measure` runs unmodified programs and computes the capacity of a wire; `demo` implements `make demo` and `make bench`, `balance`
+implements `bench-balance`. `capture` and `downloads` run as programs inside a namespace.
 """

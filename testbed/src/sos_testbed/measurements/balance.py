@@ -1,6 +1,6 @@
 """Spread of connections over uplinks: 100 downloads of 100 kB, 20 at a time, as in "Pushing SDN to the End-Host", figures 6-9.
 
-Every figure is a ratio to the single uplink of the same run. The ideal is the capacity of all uplinks together.
+The reference of each run is the single uplink in the same benchmark. The ideal time uses the total capacity of all uplinks.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TAKEN_WAIT_S = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """One run. `rates` and `shares` are by uplink: Mbit/s, and downloads as the server's log counts them."""
+    """One run. `rates` has the rate of each uplink in Mbit/s; `shares` has its number of downloads from the server's log."""
 
     at: str
     weights: Mapping[str, int]
@@ -48,17 +48,17 @@ class Spread:
 
     @property
     def ideal_s(self) -> float:
-        """The single uplink's time over the ratio of all capacity to its own."""
+        """Time of the single uplink, divided by the ratio of the total capacity to its capacity."""
         return self.single_s * self.rates["wan0"] / sum(self.rates[name] for name in self.weights)
 
     @property
     def over_ideal(self) -> float:
-        """Time above ideal, as a share of the ideal time."""
+        """Excess over the ideal time, relative to the ideal time."""
         return self.seconds / self.ideal_s - 1
 
 
 def service(at: str, weights: Mapping[str, int]) -> Loaded:
-    """The SosService of a run."""
+    """SosService of a run."""
     spec = {
         "from": {"site": "home", "prefixes": ["10.0.0.11/32"]},
         "to": {"prefixes": ["198.51.100.0/24"]},
@@ -70,12 +70,12 @@ def service(at: str, weights: Mapping[str, int]) -> Loaded:
 
 
 def prepare(lab: Lab) -> None:
-    """The file that is downloaded."""
+    """Create the file for the downloads."""
     make_payload(lab.root / "www" / FILE, SIZE_BYTES)
 
 
 def declare(lab: Lab, at: str, weights: Mapping[str, int]) -> None:
-    """Install this balance as the only service, and wait until it is programmed."""
+    """Declare this balance as the only service, and wait until it is programmed."""
     kept = tuple(loaded for loaded in lab.objects if loaded.obj.get("kind") != "SosService")
     documents = lab.declare((*kept, service(at, weights)))
     labs.wait_ready(lab, documents)
@@ -87,10 +87,10 @@ def declare(lab: Lab, at: str, weights: Mapping[str, int]) -> None:
 
 
 def download(lab: Lab, count: int = COUNT, concurrency: int = CONCURRENCY) -> dict[str, Any]:
-    """Download; LabError if a download is incomplete.
+    """Download; raise LabError if a download is incomplete.
 
-    Each download has a port of its own that no earlier one of the lab had: a switch that takes turns by itself gives a port that is used
-    again within a minute the uplink it had.
+    Each download has a local port that no earlier download of the lab had: a switch that balances by itself assigns a port reused within
+    a minute to the port's previous uplink.
     """
     address = measure.address(lab, "router")
     first = FIRST_PORT + len(_lines(_log(lab), 0)) % PORTS
@@ -107,14 +107,14 @@ def download(lab: Lab, count: int = COUNT, concurrency: int = CONCURRENCY) -> di
     found: dict[str, Any] = json.loads(run(lab.exec_argv("client", argv), what="downloads"))
     broken = sum(size != SIZE_BYTES for _, size in found["downloads"])
     if broken:
-        raise LabError(f"{broken} of {count} downloads are not whole")
+        raise LabError(f"{broken} of {count} downloads are incomplete")
     return found
 
 
 def spread(
     lab: Lab, at: str, weights: Mapping[str, int], single_s: float | None = None, changed: Mapping[str, float] = MappingProxyType({})
 ) -> Spread:
-    """One run; without `single_s` it is the single uplink's. `changed`: uplinks whose rate differs from the topology's."""
+    """Measure one run; without `single_s`, this run is the reference. `changed` has the uplinks whose rate differs from the topology."""
     declare(lab, at, weights)
     log = _log(lab)
     before = _lines(log, 0)
@@ -155,12 +155,12 @@ def _lines(log: Path, count: int) -> list[str]:
 
 
 def equal(count: int) -> dict[str, int]:
-    """The first uplinks with equal weights."""
+    """Equal weights for the first `count` uplinks."""
     return {f"wan{i}": 1 for i in range(count)}
 
 
 def main(out: Path, say: Callable[[str], None]) -> None:
-    """`make bench`: all runs in one lab, a table, and `spread.json`."""
+    """Measure all runs in one lab, print a table, and write `spread.json`."""
     rows: list[Spread] = []
     faster = Shape(rate_bps=2 * UPLINK.rate_bps, rtt_us=UPLINK.rtt_us, loss=0.0, queue_bytes=UPLINK.queue_bytes or 1)
     lab = labs.up(Options(topology="balance", services=False), say)
@@ -183,7 +183,7 @@ def main(out: Path, say: Callable[[str], None]) -> None:
 
 
 def table(rows: list[Spread]) -> list[str]:
-    """The runs as text."""
+    """Format the runs as a table."""
     lines = [f"{'decided at':<12}{'weights':<14}{'seconds':>8}{'ideal':>8}{'over':>8}  downloads by uplink"]
     for row in rows:
         weights = ":".join(str(weight) for weight in row.weights.values())

@@ -1,4 +1,4 @@
-"""Packet capture at an interface, for programs inside a namespace; end of standard input stops them."""
+"""Packet capture at an interface, for programs inside a namespace; it stops at the end of standard input."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from collections.abc import Iterator
 SO_RCVBUFFORCE, ETH_P_ALL = 33, 3  # linux/socket.h, linux/if_ether.h
 RECEIVE_BYTES = 128 << 20
 _POLL_S = 0.1
-_BACKLOG_S = 30.0  # a busy machine reads packets seconds late
+_BACKLOG_S = 30.0  # on a busy machine, packets are read seconds late
 
 
 def passing(interface: str, *options: tuple[int, int], last_look_s: float) -> Iterator[socket.socket]:
-    """Yield a packet socket for each packet to read; stop this long after the end of standard input, with all packets until then read.
+    """Yield a packet socket for each packet to read; stop `last_look_s` after the end of standard input, when all packets are read.
 
-    `options`: (level, name) of socket options to set before the first packet. Prints `listening` once no packet is missed.
+    `options` are the (level, name) pairs of socket options to set before the first packet. Prints `listening` when the capture starts.
     """
     tap = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
     for level, name in options:

@@ -1,8 +1,7 @@
-"""`make demo`: plain TCP and SOS over long paths, one and two at once, measured in one run, as a table, bars, a chart and JSON.
-`make bench` is the same over more paths.
+"""`make demo`: plain TCP and SOS over one and over two long paths, in one run; prints a table and bars, writes a chart and JSON.
+`make bench` measures more paths in the same way.
 
-Both transfers are the same curl asking the same nginx for the same file; port 80 is covered by the service of
-examples/01-two-sites and port 8080 is not.
+Both transfers use the same curl, nginx and file; port 80 is covered by the service of examples/01-two-sites and port 8080 is not.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ from sos_testbed.measurements import measure
 from sos_testbed.measurements.measure import Request, Transfer, WireLimit
 
 SHORTEST_TRANSFER_S = 6.0
-TRANSFER_RTTS = 12  # on top of the transfer: long enough to hide start-up
-TIME_LIMIT_FACTOR = 6  # a transfer six times slower than its wire has failed
-HONEST_SHARE = 0.9  # a wire below this share of its arithmetic rate is limited by the machine's CPU
+TRANSFER_RTTS = 12  # added to the duration, so that start-up has little influence
+TIME_LIMIT_FACTOR = 6  # a transfer that is six times slower than its wire counts as failed
+HONEST_SHARE = 0.9  # below this share of its calculated rate, a wire is limited by the machine's CPU
 SLOWER_RATES = (300_000_000, 200_000_000, 100_000_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A scenario: one path, or both at once with half the rate each, since one machine emulates both."""
+    """A scenario: one path, or two paths with half the rate each, because one machine emulates both."""
 
     name: str
     rtt_us: int
@@ -55,7 +54,7 @@ class Scenario:
         return self.rtt_us, self.loss, self.queue_bytes, self.paths
 
     def options(self, rate_bps: int) -> Options:
-        """Options of a lab with this shape on both paths, for a service that uses as many paths."""
+        """Options of a lab with this shape on both paths, and with a service that uses `paths` of them."""
         path = PathOptions(rate_bps=rate_bps // self.paths, rtt_us=self.rtt_us, loss=self.loss, queue_bytes=self.queue_bytes)
         options = Options(topology="figure8", path1=path, path2=path)
         return options if self.paths == 1 else replace(options, examples=(*options.files(), BOTH_PATHS))
@@ -73,14 +72,14 @@ BENCH_SCENARIOS = (
     *SCENARIOS,
     Scenario(name="59 ms, 1 MB queue", rtt_us=59_000, queue_bytes=1_000_000),  # parallel cubic streams collapse here
     Scenario(name="164 ms, 1 MB queue", rtt_us=164_000, queue_bytes=1_000_000),
-    Scenario(name="5 ms", rtt_us=5_000),  # nothing to gain, and nothing to lose
+    Scenario(name="5 ms", rtt_us=5_000),  # a path on which SOS should gain and lose nothing
     Scenario(name="100 ms, 0.1 % loss", rtt_us=100_000, loss=0.001),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One line of the result; out/demo.json is a list of these. Rates of links and wires are those of all paths used together."""
+    """One line of the result; out/demo.json is a list of these. Rates of links and wires are totals over the used paths."""
 
     scenario: str
     rtt_ms: float
@@ -96,7 +95,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """Baseline of a transfer through SOS: its wire, and plain TCP on that wire in the same run."""
+    """Baseline of a transfer through SOS: the wire, and plain TCP on this wire in the same run."""
 
     shape: Shape
     limit: WireLimit
@@ -109,7 +108,7 @@ Used = Callable[[Lab], None]
 
 
 def main(out: Path, rate_bps: int, say: Say, scenarios: tuple[Scenario, ...] = SCENARIOS) -> list[Row]:
-    """Run the scenarios and write demo.json and demo.png into `out`. LabError if a transfer failed or changed a byte."""
+    """Run the scenarios and write demo.json and demo.png into `out`. Raise LabError if a transfer failed or changed a byte."""
     rows: list[Row] = []
     with _taken_down() as used:
         for _, alike in groupby(scenarios, key=lambda scenario: scenario.wire):
@@ -123,13 +122,13 @@ def main(out: Path, rate_bps: int, say: Say, scenarios: tuple[Scenario, ...] = S
     print("\n".join(bars(rows)))
     print(f"{out / 'demo.json'}, {out / 'demo.png'}")
     if not all(row.sha256_ok for row in rows):
-        raise LabError("bytes were changed on the way: " + ", ".join(row.scenario for row in rows if not row.sha256_ok))
+        raise LabError("received bytes differ: " + ", ".join(row.scenario for row in rows if not row.sha256_ok))
     return rows
 
 
 @contextmanager
 def _taken_down() -> Iterator[Used]:
-    """Take labs down while the next one is built, one at a time; on exit all are down, also one interrupted by Ctrl-C."""
+    """Take labs down while the next one is built, one at a time; on exit all labs are down, including a lab interrupted by Ctrl-C."""
     labs_used: list[Lab] = []
     with ThreadPoolExecutor(1) as pool:
 
@@ -156,12 +155,12 @@ def _honest(group: Sequence[Scenario], rate_bps: int, used: Used, say: Say) -> t
         lower = next(slower, None)
         if lower is None:
             raise LabError(f"this machine carries less than {rate_bps / 1e6:g} Mbit/s")
-        say(f"  this machine cannot carry {rate_bps / 1e6:g} Mbit/s honestly; trying {lower / 1e6:g}")
+        say(f"  this machine cannot carry {rate_bps / 1e6:g} Mbit/s without being the bottleneck; trying {lower / 1e6:g}")
         rate_bps = lower
 
 
 def _measure(group: Sequence[Scenario], rate_bps: int, used: Used, say: Say) -> list[Row] | None:
-    """Rows of the scenarios of one wire, or None if the wire itself falls short of its arithmetic."""
+    """Rows of the scenarios of one wire, or None if the wire does not reach HONEST_SHARE of its calculated rate."""
     options = group[0].options(rate_bps)
     shape = options.build().shaped()[0].shape
     if shape is None:
@@ -220,7 +219,7 @@ def write(out: Path, rows: list[Row]) -> None:
 
 
 def table(rows: list[Row]) -> list[str]:
-    """Aligned columns for a terminal."""
+    """Format rows as aligned columns for a terminal."""
     head = ("path", "link", "wire limit", "plain TCP", "SOS", "of wire", "faster", "sha256", "client saw", "server saw")
     body = [
         (
@@ -242,7 +241,7 @@ def table(rows: list[Row]) -> list[str]:
 
 
 def bars(rows: list[Row], width: int = 50) -> list[str]:
-    """A bar per measurement; the full width is the wire's limit."""
+    """Draw a bar per measurement in text; the full width is the wire's limit."""
     lines = []
     for row in rows:
         lines.append(row.scenario)
@@ -253,7 +252,7 @@ def bars(rows: list[Row], width: int = 50) -> list[str]:
 
 
 def chart(path: Path, rows: list[Row]) -> None:
-    """A PNG with the same bars."""
+    """Draw a bar chart as PNG."""
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -1,9 +1,9 @@
-"""Concurrent downloads, one connection each, as `ab -n COUNT -c CONCURRENCY` makes them:
+"""Concurrent downloads, each over its own connection, as by `ab -n COUNT -c CONCURRENCY`:
 
     python -m sos_testbed.measurements.downloads ADDRESS PATH COUNT CONCURRENCY FIRST_PORT
 
-The host's ports are FIRST_PORT and the following ones. Run inside a host's namespace; prints one line of JSON: seconds from the first
-connect to the last byte, and per download the host's port and the bytes received.
+The local ports are FIRST_PORT and the following ports. Run inside a host's namespace; prints one line of JSON: seconds from the first
+connect to the last byte, and for each download its local port and the number of received bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TIMEOUT_S = 60.0
 
 
 def fetch(address: str, path: str, port: int) -> tuple[int, int]:
-    """Download once; returns the local port and the bytes of the answer."""
+    """Download once; return the local port and the number of received bytes."""
     connection = http.client.HTTPConnection(address, timeout=TIMEOUT_S, source_address=("", port))
     try:
         connection.request("GET", path, headers={"Connection": "close"})

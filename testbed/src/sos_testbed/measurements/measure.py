@@ -1,6 +1,6 @@
 """Transfers by unmodified programs, and the capacity of a wire.
 
-curl at one host, nginx at the other; SHA-256 compares the bytes, and both ends report their peer's address.
+curl runs at one host and nginx at the other. SHA-256 compares the bytes, and client and server report their peer's address.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from sos_testbed.core.web import SOS_PORT
 from sos_testbed.lifecycle.lab import Lab
 from sos_testbed.lifecycle.runner import run
 
-# A full Ethernet frame: 1500 bytes IP, 14 header, 4 checksum, 20 preamble and gap. TCP with timestamps carries 1448 of them.
+# A full Ethernet frame: 1500 bytes IP, 14 header, 4 checksum, 20 preamble and gap. A TCP payload with timestamps has 1448 bytes.
 FRAME_BYTES = 1538
 TCP_PAYLOAD_BYTES = 1448
 UDP_PAYLOAD_BYTES = 1472
 
 PROBE_PORT = 8090  # not covered by any service of the examples
 PROBE_STREAMS = 32
-# A cubic stream at 20 ms and 1 % loss makes about 9 Mbit/s (thesis table 19): it takes iperf3's most to fill a lossy wire
+# A cubic stream at 20 ms and 1 % loss reaches about 9 Mbit/s (thesis table 19): filling a lossy wire takes iperf3's maximum of streams
 PROBE_STREAMS_LOSSY = 128
 PROBE_WARM_UP_S = 3  # slow start and the first overshoot of the queue, at 164 ms
 PROBE_S = 4
-FULL_SHARE = 0.975  # of the arithmetic: a wire at this share is full, and TCP was never seen to exceed it
-PROBE_GRACE_S = 10  # handshakes of 128 streams on a lossy wire
+FULL_SHARE = 0.975  # share of the calculated rate from which a wire counts as full; TCP never exceeded it in measurements
+PROBE_GRACE_S = 10  # extra time for the handshakes of 128 streams on a lossy wire
 # iperf3 opens a UDP test with one datagram and never retransmits it: at 1 % loss one run in fifty hangs
 PROBE_ATTEMPTS = 4
 _LOG_WAIT_S = 10.0
@@ -42,10 +42,10 @@ _CURL_GRACE_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """One transfer as its client and the server's log report it.
+    """One transfer, from the reports of the client and of the server's log.
 
-    `client_saw` is the address and port the client was connected to, `client_address` its own, `server_saw` the
-    address and port that the server was connected to. `complete` is False for a transfer ended by its time limit.
+    `client_saw` is the server's address and port as the client saw it, `client_address` is the client's own address and port,
+    `server_saw` is the client's address and port in the server's log. `complete` is False after a timeout or an error.
     """
 
     size_bytes: int
@@ -66,20 +66,20 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireLimit:
-    """Capacity of a wire in TCP payload, in Mbit/s: by arithmetic, and as measured in this run."""
+    """Capacity of a wire in TCP payload, in Mbit/s: calculated, and measured in this run."""
 
     formula_mbps: float
     udp_mbps: float
     tcp_mbps: float | None
-    """None if UDP sufficed: it filled the wire, or so little of it that the caller tries a slower wire."""
+    """None if UDP filled the wire, or so little of the wire that the caller tries a slower wire."""
 
     @property
     def mbps(self) -> float:
-        """The lower of arithmetic and the better measurement."""
+        """Minimum of the calculated rate and of the better measurement."""
         return min(self.formula_mbps, max(self.tcp_mbps or 0.0, self.udp_mbps))
 
     def of(self, paths: int) -> WireLimit:
-        """Capacity of several wires like this one together."""
+        """Total capacity of several wires of this kind."""
         tcp_mbps = None if self.tcp_mbps is None else self.tcp_mbps * paths
         return WireLimit(formula_mbps=self.formula_mbps * paths, udp_mbps=self.udp_mbps * paths, tcp_mbps=tcp_mbps)
 
@@ -95,7 +95,7 @@ def formula_mbps(shape: Shape) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A transfer to make: `path` is below the lab's www folder for a download, any file for an upload."""
+    """Parameters of a transfer: `path` is below the lab's www folder for a download, any file for an upload."""
 
     client: str = "client"
     server: str = "server"
@@ -111,7 +111,7 @@ def download(lab: Lab, request: Request, into: Path) -> Transfer:
 
 
 def upload(lab: Lab, request: Request, name: str) -> Transfer:
-    """PUT a file to the server; it lands at `received(lab, server, name)`."""
+    """PUT a file to the server; it is stored at `received(lab, server, name)`."""
     url = f"http://{address(lab, request.server)}:{request.port}/upload/{name}"
     return _transfer(lab, request, ("-T", str(request.path), "-o", "/dev/null", url), upload=True)
 
@@ -131,8 +131,8 @@ def address(lab: Lab, host: str) -> str:
 
 
 def curl_argv(lab: Lab, request: Request, arguments: tuple[str, ...]) -> tuple[str, ...]:
-    """The command line of a transfer; curl reports as JSON on standard output."""
-    # no -f: a status is judged by the caller; -s without progress, which would cost a system call per buffer
+    """Command line of a transfer; curl reports as JSON on standard output."""
+    # no -f, because callers evaluate the status; -s, because the progress meter would cost a system call per buffer
     command = ("curl", "-sS", "--max-time", f"{request.max_time_s:.1f}", "-w", "%{json}", *arguments)
     return lab.exec_argv(request.client, command)
 
@@ -168,7 +168,7 @@ def parse_transfer(lab: Lab, request: Request, report: str, *, upload: bool) -> 
 
 
 def _server_saw(lab: Lab, server: str, client_address: str) -> str:
-    """The remote address in the server's log line for this client; "" if the server never logged that address."""
+    """The remote address in the server's log line for this client; "" if the log is empty."""
     log = lab.root / server / "access.log"
     deadline = time.monotonic() + _LOG_WAIT_S
     while True:
@@ -201,8 +201,8 @@ def same_bytes(source: Path, copy: Path, *, complete: bool) -> bool:
 
 
 def wire_limit(lab: Lab, shape: Shape, least_share: float = 0.0) -> WireLimit:
-    """Plain capacity of the path towards the client: UDP at the wire's rate; unless UDP fills it, many TCP streams, too, which are
-    skipped if UDP stays below `least_share` of the arithmetic."""
+    """Plain capacity of the path towards the client, measured by UDP at the wire's rate. If UDP does not fill the wire, many TCP streams
+    are measured, too, unless UDP stays below `least_share` of the calculated rate."""
     arithmetic_mbps = formula_mbps(shape)
     bits = shape.rate_bps * UDP_PAYLOAD_BYTES // FRAME_BYTES
     udp = probe(lab, ("-u", "-w", str(_udp_buffer()), "-b", str(bits), "-l", str(UDP_PAYLOAD_BYTES), "-t", str(PROBE_S)))
@@ -216,7 +216,7 @@ def wire_limit(lab: Lab, shape: Shape, least_share: float = 0.0) -> WireLimit:
 
 
 def _udp_buffer() -> int:
-    """2 MB bridge 30 ms in which the receiver is not scheduled; iperf3 fails on more than the machine allows."""
+    """Receive buffer: 2 MB cover 30 ms without scheduling of the receiver; above the machine's limit iperf3 would fail."""
     return min(2 << 20, int(Path("/proc/sys/net/core/rmem_max").read_text(encoding="ascii")))
 
 
@@ -226,7 +226,7 @@ def _udp_received(report: dict[str, dict[str, dict[str, float]]]) -> float:
 
 
 def probe(lab: Lab, arguments: tuple[str, ...]) -> dict[str, dict[str, dict[str, float]]]:
-    """One iperf3 run from server to client; its JSON report. LabError when iperf3 could not run it."""
+    """Run iperf3 from server to client and return its JSON report; raise LabError if every attempt fails."""
     for attempt in range(PROBE_ATTEMPTS):
         try:
             return _probe_once(lab, arguments)
@@ -238,7 +238,7 @@ def probe(lab: Lab, arguments: tuple[str, ...]) -> dict[str, dict[str, dict[str,
 
 def _probe_once(lab: Lab, arguments: tuple[str, ...]) -> dict[str, dict[str, dict[str, float]]]:
     command = ("iperf3", "-c", address(lab, "server"), "-p", str(PROBE_PORT), "-R", "-J", *arguments)
-    with _probe_server(lab):  # a new server each time: between two tests an iperf3 server briefly refuses connections
+    with _probe_server(lab):  # a new server for each test: between two tests, an iperf3 server briefly refuses connections
         text = run(lab.exec_argv("client", command), what="iperf3", timeout_s=PROBE_WARM_UP_S + PROBE_S + PROBE_GRACE_S)
     report: dict[str, dict[str, dict[str, float]]] = json.loads(text)
     if "error" in report:  # with JSON output iperf3 exits with status 0 even on failure
@@ -259,7 +259,7 @@ def _probe_server(lab: Lab) -> Iterator[None]:
 
 
 def wait_listening(lab: Lab, host: str, port: int) -> None:
-    """Wait until a TCP port of a host accepts connections; LabError after a few seconds."""
+    """Wait until a TCP port of a host accepts connections; raise LabError after a few seconds."""
     deadline = time.monotonic() + _START_WAIT_S
     command = lab.exec_argv(host, ("ss", "-Hltn", f"sport = :{port}"))
     while not run(command, what="ss").strip():
