@@ -1,4 +1,4 @@
-"""The client against a real API server."""
+"""Kubernetes client of the operator against a real API server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sos_operator.core.model.kinds import CONFIG_MAP, NAD, NODE, SECRET
 
 
 def connected(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Run a test with an administrator's client as its first argument; the API server comes second."""
+    """Run a test with an administrator's client as first argument, and the API server as second."""
 
     def run(kube: Kube, monkeypatch: pytest.MonkeyPatch) -> None:
         async def body() -> None:
@@ -40,13 +40,13 @@ async def test_applying_twice_changes_nothing(cluster: Cluster, kube: Kube, monk
 
 
 @connected
-async def test_applying_less_removes_what_was_left_out(cluster: Cluster, kube: Kube, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_applying_without_a_field_removes_the_field(cluster: Cluster, kube: Kube, monkeypatch: pytest.MonkeyPatch) -> None:
     await cluster.apply(config_map("less", a="1", b="2"))
     assert (await cluster.apply(config_map("less", a="1")))["data"] == {"a": "1"}
 
 
 @connected
-async def test_fields_of_others_are_taken_over(cluster: Cluster, kube: Kube, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fields_of_other_clients_are_overwritten(cluster: Cluster, kube: Kube, monkeypatch: pytest.MonkeyPatch) -> None:
     await cluster.apply(config_map("theirs", a="1"))
     kube.kubectl("patch", "configmap", "theirs", "--type=merge", "-p", '{"data":{"a":"edited"}}')
     assert (await cluster.apply(config_map("theirs", a="1")))["data"]["a"] == "1"
@@ -64,10 +64,10 @@ async def test_create_never_overwrites(cluster: Cluster, kube: Kube, monkeypatch
 
 
 @connected
-async def test_delete_spares_a_namesake_made_since(cluster: Cluster, kube: Kube, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_delete_spares_a_new_object_with_the_same_name(cluster: Cluster, kube: Kube, monkeypatch: pytest.MonkeyPatch) -> None:
     old = await cluster.apply(config_map("again"))
     await cluster.delete(old)
-    await cluster.delete(old)  # gone already
+    await cluster.delete(old)  # deleted already, without an error
     new = await cluster.apply(config_map("again"))
     with pytest.raises(NotReady):
         await cluster.delete(old)
@@ -90,7 +90,7 @@ async def test_lists_by_label_over_several_pages(cluster: Cluster, kube: Kube, m
 
 
 @connected
-async def test_errors_have_types(cluster: Cluster, kube: Kube, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_errors_are_distinguished_by_type(cluster: Cluster, kube: Kube, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not await cluster.serves(NAD)
     assert await cluster.serves(CONFIG_MAP)
     with pytest.raises(KindMissing):
@@ -99,7 +99,7 @@ async def test_errors_have_types(cluster: Cluster, kube: Kube, monkeypatch: pyte
         await cluster.apply(config_map("Not_A_Name"))
 
 
-def test_an_api_server_that_is_not_there_is_worth_a_retry(kube: Kube) -> None:
+def test_an_unreachable_api_server_is_retried(kube: Kube) -> None:
     lost = Kube(kube.folder, "https://127.0.0.1:1", kube.admin).config_for("lost", "token")
 
     async def attempt() -> None:

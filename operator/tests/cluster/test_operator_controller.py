@@ -1,4 +1,4 @@
-"""The operator with a real controller process: configuration pushed, state reported, loss detected."""
+"""The operator with a real controller process: pushed configurations, reported states, detected losses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def controller_and_operator(kube: Kube, folder: Path) -> Iterator[tuple[Operator
     with populated(kube) as cluster, operator_running(cluster, folder, SOS_CONTROLLER_API_OVERRIDE=f"default={controller.url}") as operator:
         kube.kubectl("apply", "-f", str(ROOT / "examples" / "01-two-sites"))
         eventually("the controller's keys", lambda: [s for s in children(kube, "secrets") if "controllerkeys" in s["metadata"]["name"]])
-        eventually("both sites' keys, and which to send with", lambda: len(controller_keys(kube)) == 3)
+        eventually("the keys of both sites, and the id of the sending key", lambda: len(controller_keys(kube)) == 3)
         try:
             controller.start()
             yield operator, controller
@@ -43,7 +43,7 @@ def pair(installed: Kube, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 PROMISED_S = 10.0
-"""How old a status may be."""
+"""Maximum age of a status."""
 WIRE = {"a": {"site": "west", "uplink": "wan0"}, "b": {"site": "core1", "uplink": "wan1"}}
 ONE_PORT_MORE = '[{"op": "add", "path": "/spec/ports/-", "value": {"port": 444}}]'
 
@@ -71,8 +71,8 @@ def test_the_configuration_arrives_and_is_reported(pair: tuple[Operator, Control
     assert {site["name"] for site in controller.get("/v1/config")["sites"]} == {"west", "east", "core1", "core2"}
 
 
-def test_a_service_is_as_programmed_as_the_controller_says(pair: tuple[Operator, Controller]) -> None:
-    """No switch is connected, so nothing is programmed, and the reason is the controller's own."""
+def test_the_state_of_a_service_comes_from_its_controller(pair: tuple[Operator, Controller]) -> None:
+    """No switch is connected, so nothing is programmed; the reason comes from the controller."""
     operator, controller = pair
     said = eventually("the service", lambda: [s for s in controller.get("/v1/status")["services"] if s["id"] == "default/bulk"])[0]
     assert said["state"] == "Pending"
@@ -93,13 +93,13 @@ def test_a_change_is_in_force_within_seconds(pair: tuple[Operator, Controller]) 
     assert in_force(controller)[0] > before[0]
 
 
-def test_a_lost_record_of_generations_is_overtaken(pair: tuple[Operator, Controller]) -> None:
-    """Somebody deletes the record: what is sent next must still be newer than what the controller has."""
+def test_a_lost_record_of_generations_does_not_block_changes(pair: tuple[Operator, Controller]) -> None:
+    """After the loss of the record, the next configuration must still be newer than the controller's configuration."""
     operator, controller = pair
     kube = operator.kube
     before = in_force(controller)
     text = json.dumps({"data": {"generation": "0", "digest": "nothing"}})
-    operator.process.send_signal(19)  # stopped: it must not notice before both changes are there
+    operator.process.send_signal(19)  # SIGSTOP, so that the operator observes both changes in one pass
     try:
         kube.kubectl("patch", "configmap", "sos-operator-state", "-n", NAMESPACE, "--type=merge", "-p", text)
         kube.kubectl("patch", "sosservice", "bulk", "-n", "default", "--type=merge", "-p", '{"spec":{"priority":322}}')
@@ -109,7 +109,7 @@ def test_a_lost_record_of_generations_is_overtaken(pair: tuple[Operator, Control
     assert in_force(controller)[0] > before[0]
 
 
-def test_a_lost_controller_is_noticed_and_so_is_its_return(pair: tuple[Operator, Controller]) -> None:
+def test_loss_and_return_of_a_controller_are_reported(pair: tuple[Operator, Controller]) -> None:
     operator, controller = pair
     kube = operator.kube
     becomes(kube, "soscontroller/default", "Ready", "True", "Available")
@@ -117,19 +117,19 @@ def test_a_lost_controller_is_noticed_and_so_is_its_return(pair: tuple[Operator,
     started = time.monotonic()
     for what in ("soscontroller/default", "sosservice/default/bulk"):
         becomes(kube, what, "Ready", "Unknown", "ControllerUnreachable")
-    assert time.monotonic() - started < 10, "promised: within 10 s"
+    assert time.monotonic() - started < 10, "the loss is reported within the promised 10 s"
     becomes(kube, "sossite/west", "DatapathsConnected", "Unknown", "ControllerUnreachable")
     controller.start()
     started = time.monotonic()
     becomes(kube, "soscontroller/default", "Ready", "True", "Available")
     assert in_force(controller)[1] == document(kube)["hash"]
-    assert time.monotonic() - started < 10, "and back"
+    assert time.monotonic() - started < 10, "the return is reported within 10 s"
     events = [e["message"] for e in kube.items("events", "-n", "default") if e["involvedObject"]["name"] == "default"]
     assert any("is now Unknown" in message for message in events)
     assert any("is now True" in message for message in events)
 
 
-def test_a_datapath_that_goes_is_noticed_and_so_is_its_return(pair: tuple[Operator, Controller]) -> None:
+def test_loss_and_return_of_a_datapath_are_reported(pair: tuple[Operator, Controller]) -> None:
     operator, controller = pair
     kube = operator.kube
     becomes(kube, "soscontroller/default", "Ready", "True", "Available")
@@ -145,12 +145,12 @@ def test_a_datapath_that_goes_is_noticed_and_so_is_its_return(pair: tuple[Operat
         assert condition(kube, "sossite", "core2", "DatapathsConnected")["status"] == "True"
         with connected([dpids["core1"]], controller.openflow):
             becomes(kube, "sossite/core1", "DatapathsConnected", "True", "Connected", PROMISED_S)
-        # Agents are what the services wait for: none of it is said to be programmed.
+        # The service waits for agents, so it is not programmed.
         assert condition(kube, "sosservice", "bulk", "Programmed", "default")["status"] == "False"
 
 
-def test_an_agent_that_goes_is_noticed_and_so_is_its_return(pair: tuple[Operator, Controller]) -> None:
-    """Agents register themselves, over their switch: pods have nothing to do with it here."""
+def test_loss_and_return_of_an_agent_are_reported(pair: tuple[Operator, Controller]) -> None:
+    """Agents register themselves through their switch, independent of pods."""
     operator, controller = pair
     kube = operator.kube
     becomes(kube, "soscontroller/default", "Ready", "True", "Available")
@@ -166,14 +166,14 @@ def test_an_agent_that_goes_is_noticed_and_so_is_its_return(pair: tuple[Operator
         with agents["west"].running(switches[edges["west"]]):
             becomes(kube, "sossite/west", "AgentsRegistered", "True", "Registered", PROMISED_S)
             becomes(kube, "sosagent/default", "Registered", "True", "Registered", PROMISED_S)
-            eventually("both counted", lambda: counts() == ("1/1", "2"), PROMISED_S)
+            eventually("both agents counted", lambda: counts() == ("1/1", "2"), PROMISED_S)
             listed = {agent["id"] for agent in controller.get("/v1/agents")["agents"]}
             assert listed == {agent.id.hex() for agent in agents.values()}
         row = becomes(kube, "sossite/west", "AgentsRegistered", "False", "NotRegistered", PROMISED_S)
         assert "edge1" in row["message"]
         row = becomes(kube, "sosagent/default", "Registered", "False", "NotRegistered", PROMISED_S)
         assert "edge1" in row["message"] and "edge2" not in row["message"]
-        eventually("one counted", lambda: counts() == ("0/1", "1"), PROMISED_S)
+        eventually("one agent counted", lambda: counts() == ("0/1", "1"), PROMISED_S)
         assert condition(kube, "sossite", "east", "AgentsRegistered")["status"] == "True"
         with Agent(kube, "default", "west", "edge1").running(switches[edges["west"]]):
             becomes(kube, "sossite/west", "AgentsRegistered", "True", "Registered", PROMISED_S)
@@ -181,7 +181,7 @@ def test_an_agent_that_goes_is_noticed_and_so_is_its_return(pair: tuple[Operator
     becomes(kube, "sossite/east", "AgentsRegistered", "False", "NotRegistered", PROMISED_S)
 
 
-def test_a_service_that_a_switch_has_not_taken_is_not_programmed(pair: tuple[Operator, Controller]) -> None:
+def test_a_service_is_not_programmed_until_every_switch_confirms(pair: tuple[Operator, Controller]) -> None:
     operator, controller = pair
     kube = operator.kube
     becomes(kube, "soscontroller/default", "Ready", "True", "Available")
@@ -193,7 +193,7 @@ def test_a_service_that_a_switch_has_not_taken_is_not_programmed(pair: tuple[Ope
             row = becomes(kube, "sosservice/default/bulk", "Programmed", "False", "Programming", PROMISED_S)
             assert "edge1" in row["message"] and "edge2" not in row["message"], row
             becomes(kube, "sosservice/default/bulk", "Ready", "False", "Programming", PROMISED_S)
-            assert condition(kube, "sossite", "west", "DatapathsConnected")["status"] == "True", "it is there, and busy"
+            assert condition(kube, "sossite", "west", "DatapathsConnected")["status"] == "True", "the switch is connected, but busy"
         becomes(kube, "sosservice/default/bulk", "Programmed", "True", "Programmed", PROMISED_S)
         becomes(kube, "sosservice/default/bulk", "Ready", "True", "Programmed", PROMISED_S)
     becomes(kube, "sosservice/default/bulk", "Ready", "False", "DatapathDisconnected", 2 * PROMISED_S)
@@ -215,7 +215,7 @@ def test_a_link_is_up_while_probes_pass(pair: tuple[Operator, Controller]) -> No
 
 
 def test_kubectl_wait_works_with_every_kind(pair: tuple[Operator, Controller]) -> None:
-    """Right after an edit, too: a condition says which generation it is about, and kubectl does not take an older one."""
+    """Also directly after an edit: a condition has its observed generation, and kubectl ignores an older one."""
     operator, _ = pair
     kube = operator.kube
     link = {"a": {"site": "west", "uplink": "wan0"}, "b": {"site": "core1", "uplink": "wan0"}}
@@ -250,8 +250,8 @@ READY = {
 }
 
 
-def test_every_kind_is_ready_then_unknown_without_the_controller_and_ready_with_it(pair: tuple[Operator, Controller]) -> None:
-    """Nodes answer, switches are connected, agents are heard, probes pass: all that Ready is made of. Then nobody can tell any more."""
+def test_readiness_of_every_kind_follows_the_controller(pair: tuple[Operator, Controller]) -> None:
+    """Nodes answer, switches are connected, agents are registered, probes pass: every part of Ready. Then the controller is lost."""
     operator, controller = pair
     kube = operator.kube
     kube.apply({"apiVersion": "sos.network/v1alpha1", "kind": "SosLink", "metadata": {"name": "wire"}, "spec": WIRE})
@@ -266,7 +266,7 @@ def test_every_kind_is_ready_then_unknown_without_the_controller_and_ready_with_
             done = kube.kubectl("wait", "--for=condition=Ready", "sossite/west", "--timeout=1s", check=False)
             assert done.returncode != 0 and "timed out" in done.stderr
             known = condition(kube, "sossite", "west", "BridgesReady"), condition(kube, "sosagent", "default", "Deployed")
-            assert [row["status"] for row in known] == ["True", "True"], "what others say of themselves stays known"
+            assert [row["status"] for row in known] == ["True", "True"], "conditions reported by nodes and pods stay known"
             controller.start()
             all_become(kube, "True", READY)
             wait_for_ready(kube)
@@ -278,21 +278,21 @@ def test_every_kind_is_ready_then_unknown_without_the_controller_and_ready_with_
 
 
 def all_become(kube: Kube, status: str, reasons: dict[str, str]) -> None:
-    """All within the time that one is promised, from now on."""
+    """Wait until all objects have their reason, within the time promised for one object."""
     end = time.monotonic() + PROMISED_S
     for what, reason in reasons.items():
         becomes(kube, what, "Ready", status, reason, max(end - time.monotonic(), 0.3))
 
 
 def wait_for_ready(kube: Kube) -> None:
-    """`kubectl wait`, as people and scripts do it."""
+    """Run `kubectl wait`, as users and scripts do."""
     for what in READY:
         kind, *namespace, name = what.split("/")
         place = ("-n", namespace[0]) if namespace else ()
         kube.kubectl("wait", "--for=condition=Ready", f"{kind}/{name}", *place, "--timeout=10s")
 
 
-def test_a_wrong_token_is_told(pair: tuple[Operator, Controller]) -> None:
+def test_a_wrong_token_is_reported(pair: tuple[Operator, Controller]) -> None:
     operator, controller = pair
     token = controller.folder / "token" / "token"
     good = token.read_bytes()
@@ -307,7 +307,7 @@ def test_a_wrong_token_is_told(pair: tuple[Operator, Controller]) -> None:
     becomes(operator.kube, "soscontroller/default", "Available", "True", "Available")
 
 
-def test_the_plugin_shows_what_the_controller_sees_and_why_a_connection_is_plain(pair: tuple[Operator, Controller]) -> None:
+def test_the_plugin_shows_topology_flows_and_reasons_of_plain(pair: tuple[Operator, Controller]) -> None:
     operator, controller = pair
 
     def ask(*words: str) -> tuple[int, str]:
@@ -329,6 +329,6 @@ def test_the_plugin_shows_what_the_controller_sees_and_why_a_connection_is_plain
         text=True,
         check=False,
     )
-    assert (followed.returncode, followed.stderr) == (124, ""), "it follows until somebody ends it; empty lines are no news"
+    assert (followed.returncode, followed.stderr) == (124, ""), "flows -f runs until it is ended, and prints nothing without changes"
     code, shown = ask("trace", "10.0.0.11", "10.0.0.139", "8080", "-o", "json")
     assert code == 1 and "5000-5999" in json.loads(shown)["why"]

@@ -1,4 +1,4 @@
-"""Fault isolation on a real API server: one object that raises affects no other, and the operator keeps running."""
+"""Fault isolation on a real API server: an object that causes an exception affects no other object, and the operator keeps running."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from operator_fixtures import becomes, children
 from operator_kube import ROOT, Kube
 from operator_run import Operator, eventually
 
-LONG = "a" * 243  # with a namespace of ten characters, one more than an id takes
+LONG = "a" * 243  # with a namespace of ten characters, one character longer than a service id allows
 CRD = ROOT / "crds" / "sosservices.sos.network.yaml"
 RULES = "/spec/versions/0/schema/openAPIV3Schema/x-kubernetes-validations"
 
@@ -25,10 +25,10 @@ def service(name: str, namespace: str) -> dict[str, Any]:
 
 @contextmanager
 def crd_without_the_rule(kube: Kube) -> Iterator[None]:
-    """The CRD of a release that had no rule about names: objects of that time are still there after an upgrade."""
+    """Use the CRD of a release without a rule about names: objects from that release still exist after an upgrade."""
     rules = yaml.safe_load(CRD.read_text())["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["x-kubernetes-validations"]
     assert len(rules) == 1
-    # Patched, not replaced: the CRD keeps the labels and annotations of the release that installed it.
+    # Patched instead of replaced, so that the CRD keeps the labels and annotations of its release.
     target = ("patch", "crd", "sosservices.sos.network", "--type=json", "-p")
     kube.kubectl(*target, json.dumps([{"op": "remove", "path": RULES}]))
     try:
@@ -37,7 +37,7 @@ def crd_without_the_rule(kube: Kube) -> Iterator[None]:
         kube.kubectl(*target, json.dumps([{"op": "add", "path": RULES, "value": rules}]))
 
 
-def test_long_name_is_refused_at_once_or_one_condition(example: Operator) -> None:
+def test_a_long_name_is_refused_or_sets_only_its_own_condition(example: Operator) -> None:
     kube = example.kube
     kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "tenant-bxx"}})
     with pytest.raises(AssertionError, match="189 characters"):
@@ -47,9 +47,9 @@ def test_long_name_is_refused_at_once_or_one_condition(example: Operator) -> Non
     becomes(kube, f"sosservice/tenant-bxx/{LONG}", "Accepted", "False", "Invalid")
     kube.apply(service("after", "sos-system"))
     becomes(kube, "sosservice/sos-system/after", "Accepted", "True", "Accepted")
-    eventually("the controller is given the other service", lambda: "sos-system/after" in services_of(kube))
+    eventually("the other service in the controller's document", lambda: "sos-system/after" in services_of(kube))
     assert example.process.poll() is None
-    assert "sos_operator_bugs_total{" not in example.http("/metrics")[1], "a rule that is known is no bug"
+    assert "sos_operator_bugs_total{" not in example.http("/metrics")[1], "an object that violates a known rule is no bug"
     kube.clear("sosservices", "-A")
 
 

@@ -1,4 +1,4 @@
-"""The tests' own API server: no process of it outlives the tests, even when they are killed."""
+"""API server of the tests: none of its processes outlives the tests, even if the tests are killed."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ HOLD = "from operator_kube import kube_apiserver\nwith kube_apiserver() as kube:
 
 
 def processes_in(folder: str) -> list[str]:
-    """Numbers of the processes whose command line names a folder."""
+    """Ids of the processes whose command line contains a folder."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -23,7 +23,7 @@ def processes_in(folder: str) -> list[str]:
     return found
 
 
-def test_killed_tests_leave_no_process_and_their_folder_goes_with_the_next_run() -> None:
+def test_killed_tests_leave_no_process_and_the_next_run_cleans_up() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with subprocess.Popen(
         [sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
@@ -31,9 +31,9 @@ def test_killed_tests_leave_no_process_and_their_folder_goes_with_the_next_run()
         assert holder.stdout is not None
         folder = holder.stdout.readline().strip()
         sweep_folders()
-        assert Path(folder, "admin.kubeconfig").exists(), "it is in use"
-        assert len(processes_in(folder)) == 2, "etcd and the API server"
+        assert Path(folder, "admin.kubeconfig").exists(), "a folder in use is not swept"
+        assert len(processes_in(folder)) == 2, "etcd and the API server run"
         holder.kill()
-    eventually("no process of it", lambda: not processes_in(folder), 10)
+    eventually("no process of the killed tests", lambda: not processes_in(folder), 10)
     sweep_folders()
     assert not Path(folder).exists()

@@ -1,4 +1,4 @@
-"""The operator as a process, with the chart's rights, against a real API server."""
+"""The operator as a process with the chart's rights, against a real API server."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_allocations_are_in_the_status(example: Operator) -> None:
     assert {s["status"]["siteID"] for s in example.kube.items("sossites")} == {1, 2, 3, 4}
 
 
-# kind/name -> what somebody changes of ours, and what they add beside it
+# kind/name -> another client's change of our fields; BESIDE has its additions in the same objects
 DRIFT: dict[str, dict[str, Any]] = {
     "daemonset/sos-agent-default-west": {"spec": {"template": {"spec": {"terminationGracePeriodSeconds": 1}}}},
     "deployment/sos-controller-default": {"spec": {"replicas": 7}},
@@ -63,12 +63,12 @@ BESIDE: dict[str, dict[str, Any]] = {
     "deployment/sos-controller-default": {"spec": {"template": {"metadata": {"annotations": {"test/theirs": "kept"}}}}},
 }
 TRIES = 3
-"""A machine with other work may keep one of them waiting."""
+"""On a busy machine, a single repair may be late."""
 
 
 @pytest.mark.parametrize("name", DRIFT)
-def test_drift_is_repaired_in_two_seconds_and_what_others_added_stays(example: Operator, name: str) -> None:
-    """What we set comes back, what somebody else set beside it survives."""
+def test_drift_is_repaired_in_two_seconds_and_foreign_fields_stay(example: Operator, name: str) -> None:
+    """The operator restores its own fields, and keeps fields that another client has added."""
     kube = example.kube
     kind, _, own = name.partition("/")
 
@@ -95,7 +95,7 @@ def test_drift_is_repaired_in_two_seconds_and_what_others_added_stays(example: O
 @pytest.mark.parametrize(
     ("kind", "name"), [("daemonsets", "sos-node-west"), ("configmaps", "sos-controller-default"), ("services", "sos-controller-default")]
 )
-def test_a_child_deleted_by_hand_comes_back(example: Operator, kind: str, name: str) -> None:
+def test_a_child_deleted_by_hand_is_created_again(example: Operator, kind: str, name: str) -> None:
     kube = example.kube
     gone = kube.get(kind, name, "-n", NAMESPACE)["metadata"]["uid"]
     kube.kubectl("delete", kind, name, "-n", NAMESPACE)
@@ -111,7 +111,7 @@ def test_obsolete_children_are_deleted_and_foreign_objects_stay(example: Operato
     foreign = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "sos-foreign", "namespace": NAMESPACE}}
     kube.apply(foreign)
     kube.kubectl("delete", "sosagent", "default")
-    # No garbage collector runs here: it is the operator's own pruning that is seen.
+    # No garbage collector runs here, so this tests the operator's own pruning.
     eventually("agents gone", lambda: not [c for c in children(kube, "daemonsets") if c["metadata"]["name"].startswith("sos-agent")])
     eventually("their keys gone", lambda: not [s for s in children(kube, "secrets") if "sitekeys" in s["metadata"]["name"]])
     assert kube.get("configmap", "sos-foreign", "-n", NAMESPACE)
@@ -134,30 +134,30 @@ def test_a_foreign_object_with_a_childs_name_is_left_alone_and_reported(example:
     try:
         row = becomes(kube, "sossite/late", "BridgesReady", "False", "ApplyFailed")
         assert "ConfigMap" in row["message"] and "sos-node-late" in row["message"] and "delete it" in row["message"]
-        eventually("the rest of it", lambda: kube.get("daemonset", "sos-node-late", "-n", NAMESPACE))
+        eventually("the site's other children", lambda: kube.get("daemonset", "sos-node-late", "-n", NAMESPACE))
         assert kube.get("configmap", "sos-node-late", "-n", NAMESPACE) == before
         kube.kubectl("delete", "configmap", "sos-node-late", "-n", NAMESPACE)
-        eventually("its own", lambda: "late.json" in kube.get("configmap", "sos-node-late", "-n", NAMESPACE)["data"])
+        eventually("the operator's own ConfigMap", lambda: "late.json" in kube.get("configmap", "sos-node-late", "-n", NAMESPACE)["data"])
         kube.kubectl("label", "configmap", "sos-node-late", "-n", NAMESPACE, "app.kubernetes.io/managed-by-")
-        eventually("its label", lambda: [c for c in children(kube, "configmaps") if c["metadata"]["name"] == "sos-node-late"], 10)
+        eventually("the restored label", lambda: [c for c in children(kube, "configmaps") if c["metadata"]["name"] == "sos-node-late"], 10)
     finally:
         kube.kubectl("delete", "sossite", "late", "--timeout=30s")
         kube.kubectl("delete", "node", "late")
-        eventually("only the example's", lambda: len(children(kube, "daemonsets")) == 6)
+        eventually("only the DaemonSets of the example", lambda: len(children(kube, "daemonsets")) == 6)
 
 
-def test_nothing_is_written_when_nothing_changed(example: Operator) -> None:
+def test_unchanged_objects_cause_no_writes(example: Operator) -> None:
     example.settle(3)
     before = versions(example.kube)
     assert len(before) >= 20
     example.settle(3)
-    for node in ("edge1", "core1"):  # wakes that change nothing
+    for node in ("edge1", "core1"):  # events that wake the operator but change nothing
         example.kube.kubectl("annotate", "node", node, f"test/touched={time.time()}", "--overwrite")
     example.settle(3)
     assert versions(example.kube) == before
 
 
-def test_secrets_are_made_once_and_kept(example: Operator) -> None:
+def test_secrets_are_created_once_and_kept(example: Operator) -> None:
     kube = example.kube
     master = kube.get("secret", "sos-master", "-n", NAMESPACE)
     assert len(base64.b64decode(master["data"]["master-1"])) == 64
@@ -189,7 +189,7 @@ def test_conditions_follow_the_pods(example: Operator) -> None:
     becomes(kube, "sossite/west", "Ready", "Unknown", "ControllerUnreachable")
     assert kube.get("sossite", "west")["status"]["nodesReady"] == "1/1"
     since = condition(kube, "sossite", "west", "BridgesReady")["lastTransitionTime"]
-    time.sleep(1.1)  # the times have a resolution of a second
+    time.sleep(1.1)  # transition times have a resolution of one second
     kube.kubectl("annotate", "sossite", "west", "test/touched=yes")
     example.settle(2)
     assert condition(kube, "sossite", "west", "BridgesReady")["lastTransitionTime"] == since
@@ -197,8 +197,8 @@ def test_conditions_follow_the_pods(example: Operator) -> None:
     assert any("BridgesReady is now True" in e["message"] for e in events)
 
 
-def test_pods_learn_of_a_new_configuration_at_once(example: Operator) -> None:
-    """By an annotation, which makes the kubelet look at the pod's volumes."""
+def test_pods_are_notified_of_a_new_configuration(example: Operator) -> None:
+    """The notification is an annotation, which makes the kubelet update the pod's volumes."""
     kube = example.kube
     play_kubelet(kube)
     pod = "sos-agent-default-west-pod"
@@ -211,7 +211,7 @@ def test_pods_learn_of_a_new_configuration_at_once(example: Operator) -> None:
     eventually("another annotation", lambda: mark() not in ("", first), 10)
 
 
-def test_a_problem_is_the_guilty_objects_own(example: Operator) -> None:
+def test_a_problem_is_reported_only_at_its_object(example: Operator) -> None:
     kube = example.kube
     kube.kubectl("apply", "-f", str(ROOT / "examples" / "bad" / "unknown-site.yaml"))
     row = becomes(kube, "sosservice/default/lost", "ResolvedRefs", "False", "SiteNotFound")
@@ -222,7 +222,7 @@ def test_a_problem_is_the_guilty_objects_own(example: Operator) -> None:
     kube.kubectl("delete", "-f", str(ROOT / "examples" / "bad" / "unknown-site.yaml"))
 
 
-def test_a_slip_in_a_site_that_worked_leaves_its_children(example: Operator) -> None:
+def test_an_invalid_change_of_a_site_keeps_its_children(example: Operator) -> None:
     kube = example.kube
     names = ("sos-node-west", "sos-node-east", "sos-agent-default-west", "sos-agent-default-east")
 
@@ -235,21 +235,21 @@ def test_a_slip_in_a_site_that_worked_leaves_its_children(example: Operator) -> 
 
     before = uids()
     kube.kubectl("patch", "sossite", "east", "--type=merge", "-p", '{"spec":{"prefixes":["10.0.0.0/24"]}}')
-    eventually("one of the two is told", overlap, 15)
+    eventually("one of the two sites reports the overlap", overlap, 15)
     example.settle(3)
     assert uids() == before
     kube.kubectl("patch", "sossite", "east", "--type=merge", "-p", '{"spec":{"prefixes":["10.0.0.128/25"]}}')
-    eventually("all is well again", lambda: not overlap(), 15)
+    eventually("no overlap is reported", lambda: not overlap(), 15)
 
 
-def test_a_site_without_pods_left_is_deleted_at_once(example: Operator) -> None:
+def test_a_site_without_pods_is_deleted_immediately(example: Operator) -> None:
     kube = example.kube
     kube.kubectl("delete", "pods", "-n", NAMESPACE, "-l", "sos.network/site=core2", "--force", "--grace-period=0")
     kube.kubectl("delete", "sossite", "core2", "--timeout=30s")
     eventually("its DaemonSet gone", lambda: not [c for c in children(kube, "daemonsets") if c["metadata"]["name"] == "sos-node-core2"])
 
 
-def test_the_generation_grows_with_the_documents_only(example: Operator) -> None:
+def test_the_generation_grows_only_with_changed_documents(example: Operator) -> None:
     kube = example.kube
 
     def generation() -> int:

@@ -1,4 +1,4 @@
-"""Agents attached by Multus: objects in a cluster with and without NetworkAttachmentDefinitions."""
+"""Agents attached by Multus, in a cluster with and without NetworkAttachmentDefinitions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CRD = {
 
 @pytest.fixture(scope="module")
 def operator(installed: Kube, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    """An operator that looks every second whether the cluster has Multus."""
+    """An operator that checks every second whether the cluster has Multus."""
     extra = {"SOS_RESYNC_SECONDS": "1", "SOS_CONTROLLER_API_OVERRIDE": "default=http://127.0.0.1:1"}
     with populated(installed) as kube, operator_running(kube, tmp_path_factory.mktemp("operator"), **extra) as running:
         yield running
@@ -68,7 +68,7 @@ def agent_ports(kube: Kube) -> list[str]:
     return [port["name"] for text in data.values() for port in json.loads(text)["agentPorts"]]
 
 
-def test_with_and_without_multus(example: Operator) -> None:
+def test_agents_move_to_multus_and_back_only_if_it_is_installed(example: Operator) -> None:
     kube = example.kube
     before, ports = daemon_set(kube)["metadata"]["uid"], agent_ports(kube)
     assert ports
@@ -78,13 +78,13 @@ def test_with_and_without_multus(example: Operator) -> None:
     assert "install Multus and ovs-cni, or use Host" in said["message"]
     example.settle(2)
     assert daemon_set(kube)["metadata"]["uid"] == before
-    assert "host" in arguments(kube), "agents that run are left as they are"
-    assert agent_ports(kube) == ports, "and the nodes go on attaching them"
+    assert "host" in arguments(kube), "running agents stay unchanged"
+    assert agent_ports(kube) == ports, "nodes keep the ports of running agents"
 
     kube.apply(CRD)
     kube.kubectl("wait", "--for=condition=Established", "crd", CRD_NAME, "--timeout=30s")
     eventually("agents without the host's network", lambda: "none" in arguments(kube))
-    eventually("nodes that leave them to Multus", lambda: not agent_ports(kube))
+    eventually("nodes without agent ports", lambda: not agent_ports(kube))
     network = kube.get(NETWORKS, "sos.agent-default-west", "-n", NAMESPACE)
     config = json.loads(network["spec"]["config"])
     assert (config["type"], config["ofport_request"]) == ("ovs", 34001)
@@ -98,7 +98,7 @@ def test_with_and_without_multus(example: Operator) -> None:
     eventually("agents on the host's network", lambda: "host" in arguments(kube))
     names = [item["metadata"]["name"] for item in kube.items(NETWORKS, "-n", NAMESPACE)]
     eventually("no network of agents", lambda: not [n for n in names_of(kube) if n.startswith("sos.agent")])
-    assert "sos-west" in names, "pods still join the site's bridge"
+    assert "sos-west" in names, "the network of the site's pods stays"
 
 
 def names_of(kube: Kube) -> list[str]:

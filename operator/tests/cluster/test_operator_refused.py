@@ -1,4 +1,4 @@
-"""A refusal by the API server shows in the status of its object, and affects no other."""
+"""A refusal by the API server shows in the status of its object, and affects no other object."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOKEN = "sos-controllertoken-second"
 
 @contextmanager
 def refused(kube: Kube, name: str, resources: list[str], expression: str) -> Iterator[None]:
-    """Let the API server refuse what an expression finds, until the end."""
+    """Make the API server refuse objects that match an expression, inside the block."""
     group = "sos.network" if resources[0].startswith("sos") else ""
     rule = {"apiGroups": [group], "apiVersions": ["*"], "operations": ["CREATE", "UPDATE"], "resources": resources}
     policy = {
@@ -46,7 +46,7 @@ def is_refused(kube: Kube, *command: str) -> bool:
     return "not today" in kube.kubectl(*command, "--dry-run=server", check=False).stderr
 
 
-def test_a_refusal_shows_at_its_object_and_disturbs_no_other(cluster: Kube, tmp_path: Path) -> None:
+def test_a_refusal_shows_at_its_object_and_affects_no_other(cluster: Kube, tmp_path: Path) -> None:
     extra = {"SOS_CONTROLLER_API_OVERRIDE": "default=http://127.0.0.1:1,second=http://127.0.0.1:1"}
     with Nodes(cluster).serving() as nodes, operator_running(cluster, tmp_path, **extra) as operator:
         apply_example(cluster)
@@ -66,7 +66,7 @@ def test_a_refusal_shows_at_its_object_and_disturbs_no_other(cluster: Kube, tmp_
             assert "not today" in row["message"]
             nodes.words.update({"core2": ("Failed", "no"), "edge2": ("Failed", "ovs-vswitchd does not answer")})
             becomes(cluster, "sossite/east", "BridgesReady", "False", "NodeFailed")
-            assert condition(cluster, "sossite", "core2", "BridgesReady")["status"] == "True", "it cannot be written"
+            assert condition(cluster, "sossite", "core2", "BridgesReady")["status"] == "True", "the refused status stays unchanged"
             cluster.kubectl("delete", "sossite", "core1", "--timeout=20s")
         becomes(cluster, "sossite/core2", "BridgesReady", "False", "NodeFailed")
         eventually("the Secret", lambda: cluster.get("secret", TOKEN, "-n", NAMESPACE))

@@ -1,4 +1,4 @@
-"""Rights used by the operator equal the rights granted by the chart, from the API server's audit log."""
+"""Rights used by the operator, from the API server's audit log, equal the rights granted by the chart."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from sos_operator.core.model.errors import Refused
 from sos_operator.core.status.status_writer import build_event
 
 ACCOUNT = "sos-operator"
-SEVERAL = ("--set", "operator.replicas=2")  # which needs the most rights
+SEVERAL = ("--set", "operator.replicas=2")  # several operators need the most rights
 
 
 def nad_definition() -> dict[str, object]:
-    """The kind that Multus brings, as loosely as it does itself."""
+    """CRD of Multus' kind, without a schema of its fields, as in Multus itself."""
     anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     names = {"kind": "NetworkAttachmentDefinition", "plural": "network-attachment-definitions", "singular": "network-attachment-definition"}
     version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": anything}}
@@ -44,7 +44,7 @@ def own(kind: str, name: str, spec: dict[str, object]) -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def multus() -> Iterator[Kube]:
-    """An API server of its own, as others must not find NetworkAttachmentDefinitions in theirs."""
+    """A separate API server, because other tests need a cluster without NetworkAttachmentDefinitions."""
     with kube_apiserver() as kube:
         install(kube, *SEVERAL)
         kube.apply(nad_definition())
@@ -53,8 +53,8 @@ def multus() -> Iterator[Kube]:
 
 
 @pytest.mark.slow
-def test_every_right_is_used_and_nothing_else_is_asked_for(multus: Kube, tmp_path: Path) -> None:
-    """A whole life: default objects, sites with pods, another controller, drift, departure, uninstall."""
+def test_used_rights_equal_granted_rights(multus: Kube, tmp_path: Path) -> None:
+    """Covers the whole life cycle: default objects, sites with pods, another controller, departure, uninstall."""
     defaults = tmp_path / "defaults"
     defaults.mkdir()
     rendered = render(*SEVERAL)
@@ -83,11 +83,11 @@ def test_every_right_is_used_and_nothing_else_is_asked_for(multus: Kube, tmp_pat
         assert done.returncode == 0, done.stderr
     rights = granted(rendered, ACCOUNT)
     exercised, uncovered = used(multus.audit(), ACCOUNT, rights)
-    assert uncovered == frozenset(), "asked for without the right to it"
-    assert rights - exercised == frozenset(), "granted and never used"
+    assert uncovered == frozenset(), "requests without a right"
+    assert rights - exercised == frozenset(), "rights that are granted but never used"
 
 
-def test_one_operator_alone_has_no_right_to_leases() -> None:
+def test_a_single_operator_has_no_right_to_leases() -> None:
     several, alone = granted(render(*SEVERAL), ACCOUNT), granted(render(), ACCOUNT)
     assert alone < several
     leases = {(right.verb, right.name) for right in several - alone if right.resource == "leases" and right.namespace == NAMESPACE}
@@ -95,8 +95,8 @@ def test_one_operator_alone_has_no_right_to_leases() -> None:
     assert len(several - alone) == len(leases)
 
 
-def test_of_a_site_the_operator_can_write_its_own_finalizer_only(multus: Kube) -> None:
-    """RBAC knows no finalizers, so an admission policy says it."""
+def test_the_operator_can_change_only_its_finalizer_of_a_site(multus: Kube) -> None:
+    """RBAC cannot restrict finalizers, so an admission policy does."""
     token = multus.kubectl("create", "token", ACCOUNT, "-n", NAMESPACE).stdout.strip()
     operator = multus.config_for("as-operator", token)
     multus.apply(own("SosSite", "guarded", {"nodeSelector": {"matchLabels": {"a": "b"}}}))
@@ -128,7 +128,7 @@ def test_of_a_site_the_operator_can_write_its_own_finalizer_only(multus: Kube) -
 
 
 def test_events_of_the_operator_are_about_sos_objects(multus: Kube) -> None:
-    """It may make them in every namespace, because SosServices may be in every namespace."""
+    """The operator may create events in every namespace, because SosServices may be in every namespace."""
     operator = multus.config_for("as-operator", multus.kubectl("create", "token", ACCOUNT, "-n", NAMESPACE).stdout.strip())
 
     def say(api_version: str, kind: str) -> str:

@@ -1,4 +1,4 @@
-"""Staged rollout against a real API server, with nodes that apply their documents, and nodes that fail."""
+"""Staged rollout against a real API server, with nodes that apply their documents and nodes that fail."""
 
 from __future__ import annotations
 
@@ -63,16 +63,16 @@ def states(kube: Kube) -> list[str]:
     return [row["state"] for row in kube.get("sossite", "roll")["status"]["nodes"]]
 
 
-def test_a_node_that_fails_stops_the_roll_out_and_a_correction_goes_on(stage: tuple[Operator, Nodes]) -> None:
+def test_a_failed_node_stops_the_rollout_until_a_correction(stage: tuple[Operator, Nodes]) -> None:
     operator, nodes = stage
     kube = operator.kube
     assert mtus(kube) == [1400, 1400, 1400]
     nodes.slow.add("n1")
     declare(kube, 1300)
-    eventually("the first node's turn", lambda: mtus(kube) == [1300, 1400, 1400])
+    eventually("the first node has the new document", lambda: mtus(kube) == [1300, 1400, 1400])
     becomes(kube, "sossite/roll", "BridgesReady", "False", "RollingOut")
     operator.settle(3)
-    assert mtus(kube) == [1300, 1400, 1400], "the others wait for its word"
+    assert mtus(kube) == [1300, 1400, 1400], "other nodes wait for the first node's report"
     nodes.words["n1"] = ("Failed", "port wan0 is refused")
     said = becomes(kube, "sossite/roll", "BridgesReady", "False", "RolloutAborted")
     assert "n1: port wan0 is refused" in said["message"]

@@ -1,4 +1,4 @@
-"""A world of some size, a real API server, a real controller: the machine-independent part of bench/operator/scale.py."""
+"""A larger world with a real API server and a real controller: the machine-independent part of bench/operator/scale.py."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def stage(installed: Kube, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def quiet(operator: Operator) -> int:
-    """The writes so far, once there are no more."""
+    """Wait until the operator stops writing; return the number of writes so far."""
 
     def still() -> int:
         before = len(writes(operator.kube))
@@ -52,14 +52,14 @@ def test_a_full_resync_writes_nothing(stage: tuple[Operator, Controller]) -> Non
     operator, _ = stage
     before, objects = quiet(operator), versions(operator.kube)
     assert len(objects) > 4 * SIZE.sites + SIZE.services
-    time.sleep(3 * RESYNC_S)  # everything is listed anew at least twice
+    time.sleep(3 * RESYNC_S)  # all objects are listed again at least twice
     operator.settle(2)
     assert writes(operator.kube)[before:] == []
     assert versions(operator.kube) == objects
 
 
-def test_a_change_of_one_service_rewrites_what_it_concerns(stage: tuple[Operator, Controller]) -> None:
-    """Of 16 ConfigMaps with documents three, of the statuses one: the others' documents keep the generation they have."""
+def test_a_changed_service_rewrites_only_affected_documents(stage: tuple[Operator, Controller]) -> None:
+    """Rewritten are three of the ConfigMaps with documents and one status; all other documents keep their generation."""
     operator, controller = stage
     kube, before = operator.kube, quiet(operator)
     path = path_of(build("service0000", {"kind": "SosService", "spec": {}}), with_name=True)
@@ -77,7 +77,7 @@ def test_a_change_of_one_service_rewrites_what_it_concerns(stage: tuple[Operator
 
 
 def test_a_restart_changes_nothing(stage: tuple[Operator, Controller], tmp_path: Path) -> None:
-    """A second operator knows nothing of the first one's applies: it makes them again, and none has an effect."""
+    """A second operator does not know the applies of the first operator; it repeats them without an effect."""
     operator, controller = stage
     quiet(operator)
     before = versions(operator.kube)

@@ -1,4 +1,4 @@
-"""The CRDs on a real API server agree with `sos_compile.admit`."""
+"""Agreement of the CRDs on a real API server with `sos_compile.admit`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def site(**spec: Any) -> dict[str, Any]:
 
 
 def dry_run(kube: Kube, obj: dict[str, Any]) -> tuple[bool, str]:
-    """The API server's verdict, with the strict decoding that `kubectl apply` asks for."""
+    """The API server's verdict, with strict decoding as in `kubectl apply`."""
     done = kube.kubectl("create", "--dry-run=server", "--validate=strict", "-f", "-", stdin=yaml.safe_dump(obj), check=False)
     return done.returncode == 0, done.stderr
 
@@ -38,7 +38,7 @@ def objects(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: f"{p.parent.name}/{p.name}")
-def test_examples_are_taken_by_both(installed: Kube, path: Path) -> None:
+def test_examples_are_accepted_by_api_server_and_compiler(installed: Kube, path: Path) -> None:
     for obj in objects(path):
         if obj.get("metadata", {}).get("namespace"):
             installed.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": obj["metadata"]["namespace"]}})
@@ -49,7 +49,7 @@ def test_examples_are_taken_by_both(installed: Kube, path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", BAD, ids=lambda p: p.name)
-def test_bad_examples_get_the_same_verdict(installed: Kube, path: Path) -> None:
+def test_bad_examples_get_the_same_verdict_from_both(installed: Kube, path: Path) -> None:
     for obj in objects(path):
         good, words = dry_run(installed, obj)
         problems = sos_compile.admit(obj, str(path))[1]
@@ -60,8 +60,8 @@ def test_bad_examples_get_the_same_verdict(installed: Kube, path: Path) -> None:
             assert problems[0].line().startswith(f"{path}: {obj['kind']} ")
 
 
-def test_defaults_are_the_same(installed: Kube) -> None:
-    """What the API server fills in is what the compilation fills in for files."""
+def test_api_server_and_compiler_set_the_same_defaults(installed: Kube) -> None:
+    """The API server and the compiler fill in the same defaults."""
     installed.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     for obj in [*table("neighbours"), *table("accepted")]:
         full, problems = sos_compile.admit(obj)
@@ -69,8 +69,8 @@ def test_defaults_are_the_same(installed: Kube) -> None:
         assert full["spec"] == create(installed, obj, dry=True)["spec"], obj
 
 
-def test_every_field_is_explained(installed: Kube) -> None:
-    """By the document that `kubectl explain` reads: what a field is, in more words than its name, with its unit and the bound of a list."""
+def test_every_published_field_has_a_description(installed: Kube) -> None:
+    """The schema for `kubectl explain` describes each field in a sentence, with its unit and the bound of a list."""
     for kind, schema in served(installed).items():
         for path, field in fields(schema, kind):
             text = field.get("description", "")
@@ -85,7 +85,7 @@ def test_every_field_is_explained(installed: Kube) -> None:
 
 @pytest.mark.parametrize("kind", PLURALS)
 def test_kubectl_explains_every_field(installed: Kube, kind: str) -> None:
-    """The real one: all of them in its tree, and the words of the first two levels and of the longest way down."""
+    """Runs `kubectl explain`: its tree has all fields, and it prints descriptions down to the second level and of the deepest field."""
     known = dict(fields(served(installed)[kind], kind.lower()))
     assert tree(installed.kubectl("explain", kind.lower(), "--recursive").stdout, kind.lower()) == set(known)
     deepest = max(known, key=lambda path: path.count("."))
@@ -97,7 +97,7 @@ def test_kubectl_explains_every_field(installed: Kube, kind: str) -> None:
 
 
 def served(kube: Kube) -> dict[str, dict[str, Any]]:
-    """The schemas that the API server hands out, by kind."""
+    """Schemas published by the API server, by kind."""
     schemas = kube.get_raw("/openapi/v3/apis/sos.network/v1alpha1")["components"]["schemas"]
     return {kind: schemas[f"network.sos.v1alpha1.{kind}"] for kind in PLURALS}
 
@@ -107,7 +107,7 @@ def words(text: str) -> str:
 
 
 def tree(shown: str, kind: str) -> set[str]:
-    """Paths of the fields in what `kubectl explain --recursive` prints, each two columns further in than the one it belongs to."""
+    """Paths of the fields in the output of `kubectl explain --recursive`, which indents each level by two columns."""
     found, path = set(), [kind]
     for line in shown.partition("FIELDS:\n")[2].splitlines():
         row = re.fullmatch(r"((?:  )+)(\w+)\t<.*", line)
@@ -126,7 +126,7 @@ def fields(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, A
         yield from fields(sub.get("items", {}), f"{path}.{name}")
 
 
-def test_immutable_fields(installed: Kube) -> None:
+def test_changes_of_immutable_fields_are_refused(installed: Kube) -> None:
     old = site(nodeSelector=SELECTOR, siteID=9)
     installed.apply(old)
     try:
@@ -134,7 +134,9 @@ def test_immutable_fields(installed: Kube) -> None:
         assert "spec.siteID is immutable" in done.stderr
         assert sos_compile.admit(site(nodeSelector=SELECTOR, siteID=10), old=old)[1]
         status = installed.get("sossite", "immutable")["status"]["conditions"]
-        assert [(c["type"], c["status"], c["reason"]) for c in status] == [("Ready", "Unknown", "Pending")], "before any operator ran"
+        assert [(c["type"], c["status"], c["reason"]) for c in status] == [("Ready", "Unknown", "Pending")], (
+            "the default status without an operator"
+        )
     finally:
         installed.kubectl("delete", "sossite", "immutable")
 

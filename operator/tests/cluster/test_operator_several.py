@@ -1,4 +1,4 @@
-"""Two operators and one Lease against a real API server: its log shows which of them wrote, and at what time."""
+"""Two operators and one Lease against a real API server, whose audit log shows the writer and time of each write."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from sos_operator.core.scheduling.lease import Terms
 
 CHART = str(ROOT / "charts" / "sos")
 TERMS = Terms(8)
-PASS_S = 15  # to start watching and make a pass, on a busy machine
+PASS_S = 15  # time for starting the watches and one pass on a busy machine
 SITES = 40
-# An operator whose every compile takes longer than its lease lasts, as it does cold for a cluster of many hundred nodes.
+# An operator whose compilations take longer than its lease, like the first compilation for a cluster of many hundred nodes.
 SLOW = """
 import sys, time
 from sos_operator import __main__, reconcile
@@ -45,7 +45,7 @@ sys.exit(__main__.main(sys.argv[1:2]))
 
 @dataclass
 class Replica:
-    """One of several operators, with a token of its own by which the API server tells them apart."""
+    """One of several operators, identified in the audit log by its own token."""
 
     process: subprocess.Popen[bytes]
     port: int
@@ -65,7 +65,7 @@ class Replica:
 
 
 class Several:
-    """Starts operators and ends them."""
+    """A group of operators, ended with the stack."""
 
     def __init__(self, kube: Kube, folder: Path, stack: ExitStack) -> None:
         self.kube, self.folder, self._stack = kube, folder, stack
@@ -97,7 +97,7 @@ class Several:
         return replica
 
     def pair(self, seconds: int = TERMS.duration) -> tuple[Replica, Replica]:
-        """One at work and one that stands by."""
+        """Start one active operator and one standby."""
         first = self.start(seconds)
         eventually("the first holds the lease", first.leads, 30)
         second = self.start(seconds)
@@ -111,7 +111,7 @@ class Several:
             return False
 
     def requests(self) -> list[dict[str, Any]]:
-        """What they asked, in the order in which it was answered."""
+        """Requests of all operators, in the order of their answers."""
         names = {replica.token_id: replica for replica in self.all}
         found = []
         for event in self.kube.audit():
@@ -122,12 +122,12 @@ class Several:
         return sorted(found, key=lambda event: event["stageTimestamp"])
 
     def out_of_turn(self) -> list[str]:
-        """Writes that were sent when the Lease was another's: of each, who and what."""
+        """Writes that an operator sent while another operator held the Lease."""
         taken: list[tuple[str, Replica]] = []
         for event in self.requests():
             if event["objectRef"]["resource"] == "leases" and event["verb"] in WRITES and event["responseStatus"]["code"] < 300:
                 taken.append((event["stageTimestamp"], event["by"]))
-        assert taken, "nobody took it"
+        assert taken, "no operator has taken the Lease"
         wrong = []
         for event in self.requests():
             if event["verb"] not in WRITES or event["objectRef"]["resource"] == "leases":
@@ -145,16 +145,16 @@ ROLLING = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavail
 
 
 def strategy_after(kube: Kube, *values: str) -> dict[str, Any]:
-    """How pods are replaced by this `helm upgrade`."""
+    """Run `helm upgrade` and return the resulting strategy of the Deployment."""
     helm(kube, "upgrade", "sos", CHART, "-n", NAMESPACE, *values)
     return dict(kube.get("deployment", "sos-operator", "-n", NAMESPACE)["spec"]["strategy"])
 
 
 @pytest.fixture(scope="module")
 def chart(installed: Kube) -> Iterator[Kube]:
-    """The chart as for several, from one and back."""
-    assert strategy_after(installed, "--set", "operator.replicas=2") == {"type": "Recreate"}, "the one that runs knows no Lease"
-    assert strategy_after(installed, "--set", "operator.replicas=2") == ROLLING, "from several to several"
+    """The chart with several operators; upgraded from one operator, and restored afterwards."""
+    assert strategy_after(installed, "--set", "operator.replicas=2") == {"type": "Recreate"}, "the running operator does not use a Lease"
+    assert strategy_after(installed, "--set", "operator.replicas=2") == ROLLING, "all running operators use the Lease"
     yield installed
     assert strategy_after(installed, "--reset-values") == {"type": "Recreate"}
 
@@ -177,7 +177,7 @@ def sites(number: int) -> list[dict[str, Any]]:
 
 
 def fill(kube: Kube) -> None:
-    """Enough objects that a pass has much to write."""
+    """Create enough objects for a pass with many writes."""
     create(kube, build("default", {"kind": "SosController", "spec": {}}))
     create(kube, build("default", {"kind": "SosAgent", "spec": {}}))
     kube.apply(*({"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"n{i:02}", "labels": {"site": str(i)}}} for i in range(SITES)))
@@ -194,13 +194,13 @@ def has(kube: Kube, site: str) -> bool:
 
 
 @pytest.mark.slow
-def test_only_the_holder_writes_and_a_clean_stop_hands_over(several: Several) -> None:
+def test_only_the_holder_writes_and_a_clean_stop_hands_over_the_lease(several: Several) -> None:
     kube = several.kube
     first, second = several.pair(seconds=60)
     create(kube, build("default", {"kind": "SosController", "spec": {}}))
     eventually("its children", lambda: children(kube, "deployments"))
     assert several.writes(first) and not several.writes(second)
-    assert second.answers("/healthz") == (200, "ok\n"), "whoever stands by is well"
+    assert second.answers("/healthz") == (200, "ok\n"), "a standby is healthy"
     assert "sos_operator_leader 0.0" in second.answers("/metrics")[1]
     assert first.answers("/readyz") == (200, "ok\n")
     lease = kube.get("lease", "sos-operator", "-n", NAMESPACE)
@@ -208,7 +208,7 @@ def test_only_the_holder_writes_and_a_clean_stop_hands_over(several: Several) ->
 
     first.process.terminate()
     assert first.process.wait(20) == 0
-    # Long before a minute is over: it was given up.
+    # within 30 of the lease's 60 s, because the holder has released it
     eventually("the second takes over", second.leads, 30)
     create(kube, sites(1)[0])
     kube.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n00", "labels": {"site": "0"}}})
@@ -218,7 +218,7 @@ def test_only_the_holder_writes_and_a_clean_stop_hands_over(several: Several) ->
     assert "holderIdentity" not in kube.get("lease", "sos-operator", "-n", NAMESPACE)["spec"]
 
 
-def test_a_killed_holder_is_replaced_in_the_time_that_is_promised(several: Several) -> None:
+def test_a_killed_holder_is_replaced_within_the_promised_time(several: Several) -> None:
     kube = several.kube
     first, second = several.pair()
     create(kube, build("default", {"kind": "SosController", "spec": {}}))
@@ -231,17 +231,17 @@ def test_a_killed_holder_is_replaced_in_the_time_that_is_promised(several: Sever
 
 
 @pytest.mark.slow
-def test_a_holder_that_was_stopped_for_longer_than_its_lease_writes_nothing_more(several: Several) -> None:
-    """In the middle of a pass with much to write, so that it would go on at once."""
+def test_a_holder_stopped_beyond_its_lease_writes_no_more(several: Several) -> None:
+    """The holder is stopped during a pass with many writes, which it would continue immediately."""
     kube = several.kube
     first, second = several.pair()
     fill(kube)
     eventually("the first of many children", lambda: names(kube), 60)
     first.process.send_signal(signal.SIGSTOP)
     there, wrote = len(names(kube)), several.writes(first)
-    assert there < 2 * SITES, "it was in the middle"
+    assert there < 2 * SITES, "the holder was stopped during the pass"
     eventually("the other one takes over", second.leads, TERMS.duration + TERMS.pace + PASS_S)
-    assert several.writes(first) <= wrote + 1, "what was under way, and nothing else"
+    assert several.writes(first) <= wrote + 1, "at most the request in flight was written"
     wrote = several.writes(first)
     first.process.send_signal(signal.SIGCONT)
     assert first.process.wait(20) == lease_watchdog.EXIT_STATUS
@@ -255,9 +255,9 @@ def test_a_compile_longer_than_a_lease_keeps_the_lease(several: Several) -> None
     kube = several.kube
     create(kube, build("default", {"kind": "SosController", "spec": {}}))
     first = several.start(program=("-c", SLOW, "run", str(1.5 * TERMS.duration)))
-    eventually("somebody holds the lease", lambda: kube.get("lease", "sos-operator", "-n", NAMESPACE), 30)
+    eventually("an operator holds the lease", lambda: kube.get("lease", "sos-operator", "-n", NAMESPACE), 30)
     second = several.start()
-    eventually("what it compiled", lambda: children(kube, "deployments"), 1.5 * TERMS.duration + PASS_S)
+    eventually("children from its compilation", lambda: children(kube, "deployments"), 1.5 * TERMS.duration + PASS_S)
     eventually("the first is still at work", first.leads, 1.5 * TERMS.duration + PASS_S)
     assert several.waits(second)
     assert several.writes(first)

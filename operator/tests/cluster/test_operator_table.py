@@ -1,4 +1,4 @@
-"""Every row of tables/objects.yaml on a real API server with a running operator: rejected or judged, without effect on others."""
+"""Rows of tables/objects.yaml on a real API server with a running operator: refused or reported, without effect on others."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from sos_compile.admission.load import crds
 NODES = {"n1": "west", "n2": "west", "n3": "east", "n4": "middle", "n5": "home", "n6": "ring"}
 KINDS = ("configmaps", "daemonsets", "deployments", "services", "secrets", "networkpolicies", "poddisruptionbudgets")
 RECORD = "sos-operator-state"
-"""The operator's own, of what it has issued to whomever."""
+"""ConfigMap with the operator's record of issued generations."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """The operator and the controller that it configures, and what it had made of the neighbours."""
+    """The operator, the controller that it configures, and the children of the `neighbours` rows."""
 
     operator: Operator
     controller: Controller
@@ -38,7 +38,7 @@ class Stage:
 
 @pytest.fixture(scope="module")
 def stage(installed: Kube, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """The neighbours, in place and reported on, and a controller that has its configuration."""
+    """Create the `neighbours` rows and a controller, and wait until the rows are accepted and the controller is configured."""
     with populated(installed) as kube:
         kube.kubectl("delete", "nodes", "--all")
         for name, value in NODES.items():
@@ -75,7 +75,7 @@ def is_accepted(kube: Kube, obj: dict[str, Any]) -> bool:
 
 
 def children_of(kube: Kube) -> dict[str, str]:
-    """Version of everything the operator made of the neighbours: of all objects, but those of the table's that come and go."""
+    """Resource versions of the children of `neighbours`: all children except those of the rows that tests create and delete."""
     passing = {name for group in ("judged", "accepted") for name in TABLE[group]}
     found = [child for kind in KINDS for child in children(kube, kind)]
     found = [child for child in found if child["metadata"]["name"] != RECORD]
@@ -92,7 +92,7 @@ def differing(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 
 
 def neighbours_of(stage: Stage) -> dict[str, Any]:
-    """Their children, their conditions with the times at which they changed, and the configuration that the controller has."""
+    """State of `neighbours`: children, conditions with their transition times, and the controller's configuration."""
     kube = stage.kube
     told = {obj["metadata"]["name"]: conditions(kube, obj) for obj in objects("neighbours")}
     assert all(rows["Accepted"]["status"] == "True" for rows in told.values())
@@ -108,22 +108,24 @@ def test_the_table_is_long_enough() -> None:
 
 
 @pytest.mark.parametrize("name", TABLE["refused"])
-def test_the_api_server_refuses_it_with_field_and_remedy(stage: Stage, name: str) -> None:
+def test_invalid_objects_are_refused_with_field_and_remedy(stage: Stage, name: str) -> None:
     row = TABLE["refused"][name]
     field, *remedy = row["says"]
     answer = create(stage.kube, build(name, row), dry=True)
-    assert answer["kind"] == "Status", "it was taken"
+    assert answer["kind"] == "Status", "the object was accepted"
     assert field in named_fields(answer["message"]), answer["message"]
     assert remedy and [piece for piece in remedy if piece not in answer["message"]] == [], answer["message"]
-    assert (row.get("words") == "server") == (not spoken_by_a_rule(row["kind"], answer["message"])), "whose words are these?"
+    assert (row.get("words") == "server") == (not spoken_by_a_rule(row["kind"], answer["message"])), (
+        "the source of the message differs from the table"
+    )
     problems = sos_compile.admit(build(name, row))[1]
-    assert [problem.path for problem in problems] == [with_dots(field)], "without a cluster it must be judged the same"
+    assert [problem.path for problem in problems] == [with_dots(field)], "the compiler must report the same field without a cluster"
 
 
 @pytest.mark.parametrize("name", TABLE["changes"])
-def test_what_others_depend_on_cannot_be_changed(stage: Stage, name: str) -> None:
+def test_immutable_fields_of_existing_objects_cannot_be_changed(stage: Stage, name: str) -> None:
     answer = change(stage.kube, TABLE["changes"][name], dry=True)
-    assert answer["kind"] == "Status", "it was changed"
+    assert answer["kind"] == "Status", "the change was accepted"
     assert [piece for piece in TABLE["changes"][name]["says"] if piece not in answer["message"]] == [], answer["message"]
 
 
@@ -134,12 +136,12 @@ def change(kube: Kube, row: dict[str, Any], *, dry: bool) -> dict[str, Any]:
 
 
 def with_dots(field: str) -> str:
-    """The API server writes the key of a map in brackets."""
+    """Convert a path of the API server, which writes map keys in brackets, to dots."""
     return re.sub(r"\[([a-z]+)\]", r".\1", field)
 
 
 def named_fields(message: str) -> list[str]:
-    """The fields that a Status of the API server is about."""
+    """Fields named in the message of an API server's Status."""
     return re.findall(r"(?:is invalid: \[?|, |unknown field \")((?:spec|metadata)[^:\" ]*)[:\"]", message)
 
 
@@ -154,7 +156,7 @@ def rule_messages(schema: dict[str, Any]) -> Iterator[str]:
 
 
 def test_an_invalid_object_is_reported_in_its_status_without_effect_on_others(stage: Stage) -> None:
-    """Every wrong object of the table is there at the same time, and every refused one has been tried."""
+    """All rows of `judged` exist simultaneously, after attempts to create all rows of `refused`."""
     kube, judged = stage.kube, objects("judged")
     before = neighbours_of(stage)
     for obj in objects("refused"):
@@ -172,7 +174,7 @@ def test_an_invalid_object_is_reported_in_its_status_without_effect_on_others(st
         finally:
             delete(kube, judged)
     stage.operator.settle(2)
-    assert differing(neighbours_of(stage), before) == {}, "nor when it is all gone again"
+    assert differing(neighbours_of(stage), before) == {}, "neighbours are unchanged after the deletion of the rows"
 
 
 def verdict(kube: Kube, obj: dict[str, Any]) -> bool:
@@ -187,7 +189,7 @@ def verdict(kube: Kube, obj: dict[str, Any]) -> bool:
 
 @contextmanager
 def beside(kube: Kube) -> Iterator[None]:
-    """What is somebody else's and stands there before."""
+    """Objects of other owners that exist beforehand."""
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "theirs", "namespace": NAMESPACE}, "stringData": {"token": "t"}}
     theirs = [secret, *(row["beside"] for row in TABLE["judged"].values() if "beside" in row)]
     kube.apply(*theirs)
@@ -204,7 +206,7 @@ def test_valid_objects_are_accepted_beside_existing_ones(stage: Stage) -> None:
         try:
             for obj in [*right, *objects("neighbours")]:
                 eventually(f"{obj['metadata']['name']} accepted", lambda obj=obj: is_accepted(kube, obj))
-            assert not gone(stage.children, children_of(kube)), "nothing of the neighbours is taken away"
+            assert not gone(stage.children, children_of(kube)), "no child of neighbours is deleted"
         finally:
             delete(kube, right)
 

@@ -1,4 +1,4 @@
-"""Two tenants of the same sites on a real API server: the later changes nothing of the earlier, and both see an overlap reported."""
+"""Two tenants of the same sites on a real API server: the later tenant cannot affect the earlier, and both statuses report overlaps."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from operator_kube import Kube
 from operator_run import Operator, eventually
 
 TOLD_S = 10.0
-"""Until the statuses of both say that one service hides the other."""
+"""Time limit until both statuses report that one service shadows the other."""
 PORTS = [{"port": 22}, {"port": 80}, {"port": 443}, {"port": 5000, "endPort": 5999}]
-"""Those of default/bulk in examples/01-two-sites."""
+"""Ports of default/bulk in examples/01-two-sites."""
 GREEDY: dict[str, dict[str, Any]] = {
     "observe-first": {"mode": "Observe", "priority": 65535, "ports": PORTS},
     "all-ports": {"priority": 65535, "ports": [{"port": 1, "endPort": 65535}]},
@@ -29,7 +29,7 @@ def greedy(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def entries(kube: Kube) -> dict[str, list[dict[str, Any]]]:
-    """Services of each document that has any, in their order."""
+    """Services of each document with services, in the document's order."""
     found = {}
     for each in children(kube, "configmaps"):
         for name, text in each["data"].items():
@@ -65,7 +65,7 @@ def test_a_later_tenant_ranks_lower_and_both_statuses_report_the_overlap(shared:
     becomes(kube, "sosservice/tenant-b/greedy", "Shadowed", "True", reason, TOLD_S)
     becomes(kube, "sosservice/default/bulk", "ShadowsOthers", "True", "ShadowsOthers", TOLD_S)
     becomes(kube, "sossite/west", "ServicesOverlap", "True", "ServicesOverlap", TOLD_S)
-    assert victim(kube) == before, "nothing of the earlier tenant's changes"
+    assert victim(kube) == before, "the earlier tenant's entries are unchanged"
     for name, services in entries(kube).items():
         ids = [service["id"] for service in services]
         assert ids.index("default/bulk") < (ids.index("tenant-b/greedy") if "tenant-b/greedy" in ids else len(ids)), name
@@ -76,7 +76,7 @@ def test_a_later_tenant_does_not_set_the_streams_of_a_pair(shared: Operator, tra
     kube = shared.kube
     before = victim(kube)
     kube.apply(greedy({"ports": [{"port": 9000}], "transport": transport}))
-    eventually("the later tenant is told", lambda: condition(kube, "sosservice", "greedy", "ResolvedRefs", "tenant-b"), TOLD_S)
+    eventually("the later tenant's condition", lambda: condition(kube, "sosservice", "greedy", "ResolvedRefs", "tenant-b"), TOLD_S)
     row = condition(kube, "sosservice", "greedy", "ResolvedRefs", "tenant-b")
     assert (row["status"], row["reason"]) == ("False", "NotPermitted"), row
     assert next(iter(transport)) in row["message"]

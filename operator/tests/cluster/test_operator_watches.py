@@ -1,4 +1,4 @@
-"""Watches restart whenever they end, and the process keeps running: alone, and before a real API server behind a faulty proxy."""
+"""Restart of ended watches in a running process: in unit tests, and with a real API server behind a faulty proxy."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ ENDS: list[Callable[[], Any]] = [lambda: 1 / 0, lambda: None, lambda: asyncio.cu
 
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("end", ENDS, ids=["raises", "returns", "is cancelled"])
-def test_watch_that_ends_starts_again_and_the_other_goes_on(end: Callable[[], Any]) -> None:
+def test_an_ended_watch_restarts_and_other_watches_continue(end: Callable[[], Any]) -> None:
     lives, told = dict.fromkeys(("ending", "steady"), 0), list[tuple[str, int]]()
     home = threading.get_ident()
 
     async def ending(stop: asyncio.Event) -> None:
         lives["ending"] += 1
-        # As kopf does: whatever runs in the loop ends with it.
+        # as kopf does: cancel all other tasks of the loop
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
         if lives["ending"] < 4:
@@ -55,18 +55,18 @@ def test_watch_that_ends_starts_again_and_the_other_goes_on(end: Callable[[], An
         beside = asyncio.create_task(asyncio.sleep(3600))
         async with watching({"ending": ending, "steady": steady}, lambda name: told.append((name, threading.get_ident()))):
             async with asyncio.timeout(10):
-                while len(told) < 3 or lives["ending"] < 4:  # it is told of before the watch starts again
+                while len(told) < 3 or lives["ending"] < 4:  # the end is reported before the watch restarts
                     await asyncio.sleep(0.01)
         assert not beside.done() and not beside.cancelled()
         beside.cancel()
 
     asyncio.run(body())
     assert lives == {"ending": 4, "steady": 1}
-    assert told == [("ending", home)] * 3, "heard in the loop that the watches are for"
+    assert told == [("ending", home)] * 3, "ends are reported in the loop of the caller"
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("watch-")]
 
 
-def test_watch_that_does_not_end_keeps_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watch_that_does_not_end_delays_no_exit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watches, "END_S", 0.1)
     release = threading.Event()
 
@@ -82,7 +82,7 @@ def test_watch_that_does_not_end_keeps_nothing_up(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.usefixtures("at_once")
-def test_task_that_loses_its_cancellation_does_not_keep_a_watch_from_starting_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_ignores_cancellation_does_not_block_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watches, "TASKS_END_S", 0.05)
     lives = 0
 
@@ -110,7 +110,7 @@ def test_task_that_loses_its_cancellation_does_not_keep_a_watch_from_starting_ag
 
 @pytest.fixture(scope="module")
 def behind(installed: Kube, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Operator, Proxy]]:
-    """An operator that reaches the API server through a proxy."""
+    """An operator that connects to the API server through a proxy."""
     with populated(installed) as kube, faulty_proxy(kube) as proxy:
         token = kube.kubectl("create", "token", "sos-operator", "-n", NAMESPACE, "--duration=2h").stdout.strip()
         config = str(proxy.config(kube, token))
@@ -120,8 +120,8 @@ def behind(installed: Kube, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.mark.parametrize("fault", sorted(FAULTS))
-def test_no_answer_of_an_api_server_ends_the_operator(behind: tuple[Operator, Proxy], fault: str) -> None:
-    """Faults for as long as it takes to meet three of them; then a new object is seen at once, by a watch: no pass is due so soon."""
+def test_the_operator_survives_any_answer_of_an_api_server(behind: tuple[Operator, Proxy], fault: str) -> None:
+    """Inject a fault until three requests have met it; afterwards a watch must report a new object before the next regular pass."""
     operator, proxy = behind
     with proxy.fault(fault):
         eventually("the operator meets the fault", lambda: proxy.met >= 3, 60)
@@ -133,7 +133,7 @@ def test_no_answer_of_an_api_server_ends_the_operator(behind: tuple[Operator, Pr
     assert "sos_operator_bugs_total{" not in operator.http("/metrics")[1]
 
 
-def test_operator_without_rights_for_a_while_goes_on(behind: tuple[Operator, Proxy]) -> None:
+def test_the_operator_recovers_from_a_temporary_loss_of_rights(behind: tuple[Operator, Proxy]) -> None:
     operator, _ = behind
     kube = operator.kube
     kind, name = "clusterrolebinding", "sos-operator"

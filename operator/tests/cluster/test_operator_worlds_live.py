@@ -1,6 +1,6 @@
-"""Generated worlds, one after the other, through a real API server and a live operator: no exit, no exception that only a fence catches.
+"""Generated worlds on a real API server with a running operator: no exit, and no exception that only fault isolation catches.
 
-SOS_LIVE_WORLDS asks for more of them (`SOS_LIVE_WORLDS=300 .venv/bin/pytest operator -k worlds_live`), SOS_LIVE_FIRST for others.
+SOS_LIVE_WORLDS sets their number (`SOS_LIVE_WORLDS=300 .venv/bin/pytest operator -k worlds_live`), SOS_LIVE_FIRST the first seed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from operator_kube import ROOT, Kube
 from operator_run import NAMESPACE, Operator, eventually, operator_running
 from operator_table import PLURALS, create, path_of, send
 
-sys.path.append(str(ROOT / "compile" / "tests"))  # behind our own, which has a conftest too
+sys.path.append(str(ROOT / "compile" / "tests"))  # appended, so that its conftest does not shadow operator/conftest.py
 
 from limits import NAMESPACES, limits_world
 from schema_limits import SchemaLimits
@@ -34,10 +34,10 @@ CHILDREN = "daemonsets,deployments,services,configmaps,networkpolicies,poddisrup
 
 @pytest.fixture(scope="module")
 def living(installed: Kube, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    """An operator whose controllers do not answer."""
+    """An operator without a controller that answers."""
     kube = installed
     kube.apply(*({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in NAMESPACES if name != NAMESPACE))
-    # In the same process group as before: what a long run makes must not be looked for in this API server's other tests.
+    # the API server is shared with other tests, so all objects are deleted afterwards
     with operator_running(kube, tmp_path_factory.mktemp("worlds"), SOS_CONTROLLER_API_OVERRIDE="default=http://127.0.0.1:1") as running:
         yield running
     empty(kube)
@@ -50,7 +50,7 @@ def empty(kube: Kube) -> None:
 
 
 def put_nodes(kube: Kube, world: World, seen: Counter[str]) -> None:
-    """Its nodes; an address that the API server does not take is left out, as no kubelet could report it."""
+    """Create a world's nodes; refused addresses are left out, because a kubelet could not report them either."""
     for node in world.nodes:
         made = send(kube, "POST", "/api/v1/nodes", {"metadata": {"name": node.name, "labels": dict(node.labels)}}, dry=False)
         seen["nodes"] += made["kind"] == "Node"
@@ -60,7 +60,7 @@ def put_nodes(kube: Kube, world: World, seen: Counter[str]) -> None:
 
 
 def put_objects(kube: Kube, world: World, seen: Counter[str]) -> Iterator[str]:
-    """Its objects. The compiler's admission must say of each what the API server says."""
+    """Create a world's objects; yield a finding for each object on which API server and compiler disagree."""
     for item in world.objects:
         assert isinstance(item, dict)
         if item["kind"] not in PLURALS:
@@ -78,7 +78,7 @@ def put_objects(kube: Kube, world: World, seen: Counter[str]) -> Iterator[str]:
 
 
 def spoil_statuses(kube: Kube, seed: int) -> None:
-    """Give objects statuses of nonsense, as far as their schemas allow them."""
+    """Write random statuses that the schemas allow."""
     draw = SchemaLimits(random.Random(seed))
     for kind in PLURALS.values():
         for obj in kube.items(kind, "-A"):
@@ -88,7 +88,7 @@ def spoil_statuses(kube: Kube, seed: int) -> None:
 
 
 def judged(kube: Kube) -> bool:
-    """True once each object has an Accepted condition of its present generation."""
+    """True once each object has an Accepted condition of its current generation."""
     for kind in PLURALS.values():
         for obj in kube.items(kind, "-A"):
             rows = {row["type"]: row for row in obj.get("status", {}).get("conditions", [])}
@@ -101,7 +101,7 @@ def bugs(operator: Operator) -> list[str]:
     return [line for line in operator.http("/metrics")[1].splitlines() if line.startswith("sos_operator_bugs_total{")]
 
 
-def test_generated_worlds_neither_end_the_operator_nor_raise(living: Operator) -> None:
+def test_generated_worlds_cause_no_exit_and_no_exception(living: Operator) -> None:
     kube, seen, began = living.kube, Counter[str](), time.monotonic()
     found: list[str] = []
     for seed in range(FIRST, FIRST + COUNT):
@@ -119,7 +119,7 @@ def test_generated_worlds_neither_end_the_operator_nor_raise(living: Operator) -
     figures = f"{COUNT} worlds, {dict(seen)}, {living.passes():.0f} passes in {time.monotonic() - began:.0f} s"
     sys.stdout.write(f"{figures}: {len(found)} findings, {len(traces)} tracebacks\n")
     assert found == [] and traces == []
-    assert seen["taken"] > 2 * COUNT and seen["refused"] > 0, "these worlds are about nothing"
+    assert seen["taken"] > 2 * COUNT and seen["refused"] > 0, "the worlds contain too few accepted or refused objects"
 
 
 def json_text(line: dict[str, Any]) -> str:

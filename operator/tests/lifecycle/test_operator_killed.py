@@ -1,4 +1,4 @@
-"""An operator killed in the middle of changes, or without an API server, ends in the same state as an undisturbed one."""
+"""An operator that is killed during changes, or loses the API server, ends in the same state as an undisturbed operator."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WORLD = [
     build("default", {"kind": "SosController", "spec": {}}),
     build("default", {"kind": "SosAgent", "spec": {}}),
     *(
-        # With numbers of their own: those given out depend on who was seen first.
+        # Fixed site ids, because assigned ids depend on the order in which sites are observed.
         build(
             site,
             {
@@ -48,7 +48,7 @@ def patch(kube: Kube, kind: str, name: str, spec: dict[str, Any]) -> None:
 def remake(kube: Kube, kind: str, name: str) -> None:
     (obj,) = [o for o in WORLD if (o["kind"], o["metadata"]["name"]) == (kind, name)]
     send(kube, "DELETE", path_of(obj, with_name=True), {}, dry=False)
-    # A site is there until its finalizer is off, which takes an operator: then it is simply still there.
+    # A site with a finalizer stays until an operator removes the finalizer; if no operator runs, the site still exists here.
     create(kube, obj)
 
 
@@ -72,12 +72,12 @@ CHANGES: list[Callable[[Kube, int], Any]] = [
 
 
 def conclude(kube: Kube) -> None:
-    """The same objects at the end, however far the changes had come."""
+    """Bring the objects to the same final state, independent of the applied changes."""
     for name in [o["metadata"]["name"] for o in kube.items("sosservices", "-n", NAMESPACE) if o["metadata"]["name"] != "bulk"]:
         kube.kubectl("delete", "sosservice", name, "-n", NAMESPACE)
     eventually("no site is leaving", lambda: not [s for s in kube.items("sossites") if s["metadata"].get("deletionTimestamp")])
     for obj in WORLD:
-        create(kube, obj)  # where it is there already it is refused
+        create(kube, obj)  # refused if the object exists
     patch(kube, "SosService", "bulk", {"priority": 999})
     patch(kube, "SosAgent", "default", {"drainSeconds": 5})
     patch(kube, "SosSite", "east", {"network": {"mtu": 1400}})
@@ -85,7 +85,7 @@ def conclude(kube: Kube) -> None:
 
 
 def state(kube: Kube) -> dict[str, Any]:
-    """Everything the operator made and says, without what differs between any two runs: uids, versions, times, random keys, generations."""
+    """Everything that the operator created and reports, without parts that differ by run: uids, versions, times, keys, generations."""
     found: dict[str, Any] = {}
     for kind in KINDS:
         for obj in children(kube, kind):
@@ -107,7 +107,7 @@ def state(kube: Kube) -> dict[str, Any]:
 
 
 def without_address(text: str, kube: Kube) -> str:
-    """Documents hold the address of the controller's Service, and what follows from it and from generations: their hashes."""
+    """Remove the address of the controller's Service, generations and hashes from documents, because these differ between runs."""
     address = kube.get("service", "sos-controller-default", "-n", NAMESPACE)["spec"]["clusterIP"]
     text = text.replace(address, "ADDRESS")
     for key in ("generation", "hash"):
@@ -135,7 +135,7 @@ def undisturbed(installed: Kube, folder: Path) -> dict[str, Any]:
 
 
 def killed(installed: Kube, folder: Path, times: int, seed: int) -> None:
-    """Changes go on while operators come and are killed; then one is left alone."""
+    """Apply changes while operators are started and killed; then let one operator finish."""
     chance = random.Random(seed)
     with world(installed) as kube:
         extra = {"SOS_CONTROLLER_API_OVERRIDE": f"default={NOWHERE}"}
@@ -144,11 +144,11 @@ def killed(installed: Kube, folder: Path, times: int, seed: int) -> None:
                 command = [sys.executable, "-m", "sos_operator", "run"]
                 process = subprocess.Popen(command, env=environment(kube, free_port(), extra), stdout=log, stderr=log, cwd=folder)
             try:
-                time.sleep(chance.uniform(0.8, 2.0))  # it has just begun, or is in its first passes
+                time.sleep(chance.uniform(0.8, 2.0))  # the operator is starting, or in its first passes
                 for change in chance.sample(CHANGES, 3):
                     change(kube, number)
                     time.sleep(chance.uniform(0, 0.3))
-                assert process.poll() is None, "it ended by itself: " + (folder / "killed.log").read_text()[-3000:]
+                assert process.poll() is None, "the operator ended by itself: " + (folder / "killed.log").read_text()[-3000:]
             finally:
                 process.kill()
                 process.wait()
@@ -174,30 +174,30 @@ def _expected(installed: Kube, tmp_path_factory: pytest.TempPathFactory) -> None
     assert len(EXPECTED[0]) > 20
 
 
-def test_killed_in_the_middle_of_changes(installed: Kube, tmp_path: Path) -> None:
+def test_an_operator_killed_during_changes_ends_in_the_same_state(installed: Kube, tmp_path: Path) -> None:
     killed(installed, tmp_path, 6, seed=1)
 
 
 @pytest.mark.long
-def test_killed_fifty_times(installed: Kube, tmp_path: Path) -> None:
+def test_an_operator_killed_fifty_times_ends_in_the_same_state(installed: Kube, tmp_path: Path) -> None:
     killed(installed, tmp_path, 50, seed=2)
 
 
-LOOK_S = 1.0  # how often is looked whether all goes on
+LOOK_S = 1.0  # interval between checks during the outage
 
 
 def standing_in(controller: Controller) -> dict[str, Any]:
-    """What a controller has: configuration, switches, agents, links and services."""
+    """Parts of a controller's status: configuration, switches, agents, links and services."""
     said = controller.get("/v1/status")
     return {key: said[key] for key in ("config", "datapaths", "agents", "links", "services")}
 
 
 def outage(kube: Kube, folder: Path, seconds: float) -> None:
-    """The API server goes and comes back: nothing that runs is disturbed, and the operator is at work again at once."""
+    """Stop and restart the API server: running parts are undisturbed, and the operator resumes its work immediately."""
     controller = Controller(kube, folder)
     with populated(kube), operator_running(kube, folder, SOS_CONTROLLER_API_OVERRIDE=f"default={controller.url}") as operator:
         kube.kubectl("apply", "-f", str(ROOT / "examples" / "01-two-sites"))
-        eventually("both sites' keys, and which to send with", lambda: len(controller_keys(kube)) == 3)
+        eventually("the keys of both sites, and the id of the sending key", lambda: len(controller_keys(kube)) == 3)
         controller.start()
         try:
             becomes(kube, "soscontroller/default", "Ready", "True", "Available")
@@ -208,9 +208,9 @@ def outage(kube: Kube, folder: Path, seconds: float) -> None:
                     until = time.monotonic() + seconds
                     while time.monotonic() < until:
                         assert standing_in(controller) == standing
-                        assert all(switch.is_alive() for switch in switches.values()), "the same connections"
+                        assert all(switch.is_alive() for switch in switches.values()), "the switches keep their connections"
                         assert operator.process.poll() is None
-                        assert operator.http("/healthz")[0] == 200, "a restart would not bring the API server back"
+                        assert operator.http("/healthz")[0] == 200, "healthy, because a restart would not help against the outage"
                         time.sleep(LOOK_S)
                 assert controller.get("/v1/config") == before
                 assert standing_in(controller) == standing
@@ -223,10 +223,10 @@ def outage(kube: Kube, folder: Path, seconds: float) -> None:
 
 
 @pytest.mark.slow
-def test_without_an_api_server_for_a_while(installed: Kube, tmp_path: Path) -> None:
+def test_a_short_api_server_outage_disturbs_nothing(installed: Kube, tmp_path: Path) -> None:
     outage(installed, tmp_path, 8)
 
 
 @pytest.mark.long
-def test_without_an_api_server_for_a_minute(installed: Kube, tmp_path: Path) -> None:
+def test_an_api_server_outage_of_a_minute_disturbs_nothing(installed: Kube, tmp_path: Path) -> None:
     outage(installed, tmp_path, 60)

@@ -1,4 +1,4 @@
-"""Install, remove, install again, purge: objects left in the whole cluster after each step."""
+"""Objects in the whole cluster after each of these steps: install, remove, install again, purge."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from operator_run import NAMESPACE, environment, eventually, helm, install, oper
 from operator_table import build
 
 USERS = {"sosservices", "sossites", "customresourcedefinitions", "apiservices"}
-# What the API server keeps for itself, such as addresses given out, comes and goes with the Services it is about.
+# The API server creates and deletes these objects itself, for example IP addresses of Services.
 INTERNAL = re.compile(r"^(endpoints|endpointslices|ipaddresses|leases|componentstatuses)/")
 
 
 @pytest.fixture(scope="module")
 def bare() -> Iterator[Kube]:
-    """An API server of its own: whole kinds come and go here."""
+    """A separate API server, because these tests create and delete whole kinds."""
     with kube_apiserver() as kube, garbage_collector(kube), kubelets(kube):
         kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         for node, site in FIGURE8.items():
@@ -39,7 +39,7 @@ def everything(kube: Kube) -> set[str]:
 
 @contextmanager
 def installed_and_running(kube: Kube, folder: Path) -> Iterator[None]:
-    """`helm install` with the default objects, and an operator, as its Deployment would run it."""
+    """Run `helm install` with the default objects, and an operator as in its Deployment."""
     folder.mkdir()
     install(kube)
     for name, text in next(o for o in render() if o["kind"] == "ConfigMap")["data"].items():
@@ -50,7 +50,7 @@ def installed_and_running(kube: Kube, folder: Path) -> Iterator[None]:
 
 
 def removal(kube: Kube, *options: str, admin: bool) -> None:
-    """What the chart's Job runs."""
+    """Run the command of the chart's uninstall Job."""
     command = [sys.executable, "-m", "sos_operator", "uninstall", "--timeout", "60", *options]
     settings = environment(kube, 0, {"KUBECONFIG": str(kube.admin)} if admin else {})
     done = subprocess.run(command, env={**settings, "PATH": os.environ["PATH"]}, capture_output=True, text=True, timeout=120, check=False)
@@ -58,13 +58,13 @@ def removal(kube: Kube, *options: str, admin: bool) -> None:
 
 
 def uninstall(kube: Kube, *options: str, admin: bool) -> None:
-    """That, and then helm itself."""
+    """Run the command of the Job, then `helm uninstall`."""
     removal(kube, *options, admin=admin)
     helm(kube, "uninstall", "sos", "-n", NAMESPACE, "--no-hooks")
 
 
 @pytest.mark.slow
-def test_what_is_left_is_users_and_comes_to_life_again_until_it_is_purged(bare: Kube, tmp_path: Path) -> None:
+def test_users_objects_survive_removal_until_a_purge(bare: Kube, tmp_path: Path) -> None:
     kube = bare
     with Nodes(kube).serving() as nodes:
         before = everything(kube)
@@ -87,11 +87,11 @@ def test_what_is_left_is_users_and_comes_to_life_again_until_it_is_purged(bare: 
             becomes(kube, "sossite/west", "BridgesReady", "True", "Ready")
             assert {s["metadata"]["name"]: s["status"]["siteID"] for s in kube.items("sossites")} == numbers
         removal(kube, "--purge", admin=True)
-        uninstall(kube, "--purge", admin=True)  # once more: without our kinds there is nothing of them
+        uninstall(kube, "--purge", admin=True)  # a second purge must also succeed, without the SOS kinds
         assert everything(kube) == before
 
 
-def test_without_the_right_to_it_purging_says_so_and_leaves_the_objects(bare: Kube, tmp_path: Path) -> None:
+def test_a_purge_without_rights_fails_and_keeps_the_objects(bare: Kube, tmp_path: Path) -> None:
     kube = bare
     with installed_and_running(kube, tmp_path / "third"):
         kube.apply(build("theirs", {"kind": "SosService", "spec": {"from": {"site": "a"}, "to": {"site": "b"}}}))

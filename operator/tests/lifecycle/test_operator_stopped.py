@@ -1,4 +1,4 @@
-"""Garbage collection of children while no operator runs: the owner's children go, and nothing else."""
+"""Garbage collection of children while no operator runs: only the deleted owner's children are deleted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SECOND = [
 
 @pytest.fixture(scope="module")
 def left(installed: Kube, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kube]:
-    """Everything that an operator made of the example and of a second controller and pool, and no operator any more."""
+    """All children of the example and of a second controller and pool, after the operator has stopped."""
     with populated(installed) as kube:
         kube.kubectl("apply", "-f", str(ROOT / "examples" / "01-two-sites"))
         kube.apply(*SECOND)
@@ -35,7 +35,7 @@ def left(installed: Kube, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def play_pods(kube: Kube) -> None:
-    """One pod for each workload, as the cluster's controllers would make them."""
+    """Create one pod for each workload, as the cluster's controllers would."""
     for workload in [*children(kube, "daemonsets"), *children(kube, "deployments")]:
         meta = workload["metadata"]
         owner = {"apiVersion": "apps/v1", "kind": workload["kind"], "name": meta["name"], "uid": meta["uid"], "controller": True}
@@ -69,14 +69,14 @@ def ours(kube: Kube) -> dict[str, dict[str, Any]]:
         ),
     ],
 )  # fmt: skip
-def test_children_go_with_their_owner(left: Kube, kind: str, expected: set[str]) -> None:
+def test_children_are_deleted_with_their_owner(left: Kube, kind: str, expected: set[str]) -> None:
     before = ours(left)
     mine = {key for key in before if "default" in key and (kind == "SosController") == ("controller" in key)}
-    assert mine == expected, "what there is of it"
+    assert mine == expected, "the owner's children"
     left.kubectl("delete", kind.lower(), "default", "--timeout=20s")
-    eventually("all of it gone", lambda: not mine & ours(left).keys())
+    eventually("the owner's children gone", lambda: not mine & ours(left).keys())
     after = ours(left)
     assert set(before) - set(after) == mine
     versions = {key: child["metadata"]["resourceVersion"] for key, child in after.items()}
-    assert versions == {key: before[key]["metadata"]["resourceVersion"] for key in versions}, "nobody else's was touched"
+    assert versions == {key: before[key]["metadata"]["resourceVersion"] for key in versions}, "children of other owners are unchanged"
     assert {key for key in after if "second" in key}

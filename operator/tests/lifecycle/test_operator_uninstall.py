@@ -1,4 +1,4 @@
-"""Removal of the whole release: nodes clean up first, nothing of ours is left behind, users' objects stay."""
+"""Removal of the whole release: nodes are cleaned first, no SOS object is left behind, users' objects stay."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from operator_run import NAMESPACE, environment, eventually, operator_running, r
 OURS = "app.kubernetes.io/managed-by=sos-operator"
 
 
-def test_uninstall_leaves_nothing_but_users_objects(installed: Kube, tmp_path: Path) -> None:
+def test_uninstall_leaves_only_users_objects(installed: Kube, tmp_path: Path) -> None:
     defaults = tmp_path / "defaults"
     defaults.mkdir()
     shipped = next(o for o in render() if o["kind"] == "ConfigMap")["data"]
@@ -58,7 +58,7 @@ def test_uninstall_leaves_nothing_but_users_objects(installed: Kube, tmp_path: P
 
 
 def left_by_helm_test() -> list[dict[str, Any]]:
-    """As the chart has them, which a test that was interrupted leaves both of."""
+    """Objects that an interrupted `helm test` leaves, as rendered by the chart."""
     ends = {f"test.{end}.{key}={value}" for end in ("client", "server") for key, value in (("site", "west"), ("address", "10.0.0.9/24"))}
     wanted = render(*(word for value in sorted(ends) for word in ("--set", value)))
     found = [o for o in wanted if (o["metadata"].get("annotations") or {}).get("helm.sh/hook") == "test"]
@@ -67,7 +67,7 @@ def left_by_helm_test() -> list[dict[str, Any]]:
 
 
 def test_default_objects_follow_the_chart(installed: Kube, tmp_path: Path) -> None:
-    """Made with the chart's rights, kept as stated, removed when no longer wanted; one of that name made by a user stays theirs."""
+    """Default objects are created with the chart's rights, kept as in the file, and removed when the file is gone."""
     defaults = tmp_path / "defaults"
     defaults.mkdir()
     agent = "apiVersion: sos.network/v1alpha1\nkind: SosAgent\nmetadata: {name: default}\nspec: {drainSeconds: 7}\n"
@@ -82,12 +82,14 @@ def test_default_objects_follow_the_chart(installed: Kube, tmp_path: Path) -> No
             with operator_running(kube, tmp_path / name, SOS_DEFAULTS_DIR=str(folder)) as operator:
                 if name == "wrong":
                     operator.settle(2)
-                    assert [a["spec"]["drainSeconds"] for a in kube.items("sosagents")] == [7], "it stays as it was"
+                    assert [a["spec"]["drainSeconds"] for a in kube.items("sosagents")] == [7], (
+                        "an invalid file leaves the object unchanged"
+                    )
                     assert any("drainSecond" in line.get("message", "") for line in operator.lines()), operator.lines()
                     continue
                 if name == "without":
-                    eventually("it is gone", lambda: kube.items("sosagents") == [])
+                    eventually("the default object gone", lambda: kube.items("sosagents") == [])
                     continue
-                eventually("it is there", lambda: [a["spec"]["drainSeconds"] for a in kube.items("sosagents")] == [7])
+                eventually("the default object", lambda: [a["spec"]["drainSeconds"] for a in kube.items("sosagents")] == [7])
                 kube.kubectl("patch", "sosagent", "default", "--type=merge", "-p", '{"spec":{"drainSeconds":9}}')
-                eventually("it is as stated", lambda: [a["spec"]["drainSeconds"] for a in kube.items("sosagents")] == [7])
+                eventually("the default object as in the file", lambda: [a["spec"]["drainSeconds"] for a in kube.items("sosagents")] == [7])

@@ -1,4 +1,4 @@
-"""bench/operator/scale.py: its verdict on aims, without a measurement."""
+"""bench/operator/scale.py: verdicts on its aims, without a measurement."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def bench() -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look there for the words of their annotations
+    sys.modules[spec.name] = module  # dataclasses resolve string annotations through sys.modules
     spec.loader.exec_module(module)
     return module
 
 
-def test_a_result_at_its_aims_meets_them_all_and_each_row_says_so(bench: ModuleType) -> None:
+def test_a_result_at_its_aims_is_reported_as_met(bench: ModuleType) -> None:
     assert bench.missed(GOOD) == []
     lines = bench.table(GOOD).splitlines()
     assert len([line for line in lines if line.endswith(": met")]) == len(bench.AIMS) == 5

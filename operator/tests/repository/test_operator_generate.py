@@ -1,4 +1,4 @@
-"""scripts/generate.py: input that it refuses, and detection of stale files."""
+"""scripts/generate.py: refused input, and detection of stale files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_values_become_rows(generate: ModuleType) -> None:
     )
 
 
-def test_a_value_without_words_is_refused_by_name(generate: ModuleType) -> None:
+def test_a_value_without_description_is_refused_by_name(generate: ModuleType) -> None:
     with pytest.raises(generate.Undocumented, match=r"a\.c has no comment"):
         generate.value_tables("# Group.\na:\n  # One.\n  b: 1\n  c: 2\n")
 

@@ -1,4 +1,4 @@
-"""Commands in the docs exist and work."""
+"""Commands of the docs exist and work."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def test_the_quick_start_is_five_commands_at_most() -> None:
     assert start.startswith("make quick-start\n")
 
 
-def test_every_make_target_of_the_pages_is_in_the_help() -> None:
+def test_every_make_target_in_the_docs_is_in_the_help() -> None:
     listed = {line.split()[0] for line in make("-s", "help").splitlines()}
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
     named = {target for page in pages for target in re.findall(r"(?:`|# )make ([a-z][a-z0-9-]*)", page.read_text())}
     assert {"demo", "quick-start", "crds"} <= named <= listed
 
 
-def test_the_quick_start_runs_what_leaves_two_sites_and_a_fast_service() -> None:
-    """The command of the target, asked what it would run: a test that has another name would be left out without a word."""
+def test_the_quick_start_sets_up_two_sites_and_a_fast_service() -> None:
+    """Collect the tests of the target's command: a renamed test would silently be left out."""
     (command,) = [line for line in make("-n", "quick-start").splitlines() if "pytest" in line]
     words = shlex.split(command)
     assert words[1:4] == ["-m", "pytest", "e2e"] and "--keep-cluster" in words

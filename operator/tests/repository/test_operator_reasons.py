@@ -1,4 +1,4 @@
-"""Every reason of a condition is documented in troubleshooting or the API reference."""
+"""Every reason of a condition is documented in docs/troubleshooting.md or the API reference."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CAMEL = re.compile(r"[A-Z][A-Za-z0-9]{2,62}")
 
 
 def constants(node: ast.AST) -> Iterator[str]:
-    """Text of an expression without the values that it compares with."""
+    """Strings that an expression can evaluate to, without strings in its conditions."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str) and CAMEL.fullmatch(node.value):
         yield node.value
     if isinstance(node, ast.IfExp):
@@ -30,7 +30,7 @@ def name_of(node: ast.AST) -> str:
 
 
 def reasons(function: ast.FunctionDef) -> Iterator[str]:
-    """Reasons of a Verdict or of what is `Expected`, what a function with a Verdict assigns to `reason`, what a `_reason` returns."""
+    """Reasons in calls of Verdict and Expected, in assignments to `reason` beside a Verdict, and in results of `_reason`."""
     calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
     verdicts = [call.args[2:3] for call in calls if name_of(call.func) == "Verdict"]
     given = [*verdicts, *(call.args[3:5] for call in calls if name_of(call.func) == "Expected")]
@@ -50,7 +50,7 @@ def functions(folder: Path) -> Iterator[ast.FunctionDef]:
 def test_each_reason_of_a_condition_is_documented() -> None:
     said = {reason for folder in SOURCES for function in functions(folder) for reason in reasons(function)}
     seen = {"NoIPv4", "WhollyShadowed", "NodeFailed", "NotConnected", "NoPath", "NoUplink"}
-    assert seen <= said, "the sources are written in another way: this test sees nothing"
+    assert seen <= said, "this test no longer finds the reasons in the sources"
     said |= {str(reason) for reason in Reason}
     documented = set(re.findall(r"`([A-Za-z0-9]+)`|^### ([A-Za-z0-9]+)$", "\n".join(page.read_text() for page in PAGES), re.MULTILINE))
     assert sorted(said - {word for pair in documented for word in pair}) == []

@@ -1,4 +1,4 @@
-"""scripts/test.py: failed tests found in a suite's output, and their repetition."""
+"""scripts/test.py: detection of failed tests in a suite's output, and their repetition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent that only makes itself known: signed beacons once a second (spec/beacon.md), out of a port of a datapath that only talks."""
+"""Simulated agent that only sends signed beacons every second (spec/beacon.md), from a port of a simulated datapath."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEY_ID = 1
 
 
 class Agent:
-    """What a node's agent is told by its ConfigMap and its site's Secret, and how it says so."""
+    """Simulated agent with the identity from its ConfigMap and the key from its site's Secret."""
 
     def __init__(self, kube: Kube, pool: str, site: str, node: str) -> None:
         config = json.loads(kube.get("configmap", f"sos-agent-{pool}-{site}", "-n", NAMESPACE)["data"][f"{node}.json"])
@@ -46,14 +46,14 @@ class Agent:
         return self._up.render(beacon.encode(said, self._key))
 
     def running(self, switch: Switch) -> AbstractContextManager[None]:
-        """Heard every second inside the block."""
+        """Send a beacon every second inside the block."""
         sequence = itertools.count(1)
         return repeated(lambda: switch.packet_in(PORT, self.beacon(next(sequence))), every_s=1.0)
 
 
 @contextmanager
 def network(kube: Kube, openflow: int) -> Iterator[dict[str, Switch]]:
-    """Three switches in a row with an agent at each end, connected to the controller at that port; by site."""
+    """Three switches in a row with an agent at each end, connected to the controller at that port; the result is by site."""
     sites = ("west", "core1", "east")
     status = {s["metadata"]["name"]: s["status"] for s in kube.items("sossites")}
     dpids = {site: status[site]["nodes"][0]["datapathId"] for site in sites}

@@ -16,7 +16,7 @@ from operator_run import NAMESPACE, eventually
 
 
 class Controller:
-    """A `sos-controller` that is started and killed at will, on the same ports, with the Secrets that its pod would mount."""
+    """A `sos-controller` that can be killed and restarted on the same ports, with the Secrets that its pod would mount."""
 
     def __init__(self, kube: Kube, folder: Path) -> None:
         self.kube, self.folder = kube, folder
@@ -28,7 +28,7 @@ class Controller:
         return f"http://127.0.0.1:{self.port}"
 
     def mount(self, secret: str, folder: str) -> Path:
-        """As a kubelet does: what is no longer in the Secret goes, and no file is seen half written."""
+        """Write a Secret's files as a kubelet does: replace files atomically, delete files that have left the Secret."""
         target = self.folder / folder
         target.mkdir(exist_ok=True)
         data = self.kube.get("secret", secret, "-n", NAMESPACE)["data"]
@@ -63,7 +63,7 @@ class Controller:
             return dict(json.load(answer))
 
     def admits(self, token: bytes) -> bool:
-        """Whether a token opens the API, asked with a document that is none and so changes nothing."""
+        """True if the API accepts a token; the request's document is invalid, so it changes nothing."""
         said = {"Authorization": f"Bearer {token.decode().strip()}"}
         request = urllib.request.Request(self.url + "/v1/config", b"{}", said, method="PUT")
         try:

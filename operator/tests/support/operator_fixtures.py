@@ -14,21 +14,21 @@ FIGURE8 = {"edge1": "west", "core1": "core1", "core2": "core2", "edge2": "east"}
 
 @pytest.fixture(scope="session")
 def kube() -> Iterator[Kube]:
-    """One API server for the whole run."""
+    """One API server for all tests of the run."""
     with kube_apiserver() as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def installed(kube: Kube) -> Kube:
-    """The same with the chart's CRDs and rights."""
+    """The API server with the chart's CRDs and rights."""
     install(kube)
     return kube
 
 
 @contextmanager
 def populated(kube: Kube) -> Iterator[Kube]:
-    """The nodes of the example and nothing of ours; emptied afterwards."""
+    """Create the example's nodes, and no SOS objects; delete both afterwards."""
     labels = {name: {"sos.network/site": site} for name, site in FIGURE8.items()}
     kube.apply(*({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels[name]}} for name in FIGURE8))
     yield kube
@@ -40,14 +40,14 @@ def populated(kube: Kube) -> Iterator[Kube]:
 
 @pytest.fixture
 def cluster(installed: Kube) -> Iterator[Kube]:
-    """A cluster for one test."""
+    """A cluster with the example's nodes, for one test."""
     with populated(installed) as kube:
         yield kube
 
 
 @pytest.fixture(scope="module")
 def operator(installed: Kube, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    """A running operator for the module's tests; no controller answers."""
+    """A running operator for the module's tests, without a controller that answers."""
     folder = tmp_path_factory.mktemp("operator")
     with populated(installed) as kube, operator_running(kube, folder, SOS_CONTROLLER_API_OVERRIDE="default=http://127.0.0.1:1") as running:
         yield running
@@ -55,7 +55,7 @@ def operator(installed: Kube, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture
 def example(operator: Operator) -> Operator:
-    """The objects of example 01, as they are in the file, and all children applied."""
+    """The objects of example 01 as in its files, with all children applied."""
     operator.kube.kubectl("apply", "-f", str(ROOT / "examples" / "01-two-sites"))
     eventually("the DaemonSets", lambda: len(children(operator.kube, "daemonsets")) == 6)
     eventually("the Deployment", lambda: children(operator.kube, "deployments"))
@@ -86,7 +86,7 @@ def becomes(kube: Kube, what: str, type_: str, status: str, reason: str, within:
 
 
 def play_kubelet(kube: Kube, port_of: Mapping[str, int] | None = None) -> None:
-    """A pod for every DaemonSet and node, with a status, as the cluster's controllers and kubelets would make them."""
+    """Create a pod with a status for every DaemonSet and node, as the cluster's controllers and kubelets would."""
     sites = {site: node for node, site in FIGURE8.items()}
     for daemon_set in children(kube, "daemonsets"):
         meta, template = daemon_set["metadata"], daemon_set["spec"]["template"]
@@ -97,7 +97,7 @@ def play_kubelet(kube: Kube, port_of: Mapping[str, int] | None = None) -> None:
         spec = {**template["spec"], "nodeName": node}
         if port_of:
             containers = [{**c, "ports": [{"containerPort": port_of[node]}]} if c["name"] == "node" else c for c in spec["containers"]]
-            # Not on the host's network, where a port of a container must be the host's too.
+            # No host network: there, each container port must also be a host port.
             spec |= {"containers": [without_host_ports(c) for c in containers], "hostNetwork": False}
         kube.apply({"apiVersion": "v1", "kind": "Pod", "metadata": pod_meta, "spec": spec})
         state = {"type": "Ready", "status": "True", "lastTransitionTime": None, "lastProbeTime": None}
@@ -113,7 +113,7 @@ def without_host_ports(container: dict[str, Any]) -> dict[str, Any]:
 
 
 def versions(kube: Kube) -> dict[str, str]:
-    """Resource version of everything that is ours."""
+    """Resource versions of all SOS objects and of all children."""
     kinds = "daemonsets,deployments,services,configmaps,secrets,networkpolicies,poddisruptionbudgets"
     ours = kube.items(kinds, "-n", NAMESPACE, "-l", "app.kubernetes.io/managed-by=sos-operator")
     ours += kube.items(",".join(OWN), "-A")

@@ -1,4 +1,4 @@
-"""A real kube-apiserver with etcd on loopback, for tests. No kubelet and no controllers: tests play those where needed."""
+"""A real kube-apiserver with etcd on loopback, for tests. There are no kubelets and controllers; tests simulate them where needed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from operator_reader import Reader, reader
 ROOT = Path(__file__).resolve().parents[3]
 START_TIMEOUT_S = 120.0
 FOLDER = "sos-kube"
-# What service accounts ask for, not what tests ask for as administrator.
+# Log requests of service accounts, but not the tests' own requests as administrator.
 AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
@@ -34,7 +34,7 @@ AUDIT_POLICY = {
 
 @cache
 def tool(name: str) -> str:
-    """Path of a tool that scripts/kube-tools.sh provides; builds it if it is nowhere."""
+    """Path of a tool of scripts/kube-tools.sh, which builds it if it is missing."""
     script = ROOT / "scripts" / "kube-tools.sh"
     subprocess.run([str(script), name], check=True)
     return subprocess.run([str(script), "--where", name], check=True, capture_output=True, text=True).stdout.strip()
@@ -48,13 +48,13 @@ def free_port() -> int:
 
 @dataclass(frozen=True)
 class Kube:
-    """A running API server: kubectl as administrator, and kubeconfigs for others."""
+    """A running API server: kubectl as administrator, and kubeconfigs for other users."""
 
     folder: Path
     url: str
     admin: Path
     server: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    """The API server's process, while there is one."""
+    """The API server's process."""
 
     def kubectl(
         self, *args: str, stdin: str | None = None, check: bool = True, config: Path | None = None
@@ -69,14 +69,14 @@ class Kube:
             self._reader().apply(obj)
 
     def get(self, *args: str) -> dict[str, Any]:
-        """What `kubectl get ARGS -o json` gives. Asked directly: tests look every quarter of a second, and kubectl takes a tenth."""
+        """Result of `kubectl get ARGS -o json`, but by a direct request: tests poll every 0.25 s, and kubectl takes 0.1 s to start."""
         return self._reader().get(*args)
 
     def items(self, *args: str) -> list[dict[str, Any]]:
         return list(self.get(*args)["items"])
 
     def clear(self, *args: str) -> None:
-        """Delete what `items` would give, finalizers or not, without a word to those who wait for them."""
+        """Delete the objects that `items` would return, ignoring their finalizers."""
         self._reader().clear(*args)
 
     def everything(self) -> set[str]:
@@ -100,7 +100,7 @@ class Kube:
 
     @contextmanager
     def away(self) -> Iterator[None]:
-        """No API server inside the block; the same one, with what it stored, after it."""
+        """Stop the API server inside the block, and restart it with the same data afterwards."""
         (server,) = self.server
         server.kill()
         server.wait()
@@ -110,7 +110,7 @@ class Kube:
         _await_ready(self)
 
     def audit(self) -> list[dict[str, Any]]:
-        """Every request of a service account so far, as the API server wrote it down (watches twice: begun and ended)."""
+        """All requests of service accounts from the audit log; a watch appears twice, at its start and at its end."""
         return [json.loads(line) for line in (self.folder / "audit.log").read_text().splitlines()]
 
     def config_for(self, name: str, token: str) -> Path:
@@ -181,13 +181,13 @@ def _apiserver_command(folder: Path, etcd: int, port: int) -> list[str]:
         f"--service-account-key-file={key}",
         f"--service-account-signing-key-file={key}",
         "--service-cluster-ip-range=10.96.0.0/24",
-        # No controller manager makes `default` service accounts here, and pods are written by tests.
+        # There is no controller manager that creates `default` service accounts, but tests create pods.
         "--disable-admission-plugins=ServiceAccount",
     ]
 
 
 def tied(*command: str) -> list[str]:
-    """The command, so that it ends with the thread that starts it: also when the tests are killed."""
+    """Command whose process dies with the thread that starts it, even if the tests are killed."""
     return ["setpriv", "--pdeathsig", "KILL", *command]
 
 
@@ -200,7 +200,7 @@ def sweep_folders() -> None:
 
 @contextmanager
 def kube_apiserver() -> Iterator[Kube]:
-    """Start etcd and kube-apiserver in a folder of their own; both are gone afterwards."""
+    """Start etcd and kube-apiserver in a temporary folder; stop both and delete the folder afterwards."""
     with ExitStack() as stack:
         sweep_folders()
         folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER}-{os.getpid()}-"))
@@ -222,7 +222,7 @@ def kube_apiserver() -> Iterator[Kube]:
 
 @contextmanager
 def garbage_collector(kube: Kube) -> Iterator[None]:
-    """The cluster's own garbage collector, and nothing else of kube-controller-manager."""
+    """Run only the garbage collector of kube-controller-manager."""
     command = [
         tool("kube-controller-manager"),
         f"--kubeconfig={kube.admin}",

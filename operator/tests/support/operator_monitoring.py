@@ -1,4 +1,4 @@
-"""Prometheus for tests: definitions of Prometheus Operator's kinds, metrics of our programs, and parsed queries."""
+"""Prometheus for tests: definitions of Prometheus Operator's kinds, metrics of SOS programs, and parsed queries."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import promql_parser
 import yaml
 from operator_kube import ROOT, Kube
 
-# What Prometheus adds to every sample of a target (PodMonitors: core/desired/release.py adds node and site).
+# Labels that Prometheus adds to every sample of a target; the PodMonitors of core/desired/release.py add node and site.
 TARGET_LABELS = {"namespace", "pod", "job", "instance", "container", "endpoint", "node", "site"}
 TEXT = {"type": "string"}
 TEXTS = {"type": "object", "additionalProperties": TEXT}
@@ -36,7 +36,7 @@ SPECS = {
 
 @contextmanager
 def served(kube: Kube, kind: str) -> Iterator[None]:
-    """The API server takes objects of a kind, with the fields that ours have and no others."""
+    """Make the API server accept objects of a kind, with only the fields that SOS uses."""
     plural = f"{kind.lower()}s"
     schema = {"type": "object", "properties": {"spec": {"type": "object", "properties": SPECS[kind]}}}
     version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
@@ -63,7 +63,7 @@ class Metric:
 
 @cache
 def metrics() -> dict[str, Metric]:
-    """Every name that can be queried, with its labels, from the tables that the programs' own tests keep."""
+    """Every metric that can be queried, with its labels, from the tables in spec/metrics."""
     found = {}
     for path in sorted((ROOT / "spec" / "metrics").glob("*.tsv")):
         for line in path.read_text().splitlines():
@@ -78,7 +78,7 @@ def metrics() -> dict[str, Metric]:
 
 @dataclass(frozen=True)
 class Query:
-    """A query's parts: metrics, with the labels each is chosen by; labels it groups by; metrics whose increase it takes."""
+    """Parts of a query: metrics with the labels of their matchers; labels of the grouping; metrics inside rate or increase."""
 
     chosen: dict[str, set[str]]
     grouped: set[str]
@@ -86,7 +86,7 @@ class Query:
 
 
 def taken_apart(text: str) -> Query:
-    """Raises ValueError for what is not PromQL."""
+    """Parse a query; raise ValueError if it is not PromQL."""
     query = Query({}, set(), set())
     _walk(promql_parser.parse(text), query, False)
     return query
@@ -110,7 +110,7 @@ def _walk(part: Any, query: Query, increase: bool) -> None:
 
 
 def complaints(text: str) -> list[str]:
-    """What is wrong with a query over our metrics; empty if nothing is."""
+    """Errors of a query over SOS metrics; empty for a correct query."""
     try:
         query = taken_apart(text)
     except ValueError as error:

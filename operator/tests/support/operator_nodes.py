@@ -1,4 +1,4 @@
-"""Nodes for tests: an HTTP server per node that answers as its `sos-node` would."""
+"""Simulated nodes for tests: one HTTP server per node, which answers as its `sos-node` would."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from operator_run import NAMESPACE
 
 
 class Nodes:
-    """All nodes' `sos-node` HTTP servers: each answers as one that has carried out the node-config in the cluster, unless told else."""
+    """HTTP servers of all nodes: each reports that it has applied its node-config from the cluster, unless `slow` or `words` names it."""
 
     def __init__(self, kube: Kube, sites: Mapping[str, str] = FIGURE8) -> None:
         self.kube = kube
@@ -70,14 +70,14 @@ class Nodes:
 
 
 def start_pods(kube: Kube, nodes: Nodes) -> None:
-    """Running pods whose address leads to the servers above."""
+    """Create running pods with the address of these servers."""
     play_kubelet(kube, port_of=nodes.ports)
     for pod in children(kube, "pods"):
         kube.patch_status("pod", pod["metadata"]["name"], NAMESPACE, {"podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}]})
 
 
 def kubelets(kube: Kube) -> AbstractContextManager[None]:
-    """Pods that are told to stop are gone a moment later: what a node's kubelet would report."""
+    """Confirm the deletion of terminating pods, as a node's kubelet would."""
 
     def confirm() -> None:
         for pod in children(kube, "pods"):

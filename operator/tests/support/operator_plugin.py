@@ -1,4 +1,4 @@
-"""`kubectl sos` in tests: run by way of kubectl, as a process to signal, or with a kubectl that fails."""
+"""`kubectl sos` in tests: run through kubectl, as a process that receives signals, or with a failing kubectl."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INTERRUPTED = 130
 
 
 def sos(kube: Kube, *args: str, kubectl: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """By way of kubectl, which finds its plugins in PATH. `kubectl`: a folder with another kubectl for the plugin itself."""
+    """Run the plugin through kubectl, which finds it in PATH. `kubectl` is a folder with another kubectl for the plugin's own calls."""
     command, environment = [tool("kubectl"), "sos", *args], plugin_environment(kube)
     if kubectl is not None:
         environment["PATH"] = os.pathsep.join((str(kubectl), environment["PATH"]))
@@ -23,7 +23,7 @@ def sos(kube: Kube, *args: str, kubectl: Path | None = None) -> subprocess.Compl
 
 
 def unreliable(folder: Path, command: str, *, times: int) -> Path:
-    """A folder with a kubectl that fails so many times at what begins so, and else is kubectl."""
+    """Write a kubectl that fails `times` times for commands that start with `command`, and otherwise runs the real kubectl."""
     script = f"""#!/bin/sh
 case "$*" in "{command}"*)
     echo again >>{folder}/tried
@@ -38,7 +38,7 @@ exec {tool("kubectl")} "$@"
 
 @contextmanager
 def sos_process(kube: Kube, *args: str) -> Iterator[subprocess.Popen[bytes]]:
-    """The same while it runs. kubectl becomes its plugin, so signals arrive."""
+    """Run the plugin as a process. kubectl replaces itself by its plugin, so the plugin receives signals."""
     quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     with subprocess.Popen([tool("kubectl"), "sos", *args], env=plugin_environment(kube), **quiet) as process:  # type: ignore[call-overload]
         try:
@@ -48,7 +48,7 @@ def sos_process(kube: Kube, *args: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def said(process: subprocess.Popen[bytes]) -> str:
-    """What it said to people, when it has ended."""
+    """Standard error of the plugin after its end."""
     assert process.stderr is not None
     return process.stderr.read().decode()
 

@@ -1,4 +1,4 @@
-"""A proxy before an API server that returns faults on request."""
+"""A proxy in front of an API server that injects faults on request."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _error(code: int, reason: str) -> bytes:
 
 @dataclass(frozen=True)
 class Fault:
-    """The wrong answer: a status to everything, or these bytes in a watch's stream, which then ends or is cut off."""
+    """An injected fault: a status for every request, or bytes in a watch stream, which then ends or is aborted."""
 
     status: int = 200
     stream: bytes | None = None
@@ -56,14 +56,14 @@ class Proxy:
     upstream: str
     url: str = ""
     met: int = 0
-    """Requests that met the present fault."""
+    """Number of requests that met the current fault."""
     _fault: Fault | None = None
     _streams: set[asyncio.Task[object]] = field(default_factory=set)
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
 
     @contextmanager
     def fault(self, name: str) -> Iterator[None]:
-        """Answer so inside the block; streams that run are ended at its beginning."""
+        """Inject a fault inside the block; running streams are ended at its start."""
         self.met, self._fault = 0, FAULTS[name]
         self._loop.call_soon_threadsafe(lambda: [task.cancel() for task in self._streams])
         try:
@@ -72,7 +72,7 @@ class Proxy:
             self._fault = None
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """One request."""
+        """Answer one request."""
         fault, watch = self._fault, request.query.get("watch") == "true"
         if fault and fault.stream is None:
             self.met += 1
@@ -110,7 +110,7 @@ class Proxy:
             return response
 
     async def serve(self, ready: threading.Event, stop: asyncio.Event) -> None:
-        """Serve until told to stop."""
+        """Serve until `stop` is set."""
         app = web.Application(client_max_size=16 << 20)
         app.router.add_route("*", "/{path:.*}", self.handle)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
@@ -126,7 +126,7 @@ class Proxy:
         await runner.cleanup()
 
     def config(self, kube: Kube, token: str) -> Path:
-        """A kubeconfig for the proxy."""
+        """Write a kubeconfig for the proxy."""
         path = kube.config_for("proxied", token)
         path.write_text(path.read_text().replace(self.upstream, self.url))
         return path
@@ -134,7 +134,7 @@ class Proxy:
 
 @contextmanager
 def faulty_proxy(kube: Kube) -> Iterator[Proxy]:
-    """A proxy before this API server, without faults at first."""
+    """Run a proxy in front of this API server, initially without faults."""
     proxy, ready, stop = Proxy(kube.url), threading.Event(), asyncio.Event()
     thread = threading.Thread(target=lambda: proxy._loop.run_until_complete(proxy.serve(ready, stop)), daemon=True)
     thread.start()

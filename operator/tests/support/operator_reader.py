@@ -1,4 +1,4 @@
-"""Common kubectl calls without its start-up time: get, apply, patch and delete, resources by any of their names."""
+"""Common kubectl calls without its start-up time: get, apply, patch and delete. Resources are accepted by any of their names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ARGUMENTS.add_argument("-l", dest="selector")
 
 @dataclass(frozen=True)
 class Resource:
-    """Where objects of a kind are."""
+    """API resource of a kind."""
 
     prefix: str
     plural: str
@@ -38,14 +38,14 @@ class Resource:
 
 @dataclass
 class Reader:
-    """One API server, read as one user."""
+    """Client of one API server as one user."""
 
     url: str
     token: str
     resources: dict[str, Resource] = field(default_factory=dict)
 
     def get(self, *args: str) -> dict[str, Any]:
-        """An object, or {"items": [...]}; AssertionError if there is no such object or kind."""
+        """An object, or {"items": [...]}; raise AssertionError if the object or kind does not exist."""
         asked = ARGUMENTS.parse_args(args)
         found = [self._of(kind) for kind in asked.kinds.split(",")]
         if asked.name is not None:
@@ -55,13 +55,13 @@ class Reader:
         items = []
         for resource in found:
             namespace = None if asked.everywhere else asked.namespace
-            # built-in kinds come without their names in a list
+            # lists of built-in kinds omit apiVersion and kind of their items
             named = {"apiVersion": resource.version, "kind": resource.kind}
             items += [{**named, **item} for item in self._read(self._place(resource, namespace) + query)["items"]]
         return {"items": items}
 
     def clear(self, *args: str) -> None:
-        """Delete what `get` would list, without waiting, and what stays for the sake of its finalizers without those."""
+        """Delete the objects that `get` would list, without waiting; remove their finalizers first."""
         for obj in self.get(*args)["items"]:
             meta, resource = obj["metadata"], self._of(obj["kind"].lower())
             path = f"{self._place(resource, meta.get('namespace'))}/{meta['name']}"
@@ -70,7 +70,7 @@ class Reader:
                     self._send("PATCH", path, MERGE, {"metadata": {"finalizers": None}})
                 self._send("DELETE", path, "application/json", {"gracePeriodSeconds": 0, "propagationPolicy": "Background"})
             except LookupError:
-                continue  # gone meanwhile
+                continue  # deleted in the meantime
 
     def apply(self, obj: Mapping[str, Any]) -> None:
         """`kubectl apply --server-side --force-conflicts`."""
@@ -79,16 +79,16 @@ class Reader:
         self._send("PATCH", f"{path}?fieldManager=kubectl&force=true&fieldValidation=Strict", "application/apply-patch+yaml", obj)
 
     def patch(self, kind: str, name: str, namespace: str, content: Mapping[str, Any], subresource: str = "") -> None:
-        """`kubectl patch --type=merge`; a namespace that the kind has no use for is none."""
+        """`kubectl patch --type=merge`; the namespace is ignored for cluster-scoped kinds."""
         path = f"{self._place(self._of(kind), namespace)}/{name}{subresource}"
         self._send("PATCH", f"{path}?fieldManager=kubectl&fieldValidation=Strict", MERGE, content)
 
     def raw(self, path: str) -> dict[str, Any]:
-        """What the server has at a path."""
+        """Read a path of the API."""
         return self._read(path)
 
     def everything(self) -> set[str]:
-        """Names of all objects of all kinds that can be listed, events apart."""
+        """Names of all objects of all listable kinds except events."""
         self.resources = {**self._discover("/apis"), **self._discover("/api")}
         found = set()
         for resource in {*self.resources.values()}:
@@ -142,7 +142,7 @@ class Reader:
 
 @cache
 def unverified() -> ssl.SSLContext:
-    """The server's certificate is one it made itself a moment ago."""
+    """TLS context without verification, because the server has created its own certificate."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -151,5 +151,5 @@ def unverified() -> ssl.SSLContext:
 
 @cache
 def reader(url: str, token: str) -> Reader:
-    """The one reader of this server and user: it knows the resources already."""
+    """Shared reader of this server and user, which caches the discovered resources."""
     return Reader(url, token)

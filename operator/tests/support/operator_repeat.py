@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def repeated(step: Callable[[], object], every_s: float, end_s: float | None = None) -> Iterator[None]:
-    """`step` at once and then every so often inside the block, in a thread; its last run is waited for, `end_s` at most."""
+    """Run `step` immediately and then every `every_s` inside the block, in a thread; wait at most `end_s` for the last run."""
     stop = threading.Event()
 
     def run() -> None:

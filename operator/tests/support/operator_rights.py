@@ -1,4 +1,4 @@
-"""Rights granted by a chart and rights used, in one form for comparison."""
+"""Rights granted by a chart and rights used by requests, in one form for comparison."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Object = Mapping[str, Any]
 
 @dataclass(frozen=True, order=True)
 class Right:
-    """One verb on one resource, in one namespace or (with an empty `namespace`) everywhere; `name` where only that object is meant."""
+    """One verb on one resource, in one namespace or (with an empty `namespace`) in all; `name` limits the right to one object."""
 
     namespace: str
     group: str
@@ -21,7 +21,7 @@ class Right:
 
 
 def granted(objects: Iterable[Object], account: str) -> frozenset[Right]:
-    """What the roles bound to a service account allow, among the rendered objects of a chart."""
+    """Rights of the roles that a chart's rendered objects bind to a service account."""
     roles = {(o["kind"], o["metadata"].get("namespace", ""), o["metadata"]["name"]): o for o in objects if o["kind"].endswith("Role")}
     found: set[Right] = set()
     for binding in (o for o in objects if o["kind"].endswith("RoleBinding")):
@@ -43,12 +43,12 @@ def _of_rule(rule: Object, namespace: str) -> Iterator[Right]:
 
 
 def used(audit: Iterable[Object], account: str, rights: frozenset[Right]) -> tuple[frozenset[Right], frozenset[str]]:
-    """Which of the granted rights requests of the account made use of, and the requests that none of them covers."""
+    """Granted rights that requests of the account have used, and requests that no right covers."""
     exercised: set[Right] = set()
     uncovered: set[str] = set()
     for event in audit:
         if not event["user"]["username"].endswith(f":{account}") or "objectRef" not in event:
-            continue  # without an object: discovery, which every account may do
+            continue  # a request without an object is discovery, which is allowed for every account
         for verb in _verbs(event):
             found = _covering(event["objectRef"], verb, rights)
             exercised |= {found} if found else set()
@@ -58,13 +58,13 @@ def used(audit: Iterable[Object], account: str, rights: frozenset[Right]) -> tup
 
 
 def _verbs(event: Object) -> list[str]:
-    # An apply that makes the object is a patch that needs the right to create, too.
+    # An apply that creates its object is a patch that also needs the right to create.
     made = event["verb"] == "patch" and event.get("responseStatus", {}).get("code") == 201
     return [event["verb"], *(["create"] if made else [])]
 
 
 def _covering(ref: Object, verb: str, rights: frozenset[Right]) -> Right | None:
-    """The narrowest right that allows it."""
+    """Find the narrowest right that allows a request."""
     resource = ref["resource"] + (f"/{ref['subresource']}" if ref.get("subresource") else "")
     group, namespace, name = ref.get("apiGroup", ""), ref.get("namespace", ""), ref.get("name", "")
     for where in (namespace, "") if namespace else ("",):

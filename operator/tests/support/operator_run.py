@@ -1,4 +1,4 @@
-"""The operator as a process of its own, with the rights that the chart gives it and no others."""
+"""The operator as a separate process, with exactly the rights from the chart."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ def helm(kube: Kube, *args: str) -> str:
 
 
 def install(kube: Kube, *values: str) -> None:
-    """`helm install`: CRDs, namespace, service account and RBAC. The Deployment stays without pods: nobody schedules any here."""
+    """`helm install`: CRDs, namespace, service account and RBAC. The Deployment has no pods, because no controller creates them here."""
     helm(kube, "install", "sos", str(ROOT / "charts" / "sos"), "-n", NAMESPACE, "--create-namespace", *values)
     kube.kubectl("wait", "--for=condition=Established", "crd", "-l", "app.kubernetes.io/part-of=sos", "--timeout=30s")
-    # established is not yet served: for a moment the server answers that storage is (re)initializing
+    # an established kind is not served yet: at first the server answers that storage is (re)initializing
     eventually("the kinds are served", lambda: all(kube.items(kind, "-A") is not None for kind in OWN_KINDS))
 
 
 def eventually(what: str, look: Callable[[], T], timeout: float = 40.0) -> T:
-    """The first truthy result of `look`; fails with what it saw last."""
+    """Return the first true result of `look`; fail with its last result or error."""
     deadline = time.monotonic() + timeout
     seen: Any = None
     while time.monotonic() < deadline:
@@ -82,12 +82,12 @@ class Operator:
         return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
 
     def passes(self) -> float:
-        """How many passes it has made."""
+        """Number of passes so far."""
         text = self.http("/metrics")[1]
         return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith("sos_operator_reconcile_total{"))
 
     def settle(self, passes: int = 2) -> None:
-        """Wake it that many times and wait for the pass each time; the last one found nothing new."""
+        """Wake the operator `passes` times, and wait for a pass each time; the last pass finds no change."""
         for _ in range(passes):
             before = self.passes()
             self.kube.annotate("namespace", "default", {"test/wake": str(time.monotonic())})
@@ -98,7 +98,7 @@ def environment(kube: Kube, port: int, extra: Mapping[str, str]) -> dict[str, st
     token = kube.kubectl("create", "token", "sos-operator", "-n", NAMESPACE, "--duration=2h").stdout.strip()
     own = {
         "SOS_NAMESPACE": NAMESPACE,
-        "SOS_NETWORK_POLICIES": "{}",  # as the chart's defaults have it
+        "SOS_NETWORK_POLICIES": "{}",  # the chart's default
         "SOS_HTTP_HOST": "127.0.0.1",
         "SOS_HTTP_PORT": str(port),
         "KUBECONFIG": str(kube.config_for("operator", token)),
@@ -109,7 +109,7 @@ def environment(kube: Kube, port: int, extra: Mapping[str, str]) -> dict[str, st
 
 @contextmanager
 def operator_running(kube: Kube, folder: Path, **extra: str) -> Iterator[Operator]:
-    """Start the operator and wait for its first good pass; it must end by itself on SIGTERM."""
+    """Start the operator and wait for its first successful pass; on exit it must end by itself after SIGTERM."""
     port, log = free_port(), folder / "operator.log"
     with log.open("wb") as output:
         command = tied(sys.executable, "-m", "sos_operator", "run")
@@ -141,6 +141,6 @@ def _ready(operator: Operator) -> bool:
 
 
 def controller_keys(kube: Kube) -> dict[str, str]:
-    """The default controller's key folder: a file for each site, and `sending`, which says which key to send with."""
+    """The default controller's key folder: a file for each site, and `sending` with the id of the sending key."""
     data: dict[str, str] = kube.get("secret", "sos-controllerkeys-default", "-n", NAMESPACE)["data"]
     return data

@@ -1,4 +1,4 @@
-"""A cluster of any size for tests and benchmarks: sites of one node with a pool of agents each, and services between them."""
+"""A cluster of any size for tests and benchmarks: sites with one node and one agent pool each, and services between them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
 
 @dataclass(frozen=True)
 class Size:
-    """How many of each."""
+    """Numbers of sites and services."""
 
     sites: int
     services: int
 
 
 def nodes(size: Size) -> list[dict[str, Any]]:
-    """One for each site, with an address, as tunnels need one."""
+    """One node for each site, with an address, because tunnels need addresses."""
     found = []
     for i in range(size.sites):
         status = {"addresses": [{"type": "InternalIP", "address": f"192.0.2.{i + 1}"}]}
@@ -39,7 +39,7 @@ def nodes(size: Size) -> list[dict[str, Any]]:
 
 
 def objects(size: Size) -> list[dict[str, Any]]:
-    """Every site with a pool of its own, and services between many pairs of sites."""
+    """A controller, sites with one pool each, and services between many pairs of sites."""
     names = [f"site{i:02}" for i in range(size.sites)]
     found = [build("default", {"kind": "SosController", "spec": {}})]
     for i, name in enumerate(names):
@@ -65,22 +65,22 @@ def populate(kube: Kube, size: Size) -> None:
 
 
 def writes(kube: Kube) -> list[str]:
-    """Every request of the operator that could have changed something, as the API server wrote it down."""
+    """Write requests of the operator, from the API server's audit log."""
     account = f"system:serviceaccount:{NAMESPACE}:sos-operator"
     return [f"{e['verb']} {e['requestURI']}" for e in kube.audit() if e["user"]["username"] == account and e["verb"] in WRITES]
 
 
 @dataclass
 class Recorder:
-    """Stands between the operator and a controller, and notes when the controller has taken which configuration."""
+    """Proxy between operator and controller that records the time at which the controller accepts each configuration."""
 
     target: str
     taken: list[tuple[float, dict[str, int]]] = field(default_factory=list)
-    """(monotonic seconds, service -> priority) of each configuration that was answered with 200."""
+    """(monotonic seconds, service -> priority) of each accepted configuration (HTTP 200)."""
     arrived: threading.Condition = field(default_factory=threading.Condition)
 
     def await_priority(self, service: str, priority: int, timeout: float) -> float:
-        """When a configuration with this priority was taken (monotonic seconds)."""
+        """Wait for a configuration with this priority; return the time of its acceptance (monotonic seconds)."""
         deadline = time.monotonic() + timeout
         with self.arrived:
             while True:
@@ -108,7 +108,7 @@ class Recorder:
 
     @contextmanager
     def serving(self) -> Iterator[str]:
-        """Serve until the block is left; gives the URL."""
+        """Serve inside the block; yield the URL."""
         recorder = self
 
         class Handler(BaseHTTPRequestHandler):

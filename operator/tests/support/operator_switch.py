@@ -1,7 +1,7 @@
-"""A datapath that only talks: enough OpenFlow 1.3 for a controller to count it as connected and its entries as taken.
+"""Simulated datapath: enough OpenFlow 1.3 for a controller to regard it as connected, and its entries as confirmed.
 
-Probes that a controller sends out of a port come in at the other end of its wire, so that links are found. When the controller goes,
-it tries again and again, as Open vSwitch does, and what would go to the controller is lost meanwhile.
+It delivers LLDP probes to the switch at the other end of a wire, so links are discovered. When the controller goes away, it reconnects
+repeatedly, as Open vSwitch does; packet-ins are lost in the meantime.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from itertools import pairwise
 
 VERSION = 4
-HELLO, ECHO, FEATURES, CONFIG, MULTIPART, BARRIER, ROLE, ASYNC = 0, 2, 5, 7, 18, 20, 24, 26  # the requests; each answer is the next number
+HELLO, ECHO, FEATURES, CONFIG, MULTIPART, BARRIER, ROLE, ASYNC = 0, 2, 5, 7, 18, 20, 24, 26  # request types; an answer's is one higher
 DESCRIPTION, PORTS = 0, 13
 PACKET_IN, PACKET_OUT = 10, 13
 LEFT, RIGHT = 1, 2  # ports of switches in a row
@@ -26,15 +26,15 @@ RECONNECT_S = 0.5
 
 
 class Switch(threading.Thread):
-    """Connected to one controller, whenever that is there, until it is closed."""
+    """A datapath that stays connected to one controller, reconnecting if necessary, until it is closed."""
 
     def __init__(self, dpid: str, port: int) -> None:
         super().__init__(daemon=True)
         self.wires: dict[int, tuple[Switch, int]] = {}
-        """Port -> the switch and port at the other end; to be set before it runs."""
+        """Port -> switch and port at the other end; set before the thread starts."""
         self._kept: list[int] | None = None
         self.connections = 0
-        """How often it has been connected."""
+        """Number of connections so far."""
         self._dpid, self._port = int(dpid, 16), port
         self._socket = self._connect()
         self._sending = threading.Lock()
@@ -57,7 +57,7 @@ class Switch(threading.Thread):
         return connection
 
     def _serve(self) -> None:
-        """Until the connection ends."""
+        """Answer messages until the connection ends."""
         try:
             self._send(HELLO, 1, b"")
             while header := self._read(8):
@@ -68,14 +68,14 @@ class Switch(threading.Thread):
         self._socket.close()
 
     def packet_in(self, port: int, frame: bytes) -> None:
-        """Hand a frame that came in on a port to the controller, as the table's last entry does."""
+        """Send a frame that arrived at a port to the controller, as a table-miss entry does."""
         match = struct.pack("!HHIIxxxx", 1, 12, 0x80000004, port)
         with suppress(OSError):
             self._send(PACKET_IN, 0, struct.pack("!IHBBQ", 0xFFFFFFFF, len(frame), 1, 0, 0) + match + bytes(2) + frame)
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """It does not get round to what it is told inside the block: barriers are answered after it."""
+        """Delay all barrier replies until the end of the block."""
         with self._sending:
             self._kept = []
         yield
@@ -119,7 +119,7 @@ class Switch(threading.Thread):
         return b""
 
     def _emit(self, body: bytes) -> None:
-        """Carry a probe over its wire; what else a controller sends is for hosts and agents, who only talk."""
+        """Deliver an LLDP probe over its wire; drop other packet-outs, because simulated hosts and agents receive nothing."""
         (length,) = struct.unpack("!H", body[8:10])
         actions, frame = body[16 : 16 + length], body[16 + length :]
         (out,) = struct.unpack("!4xI", actions[:8])
@@ -143,7 +143,7 @@ class Switch(threading.Thread):
 
 @contextmanager
 def connected(dpids: list[str], port: int, in_a_row: bool = False) -> Iterator[dict[str, Switch]]:
-    """Switches that are connected to a controller inside the block, and to each other if they stand in a row."""
+    """Run switches that are connected to a controller inside the block, and to their neighbors with `in_a_row`."""
     switches = {dpid: Switch(dpid, port) for dpid in dpids}
     for left, right in pairwise(switches.values()) if in_a_row else ():
         left.wires[RIGHT], right.wires[LEFT] = (right, LEFT), (left, RIGHT)

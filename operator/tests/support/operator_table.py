@@ -1,4 +1,4 @@
-"""tables/objects.yaml as objects, and their way to the API server: one request each, which the server may be asked to only judge."""
+"""Objects of tables/objects.yaml, and their creation at the API server: one request per object, optionally as a dry run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLURALS = {
 
 
 def build(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
-    """The object of a row."""
+    """Object of a table row."""
     place = {"namespace": row.get("namespace", NAMESPACE)} if row["kind"] == "SosService" else {}
     return {"apiVersion": "sos.network/v1alpha1", "kind": row["kind"], "metadata": {"name": name, **place}, "spec": row["spec"]}
 
@@ -41,7 +41,7 @@ def path_of(obj: Mapping[str, Any], *, with_name: bool = False) -> str:
 
 
 def send(kube: Kube, method: str, path: str, body: Mapping[str, Any], *, dry: bool) -> dict[str, Any]:
-    """What the API server answers; a Status of kind Failure when it refuses. As strict as kubectl asks it to be."""
+    """Send a request with strict validation, as kubectl does, and return the answer; a refusal is a Status with status Failure."""
     token = yaml.safe_load(kube.admin.read_text())["users"][0]["user"]["token"]
     kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
     url = f"{kube.url}{path}?fieldValidation=Strict" + ("&dryRun=All" if dry else "")
