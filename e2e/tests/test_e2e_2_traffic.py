@@ -21,7 +21,7 @@ def test_a_transfer_between_pods_is_plain_without_the_service(lab: Lab, pods: tu
     got = workload.download(lab.kube, 80, seconds=SHORT_S, file=workload.LONG)
     assert got.bytes > 0
     assert got.remote == f"{workload.SERVER}:80"
-    assert got.mbps < 0.6 * WIRE_LIMIT, "the path is meant to be hard for plain TCP; this run proves nothing"
+    assert got.mbps < 0.6 * WIRE_LIMIT, "plain TCP is too fast on this path: the comparison proves nothing"
 
 
 def test_a_transfer_between_pods_is_fast_with_the_service(lab: Lab, pods: tuple[Lab, str]) -> None:
@@ -63,7 +63,7 @@ def test_diagnose_transfers_bytes_between_its_own_pods(lab: Lab, pods: tuple[Lab
     assert (said["verdict"], said["findings"], said["accelerated"]) == ("ok", [], True)
     assert all(said[pair][way]["bytes"] > 0 for pair in ("through", "plain") for way in ("up", "down"))
     mine = ("-n", workload.RELEASE_NAMESPACE, "-l", "app.kubernetes.io/managed-by=kubectl-sos")
-    wait_for("its pods gone", lambda: lab.kube.items("pods", *mine) == [], 30)
+    wait_for("the pods of diagnose gone", lambda: lab.kube.items("pods", *mine) == [], 30)
 
 
 def test_a_drained_agent_returns_after_undo(lab: Lab, pods: tuple[Lab, str]) -> None:
@@ -120,7 +120,7 @@ def test_a_running_transfer_survives_deletion_of_its_service(lab: Lab, pods: tup
     script = f"curl -s -o /tmp/under --limit-rate 8M -w '%{{http_code}} %{{size_download}}' {url}; echo; sha256sum /tmp/under"
     lab.kube.exec(workload.NAMESPACE, "client", "sh", "-c", f"({script}) > /tmp/under.log 2>&1 &")
     size = ("stat", "-c", "%s", "/tmp/under")
-    wait_for("transfer under way", lambda: int(lab.kube.exec("default", "client", *size)) > 1_000_000, 20)
+    wait_for("running transfer", lambda: int(lab.kube.exec("default", "client", *size)) > 1_000_000, 20)
     lab.kube.ctl("-n", "default", "delete", "sosservice", "bulk")
 
     def ended() -> list[str] | None:

@@ -58,7 +58,7 @@ def test_pods_at_every_node_reach_each_other(lab: Lab, accelerated: tuple[Lab, s
         right(lab, got, client, server)
     one, other = SERVERS
     near = workload.download(lab.kube, 8080, seconds=10, ends=(one, other))
-    assert near.bytes > 0, "two nodes of one site"
+    assert near.bytes > 0, "hosts at two nodes of one site reach each other"
 
 
 def test_two_hundred_services_are_created_and_deleted_together(lab: Lab, accelerated: tuple[Lab, str]) -> None:

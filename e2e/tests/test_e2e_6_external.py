@@ -91,7 +91,9 @@ def test_loss_of_the_second_controller_does_not_affect_the_first(lab: Lab, accel
     which = ("-n", workload.RELEASE_NAMESPACE, "-l", "app.kubernetes.io/component=controller,sos.network/controller=research")
     (pod,) = lab.kube.items("pods", *which)
     lab.kube.ctl("delete", "pod", *which, "--grace-period=0", "--force", "--wait=false")
-    wait_for("another pod", lambda: [p for p in lab.kube.items("pods", *which) if p["metadata"]["uid"] != pod["metadata"]["uid"]], 60)
+    wait_for(
+        "a new controller pod", lambda: [p for p in lab.kube.items("pods", *which) if p["metadata"]["uid"] != pod["metadata"]["uid"]], 60
+    )
     unbroken(under_way.finish(), accelerated[1], "the second controller killed")
     lab.kube.wait_condition("soscontroller/research", "Ready", timeout=120)
     lab.kube.wait_condition("sosservice/archive", "Ready", namespace="default", timeout=60)

@@ -27,13 +27,13 @@ def test_uninstall_leaves_crds_and_users_objects_only(
     workload.stop(lab.kube)
     lab.kube.helm("uninstall", "sos", "--namespace", workload.RELEASE_NAMESPACE, "--wait", "--timeout", "10m", timeout=660)
     left = wait_for(
-        "our objects gone", lambda: (rest := [o for o in _ours(lab) if "customresourcedefinition" not in o]) == [] or _fail(rest), 120
+        "SOS objects gone", lambda: (rest := [o for o in _ours(lab) if "customresourcedefinition" not in o]) == [] or _fail(rest), 120
     )
     assert left
     assert {item["metadata"]["name"] for item in lab.kube.items("sossites")} == {"west", "east", "core1", "core2"}
     secrets = [s["metadata"]["name"] for s in lab.kube.items("-n", workload.RELEASE_NAMESPACE, "secrets")]
     assert not [name for name in secrets if name.startswith("sos")], secrets
-    wait_for("nodes as they were", lambda: (rest := left_on_nodes(untouched)) == {} or _fail(rest), 60)
+    wait_for("nodes in their former state", lambda: (rest := left_on_nodes(untouched)) == {} or _fail(rest), 60)
 
 
 def left_on_nodes(untouched: dict[str, node_state.State]) -> dict[str, list[str]]:

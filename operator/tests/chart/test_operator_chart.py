@@ -61,7 +61,7 @@ def test_the_schema_has_exactly_the_chart_values() -> None:
 
 
 @pytest.mark.parametrize("values", SCENARIOS, ids=lambda p: p.stem)
-def test_lint(values: Path) -> None:
+def test_helm_lint_accepts_the_chart(values: Path) -> None:
     done = helm_alone("lint", "--strict", str(CHART), "-f", str(values), "-n", NAMESPACE)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -126,7 +126,7 @@ def test_only_several_operators_get_lease_budget_and_spread() -> None:
     assert "topologySpreadConstraints" not in spec["template"]["spec"]
 
 
-def test_images() -> None:
+def test_image_references_follow_the_values() -> None:
     plain = parse_settings(environment_of(find(render(), "Deployment"))).images
     assert (plain.controller, plain.ovs) == ("sos-controller:0.1.0", "sos-ovs:0.1.0")
     mirrored = parse_settings(environment_of(find(render("-f", str(CHART / "ci" / "airgapped-values.yaml")), "Deployment"))).images
@@ -138,7 +138,7 @@ def test_images() -> None:
     assert parse_settings(environment_of(find(render(*local), "Deployment"))).images.node == "localhost/n:0.1.0"
 
 
-def test_resources_of_nodes() -> None:
+def test_values_override_the_resources_of_nodes() -> None:
     """The compiler's defaults apply unless values override them; null removes a default."""
     plain = parse_settings(environment_of(find(render(), "Deployment"))).node_resources
     assert plain == sos_compile.NodeResources()
@@ -217,7 +217,7 @@ def test_names_are_short_and_differ_between_releases() -> None:
     assert (one, other) == ("sos-operator", "my-sos-operator")
 
 
-def test_rights_are_the_least() -> None:
+def test_rights_of_the_operator_are_minimal() -> None:
     """Cluster-wide writes are limited to status, one finalizer, the two default objects and events."""
     objects = render()
     rules = find(objects, "ClusterRole")["rules"]

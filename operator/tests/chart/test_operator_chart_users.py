@@ -59,7 +59,7 @@ def _adds_to(labels: dict[str, str], role: str) -> bool:
         ("edit", "get", "secrets", "no"),
     ],
 )
-def test_rights_of_users(bound: Kube, role: str, verb: str, what: str, may: str) -> None:
+def test_users_get_rights_by_their_role(bound: Kube, role: str, verb: str, what: str, may: str) -> None:
     kind, _, part = what.partition("/")
     asked = ("auth", "can-i", verb, kind, f"--subresource={part}", "-n", "default", "--as", f"system:serviceaccount:default:as-{role}")
     assert bound.kubectl(*asked, check=False).stdout.strip() == may

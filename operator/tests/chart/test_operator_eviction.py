@@ -90,7 +90,7 @@ def evicted(kube: Kube, pod: str) -> bool:
     return done.returncode == 0
 
 
-def test_pods_are_evicted_one_at_a_time_and_a_single_pod_is(running: tuple[Kube, dict[str, list[str]]]) -> None:
+def test_budgets_allow_one_eviction_even_of_a_single_pod(running: tuple[Kube, dict[str, list[str]]]) -> None:
     kube, pods = running
     budgets = {"sos-agent-default-three": (1, 3), "sos-controllers": (1, 2)}
 

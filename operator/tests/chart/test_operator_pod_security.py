@@ -53,7 +53,7 @@ def said(kube: Kube, level: str, template: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("component", ["operator", "uninstall", "test", "test-server", "controller"])
-def test_restricted(levels: Kube, component: str) -> None:
+def test_pods_meet_the_restricted_level(levels: Kube, component: str) -> None:
     assert said(levels, "restricted", pods()[component]) == ""
 
 

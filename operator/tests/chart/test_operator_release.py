@@ -114,7 +114,7 @@ def test_policies_and_pod_monitors_follow_settings_and_kinds(installed: Kube, tm
                 eventually("the PodMonitors", lambda: names_of(kube, "podmonitors") == wanted)
                 running.settle()
                 kube.kubectl("delete", "podmonitor", "sos-node", "-n", NAMESPACE)
-                eventually("the deleted one", lambda: names_of(kube, "podmonitors") == wanted)
+                eventually("the deleted PodMonitor", lambda: names_of(kube, "podmonitors") == wanted)
                 running.process.terminate()
                 running.process.wait(timeout=20)
                 (tmp_path / "off").mkdir()

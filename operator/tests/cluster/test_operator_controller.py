@@ -298,7 +298,7 @@ def test_a_wrong_token_is_reported(pair: tuple[Operator, Controller]) -> None:
     good = token.read_bytes()
     token.write_bytes(b"another")
     try:
-        eventually("the controller to have read its token again", lambda: not controller.admits(good), 15)
+        eventually("the controller uses the new token", lambda: not controller.admits(good), 15)
         operator.kube.kubectl("patch", "sosservice", "bulk", "-n", "default", "--type=merge", "-p", '{"spec":{"priority":400}}')
         becomes(operator.kube, "soscontroller/default", "Available", "False", "ConfigRefused")
         assert "401" in condition(operator.kube, "soscontroller", "default", "Available")["message"]

@@ -47,7 +47,7 @@ def test_allocations_are_in_the_status(example: Operator) -> None:
     assert {s["status"]["siteID"] for s in example.kube.items("sossites")} == {1, 2, 3, 4}
 
 
-# kind/name -> another client's change of our fields; BESIDE has its additions in the same objects
+# kind/name -> change of the operator's fields by another client; BESIDE has the client's additions to the same objects
 DRIFT: dict[str, dict[str, Any]] = {
     "daemonset/sos-agent-default-west": {"spec": {"template": {"spec": {"terminationGracePeriodSeconds": 1}}}},
     "deployment/sos-controller-default": {"spec": {"replicas": 7}},
@@ -112,8 +112,10 @@ def test_obsolete_children_are_deleted_and_foreign_objects_stay(example: Operato
     kube.apply(foreign)
     kube.kubectl("delete", "sosagent", "default")
     # No garbage collector runs here, so this tests the operator's own pruning.
-    eventually("agents gone", lambda: not [c for c in children(kube, "daemonsets") if c["metadata"]["name"].startswith("sos-agent")])
-    eventually("their keys gone", lambda: not [s for s in children(kube, "secrets") if "sitekeys" in s["metadata"]["name"]])
+    eventually(
+        "DaemonSets of agents gone", lambda: not [c for c in children(kube, "daemonsets") if c["metadata"]["name"].startswith("sos-agent")]
+    )
+    eventually("keys of the agents gone", lambda: not [s for s in children(kube, "secrets") if "sitekeys" in s["metadata"]["name"]])
     assert kube.get("configmap", "sos-foreign", "-n", NAMESPACE)
     kube.kubectl("delete", "configmap", "sos-foreign", "-n", NAMESPACE)
 
@@ -264,7 +266,7 @@ def test_the_generation_grows_only_with_changed_documents(example: Operator) -> 
     eventually("a new generation", lambda: generation() > first, 10)
 
 
-def test_health_and_metrics(operator: Operator) -> None:
+def test_health_and_metrics_endpoints_answer(operator: Operator) -> None:
     assert operator.http("/healthz") == (200, "ok\n")
     assert operator.http("/readyz") == (200, "ok\n")
     status, text = operator.http("/metrics")

@@ -22,7 +22,7 @@ SITE = {
 
 @pytest.fixture(scope="module")
 def stage(installed: Kube, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Operator, Nodes]]:
-    """A transit site of three nodes, each with a running pod that answers."""
+    """A transit site of three nodes, each with a running pod that answers requests."""
     folder = tmp_path_factory.mktemp("rollout")
     with (
         populated(installed) as kube,

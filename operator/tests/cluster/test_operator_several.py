@@ -198,7 +198,7 @@ def test_only_the_holder_writes_and_a_clean_stop_hands_over_the_lease(several: S
     kube = several.kube
     first, second = several.pair(seconds=60)
     create(kube, build("default", {"kind": "SosController", "spec": {}}))
-    eventually("its children", lambda: children(kube, "deployments"))
+    eventually("children of the controller", lambda: children(kube, "deployments"))
     assert several.writes(first) and not several.writes(second)
     assert second.answers("/healthz") == (200, "ok\n"), "a standby is healthy"
     assert "sos_operator_leader 0.0" in second.answers("/metrics")[1]
@@ -212,7 +212,7 @@ def test_only_the_holder_writes_and_a_clean_stop_hands_over_the_lease(several: S
     eventually("the second takes over", second.leads, 30)
     create(kube, sites(1)[0])
     kube.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n00", "labels": {"site": "0"}}})
-    eventually("a change is carried out", lambda: "sos-node-site00" in names(kube), PASS_S)
+    eventually("children of the new site", lambda: "sos-node-site00" in names(kube), PASS_S)
     second.process.terminate()
     assert second.process.wait(20) == 0
     assert "holderIdentity" not in kube.get("lease", "sos-operator", "-n", NAMESPACE)["spec"]
@@ -222,11 +222,11 @@ def test_a_killed_holder_is_replaced_within_the_promised_time(several: Several) 
     kube = several.kube
     first, second = several.pair()
     create(kube, build("default", {"kind": "SosController", "spec": {}}))
-    eventually("its children", lambda: children(kube, "deployments"))
+    eventually("children of the controller", lambda: children(kube, "deployments"))
     first.process.kill()
     first.process.wait()
     kube.kubectl("delete", "deployment", "-n", NAMESPACE, "sos-controller-default")
-    eventually("a repair by the other one", lambda: children(kube, "deployments"), TERMS.duration + TERMS.pace + PASS_S)
+    eventually("a repair by the second operator", lambda: children(kube, "deployments"), TERMS.duration + TERMS.pace + PASS_S)
     assert second.leads()
 
 
@@ -240,7 +240,7 @@ def test_a_holder_stopped_beyond_its_lease_writes_no_more(several: Several) -> N
     first.process.send_signal(signal.SIGSTOP)
     there, wrote = len(names(kube)), several.writes(first)
     assert there < 2 * SITES, "the holder was stopped during the pass"
-    eventually("the other one takes over", second.leads, TERMS.duration + TERMS.pace + PASS_S)
+    eventually("the second takes over", second.leads, TERMS.duration + TERMS.pace + PASS_S)
     assert several.writes(first) <= wrote + 1, "at most the request in flight was written"
     wrote = several.writes(first)
     first.process.send_signal(signal.SIGCONT)
@@ -258,7 +258,7 @@ def test_a_compile_longer_than_a_lease_keeps_the_lease(several: Several) -> None
     eventually("an operator holds the lease", lambda: kube.get("lease", "sos-operator", "-n", NAMESPACE), 30)
     second = several.start()
     eventually("children from its compilation", lambda: children(kube, "deployments"), 1.5 * TERMS.duration + PASS_S)
-    eventually("the first is still at work", first.leads, 1.5 * TERMS.duration + PASS_S)
+    eventually("the first operator is still active", first.leads, 1.5 * TERMS.duration + PASS_S)
     assert several.waits(second)
     assert several.writes(first)
     assert several.writes(second) == 0

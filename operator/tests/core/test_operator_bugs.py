@@ -135,7 +135,7 @@ def leaving(name: str, ago_s: float) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("error", [KeyError("nobody thought of it"), NotReady("the master key is gone")])
-def test_a_deleted_site_goes_after_its_timeout_despite_failed_passes(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deleted_site_is_released_after_its_timeout_despite_errors(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = Stub(dataclasses.replace(SEEN, objects=(leaving("west", 61), leaving("east", 1))))
     reconciler = reconcile.Reconciler(parts)  # type: ignore[arg-type]
 
@@ -226,7 +226,7 @@ FIRST = build_output(SEEN, SETTINGS, Issued(0, ""), {})
 
 @settings(deadline=None)
 @given(st.lists(json_values | st.none(), min_size=2, max_size=2), st.booleans())
-def test_no_text_in_a_config_map_ends_a_pass(written: list[Any], departs: bool) -> None:
+def test_invalid_text_in_a_config_map_fails_no_pass(written: list[Any], departs: bool) -> None:
     """Covers rollouts, deleted sites and departed nodes."""
     children = []
     for manifest in FIRST.compiled.manifests:
@@ -307,7 +307,7 @@ def test_a_huge_generation_in_a_config_map_does_not_use_up_the_range() -> None:
         ({"clusterIP": "None", "clusterIPs": ["None"]}, None, ""),
     ],
 )
-def test_switches_get_an_ipv4_endpoint_or_the_status_is_no_ipv4(spec: dict[str, Any], switches: str | None, own: str) -> None:
+def test_a_service_without_ipv4_is_reported_instead_of_an_endpoint(spec: dict[str, Any], switches: str | None, own: str) -> None:
     service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "sos-controller-default"}, "spec": spec}
     seen = dataclasses.replace(SEEN, children=(service,))
     assert controller_endpoints(seen) == ({"default": (switches,)} if switches else {})

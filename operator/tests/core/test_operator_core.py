@@ -118,7 +118,7 @@ def test_a_changed_manifest_is_always_applied() -> None:
     before, now = child("m", a="1"), child("m", a="2")
     assert plan.plan([now], [as_stored(before)], memory_of(before)).apply == (now,)
     assert plan.plan([now], [as_stored(now)], memory_of(before)).apply == (now,), (
-        "applied even if another client has made the same change: our field manager must own it"
+        "applied even if another client has made the same change: the operator's field manager must own it"
     )
 
 
@@ -176,7 +176,7 @@ def test_transition_times_change_only_with_the_status(before: list[Verdict], aft
 
 
 @given(VERDICTS)
-def test_the_summary_is_false_before_unknown_before_true(verdicts: list[Verdict]) -> None:
+def test_the_summary_prefers_false_to_unknown_to_true(verdicts: list[Verdict]) -> None:
     summed = conditions.summary(verdicts, "Fine")
     statuses = {v.status for v in verdicts}
     assert summed.status == ("False" if "False" in statuses else "Unknown" if "Unknown" in statuses else "True")
@@ -390,7 +390,7 @@ def test_any_bytes_of_a_node_parse_to_an_answer_or_none(content: bytes) -> None:
         ({"containerStatuses": [{"name": "x", "state": {"waiting": {"reason": "ContainerCreating"}}}]}, "Progressing"),
     ],
 )
-def test_pod_states(status: dict[str, Any], state: str) -> None:
+def test_pod_states_follow_conditions_and_containers(status: dict[str, Any], state: str) -> None:
     assert pod_state.pod_state({"metadata": {}, "status": status}).state == state
 
 

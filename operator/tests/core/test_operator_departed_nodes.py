@@ -1,4 +1,4 @@
-"""Nodes that leave a site which keeps other nodes: their documents, and the lifetime of their pods."""
+"""Nodes that leave a site with remaining nodes: their documents, and the lifetime of their pods."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ AGENT, SWITCH = pod("agent", "a2", "agent", "sos-agent-default-west"), pod("swit
 NAMED = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a2"]}]}
 
 
-def test_a_departed_node_gets_absent_after_its_agent_is_gone() -> None:
+def test_a_departed_node_gets_state_absent_after_its_agent_is_gone() -> None:
     first = built(seen(BOTH))
     assert not first[0].left
     second = built(seen(LEFT, first, (AGENT, SWITCH)), first)

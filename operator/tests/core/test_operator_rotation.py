@@ -214,7 +214,7 @@ def refused(kube: Kube, name: str) -> Iterator[None]:
         yield
     finally:
         kube.kubectl("delete", "-f", "-", stdin=text)
-        eventually("its end", lambda: not holds(), 30)
+        eventually("the end of the refusal", lambda: not holds(), 30)
 
 
 def test_a_rotation_replaces_the_keys_in_a_cluster(example: Operator) -> None:
@@ -243,7 +243,7 @@ def test_a_refused_secret_delays_the_rotation(example: Operator) -> None:
     old, new = newest(kube), newest(kube) + 1
     with refused(kube, WEST):
         ask(kube, "refused")
-        eventually("the new key elsewhere", lambda: any(name.endswith(f"-{new}") for name in ids(kube, CONTROLLER, "site-")), 30)
+        eventually("the new key at the controller", lambda: any(name.endswith(f"-{new}") for name in ids(kube, CONTROLLER, "site-")), 30)
         time.sleep(2.5 * QUICK_OVERLAP_S)  # the time of two steps: only then is it certain that the rotation did not continue
         example.settle()
         assert int(sending_of(kube, CONTROLLER)) == old, "no sender uses a key that one site lacks"
@@ -259,4 +259,4 @@ def test_a_refused_rotation_step_does_not_stop_other_work(example: Operator) -> 
         eventually("the refusal", lambda: any(line["message"].startswith(said) for line in example.lines()), 30)
         kube.kubectl("delete", "secret", WEST, "-n", NAMESPACE)
         eventually("the Secret of a site", lambda: bool(kube.kubectl("get", "secret", WEST, "-n", NAMESPACE, check=False).stdout), 30)
-    eventually("the rotation all the same", lambda: ids(kube, "sos-master", "master-") == {f"master-{new}"}, 120)
+    eventually("the end of the rotation", lambda: ids(kube, "sos-master", "master-") == {f"master-{new}"}, 120)

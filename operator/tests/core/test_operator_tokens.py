@@ -117,7 +117,7 @@ def test_configurations_are_accepted_throughout_a_rotation(pair: tuple[Operator,
         before = controller.get("/v1/status")["controller"], [switch.connections for switch in switches.values()]
         with repeated(change, every_s=1.0):
             kube.kubectl("annotate", "secret", SECRET, "-n", NAMESPACE, "sos.network/rotate-token=march")
-            eventually("the new token beside the old one", lambda: files().get("token-also") not in (None, old))
+            eventually("both tokens in the Secret", lambda: files().get("token-also") not in (None, old))
             new = files()["token-also"]
             eventually("the controller accepts both tokens", lambda: controller.admits(old) and controller.admits(new), QUICK_OVERLAP_S)
             eventually("the tokens change places", lambda: files() == {"token": new, "token-also": old})
@@ -132,6 +132,6 @@ def test_configurations_are_accepted_throughout_a_rotation(pair: tuple[Operator,
     assert pushes and not [line for line in pushes if 'result="refused"' in line and not line.endswith(" 0.0")], pushes
     same = {row["type"]: row["lastTransitionTime"] for row in changed}
     now = {row["type"]: row["lastTransitionTime"] for row in kube.get("soscontroller", "default")["status"]["conditions"]}
-    assert now["Available"] == same["Available"], "it was available all the time"
+    assert now["Available"] == same["Available"], "Available stayed True during the rotation"
     said = [line["message"] for line in operator.lines() if line["message"].startswith("token: ")]
     assert said == ["token: a new token is announced", "token: the new token is in use", "token: the old token is gone"]

@@ -46,7 +46,8 @@ def test_a_site_stays_until_its_nodes_are_clean(running: tuple[Operator, Nodes])
     eventually("the node-config Absent", lambda: state_of(kube, "west", "edge1") == "Absent")
     becomes(kube, "sossite/west", "Ready", "False", "Terminating")
     eventually(
-        "its agents gone", lambda: not [c for c in children(kube, "daemonsets") if c["metadata"]["name"] == "sos-agent-default-west"]
+        "the DaemonSet of the site's agents gone",
+        lambda: not [c for c in children(kube, "daemonsets") if c["metadata"]["name"] == "sos-agent-default-west"],
     )
     time.sleep(3)
     assert kube.get("sossite", "west")["metadata"]["deletionTimestamp"], "the site was deleted before its node was clean"

@@ -162,7 +162,7 @@ def killed(installed: Kube, folder: Path, times: int, seed: int) -> None:
                 assert now == EXPECTED[0], [key for key in {*now, *EXPECTED[0]} if now.get(key) != EXPECTED[0].get(key)]
                 return True
 
-            eventually("the state an undisturbed operator leaves", same, 60)
+            eventually("the state of an undisturbed operator", same, 60)
 
 
 EXPECTED: list[dict[str, Any]] = []

@@ -52,7 +52,7 @@ def test_uninstall_leaves_only_users_objects(installed: Kube, tmp_path: Path) ->
             assert not obj["metadata"].get("finalizers")
             (row,) = obj["status"]["conditions"]
             assert (row["type"], row["status"], row["reason"]) == ("Ready", "Unknown", "NotInstalled")
-        assert kube.get("sossite", "west")["status"]["siteID"], "kept for the next installation"
+        assert kube.get("sossite", "west")["status"]["siteID"], "the site id is kept for the next installation"
         kube.kubectl("scale", "deployment", "sos-operator", "-n", NAMESPACE, "--replicas=1")
         kube.kubectl("delete", "secret", "theirs", "-n", NAMESPACE)
 

@@ -23,7 +23,7 @@ def generate() -> ModuleType:
     return module
 
 
-def test_values_become_rows(generate: ModuleType) -> None:
+def test_values_become_table_rows(generate: ModuleType) -> None:
     text = "# Group.\na:\n  # One\n  # thing.\n  b: 1\n  # Whole.\n  c:\n    d: [x]\n"
     assert generate.value_tables(text) == (
         "\n**a**: Group.\n\n| key | default | meaning |\n| --- | --- | --- |\n"

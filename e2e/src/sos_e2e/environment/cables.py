@@ -81,7 +81,7 @@ def route(cable: Cable, nodes: Mapping[str, str]) -> None:
     for (place, interface), own, other in zip(places, addresses, reversed(addresses), strict=True):
         inside = ("nsenter", "-t", str(pid(nodes[place])), "-n")
         run(*inside, "ip", "route", "add", f"{other}/32", "dev", interface, "src", own)
-        # The emulator segments plain TCP super-frames, but not tunneled super-frames: the sender must segment them.
+        # The emulator segments plain TCP super-frames, but not tunnelled super-frames: the sender must segment them.
         run(*inside, "ethtool", "-K", interface, "gso", "off", "tso", "off", "tx-udp_tnl-segmentation", "off")
 
 

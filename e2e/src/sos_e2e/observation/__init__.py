@@ -1,4 +1,4 @@
-"""Traffic, and its observation.
+"""Traffic and its observation.
 
 `workload` runs client and server pods and transfers between them; `external_switch` runs a switch and a host outside the cluster. `load`
 runs a long download and frequent new connections during faults. `sampler` records the resources of SOS, and `growth` decides whether a

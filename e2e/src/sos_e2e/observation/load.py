@@ -104,7 +104,7 @@ def longest_stall(text: str) -> float:
 
 
 def silent_at_last(text: str) -> float:
-    """Time from the last growth in lines `AT SIZE` to the last line: the time for which a dead connection looked alive to its host."""
+    """Time from the last increase in lines `AT SIZE` to the last line: the time for which a dead connection looked alive to its host."""
     rows = _sizes(text)
     grown = _growths(rows)
     return rows[-1][0] - grown[-1] if grown else 0.0
@@ -126,7 +126,7 @@ class Load:
         self._kube = kube
         # Redirect the script's output; otherwise the exec would wait until it is closed.
         self._shell(f"setsid sh -c '{_quoted(SCRIPT)}' > /dev/null 2>&1 < /dev/null &")
-        wait_for("the download under way", lambda: int(self._shell("stat -c %s /tmp/load/got 2>/dev/null || echo 0")) > 4_000_000, 40)
+        wait_for("the running download", lambda: int(self._shell("stat -c %s /tmp/load/got 2>/dev/null || echo 0")) > 4_000_000, 40)
         wait_for("new connections", lambda: len(self._probes()) >= 5, 40)
 
     def finish(self, timeout: float = 180) -> Outcome:

@@ -1,6 +1,6 @@
 """Compile an example folder to the documents that the parts of a lab read. Here the testbed replaces the operator.
 
-Nodes are derived from the topology: one per switch, labeled `sos.network/site=<site>`. Only sos_compile knows the meaning of a
+Nodes are derived from the topology: one per switch, labelled `sos.network/site=<site>`. Only sos_compile knows the meaning of a
 custom resource.
 """
 

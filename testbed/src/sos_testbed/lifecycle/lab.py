@@ -131,7 +131,7 @@ class Lab:
 
     @property
     def plan(self) -> LabPlan:
-        """Names and places of this lab."""
+        """Names, paths and programs of this lab."""
         return LabPlan(
             lab_id=self.root.name,
             root=PurePosixPath(self.root),
@@ -182,7 +182,7 @@ class Lab:
             process.start(spawn, self.runner.pid_file(name))
 
     def kill(self, name: str) -> None:
-        """SIGKILL one program."""
+        """Kill one program with SIGKILL."""
         process.kill(self.runner.pid_file(name))
 
     def is_abandoned(self) -> bool:

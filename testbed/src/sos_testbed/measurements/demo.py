@@ -70,7 +70,7 @@ SCENARIOS = (
 )
 BENCH_SCENARIOS = (
     *SCENARIOS,
-    Scenario(name="59 ms, 1 MB queue", rtt_us=59_000, queue_bytes=1_000_000),  # parallel cubic streams collapse here
+    Scenario(name="59 ms, 1 MB queue", rtt_us=59_000, queue_bytes=1_000_000),  # parallel cubic streams collapse on this path
     Scenario(name="164 ms, 1 MB queue", rtt_us=164_000, queue_bytes=1_000_000),
     Scenario(name="5 ms", rtt_us=5_000),  # a path on which SOS should gain and lose nothing
     Scenario(name="100 ms, 0.1 % loss", rtt_us=100_000, loss=0.001),

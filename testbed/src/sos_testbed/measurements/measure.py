@@ -168,7 +168,7 @@ def parse_transfer(lab: Lab, request: Request, report: str, *, upload: bool) -> 
 
 
 def _server_saw(lab: Lab, server: str, client_address: str) -> str:
-    """The remote address in the server's log line for this client; "" if the log is empty."""
+    """Remote address in the server's log line for this client, else in the last line; "" if the log is empty."""
     log = lab.root / server / "access.log"
     deadline = time.monotonic() + _LOG_WAIT_S
     while True:
