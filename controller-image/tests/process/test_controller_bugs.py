@@ -29,7 +29,7 @@ def test_request_that_triggers_a_bug_is_answered(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setitem(api._routes, "/v1/agents", broken)
     answer = api({"PATH_INFO": "/v1/agents", "REQUEST_METHOD": "GET"}, lambda status, _: said.append(status))
-    assert said == ["500 Internal Server Error"] and b"bug" in b"".join(answer) and bugs(controller, "request") == 1
+    assert said == ["500 Internal Server Error"] and b"internal error" in b"".join(answer) and bugs(controller, "request") == 1
 
 
 def test_api_survives_a_lack_of_descriptors() -> None:

@@ -134,7 +134,7 @@ def test_the_kinds_that_are_purged_are_the_charts() -> None:
 def test_the_question_lists_permanently_deleted_objects() -> None:
     objects = [{"kind": "SosService", "metadata": {"namespace": "shop", "name": "bulk"}}]
     assert "shop/bulk" in removal.what_goes([], objects, purge=True)[-1]
-    assert "all 1 SOS objects of this cluster permanently" in removal.question("a", objects, purge=True)
+    assert "all 1 SOS objects of this cluster permanently" in " ".join(removal.question("a", objects, purge=True).split())
     assert "permanently" not in removal.question("a", objects, purge=False)
 
 
