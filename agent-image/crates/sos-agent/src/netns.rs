@@ -176,6 +176,15 @@ pub fn update_routes(config: &AgentConfig) -> Result<(), NetError> {
 /// The interface does not exist, or a setting fails.
 pub fn attach_routed(interface: &str) -> Result<(), NetError> {
     exists(interface)?;
+    for name in ["all", interface] {
+        let path = format!("net/ipv4/conf/{name}/src_valid_mark");
+        let found = std::fs::read_to_string(format!("/proc/sys/{path}")).unwrap_or_default();
+        if found.trim() == "1" {
+            // Source validation would look up clients' addresses with the agent's mark, and find local addresses.
+            let error = std::io::Error::from(ErrorKind::Unsupported);
+            return Err(NetError::Sysctl { path, found: "1".to_owned(), wanted: "0".to_owned(), error });
+        }
+    }
     plan::delivery().iter().try_for_each(run)?;
     plan::forwarding(interface).iter().try_for_each(set)
 }

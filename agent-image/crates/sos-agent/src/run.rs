@@ -223,7 +223,7 @@ impl Agent {
             tasks.add("beacon", tasks::beacon(Arc::clone(&context), beacons, to));
         }
         if let Some(copies) = copies {
-            tasks.add("hold", held_syns::hold_syns(Arc::clone(&context), copies));
+            tasks.add("hold", held_syns::hold_syns(Arc::clone(&context), copies, None));
         }
         tasks.add("held", held_syns::expire_syns(Arc::clone(&context)));
         if in_pods {

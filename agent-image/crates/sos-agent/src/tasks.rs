@@ -66,7 +66,9 @@ pub async fn arm(context: Arc<AgentContext>, mut peers: watch::Receiver<BTreeSet
             Ok(()) = peers.changed() => false,
         };
         // Disarm immediately, but rearm only at a tick: near the limits, every client would otherwise toggle the state.
-        willing = arming::willing(&context.config(), context.health()) && (willing || ticked);
+        willing = arming::willing(&context.config(), context.health())
+            && (willing || ticked)
+            && context.pods().is_ready(in_pods);
         context.tunnel().set_willing(willing);
         let agents = if willing { context.willing_agents() } else { BTreeSet::new() };
         let Some(wanted) = fence(|| willing.then(|| wanted(&context, &agents, &mut coverage))) else {
@@ -82,13 +84,18 @@ pub async fn arm(context: Arc<AgentContext>, mut peers: watch::Receiver<BTreeSet
             let done = tables.apply(applied, pods);
             (tables, done)
         });
-        let Ok((same, done)) = done.await else { return };
+        let (same, done) = done.await.unwrap_or_else(|error| (Tables::new(in_pods), Err(error.to_string())));
         tables = same;
-        if let Err(error) = done {
-            // The heartbeat expires by itself; the next tick sets everything again.
-            context.metrics.nft_failures.inc();
-            error!(%error, "nft failed");
-            continue;
+        match done {
+            Ok(true) => {}
+            // Some pods' tables still have their former content; the next tick goes on.
+            Ok(false) => continue,
+            Err(error) => {
+                // The heartbeat expires by itself; the next tick sets everything again.
+                context.metrics.nft_failures.inc();
+                error!(%error, "nft failed");
+                continue;
+            }
         }
         context.armed.send_replace(agents);
         if in_force.as_ref() != Some(&wanted) {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sos_wire::SessionUuid;
@@ -18,6 +19,7 @@ pub struct InterceptedPods {
     /// Address of each session's pod. Bounded by the limit of sessions.
     sessions: Mutex<BTreeMap<SessionUuid, Ipv4Addr>>,
     changed: Notify,
+    ready: AtomicBool,
 }
 
 impl InterceptedPods {
@@ -31,6 +33,17 @@ impl InterceptedPods {
     #[must_use]
     pub fn all(&self) -> Vec<Arc<Pod>> {
         lock(&self.pods).values().cloned().collect()
+    }
+
+    /// True once all pods that were there at the start have been entered, or if the agent has no pods: servers in pods cannot be reached earlier.
+    #[must_use]
+    pub fn is_ready(&self, in_pods: bool) -> bool {
+        !in_pods || self.ready.load(Ordering::Relaxed)
+    }
+
+    /// Notes that all pods have been entered.
+    pub fn note_ready(&self) {
+        self.ready.store(true, Ordering::Relaxed);
     }
 
     /// All pods that have a table.

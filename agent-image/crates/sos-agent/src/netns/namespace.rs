@@ -32,10 +32,10 @@ impl Namespace {
     /// The file is no network namespace, or cannot be entered.
     pub fn inside<T: Send>(&self, act: impl FnOnce() -> T + Send) -> io::Result<T> {
         std::thread::scope(|scope| {
-            let entered = scope.spawn(|| {
+            let entered = std::thread::Builder::new().spawn_scoped(scope, || {
                 setns(&self.0, CloneFlags::CLONE_NEWNET)?;
                 Ok(act())
-            });
+            })?;
             entered.join().unwrap_or_else(|_| Err(io::Error::other("a thread inside a namespace panicked")))
         })
     }
@@ -46,17 +46,33 @@ impl Namespace {
 pub struct Scanner {
     folder: PathBuf,
     known: BTreeMap<u64, (PathBuf, BTreeSet<Ipv4Addr>)>,
+    scans: u32,
 }
+
+/// File of a network namespace, and its inode: a runtime may put another namespace under the same name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamespaceFile {
+    /// Path.
+    pub path: PathBuf,
+    inode: u64,
+}
+
+/// Number of scans after which addresses are read again.
+const RESCAN: u32 = 30;
 
 impl Scanner {
     /// Scans this folder, whose files are namespaces.
     #[must_use]
     pub fn new(folder: PathBuf) -> Self {
-        Self { folder, known: BTreeMap::new() }
+        Self { folder, known: BTreeMap::new(), scans: 0 }
     }
 
-    /// Reads the folder again. Returns the file of each address, without addresses of several namespaces: nobody can tell which one is meant.
-    pub fn scan(&mut self) -> BTreeMap<Ipv4Addr, PathBuf> {
+    /// Reads the folder again. Returns the file of each address, without addresses of several namespaces, which are ambiguous.
+    pub fn scan(&mut self) -> BTreeMap<Ipv4Addr, NamespaceFile> {
+        self.scans = (self.scans + 1) % RESCAN;
+        if self.scans == 0 {
+            self.known.clear();
+        }
         let mut present = BTreeMap::new();
         match std::fs::read_dir(&self.folder) {
             Ok(entries) => {
@@ -73,21 +89,24 @@ impl Scanner {
         self.known.retain(|inode, _| present.contains_key(inode));
         for (inode, path) in present {
             // A new namespace has no address until its network plugin has run.
-            if self.known.get(&inode).is_none_or(|(_, addresses)| addresses.is_empty()) {
+            // Inode numbers are used again.
+            let is_new = |(known, addresses): &(PathBuf, BTreeSet<_>)| addresses.is_empty() || *known != path;
+            if self.known.get(&inode).is_none_or(is_new) {
                 let found = addresses(&path);
                 self.known.insert(inode, (path, found));
             }
         }
-        unique(self.known.values())
+        unique(&self.known)
     }
 }
 
 /// Addresses of exactly one namespace, with its file.
-fn unique<'a>(known: impl Iterator<Item = &'a (PathBuf, BTreeSet<Ipv4Addr>)>) -> BTreeMap<Ipv4Addr, PathBuf> {
-    let mut files: BTreeMap<Ipv4Addr, Option<PathBuf>> = BTreeMap::new();
-    for (path, addresses) in known {
+fn unique(known: &BTreeMap<u64, (PathBuf, BTreeSet<Ipv4Addr>)>) -> BTreeMap<Ipv4Addr, NamespaceFile> {
+    let mut files: BTreeMap<Ipv4Addr, Option<NamespaceFile>> = BTreeMap::new();
+    for (inode, (path, addresses)) in known {
         for address in addresses {
-            files.entry(*address).and_modify(|file| *file = None).or_insert_with(|| Some(path.clone()));
+            let file = || Some(NamespaceFile { path: path.clone(), inode: *inode });
+            files.entry(*address).and_modify(|file| *file = None).or_insert_with(file);
         }
     }
     files.into_iter().filter_map(|(address, file)| Some((address, file?))).collect()
@@ -106,6 +125,14 @@ fn addresses(path: &Path) -> BTreeSet<Ipv4Addr> {
     })
 }
 
+/// True if an address is one of this namespace's own.
+#[must_use]
+pub fn is_own_address(address: Ipv4Addr) -> bool {
+    let listed = nix::ifaddrs::getifaddrs().into_iter().flatten();
+    let mut addresses = listed.filter_map(|entry| Some(entry.address?.as_sockaddr_in()?.ip()));
+    address.is_loopback() || addresses.any(|own| own == address)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,12 +140,13 @@ mod tests {
     #[test]
     fn an_address_of_two_namespaces_belongs_to_none() {
         let address = |last| Ipv4Addr::new(10, 0, 0, last);
-        let known = [
-            ("a".into(), BTreeSet::from([address(1), address(2)])),
-            ("b".into(), BTreeSet::from([address(2), address(3)])),
-        ];
-        let found = unique(known.iter());
-        assert_eq!(found, BTreeMap::from([(address(1), "a".into()), (address(3), "b".into())]));
+        let known = BTreeMap::from([
+            (1, ("a".into(), BTreeSet::from([address(1), address(2)]))),
+            (2, ("b".into(), BTreeSet::from([address(2), address(3)]))),
+        ]);
+        let found: Vec<_> =
+            unique(&known).into_iter().map(|(address, file)| (address, file.path, file.inode)).collect();
+        assert_eq!(found, [(address(1), "a".into(), 1), (address(3), "b".into(), 2)]);
     }
 
     #[test]

@@ -101,7 +101,7 @@ pub enum Forward {
 #[must_use]
 pub fn setup(interface: &str, listener_port: u16, forward: Forward) -> String {
     let (sets, syns) = (sets(&format!("{HEARTBEAT_SECONDS}s")), syn_chains(listener_port));
-    let hooks = hook_chains(interface) + &forward_chain(interface, forward);
+    let hooks = hook_chains(interface, forward) + &forward_chain(interface, forward);
     format!(
         "table inet sos {{
 }}
@@ -221,12 +221,23 @@ fn written_back(listener_port: u16) -> String {
     )
 }
 
+/// Timeouts of the conntrack entries of sessions, seconds. The entry routes a session's packets, so it must outlive every pause of a half-closed
+/// connection, as sockets do; after a reset it must not outlive the connection, since the next one may use the same ports.
+const SESSION_TIMEOUTS: &str = "  ct timeout sessions {
+    protocol tcp;
+    l3proto ip;
+    policy = { established : 432000, fin_wait : 432000, close_wait : 432000, last_ack : 432000, close : 1 };
+  }
+";
+
 /// The table of a pod, with nothing armed: one transaction for the pod's own namespace (docs/adr/0057).
 ///
 /// The pod's SYNs get their verdict at `output`, after the NAT of a sidecar (priority -100): SYNs of a covered flow are marked, and so is their
 /// conntrack entry; marked packets leave by `lo`, where the transparent listener and its connections receive them. Packets with a mark of another
-/// program are left alone. Each retransmission of a SYN gets a new verdict: one that found no listener was dropped. A server's answers to a connection that the agent has made in a client's name take the same way, as do ICMP errors about
-/// it. The client's own SYN, if it arrives while the agent's was not answered, finds the conntrack entry of the agent's and removes the mark.
+/// program are left alone. Each retransmission of a SYN gets a new verdict: one that found no listener was dropped. A server's answers to a
+/// connection that the agent has made in a client's name take the same way, as do ICMP errors about it. The client's own SYN, if it arrives while
+/// the agent's was not answered, finds the conntrack entry of the agent's and removes the mark. A SYN that is written back towards its server is not
+/// tracked: the NAT of a sidecar, which exempts its own connections by their user, would otherwise redirect the agent's packet.
 #[must_use]
 pub fn setup_pod(address: Ipv4Addr, listener_port: u16) -> String {
     let sets = sets(&format!("{POD_HEARTBEAT_MS}ms"));
@@ -237,13 +248,19 @@ pub fn setup_pod(address: Ipv4Addr, listener_port: u16) -> String {
 }}
 delete table inet sos
 table inet sos {{
-{sets}{plain_chains}{written_back}  chain pod_syn {{
+{sets}{plain_chains}{written_back}{SESSION_TIMEOUTS}  chain raw {{
+    type filter hook output priority raw;
+    meta mark & {NOT_REASON:#x} == {LEAVE:#x} notrack
+  }}
+  chain pod_syn {{
+    ct mark set ct mark and {NOT_MARK:#x}
     {TUPLE} @plain counter name syn_plain_again accept
 {SPECIAL}    ip daddr . tcp dport @unreachable meta mark set {unreachable} counter name syn_plain_unreachable goto plain_syn
     jump classify
     meta l4proto @heartbeat meta mark {HELD:#x} log group {COPIES} queue-threshold 1 counter name syn_held drop
-    meta l4proto @heartbeat meta mark {ARMED:#x} ct mark set ct mark or {MARK:#x} meta mark set {TAKE:#x} accept
-    ct mark set ct mark and {NOT_MARK:#x} meta mark set 0 goto plain_syn
+    meta l4proto @heartbeat meta mark {ARMED:#x} ct mark set ct mark or {MARK:#x} ct timeout set \"sessions\" \
+meta mark set {TAKE:#x} accept
+    meta mark set 0 goto plain_syn
   }}
   chain bare_pod_syn {{
     meta mark != 0 accept
@@ -256,9 +273,9 @@ table inet sos {{
     meta nfproto != ipv4 accept
     meta l4proto icmp ct state related ct mark & {DIALED:#x} == {DIALED:#x} meta mark set meta mark or {MARK:#x} accept
     meta l4proto != tcp accept
-    meta mark & {NOT_REASON:#x} == {LEAVE:#x} meta mark set meta mark & {REASON:#x} goto plain_syn
-    meta mark {TAKE:#x} ct mark set ct mark or {MARK:#x} accept
-    meta mark {DIALED:#x} ct mark set ct mark or {DIALED:#x} accept
+    ip saddr {address} meta mark & {NOT_REASON:#x} == {LEAVE:#x} meta mark set meta mark & {REASON:#x} goto plain_syn
+    ip saddr {address} meta mark {TAKE:#x} ct mark set ct mark or {MARK:#x} ct timeout set \"sessions\" accept
+    ip daddr {address} meta mark {DIALED:#x} ct mark set ct mark or {DIALED:#x} ct timeout set \"sessions\" accept
     ct direction reply ct mark & {DIALED:#x} == {DIALED:#x} meta mark set meta mark or {MARK:#x} accept
     tcp flags & (fin | syn | rst | ack) == syn jump bare_pod_syn
     ct direction original ct mark & {MARK:#x} == {MARK:#x} meta mark set meta mark or {MARK:#x} accept
@@ -274,17 +291,28 @@ table inet sos {{
 }
 
 /// The chains with netfilter hooks.
-fn hook_chains(interface: &str) -> String {
+fn hook_chains(interface: &str, forward: Forward) -> String {
+    let of_sessions = format!(
+        "    icmp type {{ destination-unreachable, time-exceeded, parameter-problem }} socket transparent 1 \
+meta mark set meta mark or {MARK:#x} accept
+    meta l4proto tcp tcp flags & (fin | syn | rst | ack) != syn socket transparent 1 meta mark set meta mark or {MARK:#x} accept
+"
+    );
+    // A router's servers may be behind other interfaces than its clients, and its other programs may have marked packets.
+    let (everywhere, unmarked) = match forward {
+        Forward::WithinInterface => (String::new(), ""),
+        Forward::Any => (of_sessions, "    meta mark != 0 accept\n"),
+    };
     format!(
         "  chain output {{
     type filter hook output priority mangle; policy accept;
-    meta mark & {LEAVE:#x} == {LEAVE:#x} meta mark set meta mark & {REASON:#x} goto plain_syn
+    meta l4proto tcp meta mark & {NOT_REASON:#x} == {LEAVE:#x} meta mark set meta mark & {REASON:#x} goto plain_syn
   }}
   chain prerouting {{
     type filter hook prerouting priority mangle; policy accept;
     iifname \"lo\" meta mark {TAKE:#x} goto written_back
-    iifname != \"{interface}\" accept
-    meta nfproto != ipv4 accept
+{everywhere}    iifname != \"{interface}\" accept
+{unmarked}    meta nfproto != ipv4 accept
     fib daddr type local accept
     icmp type {{ destination-unreachable, time-exceeded, parameter-problem }} socket transparent 1 \
 meta mark set meta mark or {MARK:#x} accept

@@ -8,11 +8,13 @@ use std::collections::BTreeSet;
 use ipnet::Ipv4Net;
 
 use crate::config::{Bridge, Rewrite};
-use crate::netns::nft::MARK;
+use crate::netns::nft::{MARK, TAKE};
 
 /// Routing table that delivers marked packets locally, independent of their destination.
 pub const LOCAL_TABLE: u32 = 5_345;
-/// Priority of the rule for this table: after the table `local` (0), before `main` (32766).
+/// Half of a mark that the agent's rules look at.
+const UPPER_HALF: u32 = 0xffff_0000;
+/// Priority of the rules for this table: after the table `local` (0), before `main` (32766).
 const RULE_PRIORITY: u32 = 5_345;
 /// Maximum socket buffer in bytes: twice the bandwidth-delay product of 1 Gbit/s at 200 ms is 50 MB.
 const MAX_SOCKET_BUFFER: u32 = 64 * 1024 * 1024;
@@ -120,24 +122,37 @@ pub fn inner(bridge: Bridge<'_>, present: Present) -> Vec<Ip> {
     commands
 }
 
-fn rule() -> String {
+/// Rules for packets with a mark of the agent: the upper half counts, so that marks of other programs do not match.
+fn rules() -> [String; 2] {
+    [MARK, TAKE]
+        .map(|mark| format!("priority {RULE_PRIORITY} fwmark {mark:#x}/{UPPER_HALF:#x} lookup {LOCAL_TABLE}"))
+}
+
+/// The rule of earlier versions, which any mark with this bit matched.
+fn former_rule() -> String {
     format!("priority {RULE_PRIORITY} fwmark {MARK:#x}/{MARK:#x} lookup {LOCAL_TABLE}")
+}
+
+fn without_rules() -> Vec<Ip> {
+    let [mark, take] = rules();
+    [former_rule(), mark, take].iter().map(|rule| tidy(&format!("-4 rule delete {rule}"))).collect()
 }
 
 /// Undoes the delivery of marked packets.
 #[must_use]
 pub fn delivery_undone() -> Vec<Ip> {
-    vec![tidy(&format!("-4 rule delete {}", rule())), tidy(&format!("-4 route flush table {LOCAL_TABLE}"))]
+    let mut commands = without_rules();
+    commands.push(tidy(&format!("-4 route flush table {LOCAL_TABLE}")));
+    commands
 }
 
 /// Commands that deliver marked packets locally on a machine that forwards its hosts' packets ([`crate::config::Intake::Routed`]).
 #[must_use]
 pub fn delivery() -> Vec<Ip> {
-    vec![
-        tidy(&format!("-4 rule delete {}", rule())),
-        ip(&format!("-4 rule add {}", rule())),
-        ip(&format!("-4 route replace local 0.0.0.0/0 dev lo table {LOCAL_TABLE}")),
-    ]
+    let mut commands = without_rules();
+    commands.extend(rules().iter().map(|rule| ip(&format!("-4 rule add {rule}"))));
+    commands.push(ip(&format!("-4 route replace local 0.0.0.0/0 dev lo table {LOCAL_TABLE}")));
+    commands
 }
 
 /// Kernel settings of a machine that forwards its hosts' packets.

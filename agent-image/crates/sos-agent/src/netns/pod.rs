@@ -40,6 +40,10 @@ pub struct Pod {
     address: Ipv4Addr,
     namespace: Namespace,
     heartbeat: Heartbeat,
+    /// Port of the transparent listener.
+    port: u16,
+    /// True if the table is damaged: a program of the pod has flushed nftables.
+    damaged: AtomicBool,
     /// False while the pod departs: its table stays disarmed.
     armable: AtomicBool,
 }
@@ -72,12 +76,23 @@ impl Pod {
             open(address, segment_marks)
         });
         match made.map_err(PodError::Namespace)? {
-            Ok((heartbeat, made)) => {
-                Ok((Self { address, namespace, heartbeat, armable: AtomicBool::new(true) }, made))
-            }
+            Ok((heartbeat, port, made)) => Ok((
+                Self {
+                    address,
+                    namespace,
+                    heartbeat,
+                    port,
+                    damaged: AtomicBool::new(false),
+                    armable: AtomicBool::new(true),
+                },
+                made,
+            )),
             Err(error) => {
-                // Best effort: the error is reported, and the next attempt starts from nothing.
-                let _ = namespace.inside(netns::detach);
+                // A socket that cannot be made may belong to another agent, whose table must stay. Otherwise, as best effort: the next attempt
+                // starts from nothing.
+                if matches!(error, PodError::Net(_)) {
+                    let _ = namespace.inside(netns::detach);
+                }
                 Err(error)
             }
         }
@@ -103,7 +118,11 @@ impl Pod {
     /// # Errors
     /// Error of the kernel, for example if the table is gone.
     pub fn beat(&self, beats: bool) -> io::Result<()> {
-        self.heartbeat.set(beats && self.armable.load(Ordering::SeqCst))
+        let set = self.heartbeat.set(beats && self.armable.load(Ordering::SeqCst));
+        if set.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+            self.damaged.store(true, Ordering::SeqCst);
+        }
+        set
     }
 
     /// Applies a script that arms the pod's table; without effect while the pod departs.
@@ -114,7 +133,22 @@ impl Pod {
         if !self.armable.load(Ordering::SeqCst) {
             return Ok(());
         }
-        Ok(self.namespace.inside(|| netns::nft(script)).map_err(PodError::Namespace)??)
+        if self.damaged.load(Ordering::SeqCst) {
+            self.repair()?;
+        }
+        let armed = self.namespace.inside(|| netns::nft(script)).map_err(PodError::Namespace)?;
+        if armed.is_err() {
+            self.damaged.store(true, Ordering::SeqCst);
+        }
+        Ok(armed?)
+    }
+
+    /// Makes table, rules and route again; conntrack entries keep the marks of running sessions.
+    fn repair(&self) -> Result<(), PodError> {
+        let (address, port) = (self.address, self.port);
+        self.namespace.inside(|| set_up(address, port)).map_err(PodError::Namespace)??;
+        self.damaged.store(false, Ordering::SeqCst);
+        Ok(())
     }
 
     /// Socket that will connect to a server in this pod in a client's name, from inside the pod.
@@ -140,10 +174,15 @@ impl Pod {
     }
 }
 
+fn set_up(address: Ipv4Addr, port: u16) -> Result<(), NetError> {
+    plan::delivery().iter().try_for_each(netns::run)?;
+    netns::nft(&nft::setup_pod(address, port))
+}
+
 fn open(
     address: Ipv4Addr,
     segment_marks: Option<&SegmentMarks>,
-) -> Result<(Heartbeat, PodSockets), PodError> {
+) -> Result<(Heartbeat, u16, PodSockets), PodError> {
     let failed = |what| move |error| PodError::Socket { what, error };
     let clients = sockets::transparent_listener().map_err(failed("transparent listener"))?;
     if let Some(filters) = segment_marks {
@@ -153,7 +192,6 @@ fn open(
     let copies = Copies::open(nft::COPIES).map_err(failed("copies of SYNs (nfnetlink_log)"))?;
     let writers = Arc::new(Writers::new(None).map_err(failed("raw sockets"))?);
     let heartbeat = Heartbeat::open().map_err(failed("netlink"))?;
-    plan::delivery().iter().try_for_each(netns::run)?;
-    netns::nft(&nft::setup_pod(address, port))?;
-    Ok((heartbeat, PodSockets { clients, copies, writers }))
+    set_up(address, port)?;
+    Ok((heartbeat, port, PodSockets { clients, copies, writers }))
 }

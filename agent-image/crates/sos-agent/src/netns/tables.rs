@@ -2,12 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
+use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tracing::debug;
 
 use crate::netns::{self, nft, pod::Pod};
 use crate::policy::arming::Armed;
+
+/// Time in one pass for rewriting pods' tables: the next heartbeat is due soon after.
+const REWRITE_WITHIN: Duration = Duration::from_millis(nft::POD_HEARTBEAT_MS / 4);
 
 /// Content of a table; the outer `None` if it is unknown, the inner one if nothing is armed.
 type InForce = Option<Option<Arc<Armed>>>;
@@ -17,8 +22,8 @@ type InForce = Option<Option<Arc<Armed>>>;
 pub enum Tables {
     /// The table in the agent's namespace.
     Own(InForce),
-    /// Tables in pods' namespaces.
-    Pods(BTreeMap<Ipv4Addr, (Arc<Pod>, InForce)>),
+    /// Tables in pods' namespaces, and the address of the last one that was rewritten.
+    Pods(BTreeMap<Ipv4Addr, (Arc<Pod>, InForce)>, Ipv4Addr),
 }
 
 /// A change of one table.
@@ -32,27 +37,28 @@ impl Tables {
     /// Tables of unknown content.
     #[must_use]
     pub fn new(in_pods: bool) -> Self {
-        if in_pods { Self::Pods(BTreeMap::new()) } else { Self::Own(None) }
+        if in_pods { Self::Pods(BTreeMap::new(), Ipv4Addr::UNSPECIFIED) } else { Self::Own(None) }
     }
 
     /// Takes the content of all tables as unknown.
     pub fn forget(&mut self) {
         match self {
             Self::Own(in_force) => *in_force = None,
-            Self::Pods(pods) => pods.values_mut().for_each(|(_, in_force)| *in_force = None),
+            Self::Pods(pods, _) => pods.values_mut().for_each(|(_, in_force)| *in_force = None),
         }
     }
 
-    /// Arms the tables and renews their heartbeats, or disarms them. Blocks for as long as nft runs.
+    /// Arms the tables and renews their heartbeats, or disarms them. Blocks for as long as nft runs. Returns false if tables of pods are still to be
+    /// rewritten: that takes an nft process for each, and heartbeats must not wait for all of them. Such a table keeps its content meanwhile.
     ///
     /// # Errors
     /// nft's, about the agent's own table: its content is unknown then. A pod whose table cannot be changed, for example because the pod has ended,
     /// is plain when its heartbeat expires, and is tried again next time.
-    pub fn apply(&mut self, wanted: Option<Arc<Armed>>, pods: Vec<Arc<Pod>>) -> Result<(), String> {
+    pub fn apply(&mut self, wanted: Option<Arc<Armed>>, pods: Vec<Arc<Pod>>) -> Result<bool, String> {
         match self {
             Self::Own(in_force) => {
                 let script = match change(in_force.as_ref(), wanted.as_deref()) {
-                    Change::None => return Ok(()),
+                    Change::None => return Ok(true),
                     Change::Heartbeat(true) => nft::heartbeat(),
                     Change::Heartbeat(false) => nft::disarm(),
                     Change::Script(script) => script,
@@ -61,7 +67,7 @@ impl Tables {
                 netns::nft(&script).map_err(|error| error.to_string())?;
                 *in_force = Some(wanted);
             }
-            Self::Pods(known) => {
+            Self::Pods(known, last) => {
                 let same = |known: &mut BTreeMap<_, (Arc<Pod>, InForce)>, pod: Arc<Pod>| {
                     let before = known.remove(&pod.address()).filter(|(before, _)| Arc::ptr_eq(before, &pod));
                     (pod.address(), before.unwrap_or((pod, None)))
@@ -69,17 +75,38 @@ impl Tables {
                 let mut now: BTreeMap<_, _> = pods.into_iter().map(|pod| same(known, pod)).collect();
                 // Heartbeats first: scripts of other pods take longer than a heartbeat may be late.
                 now.values_mut().for_each(|(pod, in_force)| renew(pod, in_force, wanted.as_deref()));
-                now.values_mut().for_each(|(pod, in_force)| rewrite(pod, in_force, wanted.as_ref()));
+                let began = Instant::now();
+                let after: Vec<_> =
+                    now.range((Excluded(*last), Unbounded)).map(|(address, _)| *address).collect();
+                let before = now.range(..=*last).map(|(address, _)| *address);
+                let order: Vec<_> = after.into_iter().chain(before).collect();
+                let mut complete = true;
+                for address in order {
+                    if began.elapsed() > REWRITE_WITHIN {
+                        complete = false;
+                        break;
+                    }
+                    if let Some((pod, in_force)) = now.get_mut(&address) {
+                        rewrite(pod, in_force, wanted.as_ref());
+                        *last = address;
+                    }
+                }
                 *known = now;
+                return Ok(complete);
             }
         }
-        Ok(())
+        Ok(true)
     }
 }
 
-/// Renews the heartbeat of a table whose content is as wanted, or removes it.
+/// Renews the heartbeat of an armed table, or removes it. A table that waits for new content is renewed with the present one.
 fn renew(pod: &Pod, in_force: &mut InForce, wanted: Option<&Armed>) {
-    if let Change::Heartbeat(beats) = change(in_force.as_ref(), wanted) {
+    let beats = match change(in_force.as_ref(), wanted) {
+        Change::Heartbeat(beats) => Some(beats),
+        Change::Script(_) if in_force.as_ref().is_some_and(Option::is_some) => Some(true),
+        Change::Script(_) | Change::None => None,
+    };
+    if let Some(beats) = beats {
         *in_force = match pod.beat(beats) {
             Ok(()) if beats => in_force.take(),
             Ok(()) => Some(None),

@@ -24,12 +24,12 @@ pub fn own_address(config: &AgentConfig) -> Option<Ipv4Addr> {
     (config.site.rewrite == Rewrite::OpenFlow).then(|| config.stream_address(0))
 }
 
-/// Source address of the connection to a flow's server: of the first Egress service that covers the flow.
+/// Source address of the connection to a flow's server: as the service says that permits the flow to the peer.
 #[must_use]
-pub fn egress_source(config: &AgentConfig, flow: FlowKey) -> Source {
-    let covering =
-        config.services.iter().find(|service| service.role == Role::Egress && covers(service, flow));
-    covering.map_or(Source::Preserve, |service| service.source)
+pub fn egress_source(config: &AgentConfig, flow: FlowKey, peer: AgentId) -> Source {
+    let site = config.peers.iter().find(|site| site.agents.iter().any(|agent| agent.id == peer));
+    let service = site.and_then(|site| egress_service(config, flow, &site.site));
+    service.map_or(Source::Preserve, |service| service.source)
 }
 
 /// Number of routers between the agent's site and a host of another site (docs/adr/0018): between sites with subnets of their own the switches

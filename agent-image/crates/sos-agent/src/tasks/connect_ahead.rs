@@ -21,13 +21,13 @@ use crate::tasks::server_dial::{SILENT_AFTER, can_bind, dial, flow};
 const LEASE: Duration = Duration::from_secs(12);
 /// Connects to a server at a controller's request, and reports the result to the controller.
 pub(crate) fn connect(context: &Arc<AgentContext>, prepare: &Prepare) {
-    let (session, marks) = (prepare.session, prepare.marks);
+    let (session, marks, peer) = (prepare.session, prepare.marks, prepare.peer);
     let flow = FlowKey { client: prepare.client, server: prepare.server };
     // The task needs this lock before it can end, so `begin` precedes its end.
     context.with_server_legs(|legs| {
         let context = Arc::clone(context);
         let task = tokio::spawn(async move {
-            let answer = tokio::time::timeout(SILENT_AFTER, dial(&context, flow, marks)).await;
+            let answer = tokio::time::timeout(SILENT_AFTER, dial(&context, flow, peer, marks)).await;
             answered(&context, session, flow, answer.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into())));
         });
         legs.begin(session, task.abort_handle(), None);
@@ -72,7 +72,7 @@ fn judge(context: &AgentContext, info: &OpenInfo, flow: FlowKey) -> Result<(), R
     if !arming::sessions_left(&config, health) {
         return Err(RefuseReason::SessionLimit);
     }
-    if !can_bind(context, flow) {
+    if !can_bind(context, flow, info.peer) {
         return Err(RefuseReason::PortTaken);
     }
     Ok(())
@@ -82,7 +82,7 @@ fn judge(context: &AgentContext, info: &OpenInfo, flow: FlowKey) -> Result<(), R
 async fn serve_peer(context: Arc<AgentContext>, info: OpenInfo, flow: FlowKey) {
     let (session, peer) = (info.open.session, info.peer);
     let _lease = Lease { context: Arc::clone(&context), peer, session };
-    let dialed = tokio::time::timeout(SILENT_AFTER, dial(&context, flow, info.open.marks)).await;
+    let dialed = tokio::time::timeout(SILENT_AFTER, dial(&context, flow, peer, info.open.marks)).await;
     match dialed.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into())) {
         Ok(stream) => {
             if context.with_server_legs(|legs| legs.connected(session, stream)) {

@@ -117,7 +117,7 @@ async fn patiently(
     flow: FlowKey,
     ordered: bool,
 ) -> io::Result<TcpStream> {
-    let mut connecting = pin!(dial(context, flow, info.open.marks));
+    let mut connecting = pin!(dial(context, flow, info.peer, info.open.marks));
     if let Ok(answered) = tokio::time::timeout(SILENT_AFTER, &mut connecting).await {
         return answered;
     }
@@ -135,9 +135,11 @@ async fn patiently(
 fn end_reason(error: &io::Error) -> EndReason {
     match error.kind() {
         ErrorKind::ConnectionRefused => EndReason::ServerRefused,
-        ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => {
-            EndReason::ServerUnreachable
-        }
+        // AddrNotAvailable: a server that this agent cannot reach in its client's name, for which its clients stay plain for a while.
+        ErrorKind::TimedOut
+        | ErrorKind::HostUnreachable
+        | ErrorKind::NetworkUnreachable
+        | ErrorKind::AddrNotAvailable => EndReason::ServerUnreachable,
         ErrorKind::ConnectionReset => EndReason::ServerReset,
         // The client's port is in use at this agent, or was until recently: reset the client immediately.
         _ => EndReason::InternalLimit,
@@ -155,7 +157,7 @@ mod tests {
             (ErrorKind::TimedOut, EndReason::ServerUnreachable),
             (ErrorKind::HostUnreachable, EndReason::ServerUnreachable),
             (ErrorKind::AddrInUse, EndReason::InternalLimit),
-            (ErrorKind::AddrNotAvailable, EndReason::InternalLimit),
+            (ErrorKind::AddrNotAvailable, EndReason::ServerUnreachable),
         ];
         for (kind, reason) in cases {
             assert_eq!(end_reason(&kind.into()), reason);

@@ -27,13 +27,16 @@ const BUFFER: usize = 128 << 10;
 const IDLE: Duration = Duration::from_secs(1);
 
 /// Handles copies of one namespace's SYNs, forever.
-pub async fn hold_syns(context: Arc<AgentContext>, copies: Copies) {
+pub async fn hold_syns(context: Arc<AgentContext>, copies: Copies, pod: Option<Ipv4Addr>) {
     let mut buffer = vec![0; BUFFER];
     loop {
         match copies.receive(&mut buffer).await {
             Ok(length) => {
                 for packet in nflog::packets(&buffer[..length]) {
-                    fence(|| arrived(&context, packet));
+                    // A program in a pod may send copies of its own making.
+                    if pod.is_none_or(|address| address == source(packet)) {
+                        fence(|| arrived(&context, packet));
+                    }
                 }
             }
             Err(error) => {

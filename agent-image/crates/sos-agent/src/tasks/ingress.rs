@@ -30,6 +30,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 pub enum Arrival {
     /// The server's address, as the socket's local address.
     Transparent,
+    /// As Transparent, in the network namespace of the pod with this address: only its own connections are admitted.
+    Pod(Ipv4Addr),
     /// The agent's own address; an order names the server's address.
     Rewritten,
 }
@@ -58,6 +60,12 @@ fn admit(context: &Arc<AgentContext>, client: TcpStream, from: SocketAddr, arriv
     };
     let route = match arrival {
         Arrival::Transparent => route(context, arrived),
+        Arrival::Pod(address) if address != *arrived.client.ip() => {
+            // A program in the pod has used another address as its own.
+            reject("socket");
+            return;
+        }
+        Arrival::Pod(_) => route(context, arrived),
         Arrival::Rewritten => {
             ordered_route(context, |protocol| protocol.begin_rewritten(arrived.client, Instant::now()))
         }

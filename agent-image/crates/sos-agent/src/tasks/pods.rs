@@ -13,7 +13,7 @@ use tracing::{debug, info, warn};
 
 use crate::config::{self, AgentConfig, MAX_PODS};
 use crate::context::AgentContext;
-use crate::netns::namespace::{Namespace, Scanner};
+use crate::netns::namespace::{Namespace, NamespaceFile, Scanner};
 use crate::netns::pod::{Pod, PodError, PodSockets};
 use crate::syn_hold::injector::Writers;
 use crate::tasks::held_syns;
@@ -21,6 +21,9 @@ use crate::tasks::ingress::{self, Arrival};
 
 /// Interval at which the folder of namespaces is read. A pod that starts is plain until then.
 const SCAN_INTERVAL: Duration = Duration::from_secs(1);
+/// Time for which a pod's table stays at least after the pod has left the configuration: connections that are being set up are no sessions yet. As
+/// long as the lease of a connection made ahead ([`crate::tasks::connect_ahead`]).
+const LEAVE_AFTER: Duration = Duration::from_secs(12);
 /// Time for which sessions keep the namespace of a pod that has ended.
 const DEPARTURE: Duration = Duration::from_secs(60);
 
@@ -28,7 +31,7 @@ const DEPARTURE: Duration = Duration::from_secs(60);
 struct Entered {
     pod: Arc<Pod>,
     writers: Arc<Writers>,
-    file: PathBuf,
+    file: NamespaceFile,
     departs: Option<Instant>,
     /// Its listener and copies; ended when the value is dropped.
     _tasks: JoinSet<()>,
@@ -38,7 +41,7 @@ struct Entered {
 pub async fn intercept(context: Arc<AgentContext>, folder: PathBuf) {
     let mut ticks = interval(SCAN_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut scanner, mut pods) = (Scanner::new(folder), Pods::default());
+    let (mut scanner, mut pods) = (Scanner::new(folder.clone()), Pods::default());
     loop {
         tokio::select! {
             _ = ticks.tick() => {}
@@ -48,9 +51,14 @@ pub async fn intercept(context: Arc<AgentContext>, folder: PathBuf) {
             let files = scanner.scan();
             (scanner, files)
         });
-        let Ok((same, files)) = scanned.await else { return };
+        let Ok((same, files)) = scanned.await else {
+            // A panic: every namespace is entered again.
+            scanner = Scanner::new(folder.clone());
+            continue;
+        };
         scanner = same;
         pods.update(&context, &files).await;
+        context.pods().note_ready();
         context.metrics.pods.set(i64::try_from(pods.entered.len()).unwrap_or(i64::MAX));
     }
 }
@@ -60,30 +68,29 @@ pub async fn intercept(context: Arc<AgentContext>, folder: PathBuf) {
 struct Pods {
     entered: BTreeMap<Ipv4Addr, Entered>,
     /// Pods that are no longer wanted, until their sessions are over: without its table a running connection would break.
-    departing: BTreeMap<Ipv4Addr, Entered>,
+    departing: Vec<Entered>,
     /// Errors already logged, by address: a pod that cannot be entered is tried again at each tick.
     failures: BTreeMap<Ipv4Addr, String>,
 }
 
 impl Pods {
-    async fn update(&mut self, context: &Arc<AgentContext>, files: &BTreeMap<Ipv4Addr, PathBuf>) {
+    async fn update(&mut self, context: &Arc<AgentContext>, files: &BTreeMap<Ipv4Addr, NamespaceFile>) {
         let pods = wanted(&context.config(), files);
         let wanted = |address: &Ipv4Addr| pods.contains_key(address);
         let stays =
             |address: &Ipv4Addr, pod: &Entered| wanted(address) && files.get(address) == Some(&pod.file);
         let gone = take_where(&mut self.entered, |address, pod| !stays(address, pod));
-        for (address, pod) in gone {
+        for (_, pod) in gone {
             pod.disarm(context);
-            if let Some(before) = self.departing.insert(address, pod) {
-                before.leave(context).await;
-            }
+            self.departing.push(pod);
         }
-        let over = |address: &Ipv4Addr, pod: &mut Entered| {
-            !context.pods().has_sessions(*address) || pod.is_overdue()
-        };
-        let over = take_where(&mut self.departing, over);
-        for (_, pod) in over {
-            pod.leave(context).await;
+        let departing = std::mem::take(&mut self.departing);
+        for mut pod in departing {
+            if pod.may_leave(context) {
+                pod.leave(context).await;
+            } else {
+                self.departing.push(pod);
+            }
         }
         self.failures.retain(|address, _| wanted(address));
         for (address, name) in pods {
@@ -93,10 +100,10 @@ impl Pods {
         }
     }
 
-    async fn enter(&mut self, context: &Arc<AgentContext>, pod: &config::Pod, file: &PathBuf) {
-        if self.departing.get(&pod.address).is_some_and(|departing| departing.file == *file)
-            && let Some(mut same) = self.departing.remove(&pod.address)
-        {
+    async fn enter(&mut self, context: &Arc<AgentContext>, pod: &config::Pod, file: &NamespaceFile) {
+        let same = |departing: &Entered| departing.file == *file && departing.pod.address() == pod.address;
+        if let Some(index) = self.departing.iter().position(same) {
+            let mut same = self.departing.swap_remove(index);
             same.departs = None;
             same.arm(context);
             self.entered.insert(pod.address, same);
@@ -120,7 +127,7 @@ impl Pods {
 }
 
 /// Addresses and names of the pods to intercept: the configured ones, or all of the site's that have a namespace here.
-fn wanted(config: &AgentConfig, files: &BTreeMap<Ipv4Addr, PathBuf>) -> BTreeMap<Ipv4Addr, String> {
+fn wanted(config: &AgentConfig, files: &BTreeMap<Ipv4Addr, NamespaceFile>) -> BTreeMap<Ipv4Addr, String> {
     if let Some(pods) = &config.pods {
         return pods.iter().map(|pod| (pod.address, pod.name.clone())).collect();
     }
@@ -161,12 +168,16 @@ impl Entered {
         }
     }
 
-    /// True if sessions have kept the pod for too long. Programs of a pod that has ended have closed their sockets; only a session whose peer is
-    /// silent is left then.
-    fn is_overdue(&mut self) -> bool {
-        let ended = !self.file.exists();
-        let since = *self.departs.get_or_insert_with(Instant::now);
-        ended && since.elapsed() > DEPARTURE
+    /// True if no session needs the table any more, or if sessions have kept a pod that has ended for too long: its programs have closed their
+    /// sockets, and only sessions whose peer is silent are left.
+    fn may_leave(&mut self, context: &AgentContext) -> bool {
+        let since = self.departs.get_or_insert_with(Instant::now).elapsed();
+        if !self.file.path.exists() && since > DEPARTURE {
+            return true;
+        }
+        let address = self.pod.address();
+        let ahead = context.with_server_legs(|legs| legs.has_server(address));
+        since > LEAVE_AFTER && !ahead && !context.pods().has_sessions(address)
     }
 
     async fn leave(self, context: &AgentContext) {
@@ -180,8 +191,12 @@ impl Entered {
     }
 }
 
-async fn enter(context: &Arc<AgentContext>, file: PathBuf, address: Ipv4Addr) -> Result<Entered, PodError> {
-    let (opened, marks) = (file.clone(), context.segment_marks.clone());
+async fn enter(
+    context: &Arc<AgentContext>,
+    file: NamespaceFile,
+    address: Ipv4Addr,
+) -> Result<Entered, PodError> {
+    let (opened, marks) = (file.path.clone(), context.segment_marks.clone());
     let entering = tokio::task::spawn_blocking(move || {
         let namespace = Namespace::open(&opened).map_err(PodError::Namespace)?;
         Pod::enter(namespace, address, marks.as_deref())
@@ -190,8 +205,8 @@ async fn enter(context: &Arc<AgentContext>, file: PathBuf, address: Ipv4Addr) ->
         entering.await.map_err(|error| PodError::Namespace(error.into()))??;
     let clients = TcpListener::from_std(clients).map_err(PodError::Namespace)?;
     let mut tasks = JoinSet::new();
-    tasks.spawn(ingress::accept_clients(Arc::clone(context), clients, Arrival::Transparent));
-    tasks.spawn(held_syns::hold_syns(Arc::clone(context), copies));
+    tasks.spawn(ingress::accept_clients(Arc::clone(context), clients, Arrival::Pod(address)));
+    tasks.spawn(held_syns::hold_syns(Arc::clone(context), copies, Some(address)));
     Ok(Entered { pod: Arc::new(pod), writers, file, departs: None, _tasks: tasks })
 }
 

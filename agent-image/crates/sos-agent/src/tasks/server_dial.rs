@@ -1,14 +1,18 @@
 //! Dials servers in their clients' names.
 
 use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::Arc;
 use std::time::Duration;
 
 use sos_tunnel::OpenInfo;
-use sos_wire::Marks;
+use sos_wire::{AgentId, Marks};
 use tokio::net::{TcpSocket, TcpStream};
 
 use crate::config::{Intake, Source};
 use crate::context::AgentContext;
+use crate::netns::namespace::is_own_address;
+use crate::netns::pod::Pod;
 use crate::netns::sockets;
 use crate::policy::flow_key::FlowKey;
 use crate::policy::flow_policy;
@@ -22,35 +26,70 @@ pub(crate) fn flow(info: &OpenInfo) -> FlowKey {
     FlowKey { client: info.open.client, server: info.open.server }
 }
 
-/// Socket that will connect to a server: in the client's name, from inside the server's pod if it is a pod of this node, or from the agent's own
-/// address.
+/// Origin of the connection to a server.
+enum Origin {
+    /// The agent's own address.
+    Agent,
+    /// The client's, from the agent's namespace or, for an agent that switches rewrite for, from the client's port at its own address.
+    Client(Option<Ipv4Addr>),
+    /// The client's, from inside the server's pod.
+    Pod(Arc<Pod>),
+}
+
+/// Origin of a flow's connection to its server.
 ///
 /// # Errors
-/// Error of the kernel, or `AddrNotAvailable` if the client's name cannot be used at this server.
-pub(crate) fn socket(context: &AgentContext, flow: FlowKey, marks: Marks) -> io::Result<std::net::TcpStream> {
+/// `AddrNotAvailable` if the server's answers to the client's address would not lead to this agent.
+fn origin(context: &AgentContext, flow: FlowKey, peer: AgentId) -> io::Result<Origin> {
     let config = context.config();
-    if flow_policy::egress_source(&config, flow) == Source::Agent {
-        return sockets::from_agent(marks);
+    let server = *flow.server.ip();
+    let unavailable = || io::Error::from(io::ErrorKind::AddrNotAvailable);
+    match &config.intake {
+        _ if flow_policy::egress_source(&config, flow, peer) == Source::Agent => Ok(Origin::Agent),
+        Some(Intake::Pods {}) => context.pods().at(server).map(Origin::Pod).ok_or_else(unavailable),
+        // A router's own programs answer without passing its nft table.
+        Some(Intake::Routed { .. }) if is_own_address(server) => Err(unavailable()),
+        _ => Ok(Origin::Client(flow_policy::own_address(&config))),
     }
-    if config.intake == Some(Intake::Pods {}) {
-        // Elsewhere the server's answers to the client's address would not lead here.
-        let pod = context.pods().at(*flow.server.ip()).ok_or(io::ErrorKind::AddrNotAvailable)?;
-        return pod.towards_server(flow.client, marks);
-    }
-    sockets::towards_server(flow.client, flow_policy::own_address(&config), marks)
 }
 
-/// True if [`socket`] can be made now. Checked before the client is answered: after that, only a reset is possible.
-pub(crate) fn can_bind(context: &AgentContext, flow: FlowKey) -> bool {
-    let unable = [io::ErrorKind::AddrInUse, io::ErrorKind::AddrNotAvailable];
-    socket(context, flow, Marks::default()).map_or_else(|error| !unable.contains(&error.kind()), |_| true)
+impl Origin {
+    fn socket(&self, client: SocketAddrV4, marks: Marks) -> io::Result<std::net::TcpStream> {
+        match self {
+            Self::Agent => sockets::from_agent(marks),
+            Self::Client(own) => sockets::towards_server(client, *own, marks),
+            Self::Pod(pod) => pod.towards_server(client, marks),
+        }
+    }
 }
 
-/// Connects to a server in its client's name. The kernel gives up as for any program, after 127 s of silence.
-pub(crate) async fn dial(context: &AgentContext, flow: FlowKey, marks: Marks) -> io::Result<TcpStream> {
-    let config = context.config();
-    let marks = marks.behind(flow_policy::routers(&config, *flow.client.ip()));
-    let socket = socket(context, flow, marks)?;
+/// True if a connection can be made now. Checked before the client is answered: after that, only a reset is possible. A socket in a pod is not
+/// tried, since entering the pod would block; its error is an answer, too.
+pub(crate) fn can_bind(context: &AgentContext, flow: FlowKey, peer: AgentId) -> bool {
+    match origin(context, flow, peer) {
+        Ok(Origin::Pod(_)) => true,
+        Ok(origin) => {
+            let tried = origin.socket(flow.client, Marks::default());
+            tried.map_or_else(|error| error.kind() != io::ErrorKind::AddrInUse, |_| true)
+        }
+        Err(_) => false,
+    }
+}
+
+/// Connects to a server in its client's name. As for any program, the kernel times out after 127 s without an answer.
+pub(crate) async fn dial(
+    context: &AgentContext,
+    flow: FlowKey,
+    peer: AgentId,
+    marks: Marks,
+) -> io::Result<TcpStream> {
+    let marks = marks.behind(flow_policy::routers(&context.config(), *flow.client.ip()));
+    let origin = origin(context, flow, peer)?;
+    let socket = match origin {
+        // Entering a pod takes a thread, and must not stop the runtime's.
+        Origin::Pod(_) => tokio::task::spawn_blocking(move || origin.socket(flow.client, marks)).await??,
+        origin => origin.socket(flow.client, marks)?,
+    };
     // Attach the filter before connecting: the server's SYN-ACK also has marks.
     if let Some(filters) = &context.segment_marks {
         filters.watch(&socket)?;

@@ -6,6 +6,7 @@
 //! connecting sends no segment when it is closed.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 
 use sos_wire::{AgentId, SessionUuid};
 use tokio::net::TcpStream;
@@ -78,6 +79,11 @@ impl ServerLegs {
     #[must_use]
     pub fn asked(&self) -> usize {
         self.of_peer.values().sum()
+    }
+
+    /// True if a peer's connection is to a server at this address.
+    pub(crate) fn has_server(&self, address: Ipv4Addr) -> bool {
+        self.legs.values().any(|leg| leg.asker.is_some_and(|(_, flow)| *flow.server.ip() == address))
     }
 
     /// True if a peer may request another connection.

@@ -322,3 +322,104 @@ fn bytes_go_on_while_a_path_of_routed_agents_is_cut() {
 fn bytes_go_on_while_a_path_of_pods_agents_is_cut() {
     bytes_go_on_while_a_path_is_cut(Network::Pods);
 }
+
+#[test]
+fn a_half_closed_connection_outlives_conntracks_own_timeouts() {
+    let lab = Lab::on(Network::Pods);
+    let (near, _far) = lab.agents();
+    for host in ["client", "server"] {
+        let settings =
+            "nf_conntrack_tcp_timeout_close_wait=1 net.netfilter.nf_conntrack_tcp_timeout_fin_wait=1";
+        sh(&format!("ip netns exec {} sysctl -qw net.netfilter.{settings}", lab.ns(host)));
+    }
+    let listener = lab.at("server", || TcpListener::bind((Ipv4Addr::UNSPECIFIED, SERVICE_PORT)).unwrap());
+    let mut client = lab.at("client", connect).unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    client.write_all(b"request").unwrap();
+    client.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut request = Vec::new();
+    server.read_to_end(&mut request).unwrap();
+    // Several times the timeouts above, which have expired entries without packets.
+    std::thread::sleep(Duration::from_secs(4));
+    let reply = content(7, 1 << 20);
+    let (sent, expected) = (reply.clone(), reply);
+    let writing = std::thread::spawn(move || server.write_all(&sent).unwrap());
+    let mut received = Vec::new();
+    client.read_to_end(&mut received).unwrap();
+    writing.join().unwrap();
+    assert!(received == expected, "{} bytes", received.len());
+    assert_eq!(accepted(&near), Some(1));
+}
+
+#[test]
+fn a_refused_syn_of_a_sidecar_that_is_exempt_by_its_user_is_not_redirected_to_the_sidecar() {
+    use std::os::unix::process::CommandExt as _;
+    const SIDECAR: u16 = 15_001;
+    const USER: u32 = 1_337;
+    let lab = Lab::on(Network::Pods);
+    let (near, _far) = lab.agents_that_accept("Confirmed");
+    let nft = format!("ip netns exec {} nft", lab.ns("client"));
+    sh(&format!("{nft} add table ip mesh"));
+    sh(&format!("{nft} 'add chain ip mesh out {{ type nat hook output priority -100; }}'"));
+    sh(&format!("{nft} 'add rule ip mesh out meta skuid {USER} accept'"));
+    sh(&format!(
+        "{nft} 'add rule ip mesh out oifname != lo tcp dport {SERVICE_PORT} redirect to :{SIDECAR}'"
+    ));
+    let sidecar = lab.at("client", || TcpListener::bind((Ipv4Addr::UNSPECIFIED, SIDECAR)).unwrap());
+    // The sidecar's own connection to a closed port.
+    let status = lab.at("client", || {
+        let script = format!("exec 3<>/dev/tcp/{SERVER}/{SERVICE_PORT}");
+        std::process::Command::new("bash")
+            .args(["-c", &script])
+            .uid(USER)
+            .stderr(std::process::Stdio::null())
+            .status()
+            .unwrap()
+    });
+    assert!(!status.success(), "the server refuses");
+    near.wait_metric("sos_agent_plain_total{reason=\"ServerRefused\"}", |plain| plain == 1);
+    sidecar.set_nonblocking(true).unwrap();
+    assert!(sidecar.accept().is_err(), "nothing is redirected to the sidecar");
+}
+
+#[test]
+fn a_pod_that_has_flushed_nftables_is_intercepted_again() {
+    let lab = Lab::on(Network::Pods);
+    let (near, _far) = lab.agents();
+    let seen = serve(&lab, b"reply".to_vec());
+    assert_works(&lab, &seen, b"reply");
+    for host in ["client", "server"] {
+        sh(&format!("ip netns exec {} nft flush ruleset", lab.ns(host)));
+    }
+    let before = accepted(&near).unwrap();
+    eventually("the pods are intercepted again", || {
+        assert_works(&lab, &seen, b"reply");
+        accepted(&near).is_some_and(|count| count > before)
+    });
+}
+
+#[test]
+fn a_router_leaves_connections_to_itself_and_marks_of_others_alone() {
+    let lab = Lab::on(Network::Routes);
+    let (near, _far) = lab.agents_that_accept("Confirmed");
+    let own = Ipv4Addr::new(10, 0, 0, 254);
+    let listener = lab.at("far", move || TcpListener::bind((own, SERVICE_PORT)).unwrap());
+    let client =
+        lab.at("client", move || TcpStream::connect_timeout(&(own, SERVICE_PORT).into(), PATIENCE)).unwrap();
+    assert_eq!(listener.accept().unwrap().1, client.local_addr().unwrap());
+    assert_eq!(accepted(&near), Some(0));
+    // The near router's own rules choose an uplink by a mark.
+    let nft = format!("ip netns exec {} nft", lab.ns("near"));
+    sh(&format!("{nft} add table ip uplinks"));
+    sh(&format!("{nft} 'add chain ip uplinks arrived {{ type filter hook prerouting priority raw; }}'"));
+    sh(&format!("{nft} 'add rule ip uplinks arrived iifname net0 meta mark set 0x12'"));
+    sh(&format!("{nft} 'add chain ip uplinks forwarded {{ type filter hook forward priority 0; }}'"));
+    sh(&format!("{nft} 'add counter ip uplinks kept'"));
+    sh(&format!("{nft} 'add rule ip uplinks forwarded meta mark 0x12 counter name kept'"));
+    let seen = serve(&lab, b"reply".to_vec());
+    assert_works(&lab, &seen, b"reply");
+    assert!(
+        !sh(&format!("{nft} list counter ip uplinks kept")).contains("packets 0"),
+        "marked packets keep their mark"
+    );
+}
