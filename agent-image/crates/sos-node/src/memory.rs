@@ -83,7 +83,7 @@ impl Memory {
         self.tries += 1;
     }
 
-    /// Delete all state after the removal of this program's objects, so that a bridge created later is new.
+    /// Delete all state after the removal of this program's objects, so that a bridge created later is treated as new.
     pub fn forget(&mut self, now: Instant) {
         self.local = None;
         self.tries = 0;
@@ -99,7 +99,7 @@ impl Memory {
         now.duration_since(*self.waiting_since.get_or_insert(now)) >= RESTORE_PATIENCE
     }
 
-    /// Uplinks that must stay off the bridge, with the lost connections.
+    /// Uplinks that must stay off the bridge, each with the anchors that it made unreachable.
     pub fn cut_off(
         &mut self,
         config: &NodeConfig,
@@ -137,7 +137,7 @@ impl Memory {
         }
         if self.trials.hold_back(&uplink, Instant::now()) {
             return Err(format!(
-                "{uplink} has cut the node off before and is not tried again before an anchor answers"
+                "{uplink} has cut the node off before and is not tried again until an anchor answers"
             ));
         }
         tracing::warn!(uplink, "no anchor answers: adding the uplink to the bridge without a trial");
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_addresses_are_restored_repeatedly_within_a_bound() {
+    fn restoring_lost_addresses_is_tried_a_limited_number_of_times() {
         let folder = tempfile::tempdir().unwrap();
         let mut memory = Memory::load(&Store::open(folder.path()).unwrap(), Instant::now());
         let see = |memory: &mut Memory, link| memory.local_port(&link, Routes::default());

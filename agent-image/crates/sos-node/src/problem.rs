@@ -2,7 +2,7 @@
 
 use crate::flow::FlowKey;
 
-/// A difference from the config that no change removes.
+/// A difference from the config that no planned change can remove.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     /// The bridge's name is in use by a bridge of another owner.
@@ -42,8 +42,10 @@ pub enum Problem {
         /// The port.
         port: String,
     },
-    /// Another port has its number.
-    #[error("port {port} has the number {number} instead of {wanted}, so entries with port numbers miss it")]
+    /// Open vSwitch gave the port another number than the configured number.
+    #[error(
+        "port {port} has the number {number} instead of {wanted}, so entries that match or output by port number do not apply to it"
+    )]
     PortNumber {
         /// The port.
         port: String,
@@ -60,7 +62,7 @@ pub enum Problem {
         /// The error.
         error: String,
     },
-    /// A device's MTU is smaller than the bridge's.
+    /// The MTU of a device is smaller than the MTU of the bridge.
     #[error("port {port} has an MTU of {mtu}, the bridge {wanted}")]
     Mtu {
         /// The port.
@@ -83,7 +85,7 @@ pub enum Problem {
     /// Open vSwitch does not forward yet.
     #[error("Open vSwitch waits for its entries to be restored (flow-restore-wait)")]
     RestoreWait,
-    /// Segmentation offload is expected and off.
+    /// Segmentation offload is expected but off.
     #[error("Open vSwitch runs without userspace-tso-enable: offloads of the ports are switched off")]
     TsoOff,
 }

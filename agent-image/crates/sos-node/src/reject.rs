@@ -1,6 +1,6 @@
 //! Rules by which the kernel resets connections that must not be plain (spec/node-config.md clause 35). Pure.
 //!
-//! The rules are an ingress chain of a dedicated device, ahead of all other packet processing of the node. The kernel sends the resets even
+//! The rules are in an ingress chain of a dedicated device, ahead of all other packet processing of the node. The kernel sends the resets even
 //! if no process of SOS runs. A reset leaves through the device on which the segment arrived, with source and destination MAC address
 //! exchanged.
 
@@ -12,13 +12,13 @@ pub const TABLE: &str = "sos_reject";
 /// Counters since the rules were created.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Rejected {
-    /// Connections, counted by SYN or retransmitted SYN.
+    /// Bare SYNs, including retransmissions.
     pub connections: u64,
     /// Segments of established connections.
     pub segments: u64,
 }
 
-/// The rules, as text for `nft -f`, which replaces the rules of an earlier version.
+/// The rules, as input of `nft -f`. Loading them replaces the rules of an earlier version.
 #[must_use]
 pub fn rules(peer: &str) -> String {
     format!(
@@ -34,13 +34,13 @@ pub fn rules(peer: &str) -> String {
     )
 }
 
-/// Remove the rules, present or not.
+/// Input of `nft -f` that removes the rules, and succeeds even if there are none.
 #[must_use]
 pub fn no_rules() -> String {
     format!("table netdev {TABLE} {{\n}}\ndelete table netdev {TABLE}\n")
 }
 
-/// Parse `nft -j list table`. None if rules are missing: the kernel deletes their chain with its device.
+/// Parse `nft -j list table`. None if rules are missing, for example because the kernel has deleted the chain together with the device.
 #[must_use]
 pub fn parse(printed: &str) -> Option<Rejected> {
     let document: Value = serde_json::from_str(printed).ok()?;
@@ -53,7 +53,7 @@ pub fn parse(printed: &str) -> Option<Rejected> {
     }
 }
 
-/// Packets that matched a resetting rule.
+/// Packets that matched a rule with `reject with tcp reset`.
 fn counter(expression: &Value) -> Option<u64> {
     let parts = expression.as_array()?;
     let resets = parts.iter().any(|part| part["reject"]["type"] == "tcp reset");
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_or_different_rules_are_none() {
+    fn missing_or_different_rules_yield_none() {
         assert_eq!(parse(""), None);
         assert_eq!(parse(r#"{"nftables": [{"table": {"family": "netdev", "name": "sos_reject"}}]}"#), None);
         assert_eq!(parse(&PRINTED.replacen("tcp reset", "icmp", 1)), None);

@@ -72,7 +72,7 @@ fn shout(from: &Namespace) {
 }
 
 #[test]
-fn hosts_reach_each_other_and_a_loop_stays_open() {
+fn hosts_reach_each_other_and_no_packet_loops() {
     let (west, east) = two_switches();
     let (a, c) = (west.host("host1", "10.0.0.11/24"), west.host("host3", "10.0.0.13/24"));
     let b = east.host("host2", "10.0.0.139/24");
@@ -88,7 +88,7 @@ fn hosts_reach_each_other_and_a_loop_stays_open() {
     storm_without_the_base_table(&west, &east, &a, &b);
 }
 
-/// Show that the cables form a loop: without the installed entries the same broadcasts never end.
+/// Show that the cables form a loop: without the installed entries, the same broadcasts circulate forever.
 fn storm_without_the_base_table(west: &Lab, east: &Lab, a: &Namespace, b: &Namespace) {
     for lab in [west, east] {
         lab.ofctl("mod-port", &["wan1", "flood"]);
@@ -121,7 +121,7 @@ fn probes_and_beacons_reach_no_host() {
     let number = west.vsctl(&["get", "Interface", "host1", "ofport"]);
     west.ofctl("packet-out", &[&format!("in_port={number} packet={lldp} actions=TABLE")]);
     wait_until("the beacons to arrive at the switch", || west.ns.received("host1") >= sent + 2);
-    // A later datagram to another port is flooded. When it arrives, all earlier packets would have arrived, too.
+    // A later datagram to another port is flooded. By the time it arrives, any earlier packet would also have arrived.
     say(9999);
     for host in [&b, &c] {
         wait_until("an ordinary datagram", || host.received("e0") > before[0].min(before[1]));
@@ -148,7 +148,7 @@ fn hosts_reach_each_other_through_a_tunnel() {
     let a = west.host("host1", "10.0.0.11/24");
     let b = east.host("host2", "10.0.0.139/24");
     assert!(ping(&a, "10.0.0.139"));
-    // Recreate the device only, as a pass does that is interrupted immediately afterwards.
+    // Recreate only the device, like a pass that is interrupted right after this step.
     let vxlan = "link add sosvx1 mtu 1450 type vxlan id 5459 remote 192.0.2.2 dstport 14789 nolearning";
     for words in ["link delete sosvx1", vxlan, "link set dev sosvx1 alias sos-node:1 up"] {
         west.ns.run("ip", &words.split(' ').collect::<Vec<_>>());
@@ -168,7 +168,7 @@ fn hosts_reach_each_other_through_a_tunnel() {
     println!("through the tunnel: {}", result["end"]["sum_received"]["bits_per_second"]);
 }
 
-/// Adds a new agent with an address to its node.
+/// Adds a new agent, which has an address, to the node `lab`.
 fn agent(lab: &Lab) -> Namespace {
     let agent = Namespace::new("ag");
     lab.ns.wire("sosag0", &agent, "net0");
@@ -177,7 +177,7 @@ fn agent(lab: &Lab) -> Namespace {
     agent
 }
 
-/// Open vSwitch's datapath in user space silently keeps reading from the old device.
+/// The userspace datapath of Open vSwitch keeps reading from the old device, without an error.
 #[test]
 fn a_replaced_agent_is_reachable_again() {
     let lab = Lab::new(true);

@@ -3,7 +3,7 @@
 //! * Loss under the cap is caused by the wire; the cap is raised to compensate for it.
 //! * Repeated small loss means that the cap is slightly too high: lower it. Heavy loss means that the path carries less than before or that
 //!   competing traffic has arrived: drop the cap and relearn it.
-//! * The cap is raised slightly now and then. If more is delivered, the raise is kept and the next one is twice as large. After a while the cap
+//! * The cap is raised slightly now and then. If more is delivered, the raise is kept and the next raise is twice as large. After a while the cap
 //!   is relearned.
 
 use std::time::{Duration, Instant};
@@ -16,23 +16,23 @@ const HELPS: f64 = 0.8;
 const AGAINST: u32 = 2;
 /// Time between two probes for a higher rate; doubled after each probe that fails at its first step.
 const PROBE_INTERVAL: Duration = Duration::from_secs(10);
-/// Age at which a cap is relearned; the second value applies if the rates that it was learned from were not steady.
+/// Age at which a cap is relearned. The second value applies if the cap was learned from rates that were not steady.
 const MAX_AGE: Duration = Duration::from_secs(60);
 const MAX_AGE_UNSTEADY: Duration = Duration::from_secs(10);
-/// Size of a probe's first step, maximum step (a larger one drops the cap), and the fraction of a step that must be delivered.
+/// Size of a probe's first step; maximum step (a larger step drops the cap); and fraction of a step that must be delivered.
 const STEP: f64 = 0.02;
 const STEP_MAX: f64 = 0.3;
 const DELIVERED: f64 = 0.75;
-/// Reduction after repeated small loss, and lower bound of the cap, as fractions of the current and the learned rate.
+/// Reduction after repeated small loss, as a fraction of the current rate; and lower bound of the cap, as a fraction of the learned rate.
 const LOWER: f64 = 0.005;
 const LOWEST: f64 = 0.97;
-/// Gain by which the estimate of the wire's own loss decreases.
+/// Smoothing factor with which the estimate of the wire's own loss decreases.
 const LOSS_GAIN: f64 = 0.25;
 /// Minimum number of segments in a window that counts as evidence.
 const MIN_SEGMENTS: f64 = 100.0;
 /// Allowance for spurious retransmissions in a window.
 const SPURIOUS: f64 = 20.0;
-/// A backlogged window with more loss than the wire's own and less than this fraction of the cap's rate shows that the path now carries
+/// If a backlogged window has more loss than the wire's own, and a delivery rate below this fraction of the cap's rate, the path now carries
 /// less.
 const LESS: f64 = 0.9;
 
@@ -59,12 +59,12 @@ impl WindowSummary {
         self.backlogged && self.segments >= MIN_SEGMENTS
     }
 
-    /// A queue overflows, or the wire loses much.
+    /// A queue overflows, or the wire's loss is high.
     pub(crate) fn overflows(&self) -> bool {
         self.is_evidence() && self.loss() >= OVERFLOW
     }
 
-    /// More retransmissions than the wire's own loss explains by chance.
+    /// More retransmissions than the wire's own loss and chance can explain.
     fn exceeds(&self, own: f64) -> bool {
         let expected = own * self.segments;
         self.retransmitted > expected + 4.0 * expected.sqrt() + SPURIOUS
@@ -94,7 +94,7 @@ pub(crate) enum Dropped {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Cap {
     phase: Phase,
-    /// Delivery rate of the full path when learned, raised by each successful probe, in bytes per second.
+    /// Delivery rate of the saturated path when the cap was learned, raised by each successful probe, in bytes per second.
     learned: f64,
     pub(crate) rate: f64,
     /// Rate delivered in the last window.
@@ -112,8 +112,8 @@ pub(crate) struct Cap {
 }
 
 impl Cap {
-    /// A cap from a delivery rate in bytes per second and the fraction of the segments lost meanwhile; `steady`: several windows had about this
-    /// rate.
+    /// A cap learned from a delivery rate in bytes per second and the fraction of the segments lost at that rate. `steady`: several windows had
+    /// about this rate.
     pub(crate) fn new(rate: f64, lost: f64, steady: bool, now: Instant) -> Self {
         Self {
             phase: Phase::Learned { lost },
@@ -184,7 +184,7 @@ impl Cap {
         Ok(if probe { cap.enter(Phase::Raised(STEP)) } else { cap })
     }
 
-    /// Ends a window under a raised cap: keeps the step and doubles the next one, or takes the step back.
+    /// Ends a window under a raised cap: keeps the step and doubles the next step, or reverts the step.
     fn end_probe(self, by: f64, window: WindowSummary, now: Instant) -> Result<Self, Dropped> {
         if !window.backlogged {
             return Ok(self.enter(Phase::Steady { since: now }));

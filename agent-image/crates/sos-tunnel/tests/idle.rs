@@ -1,4 +1,4 @@
-//! A silent connection to the stream port. Alone in its process, because it measures the process's CPU.
+//! Test of silent connections to the stream port. The test has its own process, because it measures the process's CPU time.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;
@@ -35,7 +35,7 @@ async fn a_silent_connection_costs_nothing_and_is_closed() {
         silent.push(TcpStream::connect(net.stream_address).await.unwrap());
     }
     for socket in &mut silent {
-        // At most 64 connections may wait, and the oldest are closed earlier. None receives a byte.
+        // At most 64 connections may wait, so the oldest connections are closed before the handshake timeout. None receives a byte.
         assert_eq!(soon(socket.read(&mut [0])).await.unwrap_or(0), 0);
     }
     assert!(begun.elapsed() >= timing.handshake, "the last connections had their full time");

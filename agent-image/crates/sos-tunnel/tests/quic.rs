@@ -97,7 +97,7 @@ async fn windows_beyond_the_budget_are_not_granted() {
 }
 
 #[tokio::test]
-async fn a_wrong_key_makes_no_stream_over_quic() {
+async fn a_wrong_key_opens_no_stream_over_quic() {
     let net = Net::unconnected(Setup { near_key: [8; 32], ..quick() }).await;
     until(|| net.near.stats().quic_fallbacks_total > 0 && net.far.stats().handshakes_failed_total > 0).await;
     assert_eq!((net.near.stats().streams_total, net.far.stats().streams_total), (0, 0));

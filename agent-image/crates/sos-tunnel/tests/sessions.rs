@@ -20,23 +20,23 @@ const BULK: usize = if cfg!(debug_assertions) { 64 << 20 } else { 1 << 30 };
 over_both! {
     one_thread: [
         each_direction_ends_by_itself,
-        a_client_that_ends_at_once_ends_at_the_server,
+        a_client_that_ends_immediately_ends_at_the_server,
         a_session_lasts_until_a_slow_host_has_everything,
-        resets_are_passed_on_as_resets,
+        resets_are_forwarded_as_resets,
         a_reset_is_noticed_while_the_other_side_reads_nothing,
         a_server_that_refuses_resets_the_client,
         limits_refuse_and_reset_and_hold,
         draining_lets_sessions_finish_and_takes_no_new_ones,
-        a_peer_that_would_rather_not_is_known_and_takes_what_comes,
-        closing_resets_what_runs,
+        an_unwilling_peer_is_known_as_such_and_still_accepts_sessions,
+        closing_resets_running_sessions,
     ],
     two_threads: [
-        bulk_arrives_whole_in_both_directions_at_once,
-        a_hundred_connections_at_one_instant,
+        bulk_arrives_completely_in_both_directions_simultaneously,
+        a_hundred_simultaneous_connections_succeed,
         a_slow_reader_stops_only_itself,
-        paths_tell_what_has_passed_and_how_long_it_takes,
-        bulk_goes_by_one_stream_where_its_path_is_said_to_be_for_one,
-        a_session_uses_as_many_streams_as_its_service_says,
+        paths_report_relayed_bytes_and_round_trips,
+        bulk_uses_one_stream_if_the_parallelism_is_one,
+        a_session_uses_the_number_of_streams_of_its_service,
     ]
 }
 
@@ -56,7 +56,7 @@ fn reset(socket: TcpStream) {
     drop(socket);
 }
 
-async fn bulk_arrives_whole_in_both_directions_at_once(setup: Setup) {
+async fn bulk_arrives_completely_in_both_directions_simultaneously(setup: Setup) {
     let net = Net::new(setup).await;
     let (client, server, session) = net.pair().await;
     let data = pattern(BULK);
@@ -92,7 +92,7 @@ async fn bulk_arrives_whole_in_both_directions_at_once(setup: Setup) {
     assert_eq!((ended.len(), ended[0].1.reason, ended[0].1.bytes_up), (1, EndReason::Finished, BULK as u64));
 }
 
-async fn bulk_goes_by_one_stream_where_its_path_is_said_to_be_for_one(setup: Setup) {
+async fn bulk_uses_one_stream_if_the_parallelism_is_one(setup: Setup) {
     for (parallelism, most_of_it) in [(usize::MAX, false), (1, true)] {
         let net = Net::new(Setup { parallelism, pacing: Some(2_000_000), ..setup }).await;
         let (mut client, mut server, _session) = net.pair().await;
@@ -128,13 +128,13 @@ async fn streams_used(setup: Setup, most: (Option<usize>, Option<usize>), from_c
 }
 
 /// Each end is limited by its own service. If more streams are allowed, two streams carry all bytes here.
-async fn a_session_uses_as_many_streams_as_its_service_says(setup: Setup) {
+async fn a_session_uses_the_number_of_streams_of_its_service(setup: Setup) {
     assert_eq!(streams_used(setup, (Some(1), None), true).await, 1);
     assert_eq!(streams_used(setup, (None, Some(1)), false).await, 1);
     assert!(streams_used(setup, (Some(7), Some(1)), true).await > 1);
 }
 
-async fn a_hundred_connections_at_one_instant(setup: Setup) {
+async fn a_hundred_simultaneous_connections_succeed(setup: Setup) {
     let net = Net::new(setup).await;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -164,7 +164,7 @@ async fn a_hundred_connections_at_one_instant(setup: Setup) {
     net.nothing_left().await;
 }
 
-async fn a_client_that_ends_at_once_ends_at_the_server(setup: Setup) {
+async fn a_client_that_ends_immediately_ends_at_the_server(setup: Setup) {
     let net = Net::new(setup).await;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let (mut client, host) = client().await;
@@ -206,7 +206,7 @@ async fn a_session_lasts_until_a_slow_host_has_everything(setup: Setup) {
     let listener = listener_with_little_room();
     let (mut client, session) = net.connect(listener.local_addr().unwrap()).await;
     let mut server = soon(listener.accept()).await.unwrap().0;
-    // The far agent's kernel accepts all of this data, and the server's kernel hardly any.
+    // The egress agent's kernel accepts all of this data, and the server's kernel hardly any.
     let data = pattern(300_000);
     server.shutdown().await.unwrap();
     client.write_all(&data).await.unwrap();
@@ -224,7 +224,7 @@ async fn a_session_lasts_until_a_slow_host_has_everything(setup: Setup) {
     assert_eq!(net.servers.ended.lock().unwrap()[0].1.reason, EndReason::Finished);
 }
 
-/// A listener whose connections buffer only a few kilobytes, which no program reads.
+/// A listener whose connections have receive buffers of a few kilobytes.
 fn listener_with_little_room() -> TcpListener {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
@@ -232,7 +232,7 @@ fn listener_with_little_room() -> TcpListener {
     socket.listen(1).unwrap()
 }
 
-async fn resets_are_passed_on_as_resets(setup: Setup) {
+async fn resets_are_forwarded_as_resets(setup: Setup) {
     let net = Net::new(setup).await;
     let (client, mut server, session) = net.pair().await;
     reset(client);
@@ -240,7 +240,7 @@ async fn resets_are_passed_on_as_resets(setup: Setup) {
     assert_eq!(soon(session).await.reason, EndReason::ClientReset);
 
     let (mut client, mut server, session) = net.pair().await;
-    // Without this exchange, the far agent might still be connecting, and be refused.
+    // Without this byte, the egress agent might still be connecting, and would take the server's reset for a refusal.
     client.write_all(b"x").await.unwrap();
     soon(server.read_exact(&mut [0])).await.unwrap();
     reset(server);
@@ -362,7 +362,7 @@ async fn draining_lets_sessions_finish_and_takes_no_new_ones(setup: Setup) {
     assert_eq!(soon(session).await.reason, EndReason::Finished);
 }
 
-async fn a_peer_that_would_rather_not_is_known_and_takes_what_comes(setup: Setup) {
+async fn an_unwilling_peer_is_known_as_such_and_still_accepts_sessions(setup: Setup) {
     let net = Net::new(setup).await;
     let listed = || net.near.willing_peers().borrow().contains(&FAR);
     assert!(listed());
@@ -379,7 +379,7 @@ async fn a_peer_that_would_rather_not_is_known_and_takes_what_comes(setup: Setup
     until(listed).await;
 }
 
-async fn closing_resets_what_runs(setup: Setup) {
+async fn closing_resets_running_sessions(setup: Setup) {
     let net = Net::new(setup).await;
     let (mut client, mut server, session) = net.pair().await;
     let near: Tunnel = net.near.clone();
@@ -391,7 +391,7 @@ async fn closing_resets_what_runs(setup: Setup) {
 }
 
 /// Paths count only hosts' bytes, each direction at both ends, and keep the counts when their streams close.
-async fn paths_tell_what_has_passed_and_how_long_it_takes(setup: Setup) {
+async fn paths_report_relayed_bytes_and_round_trips(setup: Setup) {
     const UP: usize = 3 << 20;
     let net = Net::new(setup).await;
     let idle = net.near.paths();

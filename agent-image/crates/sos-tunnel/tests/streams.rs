@@ -18,28 +18,28 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 const BULK: usize = 24 << 20;
-/// Number of bytes accepted for a host that reads none of them: less than the read-ahead limit.
+/// Number of bytes that an agent accepts for a host that reads nothing: less than the read-ahead limit.
 const UNREAD: usize = 384 << 10;
 
 over_both! {
     one_thread: [
         without_streams_sessions_end_with_a_reset_after_the_wait,
-        a_peer_that_restarts_ends_the_sessions_of_its_earlier_life,
-        sessions_of_a_new_life_are_not_taken_for_those_of_the_last,
-        what_is_left_of_a_session_does_not_end_a_new_one,
-        sessions_after_a_peer_was_off_the_list_are_not_taken_for_earlier_ones,
-        a_slow_client_gets_everything_though_the_far_agent_has_left,
-        a_peer_taken_off_the_list_finishes_what_runs,
-        a_wrong_key_makes_no_stream,
-        each_path_has_as_many_streams_as_may_be,
+        a_restart_of_the_peer_ends_the_sessions_of_its_previous_run,
+        sessions_of_a_new_run_are_not_confused_with_earlier_sessions,
+        the_rest_of_an_old_session_does_not_end_a_new_session,
+        sessions_of_a_relisted_peer_are_not_confused_with_earlier_sessions,
+        a_slow_client_gets_all_data_after_the_egress_agent_has_left,
+        an_unlisted_peer_finishes_running_sessions,
+        a_wrong_key_opens_no_stream,
+        each_path_has_at_most_the_allowed_number_of_streams,
     ],
     two_threads: [
-        a_stream_may_die_in_the_middle,
-        all_streams_may_die_if_others_come,
+        a_transfer_survives_the_loss_of_a_stream,
+        a_transfer_survives_the_loss_of_all_streams_if_new_ones_open,
     ]
 }
 
-/// Sends [`BULK`] bytes and cuts streams meanwhile; returns true if all bytes arrived.
+/// Sends [`BULK`] bytes and cuts streams during the transfer. Returns true if all bytes arrived.
 async fn transfer_with_cuts(net: &Net, streams_cut: usize, times: usize) -> bool {
     let (mut client, mut server, session) = net.pair().await;
     let data = pattern(BULK);
@@ -59,7 +59,7 @@ async fn transfer_with_cuts(net: &Net, streams_cut: usize, times: usize) -> bool
     received == data
 }
 
-async fn a_stream_may_die_in_the_middle(setup: Setup) {
+async fn a_transfer_survives_the_loss_of_a_stream(setup: Setup) {
     let net = Net::new(setup).await;
     assert!(transfer_with_cuts(&net, 1, 3).await);
     assert!(net.near.stats().streams_lost_total >= 3);
@@ -67,14 +67,14 @@ async fn a_stream_may_die_in_the_middle(setup: Setup) {
     net.wait_for_streams(4).await;
 }
 
-async fn all_streams_may_die_if_others_come(setup: Setup) {
+async fn a_transfer_survives_the_loss_of_all_streams_if_new_ones_open(setup: Setup) {
     let net = Net::new(setup).await;
     assert!(transfer_with_cuts(&net, 100, 2).await);
     assert!(net.near.stats().streams_lost_total >= 4);
     net.nothing_left().await;
 }
 
-async fn each_path_has_as_many_streams_as_may_be(setup: Setup) {
+async fn each_path_has_at_most_the_allowed_number_of_streams(setup: Setup) {
     let limits = Limits { streams_per_path: 2, ..Limits::default() };
     let net = loop {
         let net = Net::unconnected(Setup { limits, streams: 2, ..setup }).await;
@@ -114,7 +114,7 @@ async fn without_streams_sessions_end_with_a_reset_after_the_wait(setup: Setup) 
     net.nothing_left().await;
 }
 
-/// The far agent in a later boot, at another port.
+/// The egress agent after a restart, at another port.
 async fn later_life(net: &Net, setup: &Setup) -> Tunnel {
     let far = tunnel(setup, FAR, 2, &net.cuttable, &net.servers);
     far.set_peers(vec![peer(NEAR, 1, 4)]);
@@ -124,7 +124,7 @@ async fn later_life(net: &Net, setup: &Setup) -> Tunnel {
     far
 }
 
-async fn a_peer_that_restarts_ends_the_sessions_of_its_earlier_life(setup: Setup) {
+async fn a_restart_of_the_peer_ends_the_sessions_of_its_previous_run(setup: Setup) {
     let net = Net::new(setup).await;
     let (mut client, _server, session) = net.pair().await;
     let far = later_life(&net, &setup).await;
@@ -134,7 +134,7 @@ async fn a_peer_that_restarts_ends_the_sessions_of_its_earlier_life(setup: Setup
     until(|| far.stats().streams == 4).await;
 }
 
-/// Runs a session in which the server sends first: the opener has nothing to send but its Open.
+/// Runs a session in which the server sends first: the ingress agent sends only its Open.
 async fn greets(net: &Net) {
     let (mut client, mut server, session) = net.pair().await;
     server.write_all(b"welcome").await.unwrap();
@@ -146,7 +146,7 @@ async fn greets(net: &Net) {
     assert_eq!(soon(session).await.reason, EndReason::Finished);
 }
 
-/// Replaces the near agent by a later boot of it.
+/// Replaces the ingress agent by a new run of the same agent.
 async fn replace_near(net: &mut Net, setup: &Setup) {
     let near = tunnel(setup, NEAR, 2, &net.cuttable, &net.servers);
     near.open_datagrams(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap(), 0).unwrap();
@@ -155,7 +155,7 @@ async fn replace_near(net: &mut Net, setup: &Setup) {
     net.wait_for_streams(4).await;
 }
 
-async fn sessions_of_a_new_life_are_not_taken_for_those_of_the_last(setup: Setup) {
+async fn sessions_of_a_new_run_are_not_confused_with_earlier_sessions(setup: Setup) {
     let mut net = Net::new(setup).await;
     let (_client, _server, _session) = net.pair().await;
     replace_near(&mut net, &setup).await;
@@ -163,7 +163,7 @@ async fn sessions_of_a_new_life_are_not_taken_for_those_of_the_last(setup: Setup
     greets(&net).await;
 }
 
-async fn what_is_left_of_a_session_does_not_end_a_new_one(setup: Setup) {
+async fn the_rest_of_an_old_session_does_not_end_a_new_session(setup: Setup) {
     let mut net = Net::new(setup).await;
     let listener = with_little_room().listen(1).unwrap();
     let (mut client, session) = net.connect(listener.local_addr().unwrap()).await;
@@ -187,7 +187,7 @@ async fn what_is_left_of_a_session_does_not_end_a_new_one(setup: Setup) {
     assert_eq!(soon(session).await.reason, EndReason::Finished);
 }
 
-async fn sessions_after_a_peer_was_off_the_list_are_not_taken_for_earlier_ones(setup: Setup) {
+async fn sessions_of_a_relisted_peer_are_not_confused_with_earlier_sessions(setup: Setup) {
     let net = Net::new(setup).await;
     greets(&net).await;
     let far = PeerConfig { protocol: setup.protocol, ..peer(FAR, net.stream_address.port(), 4) };
@@ -198,7 +198,7 @@ async fn sessions_after_a_peer_was_off_the_list_are_not_taken_for_earlier_ones(s
     greets(&net).await;
 }
 
-async fn a_slow_client_gets_everything_though_the_far_agent_has_left(setup: Setup) {
+async fn a_slow_client_gets_all_data_after_the_egress_agent_has_left(setup: Setup) {
     let net = Net::new(setup).await;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let (mut client, host) = client_with_little_room().await;
@@ -221,7 +221,7 @@ async fn a_slow_client_gets_everything_though_the_far_agent_has_left(setup: Setu
     assert_eq!(soon(session).await.reason, EndReason::Finished);
 }
 
-/// A host's socket that buffers only a few kilobytes, which no program reads.
+/// A host's socket with a receive buffer of a few kilobytes.
 fn with_little_room() -> TcpSocket {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
@@ -229,7 +229,7 @@ fn with_little_room() -> TcpSocket {
     socket
 }
 
-/// A client that buffers only a few kilobytes, and the near agent's socket of the client's connection.
+/// A client with a receive buffer of a few kilobytes, and the ingress agent's socket of the client's connection.
 async fn client_with_little_room() -> (TcpStream, TcpStream) {
     let listener = TcpSocket::new_v4().unwrap();
     listener.set_send_buffer_size(65_536).unwrap();
@@ -239,7 +239,7 @@ async fn client_with_little_room() -> (TcpStream, TcpStream) {
     (client, listener.accept().await.unwrap().0)
 }
 
-async fn a_peer_taken_off_the_list_finishes_what_runs(setup: Setup) {
+async fn an_unlisted_peer_finishes_running_sessions(setup: Setup) {
     let net = Net::new(setup).await;
     let (mut client, mut server, session) = net.pair().await;
     net.near.set_peers(vec![]);
@@ -254,8 +254,9 @@ async fn a_peer_taken_off_the_list_finishes_what_runs(setup: Setup) {
     until(|| net.near.stats().streams == 0).await;
 }
 
-async fn a_wrong_key_makes_no_stream(setup: Setup) {
-    // The handle for cutting streams keeps the connection open: the far agent sees no end, only its timeout.
+async fn a_wrong_key_opens_no_stream(setup: Setup) {
+    // The handle for cutting streams keeps the connection open, so the egress agent does not see it close, and fails only at its own handshake
+    // timeout.
     let timing = Timing { handshake: Duration::from_millis(300), ..setup.timing };
     let net = Net::unconnected(Setup { near_key: [8; 32], timing, ..setup }).await;
     until(|| net.near.stats().handshakes_failed_total >= 4 && net.far.stats().handshakes_failed_total >= 4)
@@ -279,7 +280,7 @@ fn hello(agent: sos_wire::AgentId) -> Hello {
 
 async fn is_closed(socket: &mut TcpStream) -> Vec<u8> {
     let mut rest = Vec::new();
-    // An end or a reset, but not a stream.
+    // The agent may close or reset the connection, but must not accept it as a stream.
     let _ = soon(socket.read_to_end(&mut rest)).await;
     rest
 }

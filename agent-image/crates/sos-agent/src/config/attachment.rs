@@ -1,4 +1,5 @@
-//! Attachment of an agent: to a site's bridge, where switches redirect connections and controllers order sessions, or to routes (docs/adr/0056).
+//! Attachment of an agent to a site's bridge, where switches redirect connections and controllers order sessions, or to routes
+//! (docs/adr/0056).
 
 use std::net::Ipv4Addr;
 
@@ -23,7 +24,7 @@ pub struct Bridge<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(tag = "type", deny_unknown_fields)]
 pub enum Intake {
-    /// Hosts' routes lead to this machine, which forwards their packets.
+    /// The hosts' routes go through this machine, which forwards their packets.
     Routed {
         /// Interface towards the hosts.
         interface: String,
@@ -38,7 +39,7 @@ pub enum Intake {
 pub struct Pod {
     /// `namespace/name`, for messages.
     pub name: String,
-    /// Its address, by which its network namespace is found.
+    /// Address of the pod, by which the agent finds the pod's network namespace.
     pub address: Ipv4Addr,
 }
 
@@ -48,7 +49,7 @@ pub struct Pod {
 pub struct Interface {
     /// Name inside the agent's namespace.
     pub name: String,
-    /// Address with the length of the site's subnet.
+    /// Address with the prefix length of the site's subnet.
     pub address: Ipv4Net,
     /// MAC address.
     #[serde(deserialize_with = "from_text")]
@@ -67,15 +68,15 @@ pub struct Interface {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Discovery {
-    /// An address without a host.
+    /// Address that belongs to no host.
     pub address: Ipv4Addr,
-    /// Its MAC address.
+    /// MAC address for the discovery address.
     #[serde(deserialize_with = "from_text")]
     pub mac: MacAddress,
     /// UDP port of beacons.
     pub beacon_port: u16,
     /// UDP port of orders.
     pub order_port: u16,
-    /// TCP port for clients at a site that rewrites.
+    /// TCP port of the listener for clients, at a site with rewriting.
     pub redirect_port: u16,
 }

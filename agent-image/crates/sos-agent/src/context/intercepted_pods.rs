@@ -14,7 +14,7 @@ use crate::netns::pod::Pod;
 #[derive(Debug, Default)]
 pub struct InterceptedPods {
     pods: Mutex<BTreeMap<Ipv4Addr, Arc<Pod>>>,
-    /// Pods that are no longer intercepted, but still have a table.
+    /// Pods that are no longer intercepted but still have the agent's nft table.
     departing: Mutex<Vec<Arc<Pod>>>,
     /// Address of each session's pod. Bounded by the limit of sessions.
     sessions: Mutex<BTreeMap<SessionUuid, Ipv4Addr>>,
@@ -35,18 +35,19 @@ impl InterceptedPods {
         lock(&self.pods).values().cloned().collect()
     }
 
-    /// True once all pods that were there at the start have been entered, or if the agent has no pods: servers in pods cannot be reached earlier.
+    /// True if the agent does not intercept pods, or once it has scanned the node's namespaces and entered their pods. Until then, it cannot
+    /// connect to servers in pods.
     #[must_use]
     pub fn is_ready(&self, in_pods: bool) -> bool {
         !in_pods || self.ready.load(Ordering::Relaxed)
     }
 
-    /// Notes that all pods have been entered.
+    /// Notes that the first scan is over, and its pods have been entered.
     pub fn note_ready(&self) {
         self.ready.store(true, Ordering::Relaxed);
     }
 
-    /// All pods that have a table.
+    /// All pods that have the agent's table, including departing pods.
     #[must_use]
     pub fn entered(&self) -> Vec<Arc<Pod>> {
         [self.all(), lock(&self.departing).clone()].concat()
@@ -58,14 +59,14 @@ impl InterceptedPods {
         lock(&self.pods).insert(pod.address(), pod);
     }
 
-    /// Makes a pod one that departs.
+    /// Marks the pod at an address as departing.
     pub fn depart(&self, address: Ipv4Addr) {
         if let Some(pod) = lock(&self.pods).remove(&address) {
             lock(&self.departing).push(pod);
         }
     }
 
-    /// Forgets a pod that has departed.
+    /// Forgets a departing pod, whose table is about to be removed or used again.
     pub fn forget(&self, pod: &Arc<Pod>) {
         lock(&self.departing).retain(|departing| !Arc::ptr_eq(departing, pod));
     }
@@ -97,7 +98,7 @@ impl InterceptedPods {
     }
 }
 
-/// Locks a mutex, poisoned or not: each method leaves its table usable.
+/// Locks a mutex, even if it is poisoned: every method leaves the map or list in a valid state.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Network namespaces of pods: found by their addresses, entered by threads that end there.
+//! Network namespaces of pods, found by the pods' addresses. A new thread enters a namespace for each task, and ends there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use nix::sched::{CloneFlags, setns};
 use tracing::{debug, warn};
 
-/// Maximum number of files examined in the folder of namespaces: several times what a kubelet runs on one node.
+/// Maximum number of files examined in the folder of namespaces: several times the number of pods that a kubelet runs on one node.
 const MAX_NAMESPACES: usize = 4_096;
 
-/// An open network namespace. The kernel keeps the namespace while it is open.
+/// An open network namespace. The kernel keeps the namespace while the file is open.
 #[derive(Debug)]
 pub struct Namespace(File);
 
@@ -26,10 +26,10 @@ impl Namespace {
         File::open(path).map(Self)
     }
 
-    /// Calls `act` on a thread inside the namespace; sockets and programs made there belong to it. Needs SYS_ADMIN.
+    /// Calls `act` on a thread inside the namespace; sockets opened and programs started there belong to the namespace. Needs SYS_ADMIN.
     ///
     /// # Errors
-    /// The file is no network namespace, or cannot be entered.
+    /// The file is not a network namespace, or the namespace cannot be entered.
     pub fn inside<T: Send>(&self, act: impl FnOnce() -> T + Send) -> io::Result<T> {
         std::thread::scope(|scope| {
             let entered = std::thread::Builder::new().spawn_scoped(scope, || {
@@ -41,7 +41,7 @@ impl Namespace {
     }
 }
 
-/// Namespaces of a node by address. Files are identified by inode, so that each namespace is entered once.
+/// Namespaces of a node by address. Files are identified by inode, so that a namespace with several files is entered only once.
 #[derive(Debug)]
 pub struct Scanner {
     folder: PathBuf,
@@ -49,7 +49,7 @@ pub struct Scanner {
     scans: u32,
 }
 
-/// File of a network namespace, and its inode: a runtime may put another namespace under the same name.
+/// File of a network namespace, with its inode, because a container runtime may reuse a file name for another namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamespaceFile {
     /// Path.
@@ -57,17 +57,17 @@ pub struct NamespaceFile {
     inode: u64,
 }
 
-/// Number of scans after which addresses are read again.
+/// Number of scans after which all addresses are read again.
 const RESCAN: u32 = 30;
 
 impl Scanner {
-    /// Scans this folder, whose files are namespaces.
+    /// Scanner of a folder whose files are network namespaces.
     #[must_use]
     pub fn new(folder: PathBuf) -> Self {
         Self { folder, known: BTreeMap::new(), scans: 0 }
     }
 
-    /// Reads the folder again. Returns the file of each address, without addresses of several namespaces, which are ambiguous.
+    /// Rereads the folder. Returns the file of each address. Addresses of several namespaces are ambiguous, and are left out.
     pub fn scan(&mut self) -> BTreeMap<Ipv4Addr, NamespaceFile> {
         self.scans = (self.scans + 1) % RESCAN;
         if self.scans == 0 {
@@ -88,8 +88,8 @@ impl Scanner {
         }
         self.known.retain(|inode, _| present.contains_key(inode));
         for (inode, path) in present {
-            // A new namespace has no address until its network plugin has run.
-            // Inode numbers are used again.
+            // Read the addresses again if there were none, because a new namespace has no address until the network plugin has run; and if the
+            // path has changed, because the kernel reuses inode numbers.
             let is_new = |(known, addresses): &(PathBuf, BTreeSet<_>)| addresses.is_empty() || *known != path;
             if self.known.get(&inode).is_none_or(is_new) {
                 let found = addresses(&path);
@@ -100,7 +100,7 @@ impl Scanner {
     }
 }
 
-/// Addresses of exactly one namespace, with its file.
+/// Addresses that belong to exactly one namespace, with the file of this namespace.
 fn unique(known: &BTreeMap<u64, (PathBuf, BTreeSet<Ipv4Addr>)>) -> BTreeMap<Ipv4Addr, NamespaceFile> {
     let mut files: BTreeMap<Ipv4Addr, Option<NamespaceFile>> = BTreeMap::new();
     for (inode, (path, addresses)) in known {
@@ -112,7 +112,7 @@ fn unique(known: &BTreeMap<u64, (PathBuf, BTreeSet<Ipv4Addr>)>) -> BTreeMap<Ipv4
     files.into_iter().filter_map(|(address, file)| Some((address, file?))).collect()
 }
 
-/// IPv4 addresses of a namespace outside 127.0.0.0/8.
+/// IPv4 addresses of a namespace, without 127.0.0.0/8.
 fn addresses(path: &Path) -> BTreeSet<Ipv4Addr> {
     let read = || -> io::Result<BTreeSet<Ipv4Addr>> {
         let listed = nix::ifaddrs::getifaddrs()?;
@@ -125,7 +125,7 @@ fn addresses(path: &Path) -> BTreeSet<Ipv4Addr> {
     })
 }
 
-/// True if an address is one of this namespace's own.
+/// True for addresses of the current network namespace, including 127.0.0.0/8.
 #[must_use]
 pub fn is_own_address(address: Ipv4Addr) -> bool {
     let listed = nix::ifaddrs::getifaddrs().into_iter().flatten();

@@ -1,4 +1,5 @@
-//! Heartbeat of a pod's nft table by netlink (nf_tables): an `nft` process for each pod and beat would cost a node several percent of a CPU.
+//! Heartbeat of a pod's nft table, sent over netlink (nf_tables). An `nft` process for each pod and beat would cost a node several percent of a
+//! CPU.
 
 use std::io::{self, ErrorKind};
 use std::sync::{Mutex, PoisonError};
@@ -32,15 +33,15 @@ const VALUE: u16 = 1;
 /// NFPROTO_INET, NFPROTO_UNSPEC.
 const INET: u8 = 1;
 const UNSPECIFIED: u8 = 0;
-/// IPPROTO_TCP: the element of the heartbeat.
+/// IPPROTO_TCP: key of the heartbeat element.
 const TCP: u8 = 6;
 
-/// A socket that renews or removes the heartbeat of the table in the namespace in which it was made.
+/// A netlink socket that renews or removes the heartbeat of the table in the socket's namespace.
 #[derive(Debug)]
 pub struct Heartbeat(Mutex<OwnedFd>);
 
 impl Heartbeat {
-    /// Needs NET_ADMIN in this namespace.
+    /// Opens a socket in the current namespace. Needs NET_ADMIN there.
     ///
     /// # Errors
     /// Error of the kernel.
@@ -52,15 +53,15 @@ impl Heartbeat {
         Ok(Self(Mutex::new(socket)))
     }
 
-    /// Puts the element back with its full lifetime, or removes it: one transaction.
+    /// Recreates the element with its full lifetime, or removes the element, in one transaction.
     ///
     /// # Errors
-    /// Error of the kernel, `NotFound` without the table.
+    /// Error of the kernel; `NotFound` if there is no table.
     pub fn set(&self, beats: bool) -> io::Result<()> {
         // Locked, so that each caller reads the answers to its own request.
         let socket = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         rustix::net::send(&*socket, &batch(beats), SendFlags::empty())?;
-        // The kernel has answered when the request has been sent: the acknowledgement of each message, or an error.
+        // The kernel queues its answers before `send` returns: an acknowledgement of each message, or an error.
         let mut answer = [0; 1024];
         let mut seen = 0;
         loop {
@@ -82,13 +83,13 @@ impl Heartbeat {
     }
 }
 
-/// Discards further answers, so that the next request does not take them for its own.
+/// Discards the remaining answers, so that the next request does not read them as its own.
 fn discard(socket: &OwnedFd) {
     let mut rest = [0; 1024];
     while rustix::net::recv(socket, &mut rest[..], RecvFlags::empty()).is_ok() {}
 }
 
-/// The transaction: flush the set, then add the element if the heart beats.
+/// The transaction: flushes the set, then adds the element if `beats` is true.
 fn batch(beats: bool) -> Vec<u8> {
     let mut bytes = message(BEGIN, REQUEST, UNSPECIFIED, NFTABLES, &[]);
     bytes.extend(message(DELETE_ELEMENT, REQUEST | ACKNOWLEDGE, INET, 0, &set(&[])));
@@ -101,7 +102,7 @@ fn batch(beats: bool) -> Vec<u8> {
     bytes
 }
 
-/// Attributes that name the set, and its elements.
+/// Attributes: names of table and set, and the elements.
 fn set(elements: &[u8]) -> Vec<u8> {
     [attribute(TABLE, b"sos\0"), attribute(SET, b"heartbeat\0"), elements.to_vec()].concat()
 }
@@ -134,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_aligned_and_name_their_length() {
+    fn messages_are_aligned_and_contain_their_length() {
         for beats in [false, true] {
             let bytes = batch(beats);
             let (mut rest, mut kinds) = (&bytes[..], Vec::new());

@@ -9,13 +9,13 @@
 //!    clause 22).
 //! 5. A bare SYN to a server that has not answered recently (`unreachable`) goes plain.
 //! 6. A bare SYN of a service whose server must accept first (marked in `armed`) is copied to this agent and dropped, on the conditions of
-//!    rule 7. The agent writes the SYN back later, to the listener or to the server ([`crate::tasks::held_syns`]). A bare SYN of an
+//!    rule 7. The agent reinjects the SYN later, to the listener or to the server ([`crate::tasks::held_syns`]). A bare SYN of an
 //!    established connection is delivered.
 //! 7. A bare SYN inside `armed` (clients, servers and ports, see [`crate::policy::classifier`]), is delivered to the transparent listener
 //!    while `heartbeat` holds an element. The element expires in [`HEARTBEAT_SECONDS`] unless the agent renews it, and `tproxy` does not
 //!    match without a listening socket. So a dead agent takes over no connection.
 //! 8. A packet of a known transparent socket is delivered. An ICMP error about a segment of such a socket is delivered, too: a router has
-//!    addressed the error to the host in whose name the agent sent the segment.
+//!    addressed the error to the host whose address the agent used in the segment.
 //! 9. Any other bare SYN is remembered in `plain` and forwarded. A connection that goes plain for the first time is listed in `plain_seen`
 //!    for [`SEEN_SECONDS`], with the reason as a mark. The agent polls this set ([`crate::policy::plain_traffic`]).
 //! 10. Any other packet is forwarded. If it has an acknowledgement and is inside `armed`, its connection is established without this agent,
@@ -52,20 +52,21 @@ const ARMED: u32 = 0x0002_0000;
 /// Mark of packets that are held until their server has accepted, while the chains examine them.
 const HELD: u32 = 0x0004_0000;
 
-/// Mark of held SYNs that the agent writes back for its listener: they are delivered locally.
+/// Mark of held SYNs that the agent reinjects for its listener. They are delivered locally.
 pub const TAKE: u32 = MARK | 0x0008_0000;
 
-/// Mark of held SYNs that the agent writes back for the server. Its lower half is a [`PlainReason`].
+/// Mark of held SYNs that the agent reinjects for the server. Its lower half is a [`PlainReason`].
 pub const LEAVE: u32 = 0x0010_0000;
 
-/// Mark of packets of connections to servers, which the agent makes inside a pod's namespace, and of the conntrack entries of these connections.
+/// Mark of the agent's connections to servers from inside a pod's namespace: of their packets, and of their conntrack entries.
 pub const DIALED: u32 = 0x0020_0000;
 
 const NOT_DIALED: u32 = !DIALED;
 const NOT_REASON: u32 = !REASON;
 const NOT_MARK: u32 = !MARK;
 
-/// Lifetime of the heartbeat in pods' tables, milliseconds, and the interval of its renewals: two may be late before new connections go plain.
+/// Lifetime of the heartbeat in pods' tables, milliseconds. It is renewed three times as often: two renewals may be late before new connections go
+/// plain.
 pub const POD_HEARTBEAT_MS: u64 = 900;
 
 /// Netlink group that receives the copies of held SYNs (nfnetlink_log). No other program in the agent's namespace uses a group.
@@ -93,7 +94,7 @@ pub const COUNTERS: [(&str, &str); 7] = [
 pub enum Forward {
     /// Only packets that arrive from the bridge and leave to it.
     WithinInterface,
-    /// All: the namespace is a router's.
+    /// All packets: the namespace is that of a router.
     Any,
 }
 
@@ -185,13 +186,13 @@ meta mark set {MARK:#x} counter name syn_accelerated accept
 /// A connection, in sets.
 const TUPLE: &str = "ip saddr . tcp sport . ip daddr . tcp dport";
 
-/// Options of hosts that would notice a relay.
+/// TCP options that would not survive a relay, so hosts that use them would notice it.
 const SPECIAL: &str = "    tcp option md5sig exists goto special_syn
     tcp option 29 exists goto special_syn
     tcp option mptcp exists goto special_syn
 ";
 
-/// The verdict plain, and the empty classification.
+/// Chains of the verdict plain, and an empty chain `classify`.
 fn plain_chains() -> String {
     let option = PlainReason::OPTION.0;
     format!(
@@ -210,7 +211,7 @@ fn plain_chains() -> String {
     )
 }
 
-/// Hands a SYN on `lo` to the transparent listener.
+/// Hands a SYN that was reinjected over `lo` to the transparent listener.
 fn written_back(listener_port: u16) -> String {
     format!(
         "  chain written_back {{
@@ -221,8 +222,8 @@ fn written_back(listener_port: u16) -> String {
     )
 }
 
-/// Timeouts of the conntrack entries of sessions, seconds. The entry routes a session's packets, so it must outlive every pause of a half-closed
-/// connection, as sockets do; after a reset it must not outlive the connection, since the next one may use the same ports.
+/// Timeouts of the conntrack entries of sessions, seconds. The mark of the entry routes a session's packets, so the entry must outlive every pause
+/// of a half-closed connection, as sockets do. After a reset, the entry must expire soon, since the next connection may use the same ports.
 const SESSION_TIMEOUTS: &str = "  ct timeout sessions {
     protocol tcp;
     l3proto ip;
@@ -230,14 +231,17 @@ const SESSION_TIMEOUTS: &str = "  ct timeout sessions {
   }
 ";
 
-/// The table of a pod, with nothing armed: one transaction for the pod's own namespace (docs/adr/0057).
+/// The table of a pod, with nothing armed, as one transaction in the pod's own namespace (docs/adr/0057).
 ///
-/// The pod's SYNs get their verdict at `output`, after the NAT of a sidecar (priority -100): SYNs of a covered flow are marked, and so is their
-/// conntrack entry; marked packets leave by `lo`, where the transparent listener and its connections receive them. Packets with a mark of another
-/// program are left alone. Each retransmission of a SYN gets a new verdict: one that found no listener was dropped. A server's answers to a
-/// connection that the agent has made in a client's name take the same way, as do ICMP errors about it. The client's own SYN, if it arrives while
-/// the agent's was not answered, finds the conntrack entry of the agent's and removes the mark. A SYN that is written back towards its server is not
-/// tracked: the NAT of a sidecar, which exempts its own connections by their user, would otherwise redirect the agent's packet.
+/// * The pod's SYNs get their verdict at `output`, after the NAT of a sidecar (priority -100). A SYN of a covered flow and its conntrack entry are
+///   marked. Marked packets are routed to `lo`, where the transparent listener and its connections receive them. Packets with a mark of another
+///   program are not changed.
+/// * Each retransmission of a SYN gets a new verdict, because an earlier SYN may have been dropped for lack of a listener.
+/// * A server's replies on a connection that the agent has opened with a client's address are routed to `lo`, too, as are ICMP errors about this
+///   connection. If the agent's SYN was not answered and the client's own SYN arrives, it matches the conntrack entry of the agent's SYN, and
+///   removes the entry's mark.
+/// * A SYN that is reinjected towards its server is not tracked. Otherwise a sidecar's NAT, which exempts the sidecar's own connections by their
+///   user, would redirect the agent's packet.
 #[must_use]
 pub fn setup_pod(address: Ipv4Addr, listener_port: u16) -> String {
     let sets = sets(&format!("{POD_HEARTBEAT_MS}ms"));
@@ -298,7 +302,7 @@ meta mark set meta mark or {MARK:#x} accept
     meta l4proto tcp tcp flags & (fin | syn | rst | ack) != syn socket transparent 1 meta mark set meta mark or {MARK:#x} accept
 "
     );
-    // A router's servers may be behind other interfaces than its clients, and its other programs may have marked packets.
+    // A router's servers may be behind other interfaces than its clients, and the router's own rules may have marked packets.
     let (everywhere, unmarked) = match forward {
         Forward::WithinInterface => (String::new(), ""),
         Forward::Any => (of_sessions, "    meta mark != 0 accept\n"),
@@ -325,7 +329,8 @@ meta mark set meta mark or {MARK:#x} accept
     )
 }
 
-/// Keeps packets between the bridge and the namespace's other interfaces apart; a machine on routes forwards between its interfaces.
+/// Prevents forwarding between the bridge and the namespace's other interfaces. The table of a router has no such chain, since a router forwards
+/// between its interfaces.
 fn forward_chain(interface: &str, forward: Forward) -> String {
     if forward == Forward::Any {
         return String::new();
@@ -340,7 +345,7 @@ fn forward_chain(interface: &str, forward: Forward) -> String {
     )
 }
 
-/// Recreates the table if [`setup`] does not fit the table that an earlier version left behind.
+/// Deletes and recreates the table, for use if [`setup`] is not compatible with the table of an earlier version.
 #[must_use]
 pub fn setup_afresh(interface: &str, listener_port: u16, forward: Forward) -> String {
     format!("table inet sos {{\n}}\ndelete table inet sos\n{}", setup(interface, listener_port, forward))
@@ -367,7 +372,7 @@ pub fn arm(armed: &Armed, before: Option<&Armed>) -> String {
     text
 }
 
-/// Sets of covered flows, and the chain that looks them up.
+/// Maps of covered flows, and the chain that looks up packets in these maps.
 fn classify(covered: &Classifier) -> String {
     let mut text = String::from("flush chain inet sos classify\n");
     for (kind, name, _) in TABLES {
@@ -408,7 +413,7 @@ fn classify(covered: &Classifier) -> String {
     text
 }
 
-/// Sets of covered flows: kind, name and fields.
+/// Maps of covered flows: kind, name and fields.
 const TABLES: [(&str, &str, &str); 3] = [
     ("map", "armed_clients", "ipv4_addr : mark"),
     ("map", "armed_servers", "mark . ipv4_addr : mark"),
@@ -433,7 +438,7 @@ pub fn heartbeat() -> String {
     "flush set inet sos heartbeat\nadd element inet sos heartbeat { tcp }\n".to_owned()
 }
 
-/// Disarms.
+/// Removes the heartbeat element, which disarms the table.
 #[must_use]
 pub fn disarm() -> String {
     "flush set inet sos heartbeat\n".to_owned()

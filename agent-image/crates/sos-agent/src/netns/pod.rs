@@ -21,7 +21,7 @@ pub enum PodError {
     /// The namespace cannot be opened or entered.
     #[error("network namespace: {0}")]
     Namespace(io::Error),
-    /// A socket cannot be made inside.
+    /// A socket cannot be opened in the namespace.
     #[error("{what}: {error}")]
     Socket {
         /// Socket.
@@ -29,7 +29,7 @@ pub enum PodError {
         /// Error.
         error: io::Error,
     },
-    /// Table, rule or route.
+    /// The nft table, a rule or the route cannot be set up.
     #[error(transparent)]
     Net(#[from] NetError),
 }
@@ -42,7 +42,7 @@ pub struct Pod {
     heartbeat: Heartbeat,
     /// Port of the transparent listener.
     port: u16,
-    /// True if the table is damaged: a program of the pod has flushed nftables.
+    /// True if the table is missing or incomplete, for example because a program of the pod has flushed nftables.
     damaged: AtomicBool,
     /// False while the pod departs: its table stays disarmed.
     armable: AtomicBool,
@@ -55,15 +55,15 @@ pub struct PodSockets {
     pub clients: std::net::TcpListener,
     /// Copies of held SYNs.
     pub copies: Copies,
-    /// Write held SYNs back.
+    /// Raw sockets that reinject held SYNs.
     pub writers: Arc<Writers>,
 }
 
 impl Pod {
-    /// Enters a namespace: makes the sockets, then the table, with nothing armed. Call inside a runtime.
+    /// Enters a namespace: opens the sockets, then creates the table, with nothing armed. Must be called inside a runtime.
     ///
     /// # Errors
-    /// Reason why the pod cannot be intercepted; what was made is removed.
+    /// Reason why the pod cannot be intercepted. Objects created so far are removed.
     pub fn enter(
         namespace: Namespace,
         address: Ipv4Addr,
@@ -71,7 +71,7 @@ impl Pod {
     ) -> Result<(Self, PodSockets), PodError> {
         let runtime = Handle::current();
         let made = namespace.inside(|| {
-            // Netlink sockets are registered with the runtime as soon as they are made.
+            // Netlink sockets register with the runtime when they are opened.
             let _entered = runtime.enter();
             open(address, segment_marks)
         });
@@ -88,8 +88,8 @@ impl Pod {
                 made,
             )),
             Err(error) => {
-                // A socket that cannot be made may belong to another agent, whose table must stay. Otherwise, as best effort: the next attempt
-                // starts from nothing.
+                // If a socket cannot be opened, another agent may serve this pod, and that agent's table must stay. Otherwise, remove the remains
+                // as best effort, so that the next attempt starts afresh.
                 if matches!(error, PodError::Net(_)) {
                     let _ = namespace.inside(netns::detach);
                 }
@@ -104,10 +104,10 @@ impl Pod {
         self.address
     }
 
-    /// Permits the arming task to arm the table, or disarms the table until further notice.
+    /// Permits the arming task to arm the table, or disarms the table until the next call.
     ///
     /// # Errors
-    /// Error of the kernel about disarming; the heartbeat expires by itself then.
+    /// Error of the kernel about disarming. The heartbeat then expires by itself.
     pub fn permit(&self, armable: bool) -> io::Result<()> {
         self.armable.store(armable, Ordering::SeqCst);
         if armable { Ok(()) } else { self.heartbeat.set(false) }
@@ -116,7 +116,7 @@ impl Pod {
     /// Renews the heartbeat of the pod's table, or removes it.
     ///
     /// # Errors
-    /// Error of the kernel, for example if the table is gone.
+    /// Error of the kernel, for example `NotFound` if the table has been deleted.
     pub fn beat(&self, beats: bool) -> io::Result<()> {
         let set = self.heartbeat.set(beats && self.armable.load(Ordering::SeqCst));
         if set.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
@@ -143,7 +143,7 @@ impl Pod {
         Ok(armed?)
     }
 
-    /// Makes table, rules and route again; conntrack entries keep the marks of running sessions.
+    /// Recreates table, rules and route. The conntrack entries keep the marks of running sessions.
     fn repair(&self) -> Result<(), PodError> {
         let (address, port) = (self.address, self.port);
         self.namespace.inside(|| set_up(address, port)).map_err(PodError::Namespace)??;
@@ -151,7 +151,7 @@ impl Pod {
         Ok(())
     }
 
-    /// Socket that will connect to a server in this pod in a client's name, from inside the pod.
+    /// Socket for a connection to a server in this pod, with the client's address as source. The socket is inside the pod's namespace.
     ///
     /// # Errors
     /// Error of the kernel, as [`sockets::towards_server`].
@@ -167,9 +167,9 @@ impl Pod {
         })?
     }
 
-    /// Removes table, rule and route from the namespace.
+    /// Removes table, rules and route from the namespace.
     pub fn leave(&self) {
-        // Fails if the namespace has gone, and everything with it.
+        // An error is ignored: if the namespace is gone, its table, rules and route are gone, too.
         let _ = self.namespace.inside(netns::detach);
     }
 }

@@ -1,4 +1,4 @@
-//! nft tables that hold the armed flows: the agent's own, or one in each pod's namespace.
+//! nft tables with the armed flows: the table in the agent's own namespace, or one table in the namespace of each pod.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -11,10 +11,10 @@ use tracing::debug;
 use crate::netns::{self, nft, pod::Pod};
 use crate::policy::arming::Armed;
 
-/// Time in one pass for rewriting pods' tables: the next heartbeat is due soon after.
+/// Maximum time for rewriting pods' tables in one pass, because the next heartbeat is due soon afterwards.
 const REWRITE_WITHIN: Duration = Duration::from_millis(nft::POD_HEARTBEAT_MS / 4);
 
-/// Content of a table; the outer `None` if it is unknown, the inner one if nothing is armed.
+/// Content of a table. The outer `None` means that the content is unknown, the inner `None` that nothing is armed.
 type InForce = Option<Option<Arc<Armed>>>;
 
 /// The tables and their contents.
@@ -22,7 +22,7 @@ type InForce = Option<Option<Arc<Armed>>>;
 pub enum Tables {
     /// The table in the agent's namespace.
     Own(InForce),
-    /// Tables in pods' namespaces, and the address of the last one that was rewritten.
+    /// Tables in pods' namespaces, and the pod address of the table that was rewritten last.
     Pods(BTreeMap<Ipv4Addr, (Arc<Pod>, InForce)>, Ipv4Addr),
 }
 
@@ -40,7 +40,7 @@ impl Tables {
         if in_pods { Self::Pods(BTreeMap::new(), Ipv4Addr::UNSPECIFIED) } else { Self::Own(None) }
     }
 
-    /// Takes the content of all tables as unknown.
+    /// Marks the content of all tables as unknown.
     pub fn forget(&mut self) {
         match self {
             Self::Own(in_force) => *in_force = None,
@@ -48,12 +48,13 @@ impl Tables {
         }
     }
 
-    /// Arms the tables and renews their heartbeats, or disarms them. Blocks for as long as nft runs. Returns false if tables of pods are still to be
-    /// rewritten: that takes an nft process for each, and heartbeats must not wait for all of them. Such a table keeps its content meanwhile.
+    /// Arms the tables and renews their heartbeats, or disarms them. Blocks while nft runs. Returns false if some pods' tables have not been
+    /// rewritten yet: each table takes an nft process, and heartbeats must not wait for all these processes. Until then, such a table keeps its
+    /// content.
     ///
     /// # Errors
-    /// nft's, about the agent's own table: its content is unknown then. A pod whose table cannot be changed, for example because the pod has ended,
-    /// is plain when its heartbeat expires, and is tried again next time.
+    /// Error of nft about the agent's own table, whose content is then unknown. If a pod's table cannot be changed, for example because the pod has
+    /// ended, the pod's connections go plain when the heartbeat expires, and the next pass tries again.
     pub fn apply(&mut self, wanted: Option<Arc<Armed>>, pods: Vec<Arc<Pod>>) -> Result<bool, String> {
         match self {
             Self::Own(in_force) => {
@@ -73,7 +74,7 @@ impl Tables {
                     (pod.address(), before.unwrap_or((pod, None)))
                 };
                 let mut now: BTreeMap<_, _> = pods.into_iter().map(|pod| same(known, pod)).collect();
-                // Heartbeats first: scripts of other pods take longer than a heartbeat may be late.
+                // Renew heartbeats first: the scripts of other pods may take longer than the lifetime of a heartbeat.
                 now.values_mut().for_each(|(pod, in_force)| renew(pod, in_force, wanted.as_deref()));
                 let began = Instant::now();
                 let after: Vec<_> =
@@ -99,7 +100,7 @@ impl Tables {
     }
 }
 
-/// Renews the heartbeat of an armed table, or removes it. A table that waits for new content is renewed with the present one.
+/// Renews the heartbeat of an armed table, or removes the heartbeat. A table that waits for new content is renewed with its present content.
 fn renew(pod: &Pod, in_force: &mut InForce, wanted: Option<&Armed>) {
     let beats = match change(in_force.as_ref(), wanted) {
         Change::Heartbeat(beats) => Some(beats),
@@ -118,7 +119,7 @@ fn renew(pod: &Pod, in_force: &mut InForce, wanted: Option<&Armed>) {
     }
 }
 
-/// Rewrites a table whose content is not as wanted.
+/// Rewrites a table if its content differs from the desired content.
 fn rewrite(pod: &Pod, in_force: &mut InForce, wanted: Option<&Arc<Armed>>) {
     let Change::Script(script) = change(in_force.as_ref(), wanted.map(Arc::as_ref)) else { return };
     *in_force = match pod.arm(&script) {

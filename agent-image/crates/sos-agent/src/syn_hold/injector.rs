@@ -1,5 +1,5 @@
-//! Raw sockets that write held SYNs back (docs/adr/0053): to the transparent listener by a mark, or to the server through the agent's
-//! interface.
+//! Raw sockets that reinject held SYNs (docs/adr/0053): with a mark, to the transparent listener; with another mark, to the server through
+//! the agent's interface.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,7 +16,8 @@ use crate::syn_hold::SynHold;
 
 /// IPPROTO_RAW: packets already have their IP header (raw(7)).
 const WITH_HEADER: i32 = 255;
-/// Held SYNs, and the sockets that write them back.
+
+/// Held SYNs, and the sockets that reinject them.
 #[derive(Debug, Default)]
 pub struct Hold {
     syns: Mutex<SynHold>,
@@ -24,25 +25,25 @@ pub struct Hold {
     writers: Mutex<BTreeMap<Place, Arc<Writers>>>,
 }
 
-/// Network namespace in which a client's SYN is written back.
+/// Network namespace in which a client's SYN is reinjected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
-    /// The agent's own.
+    /// The agent's own namespace.
     Agent,
-    /// That of the pod with this address.
+    /// Namespace of the pod with this address.
     Pod(Ipv4Addr),
 }
 
-/// Sockets that write held SYNs back. They need NET_RAW.
+/// Sockets that reinject held SYNs. They need NET_RAW.
 #[derive(Debug)]
 pub struct Writers {
     to_listener: Socket,
-    /// Bound to the agent's interface, because a pod's other interfaces do not lead to the sites' hosts.
+    /// Bound to the agent's interface, because the sites' hosts are not reachable through a pod's other interfaces.
     to_server: Mutex<Socket>,
 }
 
 impl Writers {
-    /// Sockets in this network namespace; `interface` leads to the servers, `None`: any.
+    /// Sockets in this network namespace. `interface` is the interface towards the servers; `None` permits every interface.
     ///
     /// # Errors
     /// Error of the kernel.
@@ -68,7 +69,7 @@ impl Writers {
 }
 
 impl Hold {
-    /// An empty hold; without writers no SYN can be held.
+    /// An empty hold. Without writers, no SYN can be held.
     #[must_use]
     pub fn new(writers: Option<Writers>) -> Self {
         let able = writers.is_some();
@@ -76,13 +77,13 @@ impl Hold {
         Self { syns: Mutex::default(), able, writers: Mutex::new(writers.into_iter().collect()) }
     }
 
-    /// An empty hold for pods, each with writers of its own.
+    /// An empty hold for pods. Each pod has its own writers.
     #[must_use]
     pub fn for_pods() -> Self {
         Self { able: true, ..Self::default() }
     }
 
-    /// True if SYNs can be held; otherwise services that need this stay plain.
+    /// True if SYNs can be held; otherwise connections of services that need held SYNs stay plain.
     #[must_use]
     pub fn is_able(&self) -> bool {
         self.able
@@ -102,13 +103,13 @@ impl Hold {
         act(&mut self.syns.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Writes a client's SYN back, in the namespace of its pod or in the agent's own.
+    /// Reinjects a client's SYN, in the namespace of the client's pod or in the agent's own namespace.
     pub(crate) fn write(&self, client: Ipv4Addr, write: impl FnOnce(&Writers) -> io::Result<usize>) {
         let writers = {
             let all = self.writers.lock().unwrap_or_else(PoisonError::into_inner);
             all.get(&Place::Pod(client)).or_else(|| all.get(&Place::Agent)).cloned()
         };
-        // As if the SYN had been lost on the wire: the client retransmits it.
+        // A failed write has the same effect as the loss of the SYN on the wire: the client retransmits it.
         if let Some(Err(error)) = writers.as_deref().map(write) {
             debug!(%error, "a held SYN was not written back");
         }

@@ -1,4 +1,4 @@
-//! Pods of the node: enters the network namespaces of configured pods, and leaves those of others.
+//! Pods of the node: enters the network namespaces of configured pods, and leaves the namespaces of all other pods.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -19,12 +19,12 @@ use crate::syn_hold::injector::Writers;
 use crate::tasks::held_syns;
 use crate::tasks::ingress::{self, Arrival};
 
-/// Interval at which the folder of namespaces is read. A pod that starts is plain until then.
+/// Interval at which the folder of namespaces is read. Connections of a new pod are plain until the next read.
 const SCAN_INTERVAL: Duration = Duration::from_secs(1);
-/// Time for which a pod's table stays at least after the pod has left the configuration: connections that are being set up are no sessions yet. As
-/// long as the lease of a connection made ahead ([`crate::tasks::connect_ahead`]).
+/// Minimum time for which a pod's table stays after the pod has left the configuration, because connections that are being set up are not sessions
+/// yet. Equals the lease of a connection that was opened ahead of its session ([`crate::tasks::connect_ahead`]).
 const LEAVE_AFTER: Duration = Duration::from_secs(12);
-/// Time for which sessions keep the namespace of a pod that has ended.
+/// Maximum time for which sessions keep the namespace of a pod that has ended.
 const DEPARTURE: Duration = Duration::from_secs(60);
 
 /// A pod that the agent has entered.
@@ -33,11 +33,11 @@ struct Entered {
     writers: Arc<Writers>,
     file: NamespaceFile,
     departs: Option<Instant>,
-    /// Its listener and copies; ended when the value is dropped.
+    /// Tasks of the listener and of the copies of held SYNs. They end when the value is dropped.
     _tasks: JoinSet<()>,
 }
 
-/// Keeps the intercepted pods in line with the configuration and the node's namespaces, forever.
+/// Updates the intercepted pods after each change of the configuration or of the node's namespaces, forever.
 pub async fn intercept(context: Arc<AgentContext>, folder: PathBuf) {
     let mut ticks = interval(SCAN_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -52,7 +52,7 @@ pub async fn intercept(context: Arc<AgentContext>, folder: PathBuf) {
             (scanner, files)
         });
         let Ok((same, files)) = scanned.await else {
-            // A panic: every namespace is entered again.
+            // The scanner has panicked: start with a new scanner, which reads all namespaces again.
             scanner = Scanner::new(folder.clone());
             continue;
         };
@@ -67,9 +67,9 @@ pub async fn intercept(context: Arc<AgentContext>, folder: PathBuf) {
 #[derive(Default)]
 struct Pods {
     entered: BTreeMap<Ipv4Addr, Entered>,
-    /// Pods that are no longer wanted, until their sessions are over: without its table a running connection would break.
+    /// Pods that are no longer wanted, until their sessions are over. Without the table, a running connection would break.
     departing: Vec<Entered>,
-    /// Errors already logged, by address: a pod that cannot be entered is tried again at each tick.
+    /// Errors already logged, by address. The agent tries again at each tick, but logs the same error only once.
     failures: BTreeMap<Ipv4Addr, String>,
 }
 
@@ -126,7 +126,7 @@ impl Pods {
     }
 }
 
-/// Addresses and names of the pods to intercept: the configured ones, or all of the site's that have a namespace here.
+/// Addresses and names of the pods to intercept: the configured pods, or else all pods of the site with a namespace on this node.
 fn wanted(config: &AgentConfig, files: &BTreeMap<Ipv4Addr, NamespaceFile>) -> BTreeMap<Ipv4Addr, String> {
     if let Some(pods) = &config.pods {
         return pods.iter().map(|pod| (pod.address, pod.name.clone())).collect();
@@ -147,7 +147,7 @@ fn take_where(
 }
 
 impl Entered {
-    /// Lets the pod's new connections be intercepted, and makes it a place of servers.
+    /// Permits interception of the pod's new connections, and connections to servers in the pod.
     fn arm(&self, context: &AgentContext) {
         // Permission cannot fail.
         let _ = self.pod.permit(true);
@@ -156,20 +156,20 @@ impl Entered {
         context.rearm.notify_one();
     }
 
-    /// Leaves the pod's new connections to plain TCP.
+    /// Makes the pod's new connections plain.
     fn disarm(&self, context: &AgentContext) {
         let address = self.pod.address();
         debug!(%address, "pod disarmed");
         context.hold().set_pod(address, None);
         context.pods().depart(address);
-        // Otherwise the heartbeat expires by itself.
+        // If this fails, the heartbeat expires by itself.
         if let Err(error) = self.pod.permit(false) {
             debug!(%address, %error, "heartbeat of a pod that is no longer wanted");
         }
     }
 
-    /// True if no session needs the table any more, or if sessions have kept a pod that has ended for too long: its programs have closed their
-    /// sockets, and only sessions whose peer is silent are left.
+    /// True if no session needs the table any more, or if the pod ended more than [`DEPARTURE`] ago. The programs of such a pod have closed their
+    /// sockets, so only sessions with a silent peer remain.
     fn may_leave(&mut self, context: &AgentContext) -> bool {
         let since = self.departs.get_or_insert_with(Instant::now).elapsed();
         if !self.file.path.exists() && since > DEPARTURE {
@@ -184,7 +184,7 @@ impl Entered {
         let pod = Arc::clone(&self.pod);
         context.pods().forget(&pod);
         debug!(address = %pod.address(), "pod left");
-        // The table first: without it no client is redirected to a listener that is about to close.
+        // Remove the table before the listener closes, so that no client is redirected to a closed listener.
         if let Err(error) = tokio::task::spawn_blocking(move || pod.leave()).await {
             debug!(%error, "leaving a pod");
         }
@@ -210,7 +210,7 @@ async fn enter(
     Ok(Entered { pod: Arc::new(pod), writers, file, departs: None, _tasks: tasks })
 }
 
-/// Leaves all pods, at the end of the process.
+/// Leaves all pods before the process exits.
 pub async fn leave_all(context: &AgentContext) {
     let pods = context.pods().entered();
     let leaving = tokio::task::spawn_blocking(move || pods.iter().for_each(|pod| pod.leave()));

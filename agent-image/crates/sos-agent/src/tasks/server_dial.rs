@@ -1,4 +1,4 @@
-//! Dials servers in their clients' names.
+//! Connects to servers, with the client's address as source unless the service has `source: Agent`.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -17,9 +17,9 @@ use crate::netns::sockets;
 use crate::policy::flow_key::FlowKey;
 use crate::policy::flow_policy;
 
-/// Maximum time for a server, which is at the agent's own site, to answer. After one second, the client and this kernel retransmit the SYN
-/// (RFC 6298) and the controller times out. The shorter time here ensures that this connection is closed before the client's own SYN
-/// passes.
+/// Maximum time for a server, which is at the agent's own site, to accept or refuse. After one second, the client and this kernel retransmit the SYN
+/// (RFC 6298) and the controller times out. This timeout is shorter, so that the agent's connection is closed before the client's retransmitted
+/// SYN reaches the server as plain TCP.
 pub(crate) const SILENT_AFTER: Duration = Duration::from_millis(700);
 
 pub(crate) fn flow(info: &OpenInfo) -> FlowKey {
@@ -30,16 +30,17 @@ pub(crate) fn flow(info: &OpenInfo) -> FlowKey {
 enum Origin {
     /// The agent's own address.
     Agent,
-    /// The client's, from the agent's namespace or, for an agent that switches rewrite for, from the client's port at its own address.
+    /// The client's address and port, from the agent's namespace. If the site's switches rewrite, the agent's own address (the value) with the
+    /// client's port.
     Client(Option<Ipv4Addr>),
-    /// The client's, from inside the server's pod.
+    /// The client's address and port, from inside the server's pod.
     Pod(Arc<Pod>),
 }
 
 /// Origin of a flow's connection to its server.
 ///
 /// # Errors
-/// `AddrNotAvailable` if the server's answers to the client's address would not lead to this agent.
+/// `AddrNotAvailable` if the server's replies to the client's address would not reach this agent.
 fn origin(context: &AgentContext, flow: FlowKey, peer: AgentId) -> io::Result<Origin> {
     let config = context.config();
     let server = *flow.server.ip();
@@ -47,7 +48,7 @@ fn origin(context: &AgentContext, flow: FlowKey, peer: AgentId) -> io::Result<Or
     match &config.intake {
         _ if flow_policy::egress_source(&config, flow, peer) == Source::Agent => Ok(Origin::Agent),
         Some(Intake::Pods {}) => context.pods().at(server).map(Origin::Pod).ok_or_else(unavailable),
-        // A router's own programs answer without passing its nft table.
+        // Replies of a program on the router itself do not pass the table's `prerouting` chain, so they would not reach the agent.
         Some(Intake::Routed { .. }) if is_own_address(server) => Err(unavailable()),
         _ => Ok(Origin::Client(flow_policy::own_address(&config))),
     }
@@ -63,8 +64,8 @@ impl Origin {
     }
 }
 
-/// True if a connection can be made now. Checked before the client is answered: after that, only a reset is possible. A socket in a pod is not
-/// tried, since entering the pod would block; its error is an answer, too.
+/// True if a connection to the server can be made now. Checked before the client is accepted: after that, only a reset is possible. For a server
+/// in a pod, no socket is tried, since entering the pod would block; an error of the later connection attempt also refuses the session.
 pub(crate) fn can_bind(context: &AgentContext, flow: FlowKey, peer: AgentId) -> bool {
     match origin(context, flow, peer) {
         Ok(Origin::Pod(_)) => true,
@@ -76,7 +77,7 @@ pub(crate) fn can_bind(context: &AgentContext, flow: FlowKey, peer: AgentId) -> 
     }
 }
 
-/// Connects to a server in its client's name. As for any program, the kernel times out after 127 s without an answer.
+/// Connects to a server. As for any program, the kernel times out after 127 s without an answer.
 pub(crate) async fn dial(
     context: &AgentContext,
     flow: FlowKey,
@@ -86,7 +87,7 @@ pub(crate) async fn dial(
     let marks = marks.behind(flow_policy::routers(&context.config(), *flow.client.ip()));
     let origin = origin(context, flow, peer)?;
     let socket = match origin {
-        // Entering a pod takes a thread, and must not stop the runtime's.
+        // Entering a pod blocks a thread, which must not be one of the runtime's async threads.
         Origin::Pod(_) => tokio::task::spawn_blocking(move || origin.socket(flow.client, marks)).await??,
         origin => origin.socket(flow.client, marks)?,
     };

@@ -1,4 +1,4 @@
-//! `/status`: state of the agent for an operator, which no controller reports at a site without bridges (spec/node-config.md clause 40).
+//! `/status`: state of the agent, for readers at a site without bridges, where no controller reports it (spec/node-config.md clause 40).
 
 use serde::Serialize;
 
@@ -40,7 +40,7 @@ struct Peer {
 struct Service {
     id: String,
     role: &'static str,
-    /// New connections are accelerated, if the service's clients are here; connections are served, if its servers are.
+    /// At the ingress: new connections are accelerated. At the egress: sessions are accepted.
     ready: bool,
 }
 

@@ -25,7 +25,7 @@ use nix::unistd::Pid;
 use sos_agent::config::canonical;
 use sos_wire::{AgentId, Key};
 
-/// Timeout of every wait: normally no wait takes seconds, but a busy machine may be slow.
+/// Timeout of every wait. Waits normally take less than a second, but a busy machine may be slow.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 11);
 pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 139);
@@ -59,7 +59,7 @@ fn sh_all<const COUNT: usize>(commands: [String; COUNT]) {
     }
 }
 
-/// One side's agent, as configured.
+/// One side of the network: its site and its agent, as configured.
 #[derive(Clone, Copy)]
 pub(crate) struct Side {
     pub(crate) host: &'static str,
@@ -110,24 +110,24 @@ impl Side {
 /// The key that the two sites share.
 const PAIR_SECRET: [u8; 32] = [9; 32];
 
-/// Connection of hosts and agents.
+/// Connection between hosts and agents.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Network {
     /// A bridge redirects packets between the hosts to the agents.
     Bridge,
     /// The agents' machines are the hosts' routers.
     Routes,
-    /// The hosts are pods of the agents' machines.
+    /// The hosts act as pods on the agents' machines.
     Pods,
 }
 
-/// Own addresses of the agents on the two WAN links, near and far.
+/// The agents' own addresses on each of the two WAN links: near, then far.
 const WAN: [[Ipv4Addr; 2]; 2] = [
     [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)],
     [Ipv4Addr::new(192, 0, 2, 5), Ipv4Addr::new(192, 0, 2, 6)],
 ];
 
-/// The network; everything it made is gone when it is dropped.
+/// The network. Its namespaces and files are deleted when the value is dropped.
 pub(crate) struct Lab {
     id: String,
     network: Network,
@@ -142,7 +142,7 @@ impl Lab {
         Self::on(Network::Bridge)
     }
 
-    /// A network of this kind, without agents.
+    /// A network of the given kind, without agents.
     pub(crate) fn on(network: Network) -> Self {
         let id = format!("sa{:x}{:x}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let lab = Self { id, network, dir: tempfile::tempdir().unwrap() };
@@ -199,10 +199,10 @@ impl Lab {
         lab.ip("ctl", "route add 10.0.0.0/24 dev eth0");
     }
 
-    /// Directs packets between the hosts to the agents. The kernel removes neighbour entries when their link goes down.
+    /// Directs packets between the hosts to the agents. Call it again after a link was down, because the kernel then removes neighbour entries.
     pub(crate) fn redirect(&self) {
         if self.network != Network::Bridge {
-            // A link that comes up again has lost its route.
+            // The kernel removes the routes of a link that goes down.
             return sh_all([
                 format!("ip -n {} route replace default via 10.0.0.126", self.ns("client")),
                 format!("ip -n {} route replace default via 10.0.0.254", self.ns("server")),
@@ -258,7 +258,7 @@ impl Lab {
         self.configure_as(side, self.document(side, generation))
     }
 
-    /// As [`Self::configure`], after a change of the document.
+    /// Configures a side as [`Self::configure`] does, after a change of the document.
     pub(crate) fn configure_with(
         &self,
         side: Side,
@@ -277,7 +277,7 @@ impl Lab {
         self.configure_as(side, small);
     }
 
-    /// Starts both agents with a service that has this `accept`, and waits until the near agent is armed.
+    /// Starts both agents with this `accept` of the service, and waits until the near agent is armed.
     pub(crate) fn agents_that_accept(&self, accept: &str) -> (Agent, Agent) {
         for side in [NEAR, FAR] {
             let mut holding = self.document(side, 1);
@@ -351,7 +351,7 @@ impl Lab {
         Agent { child, log, metrics_ns: PathBuf::from(format!("/run/netns/{}", self.ns(host))) }
     }
 
-    /// Starts a side's agent, and waits until its metrics page answers.
+    /// Folder of network namespaces for a side's agent (`--netns`), with a link to the namespace of the side's host.
     pub(crate) fn namespaces(&self, side: Side) -> PathBuf {
         let folder = self.dir.path().join(format!("{}-netns", side.host));
         std::fs::create_dir_all(&folder).unwrap();
@@ -362,7 +362,7 @@ impl Lab {
         folder
     }
 
-    /// As [`Self::agent`], once it answers.
+    /// Starts a side's agent, and waits until it reports its configuration on the metrics page.
     pub(crate) fn agent_until_ready(&self, side: Side) -> Agent {
         let agent = self.agent(side);
         agent.wait_metric("sos_agent_config_generation", |generation| generation == 1);
@@ -376,7 +376,7 @@ impl Lab {
         agents
     }
 
-    /// Waits until clients are intercepted.
+    /// Waits until new connections of the clients are intercepted.
     fn wait_armed(&self, agents: &(Agent, Agent)) {
         agents.0.wait_metric("sos_agent_armed_regions", |armed| armed >= 1);
         if self.network == Network::Pods {

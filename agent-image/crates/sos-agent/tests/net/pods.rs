@@ -1,4 +1,4 @@
-//! Pods that come, go and share addresses; programs inside a pod that handle packets themselves; remains after an agent has left.
+//! Pods that start, end and share addresses; programs inside a pod that handle packets themselves; and objects that remain after an agent's exit.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -39,7 +39,7 @@ fn pods_are_intercepted_when_they_start_and_not_after_they_have_ended() {
     std::fs::remove_file(&file).unwrap();
     intercepted(&near, 0);
     assert_works(&lab, &seen, b"reply");
-    assert_eq!(accepted(&near), Some(1), "its namespace is gone for the agent");
+    assert_eq!(accepted(&near), Some(1), "the agent no longer finds the pod's namespace");
     symlink(format!("/run/netns/{}", lab.ns("client")), &file).unwrap();
     intercepted(&near, 1);
     eventually("the pod is intercepted again", || {
@@ -49,7 +49,7 @@ fn pods_are_intercepted_when_they_start_and_not_after_they_have_ended() {
 }
 
 #[test]
-fn a_pod_that_leaves_the_configuration_is_plain_and_its_open_connections_go_on() {
+fn a_pod_removed_from_the_configuration_goes_plain_and_keeps_its_sessions() {
     let lab = Lab::on(Network::Pods);
     let (near, _far) = lab.agents();
     let seen = serve(&lab, b"reply".to_vec());
@@ -64,7 +64,7 @@ fn a_pod_that_leaves_the_configuration_is_plain_and_its_open_connections_go_on()
     open.shutdown(std::net::Shutdown::Write).unwrap();
     let mut reply = Vec::new();
     open.read_to_end(&mut reply).unwrap();
-    assert_eq!(reply, b"reply", "its open connection goes on");
+    assert_eq!(reply, b"reply", "the open connection continues");
     seen.recv_timeout(PATIENCE).unwrap();
     drop(open);
     near.wait_metric("sos_agent_sessions", |sessions| sessions == 0);
@@ -78,12 +78,12 @@ fn a_pod_that_leaves_the_configuration_is_plain_and_its_open_connections_go_on()
 }
 
 #[test]
-fn without_a_list_every_pod_of_the_site_is_intercepted() {
+fn without_a_list_of_pods_every_pod_of_the_site_is_intercepted() {
     let lab = Lab::on(Network::Pods);
     for side in [NEAR, FAR] {
         lab.configure_with(side, 1, |document| _ = document.as_object_mut().unwrap().remove("pods"));
     }
-    // A pod outside the site's prefixes stays as it is.
+    // A pod outside the site's prefixes is not intercepted.
     let twin = lab.ns("twin");
     sh(&format!(
         "ip netns add {twin} && ip -n {twin} link add d0 type veth peer name d1 && ip -n {twin} address add 10.9.9.9/32 dev d0"
@@ -117,7 +117,7 @@ fn stopped_agents_leave_nothing_in_pods_and_nodes() {
     assert_eq!(
         [state(&lab, "near"), state(&lab, "far")],
         [before[1].clone(), before[2].clone()],
-        "nothing on nodes"
+        "agents create no objects in the nodes' own namespaces"
     );
     for agent in [&mut near, &mut far] {
         agent.signal(Signal::SIGTERM);
@@ -130,7 +130,7 @@ fn stopped_agents_leave_nothing_in_pods_and_nodes() {
 }
 
 #[test]
-fn killing_the_ingress_agent_makes_new_connections_plain_within_a_retransmission() {
+fn a_kill_of_the_ingress_agent_makes_new_connections_plain_after_one_retransmission() {
     let lab = Lab::on(Network::Pods);
     let (mut near, far) = lab.agents();
     let seen = serve(&lab, b"reply".to_vec());
@@ -140,10 +140,10 @@ fn killing_the_ingress_agent_makes_new_connections_plain_within_a_retransmission
     let began = Instant::now();
     assert_works(&lab, &seen, b"reply");
     let took = began.elapsed();
-    // Room for a busy machine, but less than a second retransmission.
+    // The bound allows for a busy machine, but not for a second retransmission, which would come three seconds after the first SYN.
     assert!(took < Duration::from_millis(2_900), "{took:?}");
     assert_eq!(far.metric("sos_agent_sessions_begun_total"), Some(1));
-    // The next agent finds the table of the killed one.
+    // The next agent replaces the table of the killed agent.
     let near = lab.agent(NEAR);
     near.wait_metric("sos_agent_armed_regions", |armed| armed >= 1);
     eventually("the pod is intercepted again", || {
@@ -169,7 +169,7 @@ fn connections_from_another_address_of_the_pod_are_plain() {
 }
 
 #[test]
-fn an_address_of_two_namespaces_is_plain() {
+fn an_address_in_two_namespaces_is_not_intercepted() {
     let lab = Lab::on(Network::Pods);
     let twin = lab.ns("twin");
     sh(&format!(
@@ -187,7 +187,7 @@ fn an_address_of_two_namespaces_is_plain() {
     sh(&format!("ip netns delete {twin}"));
 }
 
-/// A sidecar redirects the pod's connections to itself, and connects to their destinations as a user of its own.
+/// A sidecar redirects the application's connections to itself, and opens its own connections to their destinations.
 #[test]
 fn a_sidecars_own_connections_are_accelerated() {
     const SIDECAR: u16 = 15_001;
@@ -196,7 +196,7 @@ fn a_sidecars_own_connections_are_accelerated() {
     let nft = format!("ip netns exec {} nft", lab.ns("client"));
     sh(&format!("{nft} add table ip mesh"));
     sh(&format!("{nft} 'add chain ip mesh out {{ type nat hook output priority -100; }}'"));
-    // The application's connections have source ports below 50000 here, the sidecar's above.
+    // In this test, the application uses source ports below 50000, and the sidecar a source port above.
     sh(&format!(
         "{nft} 'add rule ip mesh out tcp dport {SERVICE_PORT} tcp sport < 50000 redirect to :{SIDECAR}'"
     ));
@@ -230,7 +230,7 @@ fn a_sidecars_own_connections_are_accelerated() {
     relayed.join().unwrap();
     assert_eq!(reply, b"reply");
     assert_eq!(seen.recv_timeout(PATIENCE).unwrap().client, SocketAddr::from((CLIENT, 50_123)));
-    assert_eq!(accepted(&near), Some(1), "the sidecar's connection, not the application's");
+    assert_eq!(accepted(&near), Some(1), "only the sidecar's connection is intercepted");
 }
 
 #[test]
@@ -260,13 +260,13 @@ fn one_client_port_may_have_connections_to_two_servers() {
 }
 
 #[test]
-fn the_server_sees_the_agents_address_where_the_service_says_so() {
+fn the_server_sees_the_agents_address_if_the_services_source_is_agent() {
     let lab = Lab::on(Network::Pods);
     for side in [NEAR, FAR] {
         lab.configure_with(side, 1, |document| {
             document["services"][0]["source"] = "Agent".into();
             if side.host == "far" {
-                // The server is a machine of the site, not a pod of this node.
+                // The server is another machine of the site, not a pod of this node.
                 document["pods"] = serde_json::json!([]);
             }
         });
@@ -284,7 +284,7 @@ fn the_server_sees_the_agents_address_where_the_service_says_so() {
 }
 
 #[test]
-fn a_server_that_is_no_pod_of_the_node_stays_plain_if_its_client_is_to_be_preserved() {
+fn connections_to_a_server_outside_the_nodes_pods_are_plain_with_source_preserve() {
     let lab = Lab::on(Network::Pods);
     lab.configure_with(NEAR, 1, |document| document["services"][0]["accept"] = "Confirmed".into());
     lab.configure_with(FAR, 1, |document| document["pods"] = serde_json::json!([]));
@@ -314,17 +314,17 @@ fn bytes_go_on_while_a_path_is_cut(network: Network) {
 }
 
 #[test]
-fn bytes_go_on_while_a_path_of_routed_agents_is_cut() {
+fn a_transfer_between_routed_agents_survives_the_loss_of_a_path() {
     bytes_go_on_while_a_path_is_cut(Network::Routes);
 }
 
 #[test]
-fn bytes_go_on_while_a_path_of_pods_agents_is_cut() {
+fn a_transfer_between_pods_survives_the_loss_of_a_path() {
     bytes_go_on_while_a_path_is_cut(Network::Pods);
 }
 
 #[test]
-fn a_half_closed_connection_outlives_conntracks_own_timeouts() {
+fn a_half_closed_connection_outlives_the_timeouts_of_conntrack() {
     let lab = Lab::on(Network::Pods);
     let (near, _far) = lab.agents();
     for host in ["client", "server"] {
@@ -339,7 +339,7 @@ fn a_half_closed_connection_outlives_conntracks_own_timeouts() {
     client.shutdown(std::net::Shutdown::Write).unwrap();
     let mut request = Vec::new();
     server.read_to_end(&mut request).unwrap();
-    // Several times the timeouts above, which have expired entries without packets.
+    // Wait for several times the timeouts above: without the agent's timeout policy, the entries would expire.
     std::thread::sleep(Duration::from_secs(4));
     let reply = content(7, 1 << 20);
     let (sent, expected) = (reply.clone(), reply);
@@ -352,7 +352,7 @@ fn a_half_closed_connection_outlives_conntracks_own_timeouts() {
 }
 
 #[test]
-fn a_refused_syn_of_a_sidecar_that_is_exempt_by_its_user_is_not_redirected_to_the_sidecar() {
+fn a_refused_syn_of_a_sidecar_exempt_by_user_is_not_redirected_to_it() {
     use std::os::unix::process::CommandExt as _;
     const SIDECAR: u16 = 15_001;
     const USER: u32 = 1_337;
@@ -366,7 +366,7 @@ fn a_refused_syn_of_a_sidecar_that_is_exempt_by_its_user_is_not_redirected_to_th
         "{nft} 'add rule ip mesh out oifname != lo tcp dport {SERVICE_PORT} redirect to :{SIDECAR}'"
     ));
     let sidecar = lab.at("client", || TcpListener::bind((Ipv4Addr::UNSPECIFIED, SIDECAR)).unwrap());
-    // The sidecar's own connection to a closed port.
+    // The sidecar itself connects to a closed port.
     let status = lab.at("client", || {
         let script = format!("exec 3<>/dev/tcp/{SERVER}/{SERVICE_PORT}");
         std::process::Command::new("bash")
@@ -383,7 +383,7 @@ fn a_refused_syn_of_a_sidecar_that_is_exempt_by_its_user_is_not_redirected_to_th
 }
 
 #[test]
-fn a_pod_that_has_flushed_nftables_is_intercepted_again() {
+fn a_pod_is_intercepted_again_after_a_flush_of_its_nftables() {
     let lab = Lab::on(Network::Pods);
     let (near, _far) = lab.agents();
     let seen = serve(&lab, b"reply".to_vec());
@@ -399,7 +399,7 @@ fn a_pod_that_has_flushed_nftables_is_intercepted_again() {
 }
 
 #[test]
-fn a_router_leaves_connections_to_itself_and_marks_of_others_alone() {
+fn a_router_does_not_intercept_connections_to_itself_or_change_foreign_marks() {
     let lab = Lab::on(Network::Routes);
     let (near, _far) = lab.agents_that_accept("Confirmed");
     let own = Ipv4Addr::new(10, 0, 0, 254);
@@ -408,7 +408,7 @@ fn a_router_leaves_connections_to_itself_and_marks_of_others_alone() {
         lab.at("client", move || TcpStream::connect_timeout(&(own, SERVICE_PORT).into(), PATIENCE)).unwrap();
     assert_eq!(listener.accept().unwrap().1, client.local_addr().unwrap());
     assert_eq!(accepted(&near), Some(0));
-    // The near router's own rules choose an uplink by a mark.
+    // The ingress router has rules of its own, which mark packets, for example to choose an uplink.
     let nft = format!("ip netns exec {} nft", lab.ns("near"));
     sh(&format!("{nft} add table ip uplinks"));
     sh(&format!("{nft} 'add chain ip uplinks arrived {{ type filter hook prerouting priority raw; }}'"));
@@ -420,6 +420,6 @@ fn a_router_leaves_connections_to_itself_and_marks_of_others_alone() {
     assert_works(&lab, &seen, b"reply");
     assert!(
         !sh(&format!("{nft} list counter ip uplinks kept")).contains("packets 0"),
-        "marked packets keep their mark"
+        "packets with the router's own mark keep it"
     );
 }

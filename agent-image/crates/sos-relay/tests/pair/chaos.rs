@@ -21,7 +21,7 @@ const BUSY_MS: u64 = 2000;
 const SILENT_MS: u64 = 5000;
 /// Sessions wait 10 s for a stream (frame.md clause 11): they survive shorter gaps in any state.
 const SURVIVED_MS: u64 = 9000;
-/// Maximum time from the last fault to the end: a wait for a stream, and the slowest hosts and streams.
+/// Maximum time from the last fault to the end. It covers one wait for a stream and the slowest hosts and streams.
 const AFTERMATH: Duration = Duration::from_secs(30);
 const NEVER: u64 = u64::MAX;
 
@@ -29,7 +29,7 @@ const NEVER: u64 = u64::MAX;
 #[derive(Debug, Clone)]
 struct Cut {
     at_ms: u64,
-    /// Both ends are notified immediately. Otherwise they detect the fault, or it ends before that.
+    /// Both ends are notified immediately. Otherwise they detect the fault themselves, unless the fault ends before they do.
     told: bool,
     lasts_ms: u64,
     notice_ms: [u64; 2],
@@ -210,26 +210,30 @@ fn play(script: Script) -> TestCaseResult {
     Ok(())
 }
 
-/// Checks that a clean end delivers all bytes, and that both ends know of a reset.
+/// Checks that a clean end follows all bytes, and that a reset is seen at both ends.
 fn check_end(world: &World, end: usize, expected: usize) -> TestCaseResult {
     let (there, tale) = (1 - end, world.describe());
     prop_assert!(
         !world.saw_end(end) || world.received(end) == expected,
-        "a clean end without all bytes: {tale}"
+        "a clean end, but bytes are missing: {tale}"
     );
     match world.closed(end) {
         Some(EndReason::Finished) => {
-            prop_assert!(world.saw_end(end) && !world.saw_reset(end), "finished without an end: {tale}");
+            prop_assert!(
+                world.saw_end(end) && !world.saw_reset(end),
+                "closed as Finished, but the host saw no end of stream or saw a reset: {tale}"
+            );
         }
         Some(_) => {
             let knows = |end| world.saw_reset(end) || world.has_reset(end);
-            prop_assert!(knows(end), "a reset that its own host does not see: {tale}");
-            // The other end may have finished before, with all bytes of this end. At the server, the session may never have started.
+            prop_assert!(knows(end), "the session was reset, but its own host did not see a reset: {tale}");
+            // The other end may have finished before the reset, after it received all bytes of this end. At the server, the session may never have
+            // started.
             let through = world.closed(there) == Some(EndReason::Finished) && world.said_all(end);
             let unborn = there == 1 && world.closed(there).is_none();
             prop_assert!(
                 knows(there) || through || unborn,
-                "a reset that the other end does not see: {tale}"
+                "the session was reset, but the host at the other end did not see a reset: {tale}"
             );
         }
         None => prop_assert!(end == 1 && world.received(1) == 0, "the client's session never ended: {tale}"),

@@ -1,27 +1,27 @@
 //! Batched reads: reads a busy socket at the ticks of a clock instead of by poll.
 //!
-//! Data arrives a few segments at a time, and each wake-up costs several times as much as moving the bytes. So a busy socket is taken off
-//! the poll (by its low water mark) and read at the ticks of a clock that the whole process shares: one wake-up serves all busy sockets.
-//! Between agents a tick is small compared with the path's own delay. On short paths and from hosts the tick is short, too, and only
-//! sockets with much data at each tick are read at ticks. A socket that has become quiet returns to the poll.
+//! Data arrives a few segments at a time, and each wake-up costs several times as much as moving the bytes. So a busy socket is
+//! excluded from polling (by a high low-water mark) and read at the ticks of a clock that the whole process shares: one wake-up serves all
+//! busy sockets. Between agents a tick is small compared with the path's own delay. On short paths and for hosts, the shortest tick is used,
+//! and only sockets that receive much data per tick are read at ticks. A socket that has become quiet returns to polling.
 
 use std::time::{Duration, Instant};
 
 /// Maximum tick length, in which a megabyte arrives at 1 Gbit/s over all streams.
 const MAX_TICK: Duration = Duration::from_millis(8);
-/// A tick lasts at most the round trip divided by this, but never less than the minimum tick.
+/// A tick lasts at most the round trip divided by this value, but never less than [`SHORT_TICK`].
 const SHARE: u32 = 10;
 const SHORT_TICK: Duration = Duration::from_millis(1);
 /// Minimum size of a bulk read; smaller reads are messages.
 const BULK: usize = 4 << 10;
 /// Number of bulk reads in quick succession after which a socket is busy: a short flow's few packets are all read immediately.
 const STREAK: u32 = 4;
-/// Maximum of this number, to which it grows after short busy periods. Otherwise a request-response exchange would wait a tick for each
+/// Maximum of the streak, which doubles after each short busy period. Otherwise a request-response protocol would wait a tick for each
 /// message.
 const MAX_STREAK: u32 = 256;
-/// Minimum number of full ticks of a busy period that does not count as short.
+/// A busy period with fewer full ticks than this counts as short.
 const PROVED: u32 = 32;
-/// Number of consecutive ticks that were not full after which a socket is quiet.
+/// A socket is quiet after this number of consecutive ticks that were not full.
 const QUIET: u32 = 4;
 
 /// Clock of a busy socket's reads.
@@ -33,7 +33,7 @@ pub(crate) struct ReadClock {
 }
 
 impl ReadClock {
-    /// Clock for hosts: hosts are nearby, and most slow hosts send little.
+    /// Clock for hosts: a short tick, because hosts are nearby, and a high minimum, so that slow hosts stay on polling.
     pub(crate) const HOST: Self = Self { tick: SHORT_TICK, least: 32 << 10 };
 
     /// Clock for a stream, by the round trip to the peer.
@@ -89,7 +89,7 @@ impl BatchedRead {
         false
     }
 
-    /// Next tick since `epoch`, common to all sockets.
+    /// The tick that follows `now`. Ticks are counted from `epoch`, which all sockets share.
     pub(crate) fn next_tick(&self, epoch: Instant, now: Instant) -> Instant {
         let tick = self.clock.tick.max(SHORT_TICK).as_nanos();
         let ticks = now.saturating_duration_since(epoch).as_nanos() / tick + 1;
