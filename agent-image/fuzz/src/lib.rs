@@ -64,7 +64,7 @@ pub fn handshake(data: &[u8]) {
     }
 }
 
-/// Copies of held SYNs: a parsed SYN is written back with a correct checksum, and is parsed to the same SYN again.
+/// Copies of held SYNs: a parsed SYN is rebuilt with a correct checksum, and is parsed to the same SYN again.
 pub fn syn(data: &[u8]) {
     for packet in nflog::packets(data).chain([data]) {
         if let Ok(syn) = Syn::parse(packet) {

@@ -7,9 +7,9 @@ use crate::config::{Document, Prefix, Site};
 use crate::packets::{Mac, Party};
 use sos_wire::{AgentId, MacAddress, SiteId};
 
-/// Number of clients behind the host port of each switch that sends SYNs.
+/// Number of clients behind the host port of each switch with sources of SYNs.
 pub const CLIENTS: usize = 20;
-/// Port of clients, and of servers on other switches.
+/// Port of clients, and of a server whose clients are at another switch.
 pub const HOST_PORT: u32 = 1;
 /// Port of a server at the same switch as its clients.
 pub const SERVER_PORT: u32 = 2;
@@ -93,7 +93,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Network for a learning switch: each switch has clients and a server.
+    /// Network for benchmarks of a learning-switch controller: each switch has clients and a server.
     pub fn plain(count: usize, topology: Topology) -> Self {
         let mut network = Self::default();
         for index in 0..count {
@@ -124,7 +124,7 @@ impl Network {
     }
 
     /// Network of a controller-config document. Each edge datapath has a link to every transit datapath; without a transit site, links
-    /// form a line. The network has the document's agents, and for each service clients at each datapath of its `from` site.
+    /// form a line. The network has the document's agents and, for each service, clients at each datapath of the service's `from` site.
     ///
     /// # Errors
     /// A service has a site without datapaths, or no prefixes or ports.
@@ -241,9 +241,8 @@ mod tests {
 
     #[test]
     fn document_is_converted_to_switches_agents_and_clients() {
-        let document: Document =
-            serde_json::from_str(crate::config::EXAMPLE).expect("an example that is right");
-        let network = Network::declared(&document).expect("services that are right");
+        let document: Document = serde_json::from_str(crate::config::EXAMPLE).expect("the example is valid");
+        let network = Network::declared(&document).expect("the example's services are valid");
         assert_eq!((network.switches.len(), network.wires.len(), network.agents.len()), (3, 4, 2));
         let [lane] = network.lanes.as_slice() else { panic!("one lane") };
         assert_eq!(

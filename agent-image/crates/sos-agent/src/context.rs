@@ -265,7 +265,7 @@ impl AgentContext {
         &self.pods
     }
 
-    /// Counts a held SYN that is written back towards its server. In the agent's own namespace nft lists the connection for [`Self::note_plain`];
+    /// Counts a held SYN that is reinjected towards its server. In the agent's own namespace nft lists the connection for [`Self::note_plain`];
     /// pods' tables are not read.
     pub fn note_left(&self, reason: PlainReason) {
         if self.config().intake == Some(Intake::Pods {}) {

@@ -44,9 +44,9 @@ pub struct Covered {
 /// Action for the edge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Write the SYN back for this agent's listener.
+    /// Reinject the SYN for this agent's listener.
     Take(Vec<u8>),
-    /// Write the SYN back for the server.
+    /// Reinject the SYN for the server.
     Leave(Vec<u8>, PlainReason),
     /// Ask the egress agent to connect.
     Ask(Ask),

@@ -111,7 +111,7 @@ impl Hold {
         };
         // A failed write has the same effect as the loss of the SYN on the wire: the client retransmits it.
         if let Some(Err(error)) = writers.as_deref().map(write) {
-            debug!(%error, "a held SYN was not written back");
+            debug!(%error, "a held SYN was not reinjected");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A bare SYN as an IPv4 packet: read when its copy arrives, and written back with a complete checksum.
+//! A bare SYN as an IPv4 packet: read when its copy arrives, and reinjected with a complete checksum.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 

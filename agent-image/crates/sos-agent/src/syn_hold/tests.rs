@@ -204,7 +204,7 @@ proptest! {
             };
             for step in steps {
                 if let Step::Take(packet) | Step::Leave(packet, _) = step {
-                    prop_assert!(waiting.remove(&Syn::parse(&packet).unwrap().flow), "only a held SYN is written back, and only once");
+                    prop_assert!(waiting.remove(&Syn::parse(&packet).unwrap().flow), "only a held SYN is reinjected, and only once");
                 }
             }
             prop_assert_eq!(waiting.iter().copied().collect::<Vec<_>>(), hold.held.keys().copied().collect::<Vec<_>>());

@@ -1,6 +1,6 @@
 //! Holds clients' SYNs until the egress agent reports whether their server accepts (docs/adr/0053).
 //!
-//! nft drops such a SYN and sends a copy here ([`crate::netns::nflog`]); [`crate::syn_hold`] decides; raw sockets write the SYN back
+//! nft drops such a SYN and sends a copy here ([`crate::netns::nflog`]); [`crate::syn_hold`] decides; raw sockets reinject the SYN
 //! ([`crate::syn_hold::injector`]).
 
 use std::net::Ipv4Addr;
