@@ -114,7 +114,7 @@ def test_uplink_address_represents_only_the_first_of_two_hosts() -> None:
     compiled = compile_world(world(home(), balanced(), young, balanced("same", ports=[{"port": 443}]), nodes=nodes(home=1)))
     (problem,) = compiled.problems
     assert (problem.name, problem.reason, problem.path) == ("young", Reason.DUPLICATE, "spec.balance.uplinks")
-    assert "stands for 10.1.0.7" in problem.message
+    assert "is already used for 10.1.0.7" in problem.message
     assert [entry["id"] for entry in compiled.controllers["default"]["balances"]] == ["sos-system/same", "sos-system/spread"]
 
 

@@ -22,7 +22,7 @@ def ports_of(policy: dict[str, Any]) -> dict[int, list[dict[str, Any]] | None]:
 
 
 @given(worlds())
-def test_each_guard_selects_the_pods_of_the_workload_with_its_name(given_world: World) -> None:
+def test_each_policy_and_budget_selects_the_pods_of_the_workload_of_the_same_name(given_world: World) -> None:
     manifests = compile_world(given_world).manifests
     pods = {m["metadata"]["name"]: m["spec"]["template"] for m in manifests if m["kind"] in {"DaemonSet", "Deployment"}}
     for guard in (m for m in manifests if m["kind"] in {"NetworkPolicy", "PodDisruptionBudget"}):

@@ -23,7 +23,7 @@ def test_uninstall_leaves_crds_and_users_objects_only(
 ) -> None:
     shown = set(left_on_nodes(untouched))
     with_sites = {node for place, node in lab.nodes.items() if PLACES[place].site}
-    assert shown >= with_sites, "the comparison detects SOS on its nodes before the removal"
+    assert shown >= with_sites, "before the removal, the comparison detects SOS on every node of a site"
     workload.stop(lab.kube)
     lab.kube.helm("uninstall", "sos", "--namespace", workload.RELEASE_NAMESPACE, "--wait", "--timeout", "10m", timeout=660)
     left = wait_for(

@@ -1,4 +1,4 @@
-"""Drive random histories of joining and leaving uplinks, routers, switches and controllers.
+"""Run random sequences in which uplinks and routers fail and return, switches disconnect, and the controller is replaced.
 
 A connection keeps its uplink while its entries exist.
 """
@@ -44,7 +44,7 @@ class BalanceMachine(RuleBasedStateMachine):
         if out and any(sport in (e.match.tcp_src or ()) for e in self.home.network.entries(EDGE)):
             port = out[0][0].port_no
             assert port not in self.down or port == self.opened[sport]
-            assert self.at == "Controller" or self.opened.get(sport, port) == port, "a switch identifies a connection by its ports"
+            assert self.at == "Controller" or self.opened.get(sport, port) == port, "a switch identifies a connection by its TCP ports"
             self.opened[sport] = port
 
     @rule(data=st.data())
@@ -121,12 +121,12 @@ class BalanceMachine(RuleBasedStateMachine):
             assert back == HOST
 
     @invariant()
-    def entries_point_to_groups_that_are_there(self) -> None:
+    def entries_refer_only_to_existing_groups(self) -> None:
         named = {a.group_id for e in self.home.network.entries(EDGE) for a in e.actions if isinstance(a, ToGroup)}
         assert named <= self.home.network.groups.get(EDGE, {}).keys()
 
     @invariant()
-    def the_count_is_the_switches(self) -> None:
+    def session_count_equals_the_entries_of_the_switch(self) -> None:
         if not self.away:
             out = [cookie_kind(e.cookie) for e in self.home.network.entries(EDGE) if e.priority == PRIORITY_CONNECTION]
             assert len(out) == len(self.opened)

@@ -293,7 +293,7 @@ def test_tell_apart_equals_ryus_encoding_and_survives_a_round_trip(ports: Litera
 
 
 @given(st.lists(st.tuples(st.integers(1, 100), st.integers(1, 65279), rewriting), max_size=5), st.integers(1, 2**32 - 256))
-def test_groups_equal_those_of_ryu_as_add_and_modify(buckets: list, number: int) -> None:
+def test_group_add_and_group_modify_equal_those_of_ryu(buckets: list, number: int) -> None:
     parser, expected = ofproto_v1_3_parser, []
     for command, xid in ((rewrite.GROUP_ADD, rewrite.UNHEARD), (rewrite.GROUP_MODIFY, 0)):
         theirs = [parser.OFPBucket(w, port, 0xFFFFFFFF, [_ryu_action(a) for a in actions]) for w, port, actions in buckets]
@@ -337,7 +337,7 @@ def test_flow_stats_decode_to_their_entries(entry: FlowEntry) -> None:
     assert ofp.parse_flow_stats((fixed + rest) * 2) == [entry, entry]
 
 
-def test_tcp_flags_are_encoded_as_by_open_vswitch() -> None:
+def test_tcp_flags_encoding_equals_that_of_open_vswitch() -> None:
     match = Match(eth_type=0x0800, ipv4_src=(0x0A00000B, 0xFFFFFFFF), ip_proto=6, tcp_flags=(0, 2))
     shown = bytes.fromhex("80000a02080080000c02000080001401068000" + "1604" + "0a00000b" + "ffff55084f4e460000000002")
     assert oxm.encode_match(match)[4 : 4 + len(shown)] == shown and oxm.decode_match(shown) == match

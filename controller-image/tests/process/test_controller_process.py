@@ -104,7 +104,7 @@ def test_changed_tokens_and_keys_are_reloaded(process: Process) -> None:
     wait("the new key", lambda: [line for line in process.log() if line["message"] == "keys of 2 sites"])
 
 
-def test_logs_contain_no_secrets_and_no_bugs(process: Process) -> None:
+def test_logs_contain_no_secrets_and_no_exceptions(process: Process) -> None:
     text = (process.folder / "log").read_text()
     assert TOKEN not in text and SITE_KEYS[1].hex() not in text and "a-later-token" not in text
     assert not [line for line in process.log() if "exception" in line or "bug:" in line["message"]]

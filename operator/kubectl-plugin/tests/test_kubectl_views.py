@@ -112,7 +112,7 @@ def test_a_status_of_an_earlier_spec_is_not_taken_as_current() -> None:
     assert (row.ready, row.reason) == ("Unknown", "Pending") and "in words" not in row.message
 
 
-def test_an_object_without_a_status_is_not_ready_and_no_objects_give_a_hint() -> None:
+def test_an_object_without_a_status_is_not_ready_and_an_empty_list_gives_a_hint() -> None:
     found = overview.rows([{"kind": "SosService", "metadata": {"name": "bulk", "namespace": "default"}, "spec": {"mode": "Accelerate"}}])
     assert [(r.name, r.ready, r.detail) for r in found] == [("default/bulk", "Unknown", "Accelerate")]
     assert not overview.is_ready([])
@@ -189,7 +189,7 @@ def pending(service: str, reason: str, acknowledged: list[str]) -> dict[str, Any
     return {**STATUS, "services": [row]}
 
 
-def test_disconnected_switches_do_not_make_other_switches_plain() -> None:
+def test_a_disconnected_switch_makes_the_trace_unknown_instead_of_plain() -> None:
     found = asked(status=pending("default/bulk", "DatapathDisconnected", ["0001"]))
     assert found.outcome == "unknown" and "1 of 2" in found.why and lines(found, colour=False)[-1] != "plain TCP"
 
@@ -237,7 +237,7 @@ def test_other_services_that_cover_the_connection_are_named() -> None:
 # -- topology and flows
 
 
-def test_a_topology_names_what_is_wrong() -> None:
+def test_a_topology_shows_disconnected_and_unclaimed_switches() -> None:
     status = {**STATUS, "datapaths": [{**STATUS["datapaths"][0], "connected": False}], "unclaimed": ["00ff"]}
     seen = {
         **SEEN,
@@ -257,13 +257,13 @@ def test_flows_name_agents_and_count_unlisted_sessions() -> None:
     assert network.flows({"sessions": [], "total": 0}, AGENTS) == ["no sessions"]
 
 
-def test_a_change_is_a_line() -> None:
+def test_a_change_is_printed_on_one_line() -> None:
     change = {"kind": "session", "uuid": "ab", "state": "Active", "reason": ""}
     assert network.event(change) == ["session uuid=ab state=Active"]
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(0.4, "0s"), (119, "119s"), (120, "2m"), (7200, "2h"), (200_000, "2d")])
-def test_ages_are_kubectls(seconds: float, said: str) -> None:
+def test_ages_have_the_format_of_kubectl(seconds: float, said: str) -> None:
     assert network.age(seconds) == said
 
 

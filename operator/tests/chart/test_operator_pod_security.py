@@ -17,7 +17,7 @@ from sos_compile.compiler import compile_world
 
 TESTED = ("-f", str(ROOT / "charts" / "sos" / "ci" / "tested-values.yaml"))
 LEVELS = ("restricted", "baseline", "privileged")
-# Exceptions from `baseline` by pod; docs/security.md has their reasons.
+# Exceptions from `baseline` by pod; docs/security.md gives the reasons.
 NEEDS = {
     "agent": {"host namespaces", "hostPath volumes", "hostPort", "non-default capabilities", "forbidden AppArmor profile"},
     "node": {"host namespaces", "hostPath volumes", "hostPort", "non-default capabilities"},

@@ -1,4 +1,4 @@
-"""Nodes that leave a site with remaining nodes: their documents, and the lifetime of their pods."""
+"""Nodes that leave a site while other nodes stay: documents of the departed nodes, and the lifetime of their pods."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_departed_node_gets_state_absent_after_its_agent_is_gone() -> None:
         assert ("a2.json" in data(last)) == (NAMED in terms(last)) == (not done)
 
 
-def test_moved_deleted_and_given_up_nodes_do_not_delay_departure() -> None:
+def test_moved_deleted_and_given_up_nodes_are_dropped_without_cleanup() -> None:
     first = built(seen(BOTH))
     for nodes, more in (
         ([node("a1"), node("a2", "east")], {}),

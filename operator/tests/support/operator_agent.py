@@ -53,7 +53,7 @@ class Agent:
 
 @contextmanager
 def network(kube: Kube, openflow: int) -> Iterator[dict[str, Switch]]:
-    """Three switches in a row with an agent at each end, connected to the controller at that port; the result is by site."""
+    """Three switches in a row with an agent at each end, connected to the controller at port `openflow`; yields the switches by site."""
     sites = ("west", "core1", "east")
     status = {s["metadata"]["name"]: s["status"] for s in kube.items("sossites")}
     dpids = {site: status[site]["nodes"][0]["datapathId"] for site in sites}

@@ -87,7 +87,7 @@ class Recorder:
                 found = [at for at, priorities in self.taken if priorities.get(service) == priority]
                 if found:
                     return found[0]
-                assert self.arrived.wait(deadline - time.monotonic()), f"{service} with priority {priority}: not in {timeout} s"
+                assert self.arrived.wait(deadline - time.monotonic()), f"{service} did not get priority {priority} within {timeout} s"
 
     def forward(self, method: str, path: str, headers: dict[str, str], body: bytes | None) -> tuple[int, bytes]:
         request = urllib.request.Request(self.target + path, body, headers, method=method)

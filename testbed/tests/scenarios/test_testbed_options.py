@@ -41,7 +41,8 @@ def test_rare_features_work_the_same_as_over_plain_tcp(net: Lab, case: str) -> N
 
 
 def test_client_with_a_tcp_fast_open_cookie_is_served(net: Lab) -> None:
-    """Send a SYN with data and the cookie of a plain port: the agent accepts only the SYN, and the client retransmits the data."""
+    """Send a SYN with data and a cookie that the server issued on a plain port: the agent accepts only the SYN, and the client retransmits
+    the data."""
     sysctl(net, "server", "net.ipv4.tcp_fastopen=3")
     plain = seen(net, "fast-open", PLAIN)
     before = accepted(net)
@@ -58,7 +59,7 @@ def sysctl(net: Lab, host: str, setting: str) -> None:
 
 
 def test_ecn_is_negotiated_on_the_clients_leg(net: Lab) -> None:
-    """Negotiate ECN on each leg: the agent accepts it from the client, and does not request it from the server."""
+    """Negotiate ECN per leg: the agent accepts ECN from the client, but does not request it from the server."""
     sysctl(net, "client", "net.ipv4.tcp_ecn=1")
     try:
         plain, covered = seen(net, "ecn", PLAIN), seen(net, "ecn", COVERED)

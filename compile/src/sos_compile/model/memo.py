@@ -1,6 +1,6 @@
 """Cache of one compilation's results for the next compilation. It affects the time taken, never the result.
 
-A change of one service compiles the whole cluster again, with up to thousands of services; nearly all results stay the same.
+A change to one service recompiles the whole cluster, with up to thousands of services; nearly all results stay the same.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ LAID_OUT_BYTES = 16_384  # longer documents are read by programs only: without w
 class Cache(Generic[T]):
     """Values of the last compilation, by their inputs.
 
-    Values that a compilation does not use are dropped when the next compilation begins, so one world bounds the size.
+    Values that a compilation does not use are dropped when the next compilation begins, so the cache holds at most the values of two
+    consecutive compilations.
     """
 
     before: dict[Hashable, T] = field(default_factory=dict)

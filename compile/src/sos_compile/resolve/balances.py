@@ -1,4 +1,4 @@
-"""Accept services with spec.balance: their switch and uplinks (docs/adr/0013)."""
+"""Accept services with spec.balance, and determine their switch and uplinks (docs/adr/0013)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sos_compile.model.resources import Balance, Service, Site, Uplink
 from sos_compile.resolve.services import MAX_SERVICES, Judge
 
 MAX_PER_SITE = 64  # maximum number of groups of one switch (spec/controller-config.md clause 5)
-MAX_CONDITIONS = 1024  # maximum of prefixes times port ranges: each takes at least one entry of the switch
+MAX_CONDITIONS = 1024  # maximum number of (prefix, port range) pairs; each pair takes at least one entry of the switch
 
 Shares = tuple[tuple[Uplink, int], ...]
 Taken = dict[tuple[str, str], tuple[IPv4Address, str]]
@@ -33,7 +33,7 @@ def limited(balances: Iterable[PlacedBalance], verdicts: Verdicts) -> list[Place
     room, found = _Room(verdicts), list[PlacedBalance]()
     for placed in balances:
         if len(found) >= MAX_SERVICES:
-            verdicts.reject(placed.service.origin, "", Reason.LIMIT_EXCEEDED, f"there are {MAX_SERVICES} before it", "remove some")
+            verdicts.reject(placed.service.origin, "", Reason.LIMIT_EXCEEDED, f"there are already {MAX_SERVICES} balances", "remove some")
         elif room.takes(placed):
             found.append(placed)
     return found
@@ -62,17 +62,17 @@ class _BalanceJudge:
         prefixes = service.source.prefixes
         if len(prefixes) == 1 and prefixes[0].prefixlen == 32:
             return prefixes[0].network_address
-        message = "an uplink's address can stand for one host only"
+        message = "an uplink's address can replace the address of one host only"
         self._reject(service, "spec.from.prefixes", Reason.INVALID, message, "name one host, like 10.0.0.11/32")
         return None
 
     def _switch(self, service: Service, placed: PlacedSite) -> str | None:
-        """Return the datapath id of the site's only switch: the uplinks of several nodes would share an address."""
+        """Return the datapath id of the site's only switch. Reject a site with several switches, whose uplinks would share an address."""
         dpids = [node.dpid for node in placed.nodes] + [dpid for dpid, _ in placed.site.switches]
         if len(dpids) == 1:
             return dpids[0]
-        message = f"SosSite {placed.site.name} has {len(dpids)} switches; connections are spread at one"
-        self._reject(service, "spec.from.site", Reason.INVALID, message, "make a site of each node")
+        message = f"SosSite {placed.site.name} has {len(dpids)} switches, but connections can be balanced at one switch only"
+        self._reject(service, "spec.from.site", Reason.INVALID, message, "declare one SosSite for each node")
         return None
 
     def _shares(self, service: Service, balance: Balance, site: Site) -> Shares | None:
@@ -98,7 +98,7 @@ class _BalanceJudge:
     def _bounded(self, service: Service, ports: tuple[tuple[int, int], ...]) -> bool:
         conditions = len(service.target.prefixes) * len(ports)
         if conditions > MAX_CONDITIONS:
-            message = f"{conditions} pairs of a prefix and a port range, and at most {MAX_CONDITIONS} fit a switch"
+            message = f"{conditions} pairs of a prefix and a port range exceed the maximum of {MAX_CONDITIONS} per switch"
             self._reject(service, "spec.to.prefixes", Reason.LIMIT_EXCEEDED, message, "name wider prefixes or ranges")
         return conditions <= MAX_CONDITIONS
 
@@ -116,7 +116,7 @@ class _Room:
 
     def takes(self, placed: PlacedBalance) -> bool:
         if self.per_site.get(placed.site, 0) >= MAX_PER_SITE:
-            message = f"SosSite {placed.site} has {MAX_PER_SITE} balanced services before it"
+            message = f"SosSite {placed.site} already has {MAX_PER_SITE} balanced services"
             self.verdicts.reject(placed.service.origin, "spec.from.site", Reason.LIMIT_EXCEEDED, message, "remove some")
             return False
         if not self._free(placed):
@@ -131,7 +131,7 @@ class _Room:
             if holder != placed.client:
                 theirs = by.split("/")[0] != placed.service.origin.key.namespace
                 other = "a host of another namespace's service" if theirs else f"{holder} (SosService {by})"
-                message = f"the address of uplink {uplink.name} stands for {other}"
+                message = f"the address of uplink {uplink.name} is already used for {other}"
                 remedy = "use other uplinks, or the same host"
                 self.verdicts.reject(placed.service.origin, "spec.balance.uplinks", Reason.DUPLICATE, message, remedy)
                 return False

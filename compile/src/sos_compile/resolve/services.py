@@ -39,7 +39,7 @@ def limited(services: Iterable[PlacedService], claims: Mapping[str, Claim], verd
     several = len({each.service.origin.key.namespace for each in ordered}) > 1
     ranked = sorted(range(len(ordered)), key=lambda i: claims[ordered[i].service.id].number if several else i)
     for i in ranked[MAX_SERVICES:]:
-        message = f"there are {MAX_SERVICES} before it"
+        message = f"there are already {MAX_SERVICES} services"
         verdicts.reject(ordered[i].service.origin, "", Reason.LIMIT_EXCEEDED, message, "remove some")
     return [ordered[i] for i in sorted(ranked[:MAX_SERVICES])]
 

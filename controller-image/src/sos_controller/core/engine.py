@@ -44,7 +44,7 @@ LISTEN_S = 1.5
 SILENT = 0.5
 """Fraction of the link expiry after which a silent datapath counts as unreachable; this must happen before its links expire."""
 WATCH_S = 5.0
-"""Interval of Watch orders to an agent: three may be lost before it stops reporting sessions without an order (spec/order.md 11)."""
+"""Interval of Watch orders to an agent: three may be lost in a row before the agent stops reporting agent sessions (spec/order.md 11)."""
 REPLAN_GAP_S = 0.02
 """Minimum interval between replannings, so that a burst of discoveries causes one replanning."""
 
@@ -65,7 +65,7 @@ class Engine:
         self.setup.begun, self.mobility.give_up = self.mobility.begun, self.setup.give_up
         self._around = Surroundings(self.state.site_of, self.state.topology.is_inter_switch)
         self.stale_entries = StaleEntries(self.state)
-        self._compared: set[DatapathId] = set()  # claimed datapaths that this run has sent something to
+        self._compared: set[DatapathId] = set()  # claimed datapaths whose entries this run has already compared
         self._ticked_at = self._listening_from = 0.0
         self._due = {"probe": 0.0, "renew": 0.0, "check": 0.0, "watch": 0.0, "replan": 0.0}
         self._handlers = {
@@ -255,7 +255,8 @@ class Engine:
             self._due["probe"] = 0.0
         if switch.is_ours:
             state.dirty.add("forwarding")
-            state.out.append(ReadTables(event.dpid))  # not Open vSwitch: it takes a million entries, and its reply is half a megabyte
+            # Do not ask bridges with a base table: Open vSwitch accepts a million entries, and its reply would be half a megabyte.
+            state.out.append(ReadTables(event.dpid))
         self._read(switch)
         state.notice("datapath", dpid=format_dpid(event.dpid), state="connected", claimed=switch.claim is not None)
 
@@ -295,7 +296,7 @@ class Engine:
         switch = state.switches.get(event.dpid)
         if switch is None or switch.claim is None or state.programmer.is_synced(event.dpid):
             return
-        if switch.is_ours and not self.forwarding.covers(event.dpid):  # or its flood entries would be deleted now and restored later
+        if switch.is_ours and not self.forwarding.covers(event.dpid):  # else its flood entries are deleted now and restored later
             self._replan_forwarding()
         entries, first = self.balances.take_over(event.dpid, event.entries), event.dpid not in self._compared
         self._compared.add(event.dpid)
@@ -363,7 +364,9 @@ class Engine:
             raise ValueError("the controller's id cannot change while it runs: installed entries carry it")
         state.adopt_config(event.config)
         self._due["probe"] = 0.0
-        for switch in claimed:  # a switch that refused a message is sent nothing until it is read; unclaimed, it never is
+        # After a rejected message, nothing is sent to a switch until its entries have been read. The entries of a switch that is no longer
+        # claimed are never read, so mark it as synced here.
+        for switch in claimed:
             if switch.claim is None and not state.programmer.is_synced(switch.dpid):
                 state.programmer.sync(switch.dpid, state.programmer.entries(switch.dpid), state.out)
         self._compared &= state.claims.keys()
@@ -478,8 +481,8 @@ class Engine:
             self._tell_agent(agent, "gone")
 
     def _miss_agents(self, expiry_s: float) -> None:
-        """Stop choosing agents whose beacons are missing. Declare an agent lost only if its switch has been heard meanwhile: if the switch
-        is silent or disconnected, too, perhaps only the connection to the switch is broken."""
+        """Stop choosing agents whose beacons are missing. Declare an agent lost only if its switch has been heard since its last beacon. If
+        the switch has also been silent or disconnected, perhaps only the connection to the switch is broken."""
         state = self.state
         for agent in state.agents.all():
             if not agent.silent and state.now - agent.seen_at > expiry_s:

@@ -68,8 +68,8 @@ async def _operator(
 async def _until_one_ends(root: Collection[asyncio.Task[Any]]) -> None:
     """Wait for the first task of an operator to end, and raise its exception.
 
-    kopf.run_tasks first stops the other tasks, which takes 5 s. It hangs if a watcher loses its cancellation (in kopf 1.45, if a stream
-    ends at that moment). The process would then continue without any watch.
+    kopf.run_tasks is not used, because it first stops the other tasks, which takes 5 s, and hangs if a watcher misses its cancellation (in
+    kopf 1.45, if a stream ends at that moment). The process would then continue without any watch.
     """
     seen = set(root)
     while not any(task.done() for task in seen):
@@ -84,14 +84,14 @@ def across(loop: asyncio.AbstractEventLoop, hear: Hear) -> Hear:
     """Wrap `hear` so that it can be called from a thread other than the loop's."""
 
     def call(*news: Any) -> None:
-        with suppress(RuntimeError):  # the loop is closed: no pass needs changes any more
+        with suppress(RuntimeError):  # the loop is closed; no further pass will use the change
             loop.call_soon_threadsafe(hear, *news)
 
     return call
 
 
 def hearer(queue: WorkQueue, knows: Knows, bugs: Bugs) -> Hear:
-    """Return the handler that queues changes. If the version check fails, the change counts as new: one superfluous list does no harm."""
+    """Return the handler that queues changes. If the version check fails, the change counts as new, at the cost of one list request."""
 
     def hear(change: Changed, gone: bool, uid: str, version: str) -> None:
         known = False

@@ -16,7 +16,8 @@ from sos_operator.core.model.kinds import CHILD_KINDS, FIELD_MANAGER, MANAGED_BY
 
 Manifest = dict[str, Any]
 
-# Fields of metadata that the API server keeps for itself. `uid` stays in: an object deleted and created again is a different object.
+# Fields of metadata that the API server sets, excluded from fingerprints. `uid` is not excluded, because a recreated object is a different
+# object.
 _SERVER_METADATA = frozenset({"managedFields", "resourceVersion", "generation", "creationTimestamp", "selfLink"})
 
 
@@ -76,7 +77,8 @@ class Changes:
     apply: tuple[Manifest, ...]
     delete: tuple[Manifest, ...]
     unseen: frozenset[Ref] = frozenset()
-    """Manifests to apply whose object is not among ours: the object is new, or another owner has an object of that name."""
+    """Manifests to be applied for which no object of ours was observed: the object is new, or an object of that name belongs to another
+    owner."""
 
     @property
     def empty(self) -> bool:

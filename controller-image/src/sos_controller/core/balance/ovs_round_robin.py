@@ -1,9 +1,10 @@
 """Weighted round robin over a balance's uplinks inside Open vSwitch (docs/adr/0013). Pure functions.
 
-A bare SYN goes through four tables after `TABLE_REDIRECT`. `TABLE_TURN` has one entry for each balance: it holds the current turn, and the
-switch replaces it by itself; `TABLE_UPLINK` picks the first uplink with a live port, starting at that turn; `TABLE_REMEMBER` makes the
-switch learn an entry for the connection's further segments; `TABLE_LEAVE` makes it learn an entry for the responses, and sends the SYN out.
-A connection beyond the limit of learned entries uses the group from its SYN on.
+A bare SYN goes through four tables after `TABLE_REDIRECT`. `TABLE_TURN` has one entry for each balance. This entry holds the current
+turn, and the switch replaces the entry without the controller. `TABLE_UPLINK` picks the first uplink with a live port, starting at that
+turn. `TABLE_REMEMBER` makes the switch learn an entry for the connection's further segments. `TABLE_LEAVE` makes the switch learn an entry
+for the responses, and sends the SYN out. If the limit of learned entries is reached, all packets of a new connection, including its SYN,
+use the balance's select group.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from sos_controller.core.types import PortNo
 MAX_TURNS: Final = 256
 """Maximum length of the cycle of turns; weights that need a longer cycle are rounded."""
 MAX_PORT: Final = 0xFEFF
-"""The highest port of an Open vSwitch."""
+"""Highest port number of Open vSwitch."""
 MAX_REMEMBERED = 16_384
 """Maximum number of learned connections of one balance: the switch counts them at each new connection."""
 REMEMBERED: Final = 0x10000
-"""Bit of register 0 that marks a SYN whose connection is learned; the lower bits hold its port (spec/node-config.md 2)."""
+"""Bit of register 0 that marks a SYN whose connection is learned; the lower bits hold the uplink's port number (spec/node-config.md 2)."""
 
 _FOUND, _ANY = 2, 1
 
@@ -50,7 +51,7 @@ def sequence(weights: Mapping[str, int]) -> tuple[str, ...]:
 
 
 class Learned(NamedTuple):
-    """Cookies of learned entries: the switch counts the entries of each cookie."""
+    """Cookies of learned entries. The switch counts the entries of each cookie."""
 
     out: int
     back: int
@@ -67,7 +68,7 @@ def _take(ready: ResolvedBalance, cookie: int) -> list[FlowEntry]:
 
 
 def _give(ready: ResolvedBalance, cookie: int, learned: Learned) -> list[FlowEntry]:
-    """Return one entry for each turn, and one for turns left over from a longer cycle."""
+    """Return one entry for each turn, and one entry for the turns of an earlier, longer cycle."""
     ports = {way.name: way.port_no for way in ready.ways}
     turns = sequence({way.name: way.weight for way in ready.ways if way.up} or {way.name: way.weight for way in ready.ways})
     given = [GiveTurn((turn + 1) % len(turns), _from(name, ports), IDLE_S, learned.back) for turn, name in enumerate(turns)]
@@ -100,5 +101,5 @@ def _leave(ready: ResolvedBalance, cookie: int, learned: Learned) -> list[FlowEn
 
 
 def _of(ready: ResolvedBalance, register: int) -> Match:
-    """Match a first packet of the balance by register 0, as set by the previous table."""
+    """Match the first packet of a balanced connection by register 0, which the previous table has set."""
     return Match(eth_type=ETH_IPV4, ip_proto=PROTO_TCP, reg0=register, reg2=ready.group_id)

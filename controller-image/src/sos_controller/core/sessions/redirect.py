@@ -1,8 +1,9 @@
 """Redirect entries of one flow (node-config.md, 2).
 
-A site either redirects or rewrites. Redirecting changes the destination MAC address only (`Transparent`). Rewriting addresses packets to
-the agent itself and restores the addresses that the hosts expect (`OpenFlow`; thesis, tables 2 and 6). It is done at the agent's switch.
-Towards an agent, a flow is then identified by the host's address and port alone, so a host port can have only one session at an agent.
+A site either redirects or rewrites. To redirect a packet, a switch changes only its destination MAC address (`Transparent`). To rewrite
+packets, the agent's switch sets their destination to the agent's own address, and restores the addresses that the hosts expect
+(`OpenFlow`; thesis, tables 2 and 6). In packets to an agent, only the host's address and port then identify the flow, so each host port
+can have only one session at an agent.
 """
 
 from __future__ import annotations

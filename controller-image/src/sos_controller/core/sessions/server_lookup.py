@@ -22,7 +22,7 @@ from sos_controller.core.wire.packets import build_arp_request
 ASK_S: Final = 1.0
 """Minimum interval between two requests for the same server."""
 MAX_ASKED: Final = 1_024
-"""Maximum number of lookups remembered. The oldest are dropped, and repeated on demand."""
+"""Maximum number of lookups remembered. The oldest lookups are dropped, and repeated on demand."""
 
 
 class ServerLookup:
@@ -37,8 +37,8 @@ class ServerLookup:
         return len(self._asked)
 
     def look_for(self, site: str, server: Address) -> None:
-        """Send a request for a server unless the server is known or was requested within ASK_S. Switches copy the reply to the
-        controller."""
+        """Send a request for a server, unless the server is known or a request was sent within the last ASK_S seconds. Switches copy the
+        reply to the controller."""
         state = self._state
         if state.hosts.by_address(server) is not None or state.now - self._asked.get(server, float("-inf")) < ASK_S:
             return
@@ -49,7 +49,7 @@ class ServerLookup:
         self.ask(site, server)
 
     def ask(self, site: str, server: Address) -> None:
-        """Send a request for a host at a site. Without an agent no request is sent: there are no sessions either."""
+        """Send a request for a host at a site. Without an agent at the site, no request is sent, since the site can have no sessions."""
         agents = self._state.agents.all()
         asker = next((a for a in agents if self._site_of(a.location.dpid) == site and not a.silent), None)
         if asker is not None:

@@ -108,7 +108,7 @@ def _only(namespaces: tuple[str, ...]) -> str:
     if len(namespaces) == 1:
         return namespaces[0]
     raise SourceError(
-        f"operators in {', '.join(namespaces)}: which? use --namespace" if namespaces else "SOS is not installed in this cluster"
+        f"operators in {', '.join(namespaces)}: choose one with --namespace" if namespaces else "SOS is not installed in this cluster"
     )
 
 

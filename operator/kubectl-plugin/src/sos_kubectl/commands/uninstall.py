@@ -34,7 +34,7 @@ def uninstall(  # noqa: PLR0913, PLR0917 - one parameter per option
 ) -> None:
     """Remove everything that the operator created: agents drain, nodes take their bridges down, then the rest is deleted.
 
-    The operator's Deployment, scaled to zero, and its rights stay: helm uninstall removes them. Users' objects and CRDs need --purge.
+    The operator's Deployment (scaled to zero) and RBAC objects remain until helm uninstall. Users' objects and CRDs need --purge.
     """
     kubectl = options.kubectl(context)
     operator = _operator(kubectl, namespace)
@@ -74,11 +74,11 @@ def _operator(kubectl: Kubectl, namespace: str) -> Json:
     if len(found) == 1:
         return found[0]
     places = ", ".join(sorted(item["metadata"]["namespace"] for item in found))
-    raise SourceError(f"operators in {places}: which? use --namespace" if found else "there is no operator, so its objects are unknown")
+    raise SourceError(f"operators in {places}: choose one with --namespace" if found else "no operator found, so its objects are unknown")
 
 
 def _served(kubectl: Kubectl) -> list[str]:
-    """Our kinds that still exist, in the order of removal.CRDS: an interrupted purge may have deleted some kinds."""
+    """SOS kinds that still exist, in the order of removal.CRDS. An interrupted purge may have deleted some kinds."""
     words = kubectl.run("get", "crds", *removal.CRDS, "--ignore-not-found", "-o", "name").split()
     there = {word.partition("/")[2] for word in words}
     return [kind for kind in removal.CRDS if kind in there]
@@ -91,10 +91,10 @@ def _ask(question: str) -> None:
 
 
 def _run(kubectl: Kubectl, operator: Json, job: Json, timeout: int) -> str:
-    """Run the Job to its end and print its log; return "" or the reason of its failure.
+    """Run the Job to its end and print its log; return "" or the reason for its failure.
 
-    A Job that has ended, never started or was interrupted is deleted. If only its end was not seen, the Job continues: half a removal is
-    worse than an unobserved removal.
+    A Job that has ended, never started or was interrupted is deleted. If its end was not seen in time, the Job is left running,
+    because an incomplete removal is worse than an unobserved removal.
     """
     name, where = job["metadata"]["name"], job["metadata"]["namespace"]
     try:
@@ -104,7 +104,7 @@ def _run(kubectl: Kubectl, operator: Json, job: Json, timeout: int) -> str:
         _deleted(kubectl, name, where)
         say("\n".join(removal.interrupted(operator)))
         raise
-    except SourceError:  # not created, or created without an answer
+    except SourceError:  # not created, or created but the API server's answer was lost
         _deleted(kubectl, name, where)
         raise
     if not over:
@@ -139,8 +139,8 @@ def _deleted(kubectl: Kubectl, name: str, where: str) -> None:
 
 
 def _progress(kubectl: Kubectl, name: str, namespace: str, told: int) -> int:
-    """Print new lines of the Job's log. Its pod may be missing, not created yet or already deleted, which does not mean that the removal
-    failed."""
+    """Print new lines of the Job's log. The Job's pod may not exist (not created yet, or already deleted). This does not mean that the
+    removal failed."""
     try:
         lines = kubectl.run("logs", f"job/{name}", "-n", namespace).splitlines()
     except SourceError:
@@ -151,8 +151,8 @@ def _progress(kubectl: Kubectl, name: str, namespace: str, told: int) -> int:
 
 
 def _purge(kubectl: Kubectl, kinds: list[str]) -> tuple[list[str], str]:
-    """Delete users' objects, then the CRDs, with the user's rights, because the operator lacks the right. Return the deleted kinds, and the
-    reason if some are left."""
+    """Delete users' objects, then the CRDs, with the permissions of this command's user, because the operator lacks the permission. Return
+    the deleted kinds, and the reason if some kinds are left."""
     purged: list[str] = []
     within = (f"--timeout={DELETE_S}s", "-o", "name")
     steps = [*((kind, "--all", "--all-namespaces") for kind in kinds), *((("crds", *kinds),) if kinds else ())]

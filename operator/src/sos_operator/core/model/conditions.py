@@ -1,4 +1,4 @@
-"""Convert verdicts to `status.conditions`, with stable transition times, a summary, and the transitions."""
+"""Convert verdicts to `status.conditions` with stable transition times; compute the summary and the transitions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MESSAGE_MAX = 1024  # the schema accepts 4,096; longer texts do not help in a ta
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Desired state of one condition."""
+    """Desired content of one condition."""
 
     type: str
     status: Status
@@ -36,7 +36,7 @@ class Transition:
 
 
 def summary(verdicts: Sequence[Verdict], reason: str, message: str = "") -> Verdict:
-    """The Ready condition: True with `reason` if all hold, else a copy of the first False verdict, else of the first Unknown verdict.
+    """The Ready condition: True with `reason` if all verdicts are True, else a copy of the first False, or else Unknown, verdict.
 
     False comes before Unknown because it is certain; order within the same status is the order of `verdicts`, which goes
     from causes to effects.
@@ -54,7 +54,7 @@ def build_conditions(verdicts: Iterable[Verdict], previous: Iterable[Mapping[str
     built = []
     for verdict in sorted(verdicts, key=lambda v: v.type):
         old = before.get(verdict.type)
-        # The schema's default condition is dated 1970. It is no observation, so its time is not kept.
+        # The schema's default condition is dated 1970. It was not observed, so its time is not kept.
         same = old is not None and old.get("status") == verdict.status and not str(old.get("lastTransitionTime", "")).startswith("1970-")
         built.append(
             {
@@ -72,7 +72,7 @@ def build_conditions(verdicts: Iterable[Verdict], previous: Iterable[Mapping[str
 def transitions(previous: Iterable[Mapping[str, Any]], built: Iterable[Mapping[str, Any]]) -> list[Transition]:
     """Conditions whose status changed, except those that only repeat another condition's message.
 
-    The conditions of a new object do not hold yet: report this only if the object was refused.
+    The conditions of a new object have no earlier status, so their first status is reported only if the object was refused.
     """
     before = {c.get("type"): str(c.get("status")) for c in previous}
     changed: list[Transition] = []
