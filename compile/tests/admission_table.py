@@ -24,6 +24,11 @@ def ruled(**rule: Any) -> dict[str, Any]:
     return {**SELECT, "services": {"namespaces": "All", "rules": [rule]}}
 
 
+def routed(**changes: Any) -> dict[str, Any]:
+    """Return a site without a bridge, with these fields changed."""
+    return {**SELECT, "prefixes": ["10.1.0.0/16"], "wan": {"type": "Routed"}, "intake": {"type": "Pods"}} | changes
+
+
 Row = tuple[str, str, dict[str, Any], str | None, str | None]
 
 
@@ -36,6 +41,33 @@ def addressed(address: str | None, gateway: str | None) -> dict[str, Any]:
 SITES: list[Row] = [
     ("transit", "SosSite", SELECT, None, None),
     ("overlay with uplinks", "SosSite", {**SELECT, "prefixes": ["10.1.0.0/16"], "wan": {"uplinks": [{"name": "wan1"}]}}, None, None),
+    ("pods without a bridge", "SosSite", routed(), None, None),
+    ("hosts with routes", "SosSite", routed(intake={"type": "Routed", "interface": "eth1"}), None, None),
+    (
+        "routed without an intake",
+        "SosSite",
+        {**SELECT, "prefixes": ["10.1.0.0/16"], "wan": {"type": "Routed"}},
+        "spec",
+        "needs spec.intake",
+    ),
+    ("routed without prefixes", "SosSite", routed(prefixes=[]), "spec", "needs spec.intake, spec.nodeSelector and spec.prefixes"),
+    ("intake beside a bridge", "SosSite", {**SELECT, "intake": {"type": "Pods"}}, "spec", "spec.intake is for sites without a bridge"),
+    ("routed with a gateway", "SosSite", routed(gateway="10.1.0.1/16"), "spec", "has no bridge and no switches"),
+    ("routed with an MTU", "SosSite", routed(network={"mtu": 9000}), "spec", "has no bridge and no switches"),
+    ("routed with rewriting", "SosSite", routed(datapath={"rewrite": "OpenFlow"}), "spec", "has no bridge and no switches"),
+    ("routed with uplinks", "SosSite", routed(wan={"type": "Routed", "uplinks": [WAN0]}), "spec.wan", "the nodes' own routes"),
+    ("pods at an interface", "SosSite", routed(intake={"type": "Pods", "interface": "eth1"}), "spec.intake", "type Pods takes none"),
+    ("routes without an interface", "SosSite", routed(intake={"type": "Routed"}), "spec.intake", "type Routed needs interface"),
+    ("policies ignored", "SosSite", routed(intake={"type": "Pods", "networkPolicies": "Ignore"}), None, None),
+    (
+        "policies of hosts",
+        "SosSite",
+        routed(intake={"type": "Routed", "interface": "eth1", "networkPolicies": "Ignore"}),
+        "spec.intake",
+        "networkPolicies is for type Pods",
+    ),
+    ("unknown intake", "SosSite", routed(intake={"type": "Bridge"}), "spec.intake.type", "Pods"),
+    ("long interface", "SosSite", routed(intake={"type": "Routed", "interface": "x" * 16}), "spec.intake.interface", "15 characters"),
     ("remote", "SosSite", {"remote": True, "siteID": 7, "prefixes": ["10.2.0.0/16"]}, None, None),
     ("switches", "SosSite", {"datapaths": [{"dpid": "00000000000000ff"}]}, None, None),
     (

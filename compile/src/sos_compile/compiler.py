@@ -115,7 +115,7 @@ def _draft(world: World, memo: Memo, faults: Faults) -> Draft:
     verdicts = Verdicts(left_out=faults)
     objects = collect(world, verdicts, memo)
     network = resolve(world, objects, verdicts, memo)
-    for placed in network.services:
+    for placed in (each for each in network.services if each.controller):
         verdicts.attempt(placed.service.origin, build_service, placed, network, memo)
     verdicts.settle()
     return Draft(world, objects, network, verdicts, dict(_documents(network, world, memo)), memo)
@@ -125,7 +125,8 @@ def _documents(network: Network, world: World, memo: Memo) -> Iterator[tuple[Doc
     for name in sorted(network.allocations.controllers):
         if name in network.controllers:
             yield ("controller", name), build_controller_config(network, name, world.settings.generation, memo)
-    nodes = [(node.node.name, placed, node) for placed in network.sites.values() for node in placed.nodes]
+    bridged = [placed for placed in network.sites.values() if not placed.site.routed]
+    nodes = [(node.node.name, placed, node) for placed in bridged for node in placed.nodes]
     for name, placed, node in sorted(nodes, key=lambda each: each[0]):
         given = (network, placed, node, world.observed.endpoints, world.settings)
         yield ("node", name), memo.documents.get(node_config.depends_on(*given), partial(node_config.build_node_config, *given))

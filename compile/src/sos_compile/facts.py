@@ -54,7 +54,8 @@ def _judged(facts: Facts, key: ObjectKey, verdicts: Verdicts) -> Facts:
 
 
 def _dpids(placed: PlacedSite) -> list[str]:
-    return [node.dpid for node in placed.nodes] + [dpid for dpid, _ in placed.site.switches]
+    own = [] if placed.site.routed else [node.dpid for node in placed.nodes]
+    return own + [dpid for dpid, _ in placed.site.switches]
 
 
 def _site(placed: PlacedSite) -> Facts:
@@ -62,7 +63,7 @@ def _site(placed: PlacedSite) -> Facts:
         True,
         True,
         number=placed.id,
-        mtu=placed.site.mtu,
+        mtu=None if placed.site.routed else placed.site.mtu,
         nodes=tuple(node.node.name for node in placed.nodes),
         dpids=tuple(sorted(_dpids(placed))),
         agents=tuple(sorted(agent.id for agent in placed.agents)),
@@ -81,7 +82,7 @@ def _service(placed: PlacedService, network: Network) -> Facts:
         True,
         True,
         sites=(placed.source, placed.target),
-        controllers=(placed.controller,),
+        controllers=(placed.controller,) if placed.controller else (),
         text={**shown, "ports": addresses.ports(placed.ports), "mode": service.mode},
     )
 

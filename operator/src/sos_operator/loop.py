@@ -29,9 +29,9 @@ from sos_operator.process.defaults import DefaultsError, load_defaults
 from sos_operator.process.health import Health, serve
 from sos_operator.process.metrics import Metrics
 from sos_operator.reconcile import Parts, Reconciler
+from sos_operator.remote import pod_statuses
 from sos_operator.remote.controller_api import ControllerApi, open_session
 from sos_operator.remote.controllers import Controllers
-from sos_operator.remote.nodes import Nodes
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,8 @@ async def assembled(settings: Settings, metrics: Metrics) -> AsyncIterator[Parts
             observer=Observer(cluster, settings.namespace, settings.resync_seconds),
             applier=Applier(cluster, metrics, Bugs(metrics)),
             controllers=Controllers(ControllerApi(session), settings, metrics),
-            nodes=Nodes(session, Bugs(metrics)),
+            nodes=pod_statuses.nodes(session, Bugs(metrics)),
+            agents=pod_statuses.agents(session, Bugs(metrics)),
             metrics=metrics,
             bugs=Bugs(metrics),
             settings=settings,
@@ -60,6 +61,7 @@ async def assembled(settings: Settings, metrics: Metrics) -> AsyncIterator[Parts
         finally:
             await parts.controllers.close()
             await parts.nodes.close()
+            await parts.agents.close()
 
 
 def _defaults(settings: Settings) -> tuple[Object, ...] | None:

@@ -21,6 +21,7 @@ from sos_operator.core.desired.generation import Issued, credible, encode_issued
 from sos_operator.core.desired.output import Memos, Output, build_output, owners_of
 from sos_operator.core.desired.release import release_manifests
 from sos_operator.core.desired.retained_children import held_refs
+from sos_operator.core.model.agent_status import AgentAnswer
 from sos_operator.core.model.controller_view import ControllerView
 from sos_operator.core.model.errors import KindMissing, NotReady, OperatorError, Refused
 from sos_operator.core.model.kinds import CONFIG_MAP, NAD, SECRET, SITE, kind_of
@@ -32,6 +33,7 @@ from sos_operator.core.plan import Changes, Ref, fingerprint, owned, plan, ref_o
 from sos_operator.core.scheduling.backoff import Outcome
 from sos_operator.core.scheduling.change_queue import Changed, of_kinds
 from sos_operator.core.secrets import key_rotation, keys, secrets, token_rotation
+from sos_operator.core.status.direct_agents import agents_without_controller
 from sos_operator.core.status.report import report, unknown
 from sos_operator.core.status.situation import Report, Situation
 from sos_operator.core.status.status_writer import Write, build_event, plan_write, still_pending
@@ -40,7 +42,7 @@ from sos_operator.process.defaults import is_default
 from sos_operator.process.metrics import Metrics
 from sos_operator.remote.bounded_requests import in_batches
 from sos_operator.remote.controllers import Controllers
-from sos_operator.remote.nodes import Nodes
+from sos_operator.remote.pod_statuses import PodStatuses
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +61,8 @@ class Parts:
     observer: Observer
     applier: Applier
     controllers: Controllers
-    nodes: Nodes
+    nodes: PodStatuses[NodeAnswer]
+    agents: PodStatuses[AgentAnswer]
     metrics: Metrics
     bugs: Bugs
     settings: Settings
@@ -106,6 +109,7 @@ class Reconciler:
         try:
             await asyncio.wait([controllers], timeout=HEAD_START_S)
             answers = await self._ask_nodes(seen, output)
+            await self._p.agents.visit(agents_without_controller(seen, output.compiled), frozenset(), self._late)
             rollouts = rollout.plan_rollouts(seen, output.compiled, answers)
             if NAD in self._p.observer.missing:
                 rollouts = rollout.without_networks(rollouts, seen, output.compiled)
@@ -131,6 +135,7 @@ class Reconciler:
             rollouts=rollouts,
             views=self._views,
             answers=answers,
+            agent_answers=self._p.agents.answers,
             apply_errors=self._without_secret | self._errors,
             multus=NAD not in self._p.observer.missing,
         )

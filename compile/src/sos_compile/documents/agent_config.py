@@ -32,7 +32,7 @@ def build_agent_config(network: Network, placed: PlacedSite, agent: AgentPlace, 
                 "prefixes": [str(prefix) for prefix in placed.site.prefixes],
                 "rewrite": placed.site.rewrite,
             },
-            "interface": _interface(placed, agent),
+            **(_routed(placed, agent) if placed.site.routed else {"interface": _interface(placed, agent)}),
             "peers": [_peer(network.sites[name]) for name in peers],
             "services": [_service(placed, each) for each in services],
             "limits": {"sessions": pool.sessions, "memoryMiB": pool.memory_mib, "sessionMemoryMiB": pool.session_memory_mib},
@@ -53,8 +53,12 @@ def depends_on(network: Network, placed: PlacedSite, agent: AgentPlace) -> Hasha
             (ByIdentity(each.service), each.source, each.target, each.ports, each.source_prefixes, each.target_prefixes)
             for each in services
         ),
-        tuple((ByIdentity(peer.site), peer.id, peer.agents) for peer in peers),
+        tuple((ByIdentity(peer.site), peer.id, peer.agents, _all_pods(peer)) for peer in peers),
     )
+
+
+def _all_pods(peer: PlacedSite) -> Hashable:
+    return tuple((node.node.name, node.node.pod_prefixes) for node in peer.nodes) if peer.site.routed else ()
 
 
 def _services(network: Network, placed: PlacedSite) -> list[PlacedService]:
@@ -63,6 +67,25 @@ def _services(network: Network, placed: PlacedSite) -> list[PlacedService]:
 
 def _peer_of(placed: PlacedSite, service: PlacedService) -> str:
     return service.target if service.source == placed.site.name else service.source
+
+
+def first_stream_port(agent: AgentPlace) -> int:
+    """Return the port of an agent's first stream on routes: the slot keeps agents of two pools at a node's address apart."""
+    return doc.FIRST_STREAM_PORT + agent.slot * doc.STREAM_PORTS
+
+
+def _routed(placed: PlacedSite, agent: AgentPlace) -> Json:
+    """Return the attachment of an agent without a bridge: its node's address, and the interception of connections."""
+    intake = placed.site.intake
+    if intake is None:
+        raise AssertionError("a routed site has an intake (the schema requires it)")
+    given = {"interface": intake.interface} if intake.interface else {}
+    return {
+        "discovery": None,
+        "wan": [str(agent.address)],
+        "intake": {"type": intake.type, **given},
+        "stream_ports": {"first": first_stream_port(agent), "count": 1},
+    }
 
 
 def _interface(placed: PlacedSite, agent: AgentPlace) -> Json:
@@ -85,24 +108,36 @@ def _peer(peer: PlacedSite) -> Json:
         "site": peer.site.name,
         "siteID": peer.id,
         "prefixes": [str(prefix) for prefix in peer.site.prefixes],
-        "agents": [
-            {"id": agent.id, "node": agent.node, "address": str(agent.address), "firstStreamPort": doc.FIRST_STREAM_PORT}
-            for agent in peer.agents[:MAX_PEER_AGENTS]
-        ],
+        "agents": [_peer_agent(peer, agent) for agent in peer.agents[:MAX_PEER_AGENTS]],
     }
+
+
+def _peer_agent(peer: PlacedSite, agent: AgentPlace) -> Json:
+    if not peer.site.routed:
+        return {"id": agent.id, "node": agent.node, "address": str(agent.address), "firstStreamPort": doc.FIRST_STREAM_PORT}
+    row = {"id": agent.id, "node": agent.node, "address": str(agent.address), "firstStreamPort": first_stream_port(agent)}
+    return row | {"prefixes": _pods_of(peer, agent.node)}
+
+
+def _pods_of(peer: PlacedSite, node: str) -> list[str]:
+    """Return the addresses of a node's pods: only the agent beside a pod connects to it in its client's name."""
+    if peer.site.intake is None or peer.site.intake.type != "Pods":
+        return []
+    return next((list(place.node.pod_prefixes) for place in peer.nodes if place.node.name == node), [])
 
 
 def _service(placed: PlacedSite, service: PlacedService) -> Json:
     transport = service.service.transport
     role = "Ingress" if service.source == placed.site.name else "Egress"
     # An agent may hold only clients that arrive without an order.
-    holds = role == "Ingress" and service.service.setup == "Proactive"
+    setup = "Proactive" if placed.site.routed else service.service.setup
+    holds = role == "Ingress" and setup == "Proactive"
     return {
         "id": service.service.id,
         "role": role,
         "accept": service.service.accept if holds else "Early",
         "peer": _peer_of(placed, service),
-        "setup": service.service.setup,
+        "setup": setup,
         "from": [str(prefix) for prefix in service.source_prefixes],
         "to": [str(prefix) for prefix in service.target_prefixes],
         "ports": build_ports(service.ports),

@@ -35,6 +35,7 @@ CONFIG, KEYS, STATE = "/etc/sos/agent", "/etc/sos/keys", "/var/lib/sos/agent"
 STOP_MARGIN_S = 15  # time after draining to reset the remaining sessions and exit
 NETWORKS_ANNOTATION = "k8s.v1.cni.cncf.io/networks"
 INTERFACE = "net0"  # its name in agent-configs
+NETNS = "/run/netns"  # network namespaces of the node's pods, as container runtimes mount them
 CAPABILITIES = ["NET_ADMIN", "NET_BIND_SERVICE", "NET_RAW", "SYS_ADMIN"]  # reason of each: agent-image/Dockerfile
 
 
@@ -53,15 +54,19 @@ def build_agents(pool: Pool, placed: PlacedSite, slot: int, configs: Mapping[str
     daemon_set = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": metadata, "spec": spec}
     config_map = build_config_map(metadata, {f"{node}.json": config for node, config in configs.items()})
     found = [config_map, daemon_set, *build_disruption_budget(metadata, selector, len(configs))]
-    if pool.attach == "Multus":
+    if _uses_multus(pool, placed):
         found += [_network(pool, placed, slot, settings), *build_agent_policy(metadata, selector, METRICS_PORT + slot, settings)]
     return found
+
+
+def _uses_multus(pool: Pool, placed: PlacedSite) -> bool:
+    return pool.attach == "Multus" and not placed.site.routed
 
 
 def _template(pool: Pool, placed: PlacedSite, name: str, slot: int, settings: Settings) -> Json:
     labels = build_labels(settings, COMPONENT, {SITE_LABEL: placed.site.name, POOL_LABEL: pool.name})
     pod = build_pod(settings, labels, _pod(pool, placed, name, slot, settings))
-    if pool.attach == "Multus":
+    if _uses_multus(pool, placed):
         network = naming.agent_network(settings.prefix, pool.name, placed.site.name)
         wanted = [{"name": network, "namespace": settings.namespace, "interface": INTERFACE}]
         pod["metadata"]["annotations"] = {NETWORKS_ANNOTATION: json.dumps(wanted)}
@@ -96,22 +101,29 @@ def _pod(pool: Pool, placed: PlacedSite, name: str, slot: int, settings: Setting
     return {
         # With attach Multus, the pod has its own network namespace: the first interface is for probes and metrics, the second is on the
         # bridge.
-        **({"hostNetwork": True} if pool.attach == "Host" else {}),
+        **({} if _uses_multus(pool, placed) else {"hostNetwork": True}),
         "dnsPolicy": "Default",
         **priority(settings.node_priority),
         "terminationGracePeriodSeconds": pool.drain_s + STOP_MARGIN_S,
         "tolerations": [{"operator": "Exists"}],
         "affinity": build_node_affinity(placed, naming.drain_label(pool.name)),
-        "containers": [_container(pool, METRICS_PORT + slot, settings)],
+        "containers": [_container(pool, placed, METRICS_PORT + slot, settings)],
         "volumes": [
             {"name": "config", "configMap": {"name": name}},
             {"name": "keys", "secret": {"secretName": keys, "defaultMode": 0o400}},
             host_path("state", f"{settings.state_dir}/agent-{pool.name}", "DirectoryOrCreate"),
+            *([host_path("netns", NETNS, "DirectoryOrCreate")] if _enters_pods(placed) else []),
         ],
     }
 
 
-def _container(pool: Pool, port: int, settings: Settings) -> Json:
+def _enters_pods(placed: PlacedSite) -> bool:
+    return placed.site.intake is not None and placed.site.intake.type == "Pods"
+
+
+def _container(pool: Pool, placed: PlacedSite, port: int, settings: Settings) -> Json:
+    own = pool.attach == "Host" and not placed.site.routed
+    netns = {**mount("netns", NETNS), "mountPropagation": "HostToContainer"}
     return {
         "name": "agent",
         "image": pool.image or settings.images.agent,
@@ -121,20 +133,26 @@ def _container(pool: Pool, port: int, settings: Settings) -> Json:
             *("--node", "$(NODE_NAME)"),
             *("--keys", KEYS),
             *("--state", STATE),
-            *("--attach", "host" if pool.attach == "Host" else "none"),
+            *("--attach", "host" if own else "none"),
+            *(("--netns", NETNS) if _enters_pods(placed) else ()),
             *("--log-format", "json"),
         ],
         "env": [node_name_variable(), {"name": "RUST_LOG", "value": settings.log_level}],
-        "ports": [_port(pool, port)],
+        "ports": [_port(port, on_host=not _uses_multus(pool, placed))],
         # The profiles of container runtimes forbid the remount of /proc/sys that the agent's own namespace needs.
         "securityContext": {**security_context(CAPABILITIES), "appArmorProfile": {"type": "Unconfined"}},
         "livenessProbe": http_probe("/healthz", port, period_s=10, failures=3),
         "readinessProbe": http_probe("/readyz", port, period_s=2, failures=3),
         "resources": pool.resources,
-        "volumeMounts": [mount("config", CONFIG, read_only=True), mount("keys", KEYS, read_only=True), mount("state", STATE)],
+        "volumeMounts": [
+            mount("config", CONFIG, read_only=True),
+            mount("keys", KEYS, read_only=True),
+            mount("state", STATE),
+            *([netns] if _enters_pods(placed) else []),
+        ],
     }
 
 
-def _port(pool: Pool, port: int) -> Json:
-    shared = {"hostPort": port} if pool.attach == "Host" else {}  # the node's own addresses
+def _port(port: int, *, on_host: bool) -> Json:
+    shared = {"hostPort": port} if on_host else {}  # the node's own addresses
     return {"name": f"http-agent-{port}", "containerPort": port, **shared, "protocol": "TCP"}

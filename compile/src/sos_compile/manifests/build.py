@@ -36,7 +36,7 @@ def build_manifests(
 
 
 def _site(placed: PlacedSite, nodes: Mapping[str, Source], settings: Settings) -> list[Json]:
-    if placed.site.selector is None:
+    if placed.site.selector is None or placed.site.routed:
         return []
     found = build_site(placed, {node.node.name: nodes[node.node.name] for node in placed.nodes}, settings)
     if not placed.site.transit and not host_local_is_wrong(placed):

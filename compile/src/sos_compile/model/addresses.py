@@ -25,6 +25,14 @@ def parse_cidr(text: str) -> ipaddress.IPv4Interface | ipaddress.IPv6Interface:
     return ipaddress.ip_interface(text)
 
 
+def is_ipv4_prefix(text: str) -> bool:
+    """Return whether the text is an IPv4 prefix without host bits."""
+    try:
+        return isinstance(ipaddress.ip_network(text), ipaddress.IPv4Network) and is_cidr(text)
+    except ValueError:
+        return False
+
+
 def is_ip(text: str) -> bool:
     """Return whether the text is an IPv4 or IPv6 address without a zone, like isIP() of CEL."""
     try:

@@ -76,7 +76,7 @@ class PlacedSite:
 
 @dataclass(frozen=True)
 class PlacedService:
-    """An accepted service: both sites known, prefixes and ports filled in, one controller."""
+    """An accepted service: both sites known, prefixes and ports filled in, one controller, or "" between sites without bridges."""
 
     service: Service
     source: str
@@ -128,7 +128,7 @@ class Network:
 
     def sites_of(self, controller: str) -> list[PlacedSite]:
         """Return the sites that connect to a controller, by name."""
-        return [placed for _, placed in sorted(self.sites.items()) if controller in placed.site.controllers]
+        return [placed for _, placed in sorted(self.sites.items()) if controller in placed.site.controllers and not placed.site.routed]
 
     def mesh_of(self, placed: PlacedSite) -> list[NodePlace]:
         """Return the nodes to which each node of an Overlay site has tunnels: all nodes of Overlay sites that share a controller."""

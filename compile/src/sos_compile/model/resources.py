@@ -60,6 +60,18 @@ class Rule:
 
 
 @dataclass(frozen=True)
+class Intake:
+    """Interception of connections at a site without a bridge: Pods, or Routed with the nodes' interface towards the hosts.
+
+    `ignores_policies`: services may use the site although NetworkPolicies exist, which the agents do not enforce.
+    """
+
+    type: Literal["Pods", "Routed"]
+    interface: str | None = None
+    ignores_policies: bool = False
+
+
+@dataclass(frozen=True)
 class Site:
     """SosSite. `selector` and `services_selector` are label selectors as in the object; only transit sites may have no `subnet`."""
 
@@ -83,6 +95,7 @@ class Site:
     services_selector: Json | None
     rules: tuple[Rule, ...]
     controllers: tuple[str, ...]
+    intake: Intake | None = None
 
     @property
     def name(self) -> str:
@@ -93,6 +106,11 @@ class Site:
     def transit(self) -> bool:
         """True if the site has switches only."""
         return not self.prefixes
+
+    @property
+    def routed(self) -> bool:
+        """True if the site has no bridge: its agents use the nodes' own addresses and routes (docs/adr/0056)."""
+        return self.intake is not None
 
     @property
     def translates(self) -> bool:
@@ -182,6 +200,8 @@ class Service:
     controller: str | None = None
     balance: Balance | None = None
     require: frozenset[str] = frozenset()
+    reactive: bool = False
+    """True if spec.setup is Reactive, which `setup` alone does not tell from Auto."""
 
     @property
     def id(self) -> str:
@@ -261,8 +281,13 @@ def _site(origin: Origin, spec: Json) -> Site:
         namespaces=spec["services"]["namespaces"],
         services_selector=spec["services"].get("selector"),
         rules=tuple(_rule(item) for item in spec["services"].get("rules", [])),
-        controllers=tuple(item["name"] for item in spec["controllers"]),
+        controllers=() if wan["type"] == "Routed" else tuple(item["name"] for item in spec["controllers"]),
+        intake=_intake(spec["intake"]) if "intake" in spec else None,
     )
+
+
+def _intake(item: Json) -> Intake:
+    return Intake(item["type"], item.get("interface"), item.get("networkPolicies") == "Ignore")
 
 
 def _rule(item: Json) -> Rule:
@@ -329,6 +354,7 @@ def _service(origin: Origin, spec: Json) -> Service:
         controller=spec.get("controller", {}).get("name"),
         balance=_balance(spec["balance"]) if "balance" in spec else None,
         require=frozenset(spec.get("require", [])),
+        reactive=spec["setup"] == "Reactive",
     )
 
 

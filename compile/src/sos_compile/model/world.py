@@ -33,6 +33,8 @@ class Node:
     labels: Mapping[str, str] = field(default_factory=dict)
     address: str = ""
     created: str = ""
+    pod_prefixes: tuple[str, ...] = ()
+    """Prefixes of its pods' addresses (spec.podCIDRs), empty if the network plugin does not use them."""
 
 
 @dataclass(frozen=True)
@@ -173,6 +175,8 @@ class World:
     namespaces: tuple[Namespace, ...] = ()
     settings: Settings = Settings()
     observed: Observed = Observed()
+    network_policies: tuple[str, ...] = ()
+    """`namespace/name` of the cluster's NetworkPolicies that are not SOS's own."""
 
 
 @dataclass(frozen=True, order=True)

@@ -31,7 +31,8 @@ def place(sites: list[PlacedSite], pools: Sequence[Pool], previous: Iterable[Age
     before = {(each.pool, each.node): each for each in sorted(previous)}
     placer = _Placer(before, _slots(pools, before, verdicts), verdicts)
     placer.taken |= {placed.site.gateway.ip for placed in sites if placed.site.gateway}
-    return [placer.place(placed, [pool for pool in pools if pool.name in placer.slots and serves(pool, placed)]) for placed in sites]
+    serving = [(placed, [pool for pool in pools if pool.name in placer.slots and serves(pool, placed)]) for placed in sites]
+    return [placer.place_routed(placed, own) if placed.site.routed else placer.place(placed, own) for placed, own in serving]
 
 
 def _slots(pools: Sequence[Pool], before: dict[Place, AgentAllocation], verdicts: Verdicts) -> dict[str, int]:
@@ -76,6 +77,36 @@ class _Placer:
         # first, because packets of running connections would then reach another agent.
         ordered = sorted(_distinct(placed, agents, self.verdicts), key=lambda agent: (agent.slot, agent.node))
         return replace(placed, agents=tuple(ordered))
+
+    def place_routed(self, placed: PlacedSite, pools: list[Pool]) -> PlacedSite:
+        """Place one agent on each node of a site without a bridge, at the node's own address.
+
+        Two agents would intercept the same connections, so the pool with the lowest slot serves the site.
+        """
+        ordered = sorted(pools, key=lambda pool: self.slots[pool.name])
+        for pool in ordered[1:]:
+            message = f"SosAgent {ordered[0].name} serves SosSite {placed.site.name}, which has no bridge: a node has one agent there"
+            self.verdicts.warn(
+                pool.origin, "spec.siteSelector", Reason.DUPLICATE, message, "exclude the site from one of the two selectors"
+            )
+        for pool in ordered[:1]:
+            if pool.attach != "Host":
+                message = f"SosSite {placed.site.name} has no bridge: its agents use their nodes' network"
+                self.verdicts.warn(pool.origin, "spec.attach", Reason.INVALID, message, "set attach: Host for its pool")
+        agents = [
+            AgentPlace(
+                pool.name,
+                node.node.name,
+                placed.site.name,
+                keys.agent_id(placed.site.name, pool.name, node.node.name).hex(),
+                IPv4Address(node.node.address),
+                self.slots[pool.name],
+            )
+            for pool in ordered[:1]
+            for node in placed.nodes
+            if node.node.address
+        ]
+        return replace(placed, agents=tuple(_distinct(placed, agents, self.verdicts)))
 
     def _kept(self, placed: PlacedSite, wanted: list[Place]) -> dict[Place, IPv4Address]:
         site = placed.site

@@ -48,6 +48,10 @@ class _BalanceJudge:
         source = self.judge.end(service, "from", service.source)
         if service.balance is None or source is None or not self.judge.permitted(service, source[0], "from"):
             return None
+        if source[0].routed:
+            message = f"SosSite {source[0].name} has no bridge (wan.type: Routed): no switch spreads its connections"
+            self._reject(service, "spec.from.site", Reason.INVALID, message, "name a site with a bridge")
+            return None
         placed = self.judge.sites[source[0].name]
         client, dpid = self._client(service), self._switch(service, placed)
         shares = self._shares(service, service.balance, placed.site)

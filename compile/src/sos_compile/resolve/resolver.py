@@ -41,7 +41,7 @@ def resolve(world: World, objects: Objects, verdicts: Verdicts, memo: Memo) -> N
     with_agents = {each.site.name: each for each in agents.place(kept, objects.pools, before, verdicts)}
     _warn_about_addresses(with_agents, verdicts)
     controller_ids = _number_controllers(list(controllers.values()), world, objects)
-    judge = services.Judge(objects, with_agents, world.settings.namespace, verdicts)
+    judge = services.Judge(objects, with_agents, world.settings.namespace, verdicts, world.network_policies)
     accelerated, balanced, kept_claims = _services(world, objects, judge, verdicts, controller_ids)
 
     def percent(namespace: str, site: str) -> int | None:
@@ -126,7 +126,7 @@ def _with_own_switches(placed: list[PlacedSite], verdicts: Verdicts) -> list[Pla
 def _warn_about_addresses(placed: dict[str, PlacedSite], verdicts: Verdicts) -> None:
     for each in placed.values():
         _warn_about_rules(each.site, verdicts)
-        if each.site.wan != "Overlay":
+        if each.site.wan not in sites.NEED_ADDRESSES:
             continue
         wrong = dict(each.node_problems)
         for node in each.nodes:
@@ -134,7 +134,7 @@ def _warn_about_addresses(placed: dict[str, PlacedSite], verdicts: Verdicts) -> 
                 message = f"node {node.node.name} has {wrong[node.node.name]}"
                 verdicts.warn(each.site.origin, "spec.wan", Reason.NO_NODE_ADDRESS, message)
             elif not node.node.address:
-                message = f"node {node.node.name} has no address yet: no tunnels to it"
+                message = f"node {node.node.name} has no address yet: no {'agent on it' if each.site.routed else 'tunnels to it'}"
                 verdicts.warn(each.site.origin, "spec.wan", Reason.NO_NODE_ADDRESS, message, "wait for the node to report its InternalIP")
 
 

@@ -52,6 +52,7 @@ class Judge:
     sites: Mapping[str, PlacedSite]
     release_namespace: str
     verdicts: Verdicts
+    network_policies: tuple[str, ...] = ()
 
     def place(self, service: Service) -> PlacedService | None:
         """Return an accelerated service with its sites, None for a rejected service."""
@@ -62,15 +63,68 @@ class Judge:
             message = f"from and to are the same site, {source[0].name}"
             self.verdicts.reject(service.origin, "spec.to", Reason.INVALID, message, "within one site there is nothing to speed up")
             return None
+        if source[0].routed or target[0].routed:
+            return self._place_routed(service, source, target)
         permitted = [self.permitted(service, end[0], name) for name, end in (("from", source), ("to", target))]
         controller = self.controller(service, source[0], target[0])
         if controller is None or not all(permitted):
             return None
-        ports = self.granted(service, ("from", source[0], service.source), ("to", target[0], service.target))
+        return self._covering(service, source[0], target[0], controller)
+
+    def _place_routed(self, service: Service, source: Resolved, target: Resolved) -> PlacedService | None:
+        """Return a service between two sites without bridges, None for a rejected service."""
+        between = [source[0], target[0]]
+        if not all(site.routed for site in between):
+            routed, bridged = sorted(between, key=lambda site: not site.routed)
+            message = f"SosSite {routed.name} has no bridge (wan.type: Routed) and SosSite {bridged.name} has one"
+            self.verdicts.reject(service.origin, "spec", Reason.INVALID, message, "connect two Routed sites, or two sites with bridges")
+            return None
+        if problem := self._needs_controller(service, between):
+            path, what = problem
+            names = f"SosSites {source[0].name} and {target[0].name}"
+            message = f"{what} needs a controller, and {names} have none (wan.type: Routed)"
+            self.verdicts.reject(service.origin, path, Reason.INVALID, message, "remove it, or give both sites bridges")
+            return None
+        ends = (("from", source[0]), ("to", target[0]))
+        # Lists, so that the problems of both ends are reported.
+        permitted = [self.permitted(service, site, name) for name, site in ends]
+        allowed = [self._policies_allow(service, site, name) for name, site in ends]
+        if not all(permitted) or not all(allowed):
+            return None
+        return self._covering(service, source[0], target[0], "")
+
+    def _policies_allow(self, service: Service, site: Site, end: str) -> bool:
+        """Return whether no NetworkPolicy can be bypassed: the network plugin sees agents' streams instead of the pods' connections."""
+        checked = site.intake is not None and site.intake.type == "Pods" and not site.intake.ignores_policies
+        if not checked or not self.network_policies:
+            return True
+        message = f"NetworkPolicy {self.network_policies[0]} exists, and agents do not enforce policies for the pods of SosSite {site.name}"
+        remedy = "remove the policies, or set spec.intake.networkPolicies: Ignore at the site if no pod of the site depends on one"
+        self.verdicts.reject(service.origin, f"spec.{end}.site", Reason.NOT_PERMITTED, message, remedy)
+        return False
+
+    def _needs_controller(self, service: Service, between: list[Site]) -> tuple[str, str] | None:
+        """Return the path of a setting that only controllers carry out, and the setting in words."""
+        namespace = service.origin.key.namespace
+        shared = any(self.rule(namespace, site).sessions_percent is not None for site in between)
+        settings = (
+            (service.controller is not None, "spec.controller.name", "spec.controller"),
+            (service.reactive, "spec.setup", "setup: Reactive"),
+            (service.mode != "Accelerate", "spec.mode", f"mode: {service.mode}"),
+            (service.percent != 100, "spec.percent", "percent below 100"),
+            (service.paths_mode != "Shortest", "spec.paths.mode", f"paths.mode: {service.paths_mode}"),
+            (bool(service.require), "spec.require", "spec.require"),
+            (shared, "spec", "sessionsPercent in a rule of one of its sites"),
+        )
+        return next(((path, what) for wanted, path, what in settings if wanted), None)
+
+    def _covering(self, service: Service, source: Site, target: Site, controller: str) -> PlacedService | None:
+        """Return a permitted service with the connections that it covers, None if the sites' rules do not grant any."""
+        ports = self.granted(service, ("from", source, service.source), ("to", target, service.target))
         if ports is None:
             return None
-        clients, servers = (self.covered(service, site, end) for site, end in ((source[0], service.source), (target[0], service.target)))
-        return PlacedService(service, source[0].name, clients, target[0].name, servers, ports, controller)
+        clients, servers = self.covered(service, source, service.source), self.covered(service, target, service.target)
+        return PlacedService(service, source.name, clients, target.name, servers, ports, controller)
 
     def controller(self, service: Service, *sites: Site) -> str | None:
         """Return the controller that the service names, or else the first controller that its sites have in common; None for a rejected

@@ -18,6 +18,7 @@ from sos_compile.model.resources import Site, selects
 from sos_compile.model.world import Node, ObjectKey, World
 from sos_compile.resolve.allocate import numbers
 
+NEED_ADDRESSES = ("Overlay", "Routed")  # types of wan whose nodes need their InternalIP addresses
 MAX_SITES = 1024  # spec/controller-config.md clause 4
 MAX_NODES_PER_SITE = 1024
 MAX_NODE_NAME = 63  # maximum length in a beacon (spec/beacon.md clause 2)
@@ -164,7 +165,7 @@ def place(sites: list[Site], ids: Mapping[str, int], world: World, verdicts: Ver
     carried = {name: n for name, n in previous.items() if name in by_name and name not in claimed}
     given = numbers(sorted(claimed), previous, carried.values(), (1, MAX_NODE_NUMBER))
     placed = []
-    by_name, wrong = with_usable_addresses([by_name[name] for name, site in claimed.items() if site.wan == "Overlay"], by_name)
+    by_name, wrong = with_usable_addresses([by_name[name] for name, site in claimed.items() if site.wan in NEED_ADDRESSES], by_name)
     for site in sites:
         own = [by_name[name] for name in sorted(name for name, holder in claimed.items() if holder is site)]
         nodes = _node_places(site, ids[site.name], own, given, verdicts)

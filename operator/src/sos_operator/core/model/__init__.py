@@ -1,4 +1,4 @@
-"""Values that all decisions share, parsed from answers of the API server, nodes and controllers.
+"""Values that all decisions share, parsed from answers of the API server, nodes, agents and controllers.
 
 `kinds`             kinds of objects the operator reads and writes
 `objects`           the type of an API object
@@ -6,6 +6,7 @@
 `options`           settings of the process, as values
 `world`             `Seen`, everything listed; conversion to `sos_compile.World`
 `node_status`       status of a node's sos-node, and the nodes to query next
+`agent_status`      status of an agent without a controller
 `pod_state`         state of pods, DaemonSets and Deployments
 `controller_view`   status of each controller, as last reported
 `conditions`        converts verdicts to `status.conditions`

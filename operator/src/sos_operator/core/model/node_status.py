@@ -49,10 +49,10 @@ def parse_answer(content: bytes) -> NodeAnswer | None:
     return NodeAnswer(status["hash"], status["state"], str(status.get("bridge") or ""), message, known)
 
 
-def address_of(pod: Object) -> str:
-    """host:port of the node's HTTP server, empty while the pod has no address or is no node pod."""
+def address_of(pod: Object, container: str = CONTAINER) -> str:
+    """host:port of the HTTP server of a pod's container, empty while the pod has no address or no such container."""
     address = (pod.get("status") or {}).get("podIP")
-    containers = [c for c in (pod.get("spec") or {}).get("containers") or [] if c.get("name") == CONTAINER]
+    containers = [c for c in (pod.get("spec") or {}).get("containers") or [] if c.get("name") == container]
     ports = [p["containerPort"] for c in containers for p in c.get("ports") or []]
     host = f"[{address}]" if address and ":" in str(address) else address
     return f"{host}:{ports[0]}" if address and ports else ""

@@ -8,7 +8,7 @@ from typing import Any
 
 import sos_compile
 from sos_compile.manifests import naming
-from sos_compile.model.addresses import is_ipv4
+from sos_compile.model.addresses import is_ipv4, is_ipv4_prefix
 from sos_compile.model.formats import content_hash
 
 from sos_operator.core.model.kinds import CONTROLLER, FIELD_MANAGER, SERVICE, SITE
@@ -16,6 +16,7 @@ from sos_operator.core.model.node_status import NodeAnswer
 from sos_operator.core.model.objects import Object
 from sos_operator.core.model.options import Settings
 
+MAX_LIST = 64  # maximum number of prefixes in a list of an agent-config
 PREFIX = "sos"  # prefix of every child's name; fixed, because the API's columns and the docs contain these names
 
 
@@ -30,6 +31,8 @@ class Seen:
     children: tuple[Object, ...] = ()
     """Objects with our owner label in the release namespace."""
     pods: tuple[Object, ...] = ()
+    policies: tuple[Object, ...] = ()
+    """NetworkPolicies of all namespaces, without those of the release."""
     answers: Mapping[str, NodeAnswer] = field(default_factory=dict)
     """Nodes' answers that a compilation depends on, by the uid of their pod."""
     given_up: frozenset[tuple[str, str]] = frozenset()
@@ -90,7 +93,14 @@ def build_world(seen: Seen, settings: Settings, generation: int) -> sos_compile.
         ),
         settings=compile_settings(settings, generation),
         observed=sos_compile.Observed(endpoints=controller_endpoints(seen), allocations=parse_allocations(seen.objects)),
+        network_policies=policy_names(seen),
     )
+
+
+def policy_names(seen: Seen) -> tuple[str, ...]:
+    """Return `namespace/name` of all NetworkPolicies that are not part of the release."""
+    metas = (policy["metadata"] for policy in seen.policies if not leaving(policy))
+    return tuple(sorted(f"{meta['namespace']}/{meta['name']}" for meta in metas))
 
 
 def with_departing(world: sos_compile.World, seen: Seen) -> sos_compile.World:
@@ -104,7 +114,8 @@ def _node(obj: Object) -> sos_compile.Node:
     # Without an IPv4 address, pass on the first address: the compilation reports what is wrong with it.
     address = next(filter(is_ipv4, internal), internal[0] if internal else "")
     meta = obj["metadata"]
-    return sos_compile.Node(meta["name"], meta.get("labels") or {}, address, str(meta.get("creationTimestamp") or ""))
+    prefixes = tuple(filter(is_ipv4_prefix, (obj.get("spec") or {}).get("podCIDRs") or []))
+    return sos_compile.Node(meta["name"], meta.get("labels") or {}, address, str(meta.get("creationTimestamp") or ""), prefixes[:MAX_LIST])
 
 
 OPENFLOW_PORT = 6653  # of a Managed controller's Service
@@ -157,7 +168,11 @@ def compiled_from(seen: Seen) -> Hashable:
     """Return the inputs of a compilation, which is repeated only if they change. Status updates and node heartbeats do not change them."""
     return (
         tuple(_version(o) for o in seen.objects),
-        tuple((n.name, tuple(sorted(n.labels.items())), n.address, n.created) for n in (_node(o) for o in seen.nodes if not leaving(o))),
+        tuple(
+            (n.name, tuple(sorted(n.labels.items())), n.address, n.created, n.pod_prefixes)
+            for n in (_node(o) for o in seen.nodes if not leaving(o))
+        ),
+        policy_names(seen),
         tuple(_version(o) for o in seen.namespaces),
         tuple(sorted(controller_endpoints(seen).items())),
         parse_allocations(seen.objects).key(),

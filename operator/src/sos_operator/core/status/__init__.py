@@ -9,6 +9,7 @@
 `controller_report`   SosController
 `service_report`      SosService and SosLink
 `acceleration`        condition Accelerating: actual acceleration of a service's connections
+`direct_agents`       verdicts about agents without a controller, from their own answers
 `overlaps`            conditions of services that cover the same connections
 `status_writer`       writes of changed statuses, and their events
 """

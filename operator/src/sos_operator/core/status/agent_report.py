@@ -12,6 +12,7 @@ from sos_operator.core.model.kinds import AGENT
 from sos_operator.core.model.objects import Object
 from sos_operator.core.model.pod_state import PodState, daemon_set_settled, lost, pod_state
 from sos_operator.core.model.world import PREFIX
+from sos_operator.core.status.direct_agents import direct_agents, registered
 from sos_operator.core.status.site_report import NO_MULTUS_FOR_AGENTS
 from sos_operator.core.status.situation import (
     NAMED_MAX,
@@ -41,16 +42,22 @@ def build_agent_report(obj: Object, facts: sos_compile.Facts, situation: Situati
     }
     deployed = _deployed(sets, states, situation, situation.apply_errors.get((AGENT.kind, name)))
     controllers = {c for site in facts.sites for c in site_controllers(site, situation)}
-    registered, count = known_to_all(expected_agents("Registered", facts.agents, situation), situation.controllers(controllers))
+    direct = list(direct_agents(situation, pool=name))
+    known = [id_ for id_ in facts.agents if id_ not in {agent.document["agentId"] for agent in direct}]
+    verdict, count = registered("Registered", direct)
+    if known:
+        of_controllers, more = known_to_all(expected_agents("Registered", known, situation), situation.controllers(controllers))
+        # The worse of the two verdicts counts.
+        verdict, count = (of_controllers if verdict.status == "True" else verdict), count + more
     if not facts.agents:
-        registered = Verdict("Registered", "False", "NoAgents", "there are no agents to register")
+        verdict = Verdict("Registered", "False", "NoAgents", "there are no agents to register")
     fields = {
         "sites": ",".join(facts.sites)[:1024],
         "desired": len(wanted),
         "ready": sum(s.state == "Ready" for s in states.values()),
         "registered": count,
     }
-    verdicts = [accepted, deployed, registered]
+    verdicts = [accepted, deployed, verdict]
     return Report(fields, (*verdicts, summary(verdicts, "Ready")))
 
 

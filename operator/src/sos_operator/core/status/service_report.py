@@ -14,6 +14,7 @@ from sos_operator.core.model.kinds import SERVICE
 from sos_operator.core.model.objects import Object
 from sos_operator.core.status import overlaps
 from sos_operator.core.status.acceleration import accelerating
+from sos_operator.core.status.direct_agents import programmed
 from sos_operator.core.status.situation import (
     Report,
     Situation,
@@ -41,19 +42,31 @@ def build_service_report(obj: Object, facts: sos_compile.Facts, situation: Situa
         return Report(fields, (accepted, resolved, programmed, summary([accepted, resolved], "")))
     resolved = Verdict("ResolvedRefs", "True", "ResolvedRefs")
     meta = obj["metadata"]
+    if not facts.controllers:
+        return _routed_report(obj, facts, situation, fields, [accepted, resolved])
     views = situation.controllers(facts.controllers)
-    programmed, needed, acknowledged, sessions = _programmed(f"{meta['namespace']}/{meta['name']}", views, situation)
+    installed, needed, acknowledged, sessions = _programmed(f"{meta['namespace']}/{meta['name']}", views, situation)
     fields["datapaths"] = f"{acknowledged}/{needed}"
     # Sessions open and close by the hundred: a changed count alone is written at most once a minute (status_writer).
     fields["sessions"] = sessions
     if gain := _gain(f"{meta['namespace']}/{meta['name']}", views):
         fields["gain"] = gain
-    verdicts = [accepted, resolved, programmed]
+    verdicts = [accepted, resolved, installed]
     shared = overlaps.service_verdicts(ObjectKey(SERVICE.kind, meta["namespace"], meta["name"]), facts.shadow)
-    ready = summary([*verdicts, *overlaps.unready(shared)], "Programmed", programmed.message)
+    ready = summary([*verdicts, *overlaps.unready(shared)], "Programmed", installed.message)
     rows = [view.service(f"{meta['namespace']}/{meta['name']}") for view in views if view.asked]
-    traffic = accelerating(rows) if programmed.status == "True" else []
+    traffic = accelerating(rows) if installed.status == "True" else []
     return Report(fields, (*verdicts, *shared, *traffic, ready))
+
+
+def _routed_report(obj: Object, facts: sos_compile.Facts, situation: Situation, fields: dict[str, Any], before: list[Verdict]) -> Report:
+    """Return the status of a service between sites without bridges."""
+    meta = obj["metadata"]
+    installed = programmed(f"{meta['namespace']}/{meta['name']}", situation, *facts.sites)
+    verdicts = [*before, installed]
+    shared = overlaps.service_verdicts(ObjectKey(SERVICE.kind, meta["namespace"], meta["name"]), facts.shadow)
+    ready = summary([*verdicts, *overlaps.unready(shared)], "Programmed", installed.message)
+    return Report(fields, (*verdicts, *shared, ready))
 
 
 def _programmed(id_: str, views: list[ControllerView], situation: Situation) -> tuple[Verdict, int, int, int]:

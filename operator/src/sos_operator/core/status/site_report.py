@@ -12,6 +12,7 @@ from sos_operator.core.model.kinds import SITE
 from sos_operator.core.model.objects import Object
 from sos_operator.core.model.pod_state import PodState
 from sos_operator.core.status import overlaps
+from sos_operator.core.status.direct_agents import direct_agents, registered
 from sos_operator.core.status.situation import (
     NAMED_MAX,
     Report,
@@ -44,6 +45,8 @@ def build_site_report(obj: Object, facts: sos_compile.Facts, situation: Situatio
     mtu = {"mtu": facts.mtu} if facts.mtu else {}
     if accepted.status != "True":
         return Report(number, (accepted, summary([accepted], "")))
+    if facts.text.get("wan") == "Routed":
+        return _routed_report(obj, facts, situation, accepted)
     states = {node: situation.node_state(name, node) for node in facts.nodes}
     views = situation.controllers(facts.controllers)
     bridges = _bridges(obj, states, situation.apply_errors.get((SITE.kind, name)))
@@ -64,6 +67,29 @@ def build_site_report(obj: Object, facts: sos_compile.Facts, situation: Situatio
     )
     verdicts = [accepted, bridges, datapaths, agents]
     extra = overlaps.site_verdicts(situation.overlaps.get(name, [])) + ([] if situation.multus else [no_multus()])
+    return Report(fields, (*verdicts, *extra, summary(verdicts, "Ready")))
+
+
+def _routed_report(obj: Object, facts: sos_compile.Facts, situation: Situation, accepted: Verdict) -> Report:
+    """Return the status of a site without a bridge: its nodes are its agents."""
+    name = obj["metadata"]["name"]
+    found = {agent.node: agent for agent in direct_agents(situation, site=name)}
+    no_agent = PodState("Pending", "no agent on the node")
+    states = {node: found[node].state if node in found else no_agent for node in facts.nodes}
+    none = Verdict("BridgesReady", "True", "NotBuiltHere", "the site has no bridge (wan.type: Routed)")
+    bridges = none if states else _bridges(obj, states, None)
+    agents, registered_count = registered("AgentsRegistered", found.values())
+    if not facts.agents:
+        agents = Verdict("AgentsRegistered", "True", "NoneExpected", "no agent pool serves this site, so its traffic stays plain")
+    fields = {
+        **({"siteID": facts.number} if facts.number else {}),
+        "nodesReady": f"{sum(state.state == 'Ready' for state in states.values())}/{len(states)}",
+        "datapathsConnected": "0/0",
+        "agentsRegistered": f"{registered_count}/{len(facts.agents)}",
+        "nodes": [_site_node(node, states[node], facts, situation.compiled) for node in sorted(facts.nodes)[:NODES_MAX]],
+    }
+    verdicts = [accepted, bridges, agents]
+    extra = overlaps.site_verdicts(situation.overlaps.get(name, []))
     return Report(fields, (*verdicts, *extra, summary(verdicts, "Ready")))
 
 

@@ -12,6 +12,7 @@ from sos_compile import ObjectKey
 from sos_compile.manifests import naming
 
 from sos_operator.core.desired.rollout import Rollout
+from sos_operator.core.model.agent_status import AgentAnswer
 from sos_operator.core.model.conditions import Verdict
 from sos_operator.core.model.controller_view import ControllerView
 from sos_operator.core.model.kinds import SITE
@@ -33,6 +34,8 @@ class Situation:
     views: Mapping[str, ControllerView] = field(default_factory=dict)
     answers: Mapping[str, NodeAnswer] = field(default_factory=dict)
     """Nodes' answers, by the uid of their pod."""
+    agent_answers: Mapping[str, AgentAnswer] = field(default_factory=dict)
+    """Answers of agents without controllers, by the uid of their pod."""
     rollouts: Mapping[str, Rollout] = field(default_factory=dict)
     """Rollout of each site's node-configs, by site name."""
     apply_errors: Mapping[tuple[str, str], str] = field(default_factory=dict)

@@ -1,0 +1,88 @@
+"""Verdicts about sites without bridges: no controller knows their agents, so the agents' own answers count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import sos_compile
+from sos_compile.manifests import naming
+from sos_compile.model.world import Json
+
+from sos_operator.core.model.agent_status import AgentAnswer
+from sos_operator.core.model.conditions import Verdict
+from sos_operator.core.model.objects import Object
+from sos_operator.core.model.pod_state import PodState, daemon_set_of, lost, pod_state
+from sos_operator.core.model.world import PREFIX, Seen, node_of
+from sos_operator.core.status.situation import Situation, listed_names
+
+
+@dataclass(frozen=True, slots=True)
+class DirectAgent:
+    """An agent without a controller: its document, the state of its pod, and its answer."""
+
+    node: str
+    document: Json
+    state: PodState
+    answer: AgentAnswer | None
+
+    @property
+    def current(self) -> bool:
+        """True if the agent has answered, and has its present configuration in force."""
+        return self.answer is not None and self.answer.hash == self.document["hash"]
+
+
+def is_routed(document: Json) -> bool:
+    """Return whether an agent-config is that of an agent without a bridge."""
+    return "wan" in document
+
+
+def agents_without_controller(seen: Seen, compiled: sos_compile.Compiled) -> list[Object]:
+    """Return the pods of agents that no controller knows."""
+    wanted = {(_daemon_set(pool, doc), node) for (pool, node), doc in compiled.agents.items() if is_routed(doc)}
+    return [pod for pod in seen.pods if (daemon_set_of(pod), node_of(pod)) in wanted]
+
+
+def direct_agents(situation: Situation, *, site: str = "", pool: str = "") -> Iterator[DirectAgent]:
+    """Yield the agents without controllers of a site or of a pool, by node."""
+    for (of_pool, node), document in sorted(situation.compiled.agents.items()):
+        if not is_routed(document) or site not in ("", document["site"]["name"]) or pool not in ("", of_pool):
+            continue
+        pod = situation.pod(_daemon_set(of_pool, document), node)
+        answer = situation.agent_answers.get(pod["metadata"]["uid"]) if pod else None
+        yield DirectAgent(node, document, lost(situation.nodes.get(node)) or pod_state(pod), answer)
+
+
+def _daemon_set(pool: str, document: Json) -> str:
+    return naming.agent(PREFIX, pool, document["site"]["name"])
+
+
+def registered(type_: str, agents: Iterable[DirectAgent]) -> tuple[Verdict, int]:
+    """Return the verdict on whether all agents have answered with their present configuration, and the number of those that have."""
+    found = list(agents)
+    missing = [agent.node for agent in found if not agent.current]
+    count = len(found) - len(missing)
+    if not missing:
+        return Verdict(type_, "True", "Registered", f"{count} agents"), count
+    message = f"{count} of {len(found)} agents; missing: {listed_names(missing)}"
+    return Verdict(type_, "False", "NotRegistered", message), count
+
+
+def programmed(id_: str, situation: Situation, source: str, target: str) -> Verdict:
+    """Return whether the agents of both sites of a service accelerate its connections."""
+    for site in (source, target):
+        agents = list(direct_agents(situation, site=site))
+        if not agents:
+            return Verdict(
+                "Programmed", "False", "NoAgents", f"SosSite {site} has no agents: no SosAgent serves it, or no node has an address"
+            )
+        old = [agent.node for agent in agents if not agent.current]
+        if old:
+            message = f"agents of SosSite {site} have not taken over the present configuration yet: {listed_names(old)}"
+            return Verdict("Programmed", "False", "Programming", message)
+        idle = [agent.node for agent in agents if agent.answer is None or not agent.answer.services.get(id_)]
+        if idle:
+            other = target if site == source else source
+            message = f"agents of SosSite {site} reach no agent of SosSite {other} that accepts sessions: {listed_names(idle)}"
+            return Verdict("Programmed", "False", "NoAgents", message)
+    return Verdict("Programmed", "True", "Programmed", "in force at the agents of both sites")

@@ -1,0 +1,149 @@
+"""Sites without bridges on a real API server: statuses from agents' answers, NetworkPolicies, deletion."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from operator_fixtures import FIGURE8, becomes, children, populated, without_host_ports
+from operator_kube import Kube
+from operator_run import NAMESPACE, eventually, operator_running
+
+PREFIXES = {"west": "10.244.1.0/24", "east": "10.244.2.0/24"}
+NODES = {"west": "edge1", "east": "edge2"}
+POLICY = {
+    "apiVersion": "networking.k8s.io/v1",
+    "kind": "NetworkPolicy",
+    "metadata": {"namespace": "default", "name": "deny-all"},
+    "spec": {"podSelector": {}, "policyTypes": ["Ingress"]},
+}
+
+
+def site(name: str) -> dict[str, Any]:
+    spec = {"nodeSelector": {"matchLabels": {"sos.network/site": name}}, "prefixes": [PREFIXES[name]], "wan": {"type": "Routed"}}
+    return {
+        "apiVersion": "sos.network/v1alpha1",
+        "kind": "SosSite",
+        "metadata": {"name": name},
+        "spec": {**spec, "intake": {"type": "Pods"}},
+    }
+
+
+OBJECTS = (
+    *(site(name) for name in PREFIXES),
+    {"apiVersion": "sos.network/v1alpha1", "kind": "SosAgent", "metadata": {"name": "default"}, "spec": {}},
+    {
+        "apiVersion": "sos.network/v1alpha1",
+        "kind": "SosService",
+        "metadata": {"name": "web", "namespace": NAMESPACE},
+        "spec": {"from": {"site": "west"}, "to": {"site": "east"}},
+    },
+)
+
+
+class Agents:
+    """HTTP servers of agents: each answers as an agent that has its present document in force and reaches its peers."""
+
+    def __init__(self, kube: Kube) -> None:
+        self.kube = kube
+        self.silent: set[str] = set()
+        self.ports: dict[str, int] = {}
+
+    def status(self, site: str) -> dict[str, Any]:
+        document = json.loads(self.kube.get("configmap", f"sos-agent-default-{site}", "-n", NAMESPACE)["data"][f"{NODES[site]}.json"])
+        services = [{"id": row["id"], "role": row["role"], "ready": True} for row in document["services"]]
+        return {"hash": document["hash"], "willing": True, "services": services}
+
+    @contextmanager
+    def serving(self) -> Iterator[Agents]:
+        servers = []
+        for name in PREFIXES:
+            server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler(name))
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            self.ports[name] = int(server.server_address[1])
+            servers.append(server)
+        try:
+            yield self
+        finally:
+            for server in servers:
+                server.shutdown()
+                server.server_close()
+
+    def _handler(self, site: str) -> type[BaseHTTPRequestHandler]:
+        agents = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                content = json.dumps(agents.status(site)).encode()
+                self.send_response(503 if site in agents.silent else 200)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *_: Any) -> None:
+                return
+
+        return Handler
+
+
+def start_pods(kube: Kube, agents: Agents) -> None:
+    """Running agent pods whose address leads to the servers above."""
+    for daemon_set in children(kube, "daemonsets"):
+        meta, template = daemon_set["metadata"], daemon_set["spec"]["template"]
+        of_site = meta["labels"]["sos.network/site"]
+        owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": meta["name"], "uid": meta["uid"], "controller": True}
+        pod_meta = {
+            "name": f"{meta['name']}-pod",
+            "namespace": NAMESPACE,
+            "labels": template["metadata"]["labels"],
+            "ownerReferences": [owner],
+        }
+        containers = [
+            {**without_host_ports(c), "ports": [{"containerPort": agents.ports[of_site]}]} for c in template["spec"]["containers"]
+        ]
+        spec = {**template["spec"], "nodeName": NODES[of_site], "containers": containers, "hostNetwork": False}
+        kube.apply({"apiVersion": "v1", "kind": "Pod", "metadata": pod_meta, "spec": spec})
+        ready = {"type": "Ready", "status": "True", "lastTransitionTime": None, "lastProbeTime": None}
+        running = {"phase": "Running", "conditions": [ready], "podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}]}
+        kube.patch_status("pod", f"{meta['name']}-pod", NAMESPACE, running)
+        counts = dict.fromkeys(("desiredNumberScheduled", "currentNumberScheduled", "numberReady", "updatedNumberScheduled"), 1)
+        kube.patch_status(
+            "daemonset", meta["name"], NAMESPACE, {**counts, "numberMisscheduled": 0, "observedGeneration": meta["generation"]}
+        )
+
+
+def test_sites_without_bridges_need_agents_only(installed: Kube, tmp_path: Path) -> None:
+    with populated(installed) as kube, Agents(kube).serving() as agents, operator_running(kube, tmp_path):
+        for number, node in enumerate(FIGURE8, start=2):
+            address = {"addresses": [{"type": "InternalIP", "address": f"172.18.0.{number}"}]}
+            kube.kubectl("patch", "node", node, "--subresource=status", "--type=merge", "-p", json.dumps({"status": address}))
+        kube.apply(*OBJECTS)
+        eventually("the DaemonSets of the agents", lambda: len(children(kube, "daemonsets")) == 2)
+        names = {daemon_set["metadata"]["name"] for daemon_set in children(kube, "daemonsets")}
+        assert names == {"sos-agent-default-west", "sos-agent-default-east"}
+        becomes(kube, "sossite/west", "AgentsRegistered", "False", "NotRegistered")
+        start_pods(kube, agents)
+        for what in ("sossite/west", "sossite/east", "sosagent/default", f"sosservice/{NAMESPACE}/web"):
+            kind = what.split("/", 1)[0]
+            becomes(kube, what, "Ready", "True", "Programmed" if kind == "sosservice" else "Ready")
+        assert children(kube, "deployments") == []
+
+        kube.apply(POLICY)
+        becomes(kube, f"sosservice/{NAMESPACE}/web", "ResolvedRefs", "False", "NotPermitted")
+        kube.kubectl("delete", "networkpolicy", "deny-all", "-n", "default")
+        becomes(kube, f"sosservice/{NAMESPACE}/web", "Ready", "True", "Programmed")
+
+        agents.silent.add("east")
+        becomes(kube, "sossite/east", "AgentsRegistered", "False", "NotRegistered")
+        becomes(kube, f"sosservice/{NAMESPACE}/web", "Programmed", "False", "Programming")
+        agents.silent.clear()
+        becomes(kube, f"sosservice/{NAMESPACE}/web", "Ready", "True", "Programmed")
+
+        kube.kubectl("delete", "sossite", "west", "--timeout=30s")
+        eventually("the site's DaemonSet is gone", lambda: len(children(kube, "daemonsets")) == 1)
+        becomes(kube, f"sosservice/{NAMESPACE}/web", "ResolvedRefs", "False", "SiteNotFound")
