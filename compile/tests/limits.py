@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 from schema_limits import SchemaLimits
@@ -38,6 +39,7 @@ class Limits:
         self.r = random.Random(seed)
         self.schemas = SchemaLimits(self.r)
         self.sites = list(dict.fromkeys(self.name(63) for _ in range(self.most(2, 3, 6, beyond=(1,)))))
+        self.routed = self.some(0.25)  # mostly sites without bridges
         self.controllers = ["default", *(self.name(63) for _ in range(self.r.randint(0, 2)))]
 
     def some(self, chance: float) -> bool:
@@ -106,6 +108,17 @@ class Limits:
             spec["update"] = {"maxUnavailable": self.most(1, 1024, "1%", "100%", beyond=(0, 1025, "0%", "x", "5000"))}
         if self.some(0.3):
             spec["controllers"] = [{"name": name} for name in self.controllers]
+        if self.routed and self.some(0.9):
+            for key in ("network", "gateway", "datapath"):
+                if not self.some(BEYOND):
+                    spec.pop(key, None)
+            spec["wan"] = {"type": "Routed"}
+            spec["intake"] = self.most(
+                {"type": "Pods"},
+                {"type": "Pods", "networkPolicies": self.enum("Refuse", "Ignore")},
+                {"type": "Routed", "interface": self.r.choice(UPLINKS)},
+                beyond=({"type": "Routed"}, {}, {"type": "Pods", "interface": "eth0"}),
+            )
         return self.obj("SosSite", self.sites[i], spec)
 
     def end(self, site: str) -> dict[str, Any]:
@@ -169,7 +182,10 @@ class Limits:
     def nodes(self) -> list[Node]:
         labels = [{"sos.network/site": self.r.choice(self.sites)[:63]} for _ in range(self.r.choice((0, 1, 4, 8)))]
         address = self.r.choice
-        return [Node(self.name(63), label, f"192.0.2.{j + 10}" if self.some(0.7) else address(ADDRESSES)) for j, label in enumerate(labels)]
+        prefixes = [tuple(f"10.244.{j}.0/24" for j in range(self.r.choice((0, 1, 64)))) for _ in labels]
+        addresses = [f"192.0.2.{j + 10}" if self.some(0.7) else address(ADDRESSES) for j in range(len(labels))]
+        each = zip(labels, addresses, prefixes, strict=True)
+        return [Node(self.name(63), label, given, pod_prefixes=pods) for label, given, pods in each]
 
     def allocations(self, nodes: list[Node]) -> Allocations:
         """Draw the earlier allocations in statuses: arbitrary values within their schemas."""
@@ -192,4 +208,6 @@ def limits_world(seed: int) -> World:
     ends = draw.r.choice(((), ("tcp:10.96.0.10:6653",), ("tcp:fd00::1:6653",), ("tcp:10.96.0.10:6653", "tcp:1.2.3.4:65535")))
     observed = Observed(endpoints={"default": ends}, allocations=draw.allocations(nodes) if draw.some(0.3) else Allocations())
     namespaces = tuple(Namespace(name, {"team": "x"} if draw.some(0.5) else {}) for name in NAMESPACES)
-    return World(objects=tuple(draw.objects()), nodes=tuple(nodes), namespaces=namespaces, settings=Settings(), observed=observed)
+    policies = ("shop/deny",) if draw.some(0.1) else ()
+    world = World(objects=tuple(draw.objects()), nodes=tuple(nodes), namespaces=namespaces, settings=Settings(), observed=observed)
+    return replace(world, network_policies=policies)

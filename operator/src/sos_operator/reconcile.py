@@ -33,7 +33,7 @@ from sos_operator.core.plan import Changes, Ref, fingerprint, owned, plan, ref_o
 from sos_operator.core.scheduling.backoff import Outcome
 from sos_operator.core.scheduling.change_queue import Changed, of_kinds
 from sos_operator.core.secrets import key_rotation, keys, secrets, token_rotation
-from sos_operator.core.status.direct_agents import agents_without_controller
+from sos_operator.core.status.direct_agents import agents_without_controller, outdated
 from sos_operator.core.status.report import report, unknown
 from sos_operator.core.status.situation import Report, Situation
 from sos_operator.core.status.status_writer import Write, build_event, plan_write, still_pending
@@ -109,12 +109,13 @@ class Reconciler:
         try:
             await asyncio.wait([controllers], timeout=HEAD_START_S)
             answers = await self._ask_nodes(seen, output)
-            await self._p.agents.visit(agents_without_controller(seen, output.compiled), frozenset(), self._late)
             rollouts = rollout.plan_rollouts(seen, output.compiled, answers)
             if NAD in self._p.observer.missing:
                 rollouts = rollout.without_networks(rollouts, seen, output.compiled)
             output = replace(output, compiled=rollout.withhold(output.compiled, seen, rollouts))
             result = await self._apply(seen, output, secret_objects)
+            direct = agents_without_controller(seen, output.compiled)
+            await self._p.agents.visit(direct, outdated(seen, output.compiled, self._p.agents.answers), self._late)
         finally:
             self._views = await controllers
         pending, refused = await self._publish(seen, self._situation(seen, output, answers, rollouts))

@@ -63,6 +63,14 @@ AGENT, SWITCH = pod("agent", "a2", "agent", "sos-agent-default-west"), pod("swit
 NAMED = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a2"]}]}
 
 
+def test_an_agent_without_a_bridge_does_not_keep_the_bridge_of_a_departed_node() -> None:
+    routed = pod("routed", "a2", "agent", "sos-agent-default-south")
+    routed["spec"] |= {"hostNetwork": True, "containers": [{"name": "agent", "args": ["--attach", "none"]}]}
+    first = built(seen(BOTH))
+    second = built(seen(LEFT, first, (routed, SWITCH)), first)
+    assert {name: document["state"] for name, document in data(second).items()} == {"a1.json": "Present", "a2.json": "Absent"}
+
+
 def test_a_departed_node_gets_state_absent_after_its_agent_is_gone() -> None:
     first = built(seen(BOTH))
     assert not first[0].left

@@ -106,7 +106,10 @@ class _Placer:
             for node in placed.nodes
             if node.node.address
         ]
-        return replace(placed, agents=tuple(_distinct(placed, agents, self.verdicts)))
+        # No pods on the other nodes: they would find no document.
+        without = {node.node.name for node in placed.nodes if not node.node.address}
+        left_out = tuple(sorted({*placed.left_out, *without}))
+        return replace(placed, agents=tuple(_distinct(placed, agents, self.verdicts)), left_out=left_out)
 
     def _kept(self, placed: PlacedSite, wanted: list[Place]) -> dict[Place, IPv4Address]:
         site = placed.site

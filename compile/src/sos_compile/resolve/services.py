@@ -98,7 +98,8 @@ class Judge:
         checked = site.intake is not None and site.intake.type == "Pods" and not site.intake.ignores_policies
         if not checked or not self.network_policies:
             return True
-        message = f"NetworkPolicy {self.network_policies[0]} exists, and agents do not enforce policies for the pods of SosSite {site.name}"
+        # Their names are other namespaces' matter.
+        message = f"the cluster has NetworkPolicies, which agents do not enforce for the pods of SosSite {site.name}"
         remedy = "remove the policies, or set spec.intake.networkPolicies: Ignore at the site if no pod of the site depends on one"
         self.verdicts.reject(service.origin, f"spec.{end}.site", Reason.NOT_PERMITTED, message, remedy)
         return False

@@ -240,7 +240,9 @@ def apart_from_nodes(placed: list[PlacedSite], verdicts: Verdicts) -> list[Place
     addresses = sorted(ends)
     kept = []
     for each in placed:
-        inside = ((prefix, bisect_left(addresses, int(prefix[0]))) for prefix in each.site.prefixes)
+        # Without a bridge no switch puts packets into a tunnel.
+        prefixes = () if each.site.routed else each.site.prefixes
+        inside = ((prefix, bisect_left(addresses, int(prefix[0]))) for prefix in prefixes)
         clash = next(((prefix, i) for prefix, i in inside if i < len(addresses) and addresses[i] <= int(prefix[-1])), None)
         if clash is None:
             kept.append(each)

@@ -28,7 +28,7 @@ def left_nodes(sites: Collection[str], nodes: Collection[str], seen: Seen) -> tu
     cleans the nodes of a deleted site.
     """
     present = {node["metadata"]["name"] for node in seen.nodes if not leaving(node)}
-    busy = {node_of(pod) for pod in seen.pods if component_of(pod) == "agent"}
+    busy = {node_of(pod) for pod in seen.pods if component_of(pod) == "agent" and not _is_without_bridge(pod)}
     found = []
     for site in (o["metadata"]["name"] for o in seen.of(SITE.kind) if o["metadata"]["name"] in sites and not leaving(o)):
         child = naming.node(PREFIX, site)
@@ -44,6 +44,13 @@ def left_nodes(sites: Collection[str], nodes: Collection[str], seen: Seen) -> tu
         if gone:
             found.append(Departing(site, dict(sorted(gone.items())), ()))
     return tuple(sorted(found, key=lambda d: d.site))
+
+
+def _is_without_bridge(pod: Object) -> bool:
+    """Return whether an agent uses its node's network: it stays on the node when the node's bridge is removed."""
+    spec = pod.get("spec") or {}
+    arguments = [argument for container in spec.get("containers") or [] for argument in container.get("args") or []]
+    return bool(spec.get("hostNetwork")) and "none" in arguments
 
 
 def with_left(manifests: Iterable[Object], left: Iterable[Departing], seen: Seen) -> tuple[Object, ...]:

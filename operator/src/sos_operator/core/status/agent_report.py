@@ -31,7 +31,9 @@ def build_agent_report(obj: Object, facts: sos_compile.Facts, situation: Situati
     accepted = accepted_verdict(obj, facts, situation)
     if accepted.status != "True":
         return Report({}, (accepted, summary([accepted], "")))
-    if (obj.get("spec") or {}).get("attach") == "Multus" and not situation.multus:
+    direct = list(direct_agents(situation, pool=name))
+    bridged = len(direct) < len(facts.agents) or not direct
+    if (obj.get("spec") or {}).get("attach") == "Multus" and not situation.multus and bridged:
         missing = Verdict("ResolvedRefs", "False", "MultusMissing", NO_MULTUS_FOR_AGENTS)
         return Report({}, (accepted, missing, summary([accepted, missing], "")))
     wanted = {node: doc for (pool, node), doc in situation.compiled.agents.items() if pool == name}
@@ -42,8 +44,8 @@ def build_agent_report(obj: Object, facts: sos_compile.Facts, situation: Situati
     }
     deployed = _deployed(sets, states, situation, situation.apply_errors.get((AGENT.kind, name)))
     controllers = {c for site in facts.sites for c in site_controllers(site, situation)}
-    direct = list(direct_agents(situation, pool=name))
-    known = [id_ for id_ in facts.agents if id_ not in {agent.document["agentId"] for agent in direct}]
+    of_direct = {agent.document["agentId"] for agent in direct}
+    known = [id_ for id_ in facts.agents if id_ not in of_direct]
     verdict, count = registered("Registered", direct)
     if known:
         of_controllers, more = known_to_all(expected_agents("Registered", known, situation), situation.controllers(controllers))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import sos_compile
@@ -43,6 +43,17 @@ def agents_without_controller(seen: Seen, compiled: sos_compile.Compiled) -> lis
     return [pod for pod in seen.pods if (daemon_set_of(pod), node_of(pod)) in wanted]
 
 
+def outdated(seen: Seen, compiled: sos_compile.Compiled, answers: Mapping[str, AgentAnswer]) -> frozenset[str]:
+    """Return the uids of agents' pods that have not reported their present configuration: they are queried in every pass."""
+    wanted = {(_daemon_set(pool, doc), node): doc["hash"] for (pool, node), doc in compiled.agents.items() if is_routed(doc)}
+    found = set()
+    for pod in agents_without_controller(seen, compiled):
+        uid = pod["metadata"]["uid"]
+        if uid not in answers or answers[uid].hash != wanted[daemon_set_of(pod), node_of(pod)]:
+            found.add(uid)
+    return frozenset(found)
+
+
 def direct_agents(situation: Situation, *, site: str = "", pool: str = "") -> Iterator[DirectAgent]:
     """Yield the agents without controllers of a site or of a pool, by node."""
     for (of_pool, node), document in sorted(situation.compiled.agents.items()):
@@ -73,14 +84,18 @@ def programmed(id_: str, situation: Situation, source: str, target: str) -> Verd
     for site in (source, target):
         agents = list(direct_agents(situation, site=site))
         if not agents:
-            return Verdict(
-                "Programmed", "False", "NoAgents", f"SosSite {site} has no agents: no SosAgent serves it, or no node has an address"
-            )
-        old = [agent.node for agent in agents if not agent.current]
+            message = f"SosSite {site} has no agents: no SosAgent serves it, or no node has an address"
+            return Verdict("Programmed", "False", "NoAgents", message)
+        # A node that is down or drained does not stop the others.
+        working = [agent for agent in agents if agent.state.state == "Ready"]
+        if not working:
+            message = f"no agent of SosSite {site} is ready: {listed_names(agent.node for agent in agents)}"
+            return Verdict("Programmed", "False", "NoAgents", message)
+        old = [agent.node for agent in working if not agent.current]
         if old:
             message = f"agents of SosSite {site} have not taken over the present configuration yet: {listed_names(old)}"
             return Verdict("Programmed", "False", "Programming", message)
-        idle = [agent.node for agent in agents if agent.answer is None or not agent.answer.services.get(id_)]
+        idle = [agent.node for agent in working if agent.answer is None or not agent.answer.services.get(id_)]
         if idle:
             other = target if site == source else source
             message = f"agents of SosSite {site} reach no agent of SosSite {other} that accepts sessions: {listed_names(idle)}"

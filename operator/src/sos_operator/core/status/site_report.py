@@ -79,7 +79,10 @@ def _routed_report(obj: Object, facts: sos_compile.Facts, situation: Situation, 
     none = Verdict("BridgesReady", "True", "NotBuiltHere", "the site has no bridge (wan.type: Routed)")
     bridges = none if states else _bridges(obj, states, None)
     agents, registered_count = registered("AgentsRegistered", found.values())
-    if not facts.agents:
+    if not facts.agents and facts.node_problems:
+        node, why = min(facts.node_problems.items())
+        agents = Verdict("AgentsRegistered", "False", "NoNodeAddress", f"{node}: {why}")
+    elif not facts.agents:
         agents = Verdict("AgentsRegistered", "True", "NoneExpected", "no agent pool serves this site, so its traffic stays plain")
     fields = {
         **({"siteID": facts.number} if facts.number else {}),

@@ -55,8 +55,12 @@ class Situation:
 
     def pod(self, daemon_set: str, node: str) -> Object | None:
         """The pod of a DaemonSet on a node, preferring a pod that is not being deleted."""
-        found = [p for p in self.seen.pods if daemon_set_of(p) == daemon_set and node_of(p) == node]
-        return min(found, key=leaving, default=None)
+        return self._pods.get((daemon_set, node))
+
+    @cached_property
+    def _pods(self) -> Mapping[tuple[str, str], Object]:
+        # Pods that are being deleted first, so that any other pod replaces them.
+        return {(daemon_set_of(pod), node_of(pod)): pod for pod in sorted(self.seen.pods, key=leaving, reverse=True)}
 
     def node_state(self, site: str, node: str) -> PodState:
         """State of a site's node: its turn in a rollout, else its pod's state with the node's own message."""
