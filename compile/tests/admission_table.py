@@ -189,7 +189,7 @@ SITES: list[Row] = [
     ),
     ("selector missing", "SosSite", {**SELECT, "services": {"namespaces": "Selector"}}, "spec.services", "needs a selector"),
     ("a rule", "SosSite", ruled(namespaces=["a"], ports=[{"port": 80, "endPort": 90}], band=0, transport=[]), None, None),
-    ("a rule for nobody", "SosSite", ruled(band=5), "spec.services.rules[0]", "namespaces to apply to"),
+    ("a rule without namespaces or a selector", "SosSite", ruled(band=5), "spec.services.rules[0]", "namespaces to apply to"),
     (
         "a rule's ports reversed",
         "SosSite",

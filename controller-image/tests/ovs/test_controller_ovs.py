@@ -312,7 +312,7 @@ def test_leases_expire_after_a_kill_and_a_new_controller_adopts_sessions(net: La
     assert f"{HOSTS['client'][1]}:{port}" in {s["client"] for s in adopted}
     assert {e for e in net.ours("edge1", Kind.REDIRECT) if f"tp_src={port}" in e} == before
     wait("old entries to be removed", SLOW, lambda: len({e.split("cookie=")[1][:14] for e in net.ours("edge1", Kind.GUARD)}) == 1)
-    time.sleep(11)  # reports do not end sessions younger than 10 s
+    time.sleep(11)  # a report without a session ends the session only at an age of 10 s or more
     assert f"{HOSTS['client'][1]}:{port}" in {s["client"] for s in net.get("/v1/sessions")["sessions"]}, "the reported session stays"
 
 

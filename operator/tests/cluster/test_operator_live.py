@@ -191,7 +191,7 @@ def test_conditions_follow_the_pods(example: Operator) -> None:
     becomes(kube, "sossite/west", "Ready", "Unknown", "ControllerUnreachable")
     assert kube.get("sossite", "west")["status"]["nodesReady"] == "1/1"
     since = condition(kube, "sossite", "west", "BridgesReady")["lastTransitionTime"]
-    time.sleep(1.1)  # transition times have a resolution of one second
+    time.sleep(1.1)  # a new lastTransitionTime differs only in another second
     kube.kubectl("annotate", "sossite", "west", "test/touched=yes")
     example.settle(2)
     assert condition(kube, "sossite", "west", "BridgesReady")["lastTransitionTime"] == since

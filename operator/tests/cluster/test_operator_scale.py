@@ -52,7 +52,7 @@ def test_a_full_resync_writes_nothing(stage: tuple[Operator, Controller]) -> Non
     operator, _ = stage
     before, objects = quiet(operator), versions(operator.kube)
     assert len(objects) > 4 * SIZE.sites + SIZE.services
-    time.sleep(3 * RESYNC_S)  # all objects are listed again at least twice
+    time.sleep(3 * RESYNC_S)  # at least two full resyncs
     operator.settle(2)
     assert writes(operator.kube)[before:] == []
     assert versions(operator.kube) == objects

@@ -244,7 +244,7 @@ def test_a_refused_secret_delays_the_rotation(example: Operator) -> None:
     with refused(kube, WEST):
         ask(kube, "refused")
         eventually("the new key at the controller", lambda: any(name.endswith(f"-{new}") for name in ids(kube, CONTROLLER, "site-")), 30)
-        time.sleep(2.5 * QUICK_OVERLAP_S)  # the time of two steps: only then is it certain that the rotation did not continue
+        time.sleep(2.5 * QUICK_OVERLAP_S)  # a rotation that did not wait would take two more steps in this time
         example.settle()
         assert int(sending_of(kube, CONTROLLER)) == old, "no sender uses a key that one site lacks"
         assert ids(kube, "sos-master", "master-") == {f"master-{old}", f"master-{new}"}

@@ -212,7 +212,7 @@ def test_connections_continue_after_their_host_moves(net: Lab) -> None:
             running = {port: watch(net, port) for port in (PLAIN, COVERED)}
             for program in running.values():
                 assert program.stdout is not None and program.stdout.readline() == "connected\n"
-            time.sleep(1.0)  # data flows before the move, so only the move causes the gap
+            time.sleep(1.0)  # data flows before the move, so the longest gap is that of the move
             move(net, host, CABLES[host][old], CABLES[host][new], announced=announced)
             said = {port: program.communicate(timeout=60)[0].split() for port, program in running.items()}
             print(host, new, announced, said)

@@ -99,7 +99,7 @@ def test_connections_are_refused_without_an_agent_at_either_site(net: Lab, agent
     with nothing_plain(net):
         for _ in range(6):
             assert answer(net, SOS_PORT) != SERVED
-            time.sleep(1)  # six attempts cover the seconds until the agent's death is detected
+            time.sleep(1)  # repeat before, while and after the agent's death is detected
         refused(net)
     net.start(agent)
     served(net)

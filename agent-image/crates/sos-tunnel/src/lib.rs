@@ -13,9 +13,9 @@
 //!     -> Result<SessionHandle, RefuseReason>                 a refused or failed host socket is reset
 //! SessionHandle: Future<Output = SessionEnd>                 dropping it does not end the session
 //! session.abort(EndReason), session.progress() -> (up, down)
-//! tunnel.peer_alive(AgentId) -> bool                         a stream is established and the peer is not leaving tunnel.willing_peers() ->
-//! watch::Receiver<BTreeSet<AgentId>>  the alive peers that accept new sessions tunnel.set_willing(bool)
-//! whether this agent accepts new sessions
+//! tunnel.peer_alive(AgentId) -> bool                         a stream is established and the peer is not leaving
+//! tunnel.willing_peers() -> watch::Receiver<BTreeSet<AgentId>>  alive peers that accept new sessions
+//! tunnel.set_willing(bool)                                   accept or refuse new sessions at this agent
 //! tunnel.drain()                                             refuse new sessions, notify the peers
 //! tunnel.stats() -> Stats, tunnel.paths() -> Vec<PathStats>
 //! tunnel.close()                                             reset every session, close every stream

@@ -139,25 +139,25 @@ mod tests {
     use super::*;
 
     #[derive(Debug)]
-    struct Nobody;
+    struct EmptyKeeper;
 
-    impl Keeper for Nobody {}
+    impl Keeper for EmptyKeeper {}
 
     #[test]
     fn parts_of_kept_bytes_are_ranges_of_the_same_keeper() {
-        let mut rest = Payload::Kept(Kept::new(Arc::new(Nobody), 100));
+        let mut rest = Payload::Kept(Kept::new(Arc::new(EmptyKeeper), 100));
         let front = rest.split_to(30);
         assert_eq!((front.len(), rest.len(), front.bytes()), (30, 70, None));
         let Payload::Kept(part) = rest.slice(10..20) else { panic!("still kept") };
         assert_eq!(part.range(), 40..50);
         assert_eq!(rest.slice(10..20), Payload::Kept(part));
-        assert_ne!(front, Payload::Kept(Kept::new(Arc::new(Nobody), 30)), "bytes of another keeper");
+        assert_ne!(front, Payload::Kept(Kept::new(Arc::new(EmptyKeeper), 30)), "the same range of a different keeper");
         assert_ne!(front, Payload::from(vec![0; 30]));
     }
 
     #[test]
     #[should_panic(expected = "the part exceeds the payload")]
     fn slice_panics_beyond_the_payload() {
-        let _ = Payload::Kept(Kept::new(Arc::new(Nobody), 100)).slice(90..101);
+        let _ = Payload::Kept(Kept::new(Arc::new(EmptyKeeper), 100)).slice(90..101);
     }
 }

@@ -55,8 +55,8 @@ pub fn can_have_port(config: &AgentConfig, prepare: &Prepare) -> bool {
 /// Agent that serves a flow of an Ingress service without an order.
 ///
 /// On a bridge, a proactive service uses the first agent of the peer's site, to which the egress switch's entries lead (docs/adr/0012), and any
-/// other service any live agent. On routes, a server that is beside an agent is served by that agent only; `server` is `None` for the question
-/// whether the service is served at all.
+/// other service any live agent. On routes, a server that is beside an agent is served by that agent only. Pass `None` as `server` to find out
+/// if any agent can serve the service.
 #[must_use]
 pub fn far_agent(
     config: &AgentConfig,
