@@ -58,14 +58,7 @@ impl AgentConfig {
             "wan",
             "must have one address for each of streamPorts.count labels",
         )?;
-        for (i, address) in self.wan.iter().enumerate() {
-            require(usable(*address), &format!("wan[{i}]"), "must be a host's address")?;
-            require(
-                !self.wan[..i].contains(address),
-                &format!("wan[{i}]"),
-                "is a second path at one address",
-            )?;
-        }
+        check_path_addresses(&self.wan, "wan")?;
         match &self.intake {
             None => Err(ConfigError::new("intake", "is missing")),
             Some(Intake::Routed { interface }) => check_name(interface, "intake.interface"),
@@ -212,13 +205,15 @@ fn check_addresses(agent: &PeerAgent, path: &str) -> Result<(), ConfigError> {
     let path = format!("{path}.addresses");
     require(*first == agent.address, &format!("{path}[0]"), "must be the same as address")?;
     require(agent.addresses.len() <= usize::from(MAX_STREAM_PORTS), &path, "must have at most 8 elements")?;
-    for (i, address) in agent.addresses.iter().enumerate() {
-        require(usable(*address), &format!("{path}[{i}]"), "must be a host's address")?;
-        require(
-            !agent.addresses[..i].contains(address),
-            &format!("{path}[{i}]"),
-            "is a second path at one address",
-        )?;
+    check_path_addresses(&agent.addresses, &path)
+}
+
+/// One address for each path: hosts' addresses, all different.
+fn check_path_addresses(addresses: &[Ipv4Addr], path: &str) -> Result<(), ConfigError> {
+    for (i, address) in addresses.iter().enumerate() {
+        let path = format!("{path}[{i}]");
+        require(usable(*address), &path, "must be a host's address")?;
+        require(!addresses[..i].contains(address), &path, "is a second path at one address")?;
     }
     Ok(())
 }

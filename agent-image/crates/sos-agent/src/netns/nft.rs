@@ -22,6 +22,10 @@
 //!     and is remembered in `plain` for [`STANDING_SECONDS`]: a retransmitted SYN may arrive later, because the controller held it while
 //!     the server answered the first SYN.
 
+mod pod;
+#[cfg(test)]
+mod tests;
+
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 
@@ -29,6 +33,8 @@ use sos_wire::PlainReason;
 
 use crate::policy::arming::Armed;
 use crate::policy::classifier::{self, Classifier, Range};
+
+pub use pod::{POD_HEARTBEAT_MS, setup_pod};
 
 /// Lifetime of the heartbeat element: two refreshes may be late before new connections go plain.
 pub const HEARTBEAT_SECONDS: u32 = 3;
@@ -61,19 +67,12 @@ pub const LEAVE: u32 = 0x0010_0000;
 /// Mark of the agent's connections to servers from inside a pod's namespace: of their packets, and of their conntrack entries.
 pub const DIALED: u32 = 0x0020_0000;
 
-const NOT_DIALED: u32 = !DIALED;
-const NOT_REASON: u32 = !REASON;
-const NOT_MARK: u32 = !MARK;
-
-/// Lifetime of the heartbeat in pods' tables, milliseconds. It is renewed three times as often: two renewals may be late before new connections go
-/// plain.
-pub const POD_HEARTBEAT_MS: u64 = 900;
-
 /// Netlink group that receives the copies of held SYNs (nfnetlink_log). No other program in the agent's namespace uses a group.
 pub const COPIES: u16 = 5_345;
 
 /// Bits of a mark that hold the reason why a SYN goes plain.
 const REASON: u32 = 0xffff;
+const NOT_REASON: u32 = !REASON;
 
 /// Source MAC address of SYNs that the switch marks as not to be taken over (spec/node-config.md clause 22).
 pub const UNARMED_MAC: &str = "02:53:4f:53:00:02";
@@ -218,78 +217,6 @@ fn written_back(listener_port: u16) -> String {
     meta l4proto tcp tproxy ip to 127.0.0.1:{listener_port} meta mark set {MARK:#x} counter name syn_accelerated accept
     drop
   }}
-"
-    )
-}
-
-/// Timeouts of the conntrack entries of sessions, seconds. The mark of the entry routes a session's packets, so the entry must outlive every pause
-/// of a half-closed connection, as sockets do. After a reset, the entry must expire soon, since the next connection may use the same ports.
-const SESSION_TIMEOUTS: &str = "  ct timeout sessions {
-    protocol tcp;
-    l3proto ip;
-    policy = { established : 432000, fin_wait : 432000, close_wait : 432000, last_ack : 432000, close : 1 };
-  }
-";
-
-/// The table of a pod, with nothing armed, as one transaction in the pod's own namespace (docs/adr/0057).
-///
-/// * The pod's SYNs get their verdict at `output`, after the NAT of a sidecar (priority -100). A SYN of a covered flow and its conntrack entry are
-///   marked. Marked packets are routed to `lo`, where the transparent listener and its connections receive them. Packets with a mark of another
-///   program are not changed.
-/// * Each retransmission of a SYN gets a new verdict, because an earlier SYN may have been dropped for lack of a listener.
-/// * A server's replies on a connection that the agent has opened with a client's address are routed to `lo`, too, as are ICMP errors about this
-///   connection. If the agent's SYN was not answered and the client's own SYN arrives, it matches the conntrack entry of the agent's SYN, and
-///   removes the entry's mark.
-/// * A SYN that is reinjected towards its server is not tracked. Otherwise a sidecar's NAT, which exempts the sidecar's own connections by their
-///   user, would redirect the agent's packet.
-#[must_use]
-pub fn setup_pod(address: Ipv4Addr, listener_port: u16) -> String {
-    let sets = sets(&format!("{POD_HEARTBEAT_MS}ms"));
-    let (plain_chains, written_back) = (plain_chains(), written_back(listener_port));
-    let unreachable = PlainReason::SERVER_UNREACHABLE.0;
-    format!(
-        "table inet sos {{
-}}
-delete table inet sos
-table inet sos {{
-{sets}{plain_chains}{written_back}{SESSION_TIMEOUTS}  chain raw {{
-    type filter hook output priority raw;
-    meta mark & {NOT_REASON:#x} == {LEAVE:#x} notrack
-  }}
-  chain pod_syn {{
-    ct mark set ct mark and {NOT_MARK:#x}
-    {TUPLE} @plain counter name syn_plain_again accept
-{SPECIAL}    ip daddr . tcp dport @unreachable meta mark set {unreachable} counter name syn_plain_unreachable goto plain_syn
-    jump classify
-    meta l4proto @heartbeat meta mark {HELD:#x} log group {COPIES} queue-threshold 1 counter name syn_held drop
-    meta l4proto @heartbeat meta mark {ARMED:#x} ct mark set ct mark or {MARK:#x} ct timeout set \"sessions\" \
-meta mark set {TAKE:#x} accept
-    meta mark set 0 goto plain_syn
-  }}
-  chain bare_pod_syn {{
-    meta mark != 0 accept
-    ip saddr != {address} accept
-    fib daddr type local accept
-    goto pod_syn
-  }}
-  chain output {{
-    type route hook output priority -90; policy accept;
-    meta nfproto != ipv4 accept
-    meta l4proto icmp ct state related ct mark & {DIALED:#x} == {DIALED:#x} meta mark set meta mark or {MARK:#x} accept
-    meta l4proto != tcp accept
-    ip saddr {address} meta mark & {NOT_REASON:#x} == {LEAVE:#x} meta mark set meta mark & {REASON:#x} goto plain_syn
-    ip saddr {address} meta mark {TAKE:#x} ct mark set ct mark or {MARK:#x} ct timeout set \"sessions\" accept
-    ip daddr {address} meta mark {DIALED:#x} ct mark set ct mark or {DIALED:#x} ct timeout set \"sessions\" accept
-    ct direction reply ct mark & {DIALED:#x} == {DIALED:#x} meta mark set meta mark or {MARK:#x} accept
-    tcp flags & (fin | syn | rst | ack) == syn jump bare_pod_syn
-    ct direction original ct mark & {MARK:#x} == {MARK:#x} meta mark set meta mark or {MARK:#x} accept
-  }}
-  chain prerouting {{
-    type filter hook prerouting priority mangle; policy accept;
-    iifname \"lo\" meta mark {TAKE:#x} goto written_back
-    iifname != \"lo\" ct state new ct mark & {DIALED:#x} == {DIALED:#x} ct mark set ct mark and {NOT_DIALED:#x}
-  }}
-}}
 "
     )
 }
@@ -456,68 +383,4 @@ pub fn parse_counters(json: &[u8]) -> Vec<(&'static str, u64)> {
             Some((*name, counter["packets"].as_u64()?))
         })
         .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::policy::classifier::Rule;
-    use std::sync::Arc;
-
-    #[test]
-    fn the_table_matches_the_golden_file() {
-        assert_eq!(
-            setup("net0", 39_999, Forward::WithinInterface),
-            include_str!("../../tests/golden/setup.nft")
-        );
-    }
-
-    #[test]
-    fn the_table_of_a_pod_matches_the_golden_file() {
-        let address = "10.0.0.11".parse().unwrap();
-        assert_eq!(setup_pod(address, 39_999), include_str!("../../tests/golden/pod.nft"));
-    }
-
-    #[test]
-    fn a_router_forwards_between_its_interfaces() {
-        let (bridged, routed) = (setup("net0", 1, Forward::WithinInterface), setup("net0", 1, Forward::Any));
-        assert!(bridged.contains("chain forward") && !routed.contains("chain forward"));
-    }
-
-    #[test]
-    fn arming_is_one_transaction() {
-        let prefix = |text: &str| vec![text.parse().unwrap()];
-        let rule = Rule::new(&prefix("10.0.0.0/25"), &prefix("10.0.0.128/25"), [(22, 22), (5000, 5999)]);
-        let held = Rule { ports: vec![(80, 80)], held: true, ..rule.clone() };
-        let armed = Armed {
-            covered: Arc::new(Classifier::build(&[rule, held], 10).unwrap()),
-            unreachable: vec!["10.0.0.139:5003".parse().unwrap()],
-            left_out: Vec::new(),
-        };
-        assert_eq!(arm(&armed, None), include_str!("../../tests/golden/arm.nft"));
-        assert_eq!(arm(&armed, Some(&armed)), heartbeat(), "nothing has changed");
-        let answers = Armed { unreachable: Vec::new(), ..armed.clone() };
-        assert_eq!(
-            arm(&answers, Some(&armed)),
-            format!("flush set inet sos unreachable\n{}", heartbeat()),
-            "the covered flows do not change"
-        );
-    }
-
-    #[test]
-    fn nothing_armed_adds_no_element() {
-        let text = arm(&Armed::default(), None);
-        assert!(!text.contains("elements"), "{text}");
-        assert_eq!(text.matches("add element").count(), 1, "{text}");
-        assert!(text.ends_with(&heartbeat()));
-    }
-
-    #[test]
-    fn counters_are_read_by_name() {
-        let json = br#"{"nftables": [{"metainfo": {"version": "1.0.6"}},
-            {"counter": {"family": "inet", "name": "syn_plain", "table": "sos", "handle": 1, "packets": 7, "bytes": 420}},
-            {"counter": {"family": "inet", "name": "other", "table": "sos", "handle": 2, "packets": 9, "bytes": 0}}]}"#;
-        assert_eq!(parse_counters(json), vec![("syn_plain", 7)]);
-        assert!(parse_counters(b"not json").is_empty());
-    }
 }

@@ -8,7 +8,8 @@ use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::lab::{Agent, Lab, Network, PATIENCE, SERVER, SERVICE_PORT, eventually, sh};
+use crate::agent::Agent;
+use crate::lab::{Lab, Network, PATIENCE, SERVER, SERVICE_PORT, eventually, sh};
 use crate::wire::{assert_works, connect, serve};
 
 on_every_network!(

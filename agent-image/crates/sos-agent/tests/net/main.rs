@@ -10,6 +10,7 @@ macro_rules! on_every_network {
     };
 }
 
+mod agent;
 mod decisions;
 mod ends;
 mod full;

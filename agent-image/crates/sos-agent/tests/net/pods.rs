@@ -3,13 +3,15 @@
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::symlink;
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use socket2::{Domain, Socket, Type};
 
-use crate::lab::{Agent, CLIENT, FAR, Lab, NEAR, Network, PATIENCE, SERVER, SERVICE_PORT, eventually, sh};
-use crate::wire::{assert_works, connect, content, fetch, serve};
+use crate::agent::Agent;
+use crate::lab::{CLIENT, FAR, Lab, NEAR, Network, PATIENCE, SERVER, SERVICE_PORT, eventually, sh};
+use crate::wire::{Seen, assert_works, connect, content, fetch, serve};
 
 fn accepted(near: &Agent) -> Option<u64> {
     near.metric("sos_agent_accepted_total")
@@ -17,6 +19,14 @@ fn accepted(near: &Agent) -> Option<u64> {
 
 fn intercepted(agent: &Agent, count: u64) {
     agent.wait_metric("sos_agent_intercepted_pods", |pods| pods == count);
+}
+
+/// Opens connections, all of which must work, until the agent's count of accepted connections is as expected.
+fn works_until_accepted(lab: &Lab, near: &Agent, seen: &Receiver<Seen>, expected: impl Fn(u64) -> bool) {
+    eventually("the pod is intercepted again", || {
+        assert_works(lab, seen, b"reply");
+        accepted(near).is_some_and(&expected)
+    });
 }
 
 /// SYNs that the client's kernel has retransmitted.
@@ -50,10 +60,7 @@ fn pods_are_intercepted_when_they_start_and_not_after_they_have_ended() {
     assert_eq!(accepted(&near), Some(1), "the agent no longer finds the pod's namespace");
     symlink(format!("/run/netns/{}", lab.ns("client")), &file).unwrap();
     intercepted(&near, 1);
-    eventually("the pod is intercepted again", || {
-        assert_works(&lab, &seen, b"reply");
-        accepted(&near) == Some(2)
-    });
+    works_until_accepted(&lab, &near, &seen, |count| count == 2);
 }
 
 #[test]
@@ -79,10 +86,7 @@ fn a_pod_removed_from_the_configuration_goes_plain_and_keeps_its_sessions() {
     let tables = format!("ip netns exec {} nft list tables", lab.ns("client"));
     eventually("the table is removed", || sh(&tables).is_empty());
     lab.configure_with(NEAR, 3, |_| {});
-    eventually("the pod is intercepted again", || {
-        assert_works(&lab, &seen, b"reply");
-        accepted(&near) == Some(2)
-    });
+    works_until_accepted(&lab, &near, &seen, |count| count == 2);
 }
 
 #[test]
@@ -155,10 +159,7 @@ fn a_kill_of_the_ingress_agent_makes_new_connections_plain_after_one_retransmiss
     // The next agent replaces the table of the killed agent.
     let near = lab.agent(NEAR);
     near.wait_metric("sos_agent_armed_regions", |armed| armed >= 1);
-    eventually("the pod is intercepted again", || {
-        assert_works(&lab, &seen, b"reply");
-        accepted(&near).is_some_and(|count| count >= 1)
-    });
+    works_until_accepted(&lab, &near, &seen, |count| count >= 1);
 }
 
 #[test]
@@ -401,10 +402,7 @@ fn a_pod_is_intercepted_again_after_a_flush_of_its_nftables() {
         sh(&format!("ip netns exec {} nft flush ruleset", lab.ns(host)));
     }
     let before = accepted(&near).unwrap();
-    eventually("the pods are intercepted again", || {
-        assert_works(&lab, &seen, b"reply");
-        accepted(&near).is_some_and(|count| count > before)
-    });
+    works_until_accepted(&lab, &near, &seen, |count| count > before);
 }
 
 #[test]
