@@ -36,8 +36,9 @@ Path = tuple[str | int, ...]
 def admit(obj: Json, file: str | None = None, old: Json | None = None) -> tuple[Json, list[Problem]]:
     """Return the object with the schema's defaults, and every problem for which the API server would refuse it (at most 64).
 
-    `old` is the object being replaced: with `old`, rules about immutable fields are evaluated as well. The given object is not changed. A
-    namespaced object without metadata.namespace gets `default`, as with kubectl.
+    `old` is the object being replaced: with `old`, rules about immutable fields are evaluated as well. `old` gets defaults, too, as an object
+    that the API server reads from its store. The given objects are not changed. A namespaced object without metadata.namespace gets
+    `default`, as with kubectl.
     """
     full, found = _admit(obj, old)
     return full, [_problem(full, file, finding) for finding in found[:MAX_PROBLEMS]]
@@ -64,7 +65,7 @@ def _admit(obj: Json, old: Json | None) -> tuple[Json, list[_Finding]]:
     found += [_explain(error) for error in sorted(_validator(str(kind)).iter_errors(full), key=lambda e: [str(p) for p in e.absolute_path])]
     found += list(_duplicates(full, schema, ()))
     if not found:
-        found = list(_rules(full, old, schema, ()))
+        found = list(_rules(full, _defaulted(copy.deepcopy(old), schema), schema, ()))
     return full, found
 
 
