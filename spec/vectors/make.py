@@ -276,11 +276,100 @@ def frames() -> list[dict]:
     return out
 
 
+PAIRING_SECRET = bytes(range(64, 96))
+CARD_KEY = expand(PAIRING_SECRET, b"sos/card")
+PAIRING = bytes(range(0x10, 0x20))
+CARD = b'{"version":"v1alpha1","software":"0.1.0","sites":[],"services":[]}'
+OFFER = {
+    "type": 1, "key_id": 3, "pairing": PAIRING.hex(), "installation": "a1" * 16, "nonce": "33" * 16, "sequence": TIME_MS, "status": 0,
+    "card": CARD.decode(),
+}  # fmt: skip
+ANSWER = OFFER | {"type": 2, "installation": "b2" * 16, "sequence": TIME_MS - 1000}
+
+
+def card(f: dict, offer_tag: bytes = b"", key: bytes = CARD_KEY) -> bytes:
+    """Encode an Offer, or the Answer to the Offer with this tag (card.md clause 4)."""
+    text = f["card"].encode()
+    ids = b"".join(bytes.fromhex(f[name]) for name in ("pairing", "installation", "nonce"))
+    head = b"SOSC" + struct.pack("!BBH", 1, f["type"], f["key_id"]) + ids
+    message = head + struct.pack("!QB3xI", f["sequence"], f["status"], len(text)) + text
+    context = b"sos/card/offer" if f["type"] == 1 else b"sos/card/answer" + offer_tag
+    return message + hmac.new(key, context + message, hashlib.sha256).digest()
+
+
+def cards() -> list[dict]:
+    """Vectors of Offers, each with the Answers to it. The key is the card key of the secret."""
+    offer = card(OFFER)
+    rows = [
+        ("offer", OFFER),
+        ("answer", ANSWER),
+        ("answer, not newer", ANSWER | {"status": 1}),
+        ("answer, other installation", ANSWER | {"status": 2, "sequence": 0, "card": ""}),
+        ("answer without a card", ANSWER | {"sequence": 0, "card": ""}),
+    ]
+    out = []
+    for name, f in rows:
+        row = {"name": name, "secret": PAIRING_SECRET.hex(), "key": CARD_KEY.hex(), "fields": f}
+        to_offer = {"offer": offer.hex()} if f["type"] == 2 else {}
+        out.append(row | to_offer | {"hex": card(f, offer[-32:]).hex()})
+    return out
+
+
+def bad_cards() -> list[dict]:
+    """Messages that a receiver refuses, with the field that is wrong. Those of type 2 answer the Offer of the row."""
+    offer, answer = card(OFFER), card(ANSWER, card(OFFER)[-32:])
+    other_offer = card(OFFER | {"nonce": "44" * 16})
+    as_offer = hmac.new(CARD_KEY, b"sos/card/offer" + answer[:-32], hashlib.sha256).digest()
+
+    def signed(kind: int, at: int, field: bytes) -> bytes:
+        """Replace a field of a message and sign the result: only this field is wrong."""
+        whole = offer if kind == 1 else answer
+        message = whole[:at] + field + whole[at + len(field) : -32]
+        context = b"sos/card/offer" if kind == 1 else b"sos/card/answer" + offer[-32:]
+        return message + hmac.new(CARD_KEY, context + message, hashlib.sha256).digest()
+
+    rows = [
+        ("empty", 1, "length", b""),
+        ("header cut short", 1, "length", offer[:71]),
+        ("card cut short", 1, "length", offer[:100]),
+        ("tag cut short", 1, "length", offer[:-1]),
+        ("a byte after the tag", 1, "length", offer + b"\0"),
+        ("length above the bound", 1, "length", signed(1, 68, struct.pack("!I", 262_145))),
+        ("length far above the bound", 1, "length", signed(1, 68, b"\xff" * 4)),
+        ("magic of a stream", 1, "magic", signed(1, 0, b"SOSF")),
+        ("version 2", 1, "version", signed(1, 4, b"\2")),
+        ("type 3", 1, "type", signed(1, 5, b"\3")),
+        ("an answer as an offer", 1, "type", answer),
+        ("key id 0", 1, "key id", signed(1, 6, b"\0\0")),
+        ("offer with a status", 1, "status", signed(1, 64, b"\1")),
+        ("wrong tag", 1, "tag", offer[:-1] + bytes([offer[-1] ^ 1])),
+        ("signed with the secret itself", 1, "tag", card(OFFER, key=PAIRING_SECRET)),
+        ("changed card", 1, "tag", offer[:80] + bytes([offer[80] ^ 1]) + offer[81:]),
+        ("an offer as an answer", 2, "type", offer),
+        ("status 3", 2, "status", signed(2, 64, b"\3")),
+        ("another nonce", 2, "nonce", signed(2, 40, b"\x44" * 16)),
+        ("another pairing", 2, "pairing", signed(2, 8, bytes(16))),
+        ("another key id", 2, "key id", signed(2, 6, b"\0\4")),
+        ("answer to another offer", 2, "tag", card(ANSWER, other_offer[-32:])),
+        ("answer signed as an offer", 2, "tag", answer[:-32] + as_offer),
+    ]
+    return [
+        {"name": name, "key": CARD_KEY.hex(), "type": kind, "wrong": wrong, "offer": offer.hex(), "hex": message.hex()}
+        for name, kind, wrong, message in rows
+    ]
+
+
+FILES = {
+    "keys/v1.json": keys, "beacon/v1.json": beacons, "order/v1.json": orders, "frame/v1.json": frames, "card/v1.json": cards,
+    "card/bad.json": bad_cards,
+}  # fmt: skip
+
+
 def main() -> int:
     """Write the files, or compare them with --check."""
     stale = []
-    for folder, rows in (("keys", keys()), ("beacon", beacons()), ("order", orders()), ("frame", frames())):
-        path, text = HERE / folder / "v1.json", json.dumps(rows, indent=1) + "\n"
+    for name, rows in FILES.items():
+        path, text = HERE / name, json.dumps(rows(), indent=1) + "\n"
         if "--check" in sys.argv:
             stale += [] if path.exists() and path.read_text() == text else [str(path)]
         else:

@@ -1,4 +1,4 @@
-//! Identifiers of agents, sites, keys, boots and sessions.
+//! Identifiers of agents, sites, installations, pairings, keys, boots and sessions.
 
 use std::fmt;
 use std::num::NonZeroU16;
@@ -86,6 +86,14 @@ pub struct BootId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ControllerId(pub u32);
 
+/// Id of a pairing of two installations (card.md clause 1). Printed as 32 hex digits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PairingId(pub [u8; 16]);
+
+/// Id of an installation of SOS: the UID of its cluster's namespace `kube-system` (card.md clause 3). Printed as 32 hex digits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InstallationId(pub [u8; 16]);
+
 /// An Ethernet address. Printed as `02:53:00:5f:0c:12`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MacAddress(pub [u8; 6]);
@@ -95,6 +103,18 @@ fn write_hex(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
 }
 
 impl fmt::Display for AgentId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_hex(f, &self.0)
+    }
+}
+
+impl fmt::Display for PairingId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_hex(f, &self.0)
+    }
+}
+
+impl fmt::Display for InstallationId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_hex(f, &self.0)
     }
@@ -134,7 +154,7 @@ macro_rules! debug_as_display {
         }
     )*};
 }
-debug_as_display!(AgentId, SessionUuid, SessionNumber, MacAddress);
+debug_as_display!(AgentId, PairingId, InstallationId, SessionUuid, SessionNumber, MacAddress);
 
 /// Decode `N` bytes from exactly `2 * N` hex digits.
 pub(crate) fn parse_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
@@ -157,6 +177,24 @@ impl FromStr for AgentId {
     /// Takes exactly 32 hex digits.
     fn from_str(text: &str) -> Result<Self, WireError> {
         parse_hex(text).map(Self).ok_or(WireError::Field("agent id"))
+    }
+}
+
+impl FromStr for PairingId {
+    type Err = WireError;
+
+    /// Takes exactly 32 hex digits.
+    fn from_str(text: &str) -> Result<Self, WireError> {
+        parse_hex(text).map(Self).ok_or(WireError::Field("pairing id"))
+    }
+}
+
+impl FromStr for InstallationId {
+    type Err = WireError;
+
+    /// Takes exactly 32 hex digits.
+    fn from_str(text: &str) -> Result<Self, WireError> {
+        parse_hex(text).map(Self).ok_or(WireError::Field("installation id"))
     }
 }
 

@@ -8,7 +8,7 @@ use sha2::Sha256;
 use zeroize::{Zeroize as _, Zeroizing};
 
 use crate::error::WireError;
-use crate::id::{AgentId, KeyId, SiteId, parse_hex};
+use crate::id::{AgentId, KeyId, PairingId, SiteId, parse_hex};
 
 /// Bytes of an authentication tag.
 pub const TAG_LEN: usize = 32;
@@ -115,11 +115,17 @@ pub enum KeyFile {
     Site(SiteId, KeyId),
     /// `pair-<site id>-<keyid>` at an agent: the key of the pair of the agent's site and the named site.
     Pair(SiteId, KeyId),
+    /// `card-<pairing id>-<keyid>` at an agent: the card key of a pairing (card.md clause 2).
+    Card(PairingId, KeyId),
 }
 
 impl KeyFile {
-    /// Parse a file name. Numbers are decimal, without sign or leading zeros; any other name is `None`.
+    /// Parse a file name. Numbers are decimal, without sign or leading zeros, and pairing ids have lower-case digits, so that a key has one
+    /// name; any other name is `None`.
     pub fn parse(name: &str) -> Option<Self> {
+        if let Some(rest) = name.strip_prefix("card-") {
+            return parse_card(rest);
+        }
         let mut parts = name.split('-');
         let (kind, numbers) = (parts.next()?, parts.map(parse_decimal).collect::<Option<Vec<u16>>>()?);
         match (kind, numbers.as_slice()) {
@@ -129,6 +135,13 @@ impl KeyFile {
             _ => None,
         }
     }
+}
+
+fn parse_card(rest: &str) -> Option<KeyFile> {
+    let (pairing, key) = rest.split_once('-')?;
+    let canonical = !pairing.bytes().any(|b| b.is_ascii_uppercase());
+    let pairing = pairing.parse().ok().filter(|_| canonical)?;
+    Some(KeyFile::Card(pairing, KeyId::new(parse_decimal(key)?)?))
 }
 
 fn parse_decimal(text: &str) -> Option<u16> {
@@ -142,6 +155,7 @@ impl fmt::Display for KeyFile {
             Self::OwnSite(key) => write!(f, "site-{}", key.as_u16()),
             Self::Site(site, key) => write!(f, "site-{}-{}", site.0, key.as_u16()),
             Self::Pair(site, key) => write!(f, "pair-{}-{}", site.0, key.as_u16()),
+            Self::Card(pairing, key) => write!(f, "card-{pairing}-{}", key.as_u16()),
         }
     }
 }
@@ -214,11 +228,20 @@ mod tests {
             "pair-2-0",
             "site-70000",
             "pair-1-2-3",
+            "card-7",
+            "card-00112233445566778899aabbccddeeff",
+            "card-00112233445566778899aabbccddeeff-0",
+            "card-00112233445566778899aabbccddeeff-1-2",
+            "card-00112233445566778899AABBCCDDEEFF-1",
+            "card-00112233445566778899aabbccddee-1",
             "..data",
         ] {
             assert_eq!(KeyFile::parse(bad), None, "{bad}");
         }
-        for file in [KeyFile::OwnSite(key), KeyFile::Site(SiteId(0), key), KeyFile::Pair(SiteId(9), key)] {
+        let card = KeyFile::Card(PairingId([0xab; 16]), key);
+        for file in
+            [KeyFile::OwnSite(key), KeyFile::Site(SiteId(0), key), KeyFile::Pair(SiteId(9), key), card]
+        {
             assert_eq!(KeyFile::parse(&file.to_string()), Some(file));
         }
     }

@@ -1,8 +1,8 @@
 //! Wire formats of SOS: bytes and types of every message (the pages of `spec/`).
 //!
 //! The crate only converts between bytes and types: no I/O, no clock, no randomness. Input is untrusted. Decoding never panics, never
-//! allocates more than a stated bound, and yields a message only after its tag has been checked: [`beacon::UnverifiedBeacon`] and
-//! [`order::UnverifiedOrder`] expose the fields needed to find the key, and nothing more.
+//! allocates more than a stated bound, and yields a message only after its tag has been checked: [`beacon::UnverifiedBeacon`],
+//! [`order::UnverifiedOrder`] and [`card::UnverifiedOffer`] expose the fields needed to find the key, and few more.
 //!
 //! Order of calls:
 //!
@@ -11,10 +11,12 @@
 //!    [`Beacon::encode`] and [`Order::encode`] sign with the key of [`Keyring::sending`].
 //! 2. Streams: both ends exchange [`Hello`], [`Welcome`] and Confirm ([`handshake`]). Then [`Frame::encode_head`] writes each [`Frame`],
 //!    and the caller its [`Payload`]. The receiver fills a buffer, from which [`Decoder::decode`] takes frames.
+//! 3. Site cards: [`OfferHeader::parse`] bounds an Offer before its card is read, [`UnverifiedOffer::verify`] checks its tag, and
+//!    [`CardAnswer::encode`] signs the answer.
 //!
 //! | module | page | contains |
 //! |---|---|---|
-//! | [`id`] | README.md | ids of agents, sites, keys, boots and sessions |
+//! | [`id`] | README.md, card.md | ids of agents, sites, installations, pairings, keys, boots and sessions |
 //! | [`keys`] | README.md | key derivation, key folders, tags |
 //! | [`replay`] | README.md | replay protection for datagrams |
 //! | [`error`] | README.md | errors of decoding and replay |
@@ -26,9 +28,11 @@
 //! | [`frame`], [`payload`] | frame.md | frames of streams, and the bytes of Data frames |
 //! | [`marks`] | frame.md | DSCP and TTL of a host's packets |
 //! | [`decoder`] | frame.md | splitter of a byte stream into frames |
+//! | [`card`] | card.md | Offer and Answer of the exchange of site cards between clusters |
 #![forbid(unsafe_code)]
 
 pub mod beacon;
+pub mod card;
 mod cursor;
 pub mod decoder;
 mod error;
@@ -45,11 +49,15 @@ mod plain_report;
 pub mod replay;
 
 pub use beacon::{Beacon, UnverifiedBeacon};
+pub use card::{CardAnswer, CardOffer, CardStatus, OfferHeader, UnverifiedOffer};
 pub use decoder::Decoder;
 pub use error::{Replay, WireError};
 pub use frame::{Backlog, Body, Frame, Open, Willingness};
 pub use handshake::{Capabilities, Hello, Welcome, WelcomeStatus};
-pub use id::{AgentId, BootId, ControllerId, KeyId, MacAddress, SessionNumber, SessionUuid, SiteId};
+pub use id::{
+    AgentId, BootId, ControllerId, InstallationId, KeyId, MacAddress, PairingId, SessionNumber, SessionUuid,
+    SiteId,
+};
 pub use keys::{Key, KeyFile, Keyring, SENDING_FILE, StreamEndpoint};
 pub use marks::Marks;
 pub use order::{Order, OrderBody, OrderHeader, UnverifiedOrder};

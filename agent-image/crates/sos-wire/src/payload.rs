@@ -151,7 +151,11 @@ mod tests {
         let Payload::Kept(part) = rest.slice(10..20) else { panic!("still kept") };
         assert_eq!(part.range(), 40..50);
         assert_eq!(rest.slice(10..20), Payload::Kept(part));
-        assert_ne!(front, Payload::Kept(Kept::new(Arc::new(EmptyKeeper), 30)), "the same range of a different keeper");
+        assert_ne!(
+            front,
+            Payload::Kept(Kept::new(Arc::new(EmptyKeeper), 30)),
+            "the same range of a different keeper"
+        );
         assert_ne!(front, Payload::from(vec![0; 30]));
     }
 

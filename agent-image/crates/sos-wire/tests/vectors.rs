@@ -10,8 +10,11 @@ use sos_wire::handshake::{encode_confirm, verify_confirm};
 use sos_wire::*;
 
 fn vectors(folder: &str) -> Vec<Value> {
-    let path =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../spec/vectors").join(folder).join("v1.json");
+    vectors_of(&format!("{folder}/v1.json"))
+}
+
+fn vectors_of(file: &str) -> Vec<Value> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../spec/vectors").join(file);
     let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let rows: Vec<Value> = serde_json::from_str(&text).unwrap();
     assert!(!rows.is_empty());
@@ -378,5 +381,56 @@ fn frames() {
         assert_eq!(frame.wire_len(), bytes.len());
         assert_eq!(Decoder::default().decode(&mut encoded), Ok(Some(frame)), "{}", row["name"]);
         assert!(encoded.is_empty());
+    }
+}
+
+#[test]
+fn cards() {
+    for row in vectors("card") {
+        let (f, bytes) = (&row["fields"], hex(text(&row, "hex")));
+        let key = key(&row);
+        assert_eq!(Key::parse_hex(text(&row, "secret")).unwrap().expand(b"sos/card"), key);
+        let (sequence, card) = (number(f, "sequence"), text(f, "card").as_bytes());
+        let installation: InstallationId = text(f, "installation").parse().unwrap();
+        if number::<u8>(f, "type") == 1 {
+            let (pairing, nonce) = (text(f, "pairing").parse().unwrap(), bytes_of(f, "nonce"));
+            let offer = CardOffer { key_id: key_id(f), pairing, installation, nonce, sequence, card };
+            assert_eq!(offer.encode(&key).unwrap(), bytes, "{}", row["name"]);
+            let unverified = UnverifiedOffer::parse(&bytes).unwrap();
+            assert_eq!((unverified.header.pairing, unverified.header.key_id), (pairing, key_id(f)));
+            assert_eq!(unverified.verify(&key), Ok(offer));
+            assert_eq!(unverified.verify(&Key::new([0; 32])), Err(WireError::Tag));
+        } else {
+            let offer = hex(text(&row, "offer"));
+            let offer = UnverifiedOffer::parse(&offer).unwrap();
+            let status = CardStatus::from_code(number(f, "status")).unwrap();
+            let answer = CardAnswer { installation, sequence, status, card };
+            assert_eq!(answer.encode(&key, &offer).unwrap(), bytes, "{}", row["name"]);
+            assert_eq!(CardAnswer::verify(&bytes, &key, &offer), Ok(answer));
+        }
+    }
+}
+
+#[test]
+fn bad_cards() {
+    for row in vectors_of("card/bad.json") {
+        let (bytes, key, offer) = (hex(text(&row, "hex")), key(&row), hex(text(&row, "offer")));
+        let offer = UnverifiedOffer::parse(&offer).unwrap();
+        let error = if number::<u8>(&row, "type") == 1 {
+            UnverifiedOffer::parse(&bytes).and_then(|offer| offer.verify(&key)).unwrap_err()
+        } else {
+            CardAnswer::verify(&bytes, &key, &offer).unwrap_err()
+        };
+        let wrong = match error {
+            WireError::Truncated | WireError::Length => "length",
+            WireError::Magic => "magic",
+            WireError::Version(_) => "version",
+            WireError::Type(_) => "type",
+            WireError::UnknownKey(0) => "key id",
+            WireError::Tag => "tag",
+            WireError::Field(field) => field,
+            other => panic!("{other}: {}", row["name"]),
+        };
+        assert_eq!(wrong, text(&row, "wrong"), "{}", row["name"]);
     }
 }

@@ -1,20 +1,21 @@
-//! Keys of an agent, from its key folder (spec/README.md clauses 4 and 5).
+//! Keys of an agent, from its key folder (spec/README.md clauses 4 and 5, spec/card.md clause 2).
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use sos_wire::{AgentId, Key, KeyFile, KeyId, Keyring, SENDING_FILE, SiteId, WireError};
+use sos_wire::{AgentId, Key, KeyFile, KeyId, Keyring, PairingId, SENDING_FILE, SiteId, WireError};
 
 /// Maximum number of files read from a key folder: a pair key for every peer site, twice during rotation.
 pub const MAX_FILES: usize = 4_096;
 /// Maximum size of a key file: 64 hex digits and surrounding white space.
 const MAX_FILE_BYTES: u64 = 256;
 
-/// The site key and the pair keys of one agent.
+/// The site key, the pair keys and the card keys of one agent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AgentKeys {
     site: Keyring,
     pairs: BTreeMap<SiteId, Keyring>,
+    cards: BTreeMap<PairingId, Keyring>,
 }
 
 /// Reason for rejecting a key folder.
@@ -87,6 +88,7 @@ impl AgentKeys {
         match file {
             KeyFile::OwnSite(id) => self.site.insert(id, key),
             KeyFile::Pair(site, id) => self.pairs.entry(site).or_default().insert(id, key),
+            KeyFile::Card(pairing, id) => self.cards.entry(pairing).or_default().insert(id, key),
             KeyFile::Site(..) => {}
         }
     }
@@ -115,6 +117,15 @@ impl AgentKeys {
     #[must_use]
     pub fn pair(&self, site: SiteId) -> Keyring {
         self.pairs.get(&site).cloned().unwrap_or_default()
+    }
+
+    /// Key by which an Offer of a pairing must be signed. An Answer is signed with the key of its Offer, so an agent chooses no card key.
+    ///
+    /// # Errors
+    /// [`WireError::UnknownKey`] if the pairing has no key with this id.
+    pub fn card(&self, pairing: PairingId, id: KeyId) -> Result<Key, WireError> {
+        let ring = self.cards.get(&pairing).ok_or(WireError::UnknownKey(id.as_u16()))?;
+        ring.find(id).cloned()
     }
 }
 
@@ -154,6 +165,19 @@ mod tests {
         assert!(keys.order_to_agent(agent, KeyId::new(9).unwrap()).is_err());
         assert!(!keys.pair(SiteId(2)).is_empty());
         assert!(keys.pair(SiteId(3)).is_empty());
+    }
+
+    #[test]
+    fn a_card_key_belongs_to_one_pairing() {
+        let dir = tempfile::tempdir().unwrap();
+        let (pairing, id) = (PairingId([0xab; 16]), |n| KeyId::new(n).unwrap());
+        for name in ["site-1".to_owned(), format!("card-{pairing}-2"), format!("card-{pairing}-3")] {
+            std::fs::write(dir.path().join(name), HEX).unwrap();
+        }
+        let keys = AgentKeys::load(dir.path()).unwrap();
+        assert!(keys.card(pairing, id(2)).is_ok() && keys.card(pairing, id(3)).is_ok());
+        assert_eq!(keys.card(pairing, id(1)), Err(WireError::UnknownKey(1)));
+        assert_eq!(keys.card(PairingId([1; 16]), id(2)), Err(WireError::UnknownKey(2)));
     }
 
     #[test]

@@ -50,6 +50,6 @@ pub(crate) fn server_name((site, id): PairKeyName) -> String {
 fn parse_server_name(name: &str) -> Option<PairKeyName> {
     match KeyFile::parse(name)? {
         KeyFile::Pair(site, id) => Some((site, id)),
-        KeyFile::OwnSite(_) | KeyFile::Site(..) => None,
+        KeyFile::OwnSite(_) | KeyFile::Site(..) | KeyFile::Card(..) => None,
     }
 }
