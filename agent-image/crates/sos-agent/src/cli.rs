@@ -14,7 +14,7 @@ pub struct Cli {
     /// Name of this node
     #[arg(long, value_name = "NAME")]
     pub node: String,
-    /// Folder of key files (site-<keyid>, pair-<site id>-<keyid>)
+    /// Folder of key files (site-<keyid>, pair-<site id>-<keyid>, card-<pairing id>-<keyid>)
     #[arg(long, value_name = "DIR", required_unless_present = "check")]
     pub keys: Option<PathBuf>,
     /// Folder for the last good configuration
@@ -26,6 +26,9 @@ pub struct Cli {
     /// Folder of the network namespaces of the node's pods (intake Pods)
     #[arg(long, value_name = "DIR", default_value = "/run/netns")]
     pub netns: PathBuf,
+    /// File of peer clusters; while it exists, site cards are exchanged with them
+    #[arg(long, value_name = "PATH")]
+    pub peers: Option<PathBuf>,
     /// Form of the log on standard error; RUST_LOG filters it
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,

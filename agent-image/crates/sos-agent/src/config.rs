@@ -6,6 +6,8 @@
 pub mod attachment;
 pub mod canonical;
 pub mod keys;
+pub mod peers;
+pub mod peers_file;
 pub mod source;
 
 use std::net::{Ipv4Addr, SocketAddr};

@@ -14,6 +14,7 @@ use tokio::net::UdpSocket;
 use tokio::sync::{Notify, watch};
 use tracing::{debug, info};
 
+use crate::cards::Cards;
 use crate::config::keys::AgentKeys;
 use crate::config::{AgentConfig, Intake};
 use crate::metrics::{self, End, Metrics};
@@ -65,6 +66,8 @@ pub struct AgentContext {
     pub segment_marks: Option<Arc<SegmentMarks>>,
     /// Boot id of this process.
     pub boot: BootId,
+    /// Site cards that peer clusters have offered.
+    pub cards: Arc<Cards>,
     /// Counters.
     pub metrics: Metrics,
     /// Wakes the arming task.
@@ -116,6 +119,7 @@ impl AgentContext {
             pods: InterceptedPods::default(),
             segment_marks,
             boot,
+            cards: Arc::default(),
             metrics,
             rearm: Notify::new(),
             armed: watch::Sender::new(BTreeSet::new()),

@@ -12,10 +12,13 @@
 //!    preparations and retransmits reports.
 //! 5. Streams between agents are opened and accepted in [`tasks::streams`]; `stream_monitor` polls each stream for path control
 //!    (`sos-pathctl`).
+//! 6. Operators of peer clusters offer site cards to [`tasks::cards`], which stores them ([`cards`]); the own operator reads them from
+//!    `/cards` ([`tasks::http`]).
 //!
 //! | modules | part |
 //! |---|---|
 //! | [`config`] (`attachment`, `canonical`, `check`, `keys`, `source`) | the configuration document, its hash, its file, and the key folder |
+//! | [`config::peers`], [`config::peers_file`] | the document of peer clusters, and its file |
 //! | [`policy::flow_policy`], [`policy::flow_key`], [`policy::classifier`] | flows that the configuration covers |
 //! | [`policy::arming`] | acceptance of new connections, and the flows to take over |
 //! | [`policy::stream_pool`] | the streams to keep to each peer |
@@ -23,18 +26,21 @@
 //! | [`orders`] (`prepare`, `reports`) | the order protocol between controllers and this agent |
 //! | [`orders::preparations`], [`orders::active_sessions`], [`orders::pending_end_reports`] | its tables |
 //! | [`syn_hold`] (`syn`, `known_servers`, `injector`) | SYNs held until their server accepts, and the raw sockets that reinject these SYNs |
+//! | [`cards`] (`exchange`, `store`, `page`) | site cards of peer clusters: decisions, stored Offers, `/cards` |
 //! | [`netns`] (`plan`, `nft`, `nflog`, `sockets`, `tables`) | edge: the kernel's network; `plan` and `nft` only render |
 //! | [`netns::pod`] (`namespace`, `nf_tables`) | edge: sockets and table inside a pod's network namespace |
 //! | [`tasks`] | edge: recurring tasks: arming, beacons, orders, reports, reloads |
 //! | [`tasks::ingress`], [`tasks::egress`], [`tasks::held_syns`], [`tasks::server_legs`] | edge: sessions; `connect_ahead` and `server_dial` connect to servers |
 //! | [`tasks::streams`] (`stream_monitor`), [`tasks::http`], [`tasks::status`] | edge: streams between agents; metrics, status and probes |
 //! | [`tasks::pods`] | edge: enters and leaves the network namespaces of the node's pods |
+//! | [`tasks::cards`] | edge: the listener of exchanges of site cards |
 //! | [`context`] (`intercepted_pods`) | state that all tasks share |
 //! | [`metrics`], [`bugs`], [`cli`] | metrics page, panics, command line |
 //! | [`run`] | edge: start, drain, stop |
 #![forbid(unsafe_code)]
 
 pub mod bugs;
+pub mod cards;
 pub mod cli;
 pub mod config;
 pub mod context;

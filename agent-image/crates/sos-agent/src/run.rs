@@ -28,6 +28,7 @@ use crate::netns::nft::{self, Forward};
 use crate::netns::sockets;
 use crate::syn_hold::injector::{self, Hold};
 use crate::tasks;
+use crate::tasks::cards::{self, Bounds};
 use crate::tasks::egress::Servers;
 use crate::tasks::held_syns;
 use crate::tasks::http;
@@ -109,7 +110,8 @@ pub fn run(cli: &Cli) -> Result<(), RunError> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(socket_error("cannot start the runtime"))?;
     let leaves_table = mode == Attach::None && intake_interface(&config).is_some();
-    let agent = Agent { config, keys, boot, source, keys_folder, metrics, netns: cli.netns.clone() };
+    let (netns, peers) = (cli.netns.clone(), cli.peers.clone());
+    let agent = Agent { config, keys, boot, source, keys_folder, metrics, netns, peers };
     let ended = runtime.block_on(agent.run());
     // Closing resets the sockets of sessions that are still open. Blocking tasks delay the exit by at most one second.
     runtime.shutdown_timeout(Duration::from_secs(1));
@@ -137,6 +139,7 @@ struct Agent {
     keys_folder: PathBuf,
     metrics: std::net::TcpListener,
     netns: PathBuf,
+    peers: Option<PathBuf>,
 }
 
 /// Sockets that are bound before arming.
@@ -229,6 +232,9 @@ impl Agent {
         if in_pods {
             tasks.add("pods", pods::intercept(Arc::clone(&context), self.netns));
         }
+        if let Some(path) = self.peers {
+            tasks.add("cards", exchange_cards(Arc::clone(&context), path));
+        }
         tasks.add("reload", tasks::reload(Arc::clone(&context), self.source, self.keys_folder));
         tasks.add("measure", tasks::measure(Arc::clone(&context)));
         tasks.add("arm", tasks::arm(Arc::clone(&context), tunnel.willing_peers()));
@@ -244,6 +250,13 @@ impl Agent {
         }
         ended
     }
+}
+
+/// Exchanges site cards with peer clusters, with the card keys in force at the time of each Offer.
+async fn exchange_cards(context: Arc<AgentContext>, path: PathBuf) {
+    let cards = Arc::clone(&context.cards);
+    let keys: Arc<cards::FindKey> = Arc::new(move |pairing, id| context.keys().card(pairing, id));
+    cards::exchange_cards(&path, cards, keys, Bounds::default()).await;
 }
 
 /// Tasks that never end by themselves.

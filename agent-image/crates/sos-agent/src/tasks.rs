@@ -1,5 +1,6 @@
 //! Recurring tasks of the agent: arming, beacons, orders, reports, reloading files.
 
+pub mod cards;
 pub(crate) mod connect_ahead;
 pub mod egress;
 pub mod held_syns;

@@ -71,7 +71,7 @@ pub fn load(path: &Path, node: &str) -> Result<AgentConfig, SourceError> {
     parse(path, &text, node)
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, SourceError> {
+pub(super) fn read(path: &Path) -> Result<Vec<u8>, SourceError> {
     use std::io::Read as _;
     let failed = |error| SourceError::Read { path: path.to_owned(), error };
     let mut text = Vec::new();

@@ -1,6 +1,7 @@
-//! `/metrics`, `/status`, `/healthz`, `/readyz`.
+//! `/metrics`, `/status`, `/cards`, `/healthz`, `/readyz`.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
@@ -10,6 +11,7 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 
+use crate::cards::{Cards, page};
 use crate::context::AgentContext;
 use crate::metrics::Snapshot;
 use crate::tasks::status::status;
@@ -27,15 +29,22 @@ pub async fn serve(listener: TcpListener, context: Arc<AgentContext>) -> std::io
     registry.register_collector(Box::new(Snapshot::new(move || tunnel.stats())));
     let (registry, reported) = (Arc::new(registry), Arc::clone(&context));
     let routes = Router::new()
-        .route("/metrics", get(move || page(Arc::clone(&registry))))
+        .route("/metrics", get(move || metrics(Arc::clone(&registry))))
         .route("/status", get(move || std::future::ready(Json(status(&reported)))))
+        .merge(cards(Arc::clone(&context.cards)))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(move || std::future::ready(ready(&context))));
     axum::serve(listener, routes).await
 }
 
+/// The route `/cards` (spec/card.md clause 13).
+pub fn cards(cards: Arc<Cards>) -> Router {
+    let render = move || cards.with(|store| page::page(store, Instant::now()));
+    Router::new().route("/cards", get(move || std::future::ready(Json(render()))))
+}
+
 /// Renders the page outside the runtime's threads, since reading nft's counters starts a process.
-async fn page(registry: Arc<Registry>) -> Response {
+async fn metrics(registry: Arc<Registry>) -> Response {
     let encoded = tokio::task::spawn_blocking(move || {
         let mut page = String::new();
         encode(&mut page, &registry).map(|()| page)
