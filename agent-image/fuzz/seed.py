@@ -91,6 +91,21 @@ def config(generation: int, **changes: object) -> bytes:
     return json.dumps(document | {"generation": generation, "hash": digest}, ensure_ascii=False).encode()
 
 
+def cards() -> dict[str, bytes]:
+    """Return an Offer, two Answers to the Offer of src/card.rs, and a document of peers (spec/card.md)."""
+    rows = vectors("card")
+    offer = rows["offer"][:-32]
+    head = b"SOSC" + struct.pack("!BBH", 1, 1, 3) + b"\x11" * 16 + b"\xa1" * 16 + b"\x33" * 16 + struct.pack("!QII", 1, 0, 2) + b"{}"
+    context = b"sos/card/answer" + tag(b"sos/card/offer" + head)
+    found = {"offer": offer + tag(b"sos/card/offer" + offer)}
+    for name in ("answer", "answer-other-installation"):
+        message = rows[name][:8] + head[8:24] + rows[name][24:40] + head[40:56] + rows[name][56:-32]
+        found[name] = message + tag(context + message)
+    peer = {"pairing": "11" * 16, "installation": "a1" * 16, "sequence": 1, "card": "{}"}
+    document = {"version": "v1alpha1", "port": 14790, "installation": "b2" * 16, "peers": [peer]}
+    return found | {"peers": json.dumps(document).encode()}
+
+
 def virtio(gso: int, size: int, start: int, offset: int) -> bytes:
     """Return a `virtio_net_hdr` with a checksum to be completed."""
     return struct.pack("=BBHHHH", 1, gso, 0, size, start, offset)
@@ -123,6 +138,8 @@ def main() -> None:
     """Write all seeds."""
     for name, data in offloads().items():
         write("offload", name, data)
+    for name, data in cards().items():
+        write("card", name, data)
     for kind in ("beacon", "order"):
         for name, data in vectors(kind).items():
             write(kind, name, data[:-32] + tag(data[:-32]))

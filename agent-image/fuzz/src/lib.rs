@@ -1,10 +1,12 @@
 //! Functions that fuzzing calls with arbitrary bytes. Each function panics if an invariant is violated, and has no other effect.
 #![forbid(unsafe_code)]
 
+mod card;
 mod probe;
 mod session;
 
 use bytes::BytesMut;
+pub use card::{answered, card};
 pub use probe::{probe, received};
 use serde_json::Value;
 pub use session::session;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use sos_wire::{Key, UnverifiedBeacon, UnverifiedOrder};
+use sos_wire::{Key, UnverifiedBeacon, UnverifiedOffer, UnverifiedOrder};
 
 fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
@@ -78,6 +78,18 @@ fn beacon() {
         corpus("beacon").iter().any(|(_, bytes)| passes(bytes)),
         "the corpus contains a beacon with a valid tag"
     );
+}
+
+#[test]
+fn card() {
+    run("card", sos_fuzz::card);
+    let key = Key::new(sos_fuzz::KEY);
+    let offers = |bytes: &[u8]| UnverifiedOffer::parse(bytes).and_then(|o| o.verify(&key)).is_ok();
+    assert!(corpus("card").iter().any(|(_, bytes)| offers(bytes)), "the corpus contains an Offer");
+    let answers = |bytes: &[u8]| sos_fuzz::answered(bytes).is_some();
+    assert!(corpus("card").iter().any(|(_, bytes)| answers(bytes)), "the corpus contains an Answer");
+    let documents = |bytes: &[u8]| sos_agent::config::peers::Peers::parse(bytes).is_ok();
+    assert!(corpus("card").iter().any(|(_, bytes)| documents(bytes)), "the corpus contains a document");
 }
 
 #[test]

@@ -1,0 +1,75 @@
+//! Site cards: messages of peer clusters, and the document of peers.
+
+use std::sync::LazyLock;
+use std::time::Instant;
+
+use sos_agent::cards::Cards;
+use sos_agent::cards::exchange::admit;
+use sos_agent::config::peers::{Peer, Peers};
+use sos_wire::card::MAX_LEN;
+use sos_wire::{CardAnswer, CardOffer, InstallationId, Key, KeyId, PairingId, UnverifiedOffer};
+
+use crate::KEY;
+
+/// The Offer that answers in the corpus are for.
+static OFFER: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let offer = CardOffer {
+        key_id: KeyId::new(3).expect("not 0"),
+        pairing: PairingId([0x11; 16]),
+        installation: InstallationId([0xa1; 16]),
+        nonce: [0x33; 16],
+        sequence: 1,
+        card: b"{}",
+    };
+    offer.encode(&Key::new(KEY)).expect("the card is short")
+});
+
+/// A verified Offer or Answer round-trips through its encoding, and an acceptor answers each Offer that it verifies. A document of peers is
+/// parsed or rejected with a path.
+pub fn card(data: &[u8]) {
+    offer(data);
+    answer(data);
+    if let Err(error) = Peers::parse(data) {
+        assert!(!error.path.is_empty() && !error.message.is_empty());
+    }
+}
+
+fn offer(data: &[u8]) {
+    let Ok(unverified) = UnverifiedOffer::parse(data) else { return };
+    assert!(unverified.header.message_len() == data.len() && data.len() <= MAX_LEN);
+    let Ok(offer) = unverified.verify(&Key::new(KEY)) else { return };
+    let encoded = offer.encode(&Key::new(KEY)).expect("what was read can be written");
+    let again = UnverifiedOffer::parse(&encoded).and_then(|o| o.verify(&Key::new(KEY)));
+    assert_eq!(again.as_ref(), Ok(&offer));
+    accept(data, &unverified);
+}
+
+/// The acceptor of a document that lists the pairing.
+fn accept(message: &[u8], offer: &UnverifiedOffer<'_>) {
+    let pairing = offer.header.pairing;
+    let peer = Peer { pairing, installation: None, sequence: 9, card: "{}".to_owned() };
+    let peers = Peers {
+        version: "v1alpha1".to_owned(),
+        port: std::num::NonZeroU16::MAX,
+        installation: InstallationId([0xb2; 16]),
+        peers: vec![peer],
+    };
+    let header = message.first_chunk().expect("the message has a header");
+    let admitted = admit(header, &peers, |_, _| Ok(Key::new(KEY))).expect("pairing and key are known");
+    let answer = admitted.answer(message, &Cards::default(), Instant::now()).expect("the tag is correct");
+    assert!(CardAnswer::verify(&answer, &Key::new(KEY), offer).is_ok());
+}
+
+fn answer(data: &[u8]) {
+    if let Some(answer) = answered(data) {
+        let offer = UnverifiedOffer::parse(&OFFER).expect("it is an Offer");
+        let encoded = answer.encode(&Key::new(KEY), &offer).expect("what was read can be written");
+        assert_eq!(answered(&encoded), Some(answer));
+    }
+}
+
+/// The Answer to the Offer of the corpus, if the bytes are one.
+pub fn answered(data: &[u8]) -> Option<CardAnswer<'_>> {
+    let offer = UnverifiedOffer::parse(&OFFER).expect("it is an Offer");
+    CardAnswer::verify(data, &Key::new(KEY), &offer).ok()
+}
