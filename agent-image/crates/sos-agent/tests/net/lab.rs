@@ -121,7 +121,7 @@ pub(crate) enum Network {
 }
 
 /// The agents' own addresses on each of the two WAN links: near, then far.
-const WAN: [[Ipv4Addr; 2]; 2] = [
+pub(crate) const WAN: [[Ipv4Addr; 2]; 2] = [
     [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)],
     [Ipv4Addr::new(192, 0, 2, 5), Ipv4Addr::new(192, 0, 2, 6)],
 ];
@@ -343,6 +343,8 @@ impl Lab {
             .arg(dir.join("state"))
             .arg("--netns")
             .arg(self.namespaces(side))
+            .arg("--peers")
+            .arg(dir.join("peers.json"))
             .env("RUST_LOG", "sos=debug,sos_agent=debug,sos_tunnel=debug")
             .stdin(Stdio::null())
             .stderr(log_file);
@@ -401,7 +403,7 @@ impl Drop for Lab {
     }
 }
 
-fn write_key(path: &std::path::Path, secret: [u8; 32]) {
+pub(crate) fn write_key(path: &std::path::Path, secret: [u8; 32]) {
     let hex: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
     std::fs::write(path, hex).unwrap();
 }

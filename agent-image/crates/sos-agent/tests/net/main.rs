@@ -11,6 +11,7 @@ macro_rules! on_every_network {
 }
 
 mod agent;
+mod cards;
 mod decisions;
 mod ends;
 mod full;
