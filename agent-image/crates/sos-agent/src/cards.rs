@@ -2,7 +2,7 @@
 //!
 //! 1. [`exchange::admit`] finds pairing and key of an Offer from its header.
 //! 2. [`exchange::answer`] verifies the whole Offer, stores it in the [`store::CardStore`], and composes the Answer.
-//! 3. [`page::page`] renders the stored Offers for the operator.
+//! 3. [`page::page`] renders the stored Offers for the operator, in `base64`.
 //!
 //! The agent never reads a card: it stores and delivers the bytes.
 
