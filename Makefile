@@ -12,10 +12,10 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 
 python := .venv/bin/python
 cargo_folders := agent-image testbed/linkemu bench/controller
-# All suites except the soak test, which takes an hour by itself
-e2e_whole := $(filter-out %_soak.py,$(wildcard e2e/tests/test_e2e_?_*.py))
+# All suites except the soak test, which takes an hour by itself, and the peers, which need two clusters of their own
+e2e_whole := $(filter-out %_soak.py %_peers.py,$(wildcard e2e/tests/test_e2e_?_*.py))
 e2e_short := --small $(foreach suite,install traffic uninstall,e2e/tests/test_e2e_?_$(suite).py)
-$(foreach suite,load install traffic faults upgrade scale external overlay soak uninstall,$(eval e2e_$(suite) := e2e/tests/test_e2e_?_$(suite).py))
+$(foreach suite,load install traffic faults upgrade scale external overlay soak peers uninstall,$(eval e2e_$(suite) := e2e/tests/test_e2e_?_$(suite).py))
 python_folders := compile operator controller-image testbed e2e bench
 
 help: ## this list
@@ -50,7 +50,7 @@ test-compiled: setup-compiled ## the controller's tests with the controller comp
 test-soak: setup-test ## the longest tests: an operator killed fifty times, an API server down for a minute, hosts silent for a quarter of an hour (root)
 	@$(python) scripts/test.py operator-long testbed-long
 
-e2e: setup ## tests on a kind cluster: images, chart, pods, faults (root; needs a container engine); SUITE=install|traffic|faults|upgrade|scale|external|overlay|soak|uninstall: a single suite; SUITE=short: the minimum for each change, with fewer nodes; MINUTES=60: duration of the soak
+e2e: setup ## tests on a kind cluster: images, chart, pods, faults (root; needs a container engine); SUITE=install|traffic|faults|upgrade|scale|external|overlay|soak|peers|uninstall: a single suite; SUITE=short: the minimum for each change, with fewer nodes; MINUTES=60: duration of the soak
 	@$(if $(MINUTES),SOS_E2E_SOAK_MINUTES=$(MINUTES)) $(python) -m pytest $(or $(e2e_$(or $(SUITE),whole)),$(error there is no SUITE $(SUITE): `make help` names them)) $(if $(KEEP),--keep-cluster)
 
 bench: setup bench-controller ## more paths than the demo, both directions, 1 Gbit/s; the controller compared with a learning switch; the operator; balances; sampling; handshakes; results in out/bench (root)

@@ -84,7 +84,7 @@ def process_figures(pid: int) -> dict[str, float]:
 
 def resource_versions(kube: Kube) -> dict[str, str]:
     kinds = "configmaps,secrets,services,deployments,daemonsets"
-    found = kube.items(kinds, "-n", NAMESPACE) + kube.items("sossites,sosagents,sosservices,soscontrollers,soslinks", "-A")
+    found = kube.items(kinds, "-n", NAMESPACE) + kube.items("sossites,sosagents,sosservices,soscontrollers,soslinks,sospeers", "-A")
     return {f"{o['kind']}/{o['metadata']['name']}": o["metadata"]["resourceVersion"] for o in found}
 
 

@@ -410,6 +410,19 @@ OTHERS: list[Row] = [
     ),
     ("less than nothing", "SosAgent", {"resources": {"requests": {"cpu": -1}}}, "spec.resources.requests.cpu", "like 500m"),
     ("external agents", "SosAgent", {"external": {"addresses": ["10.0.0.1"]}}, "spec.external", "unknown"),
+    ("peer", "SosPeer", {"prefixes": ["10.2.0.0/16"], "endpoints": ["192.0.2.7:14790"], "encryption": "None"}, None, None),
+    ("unreachable peer", "SosPeer", {"prefixes": ["10.2.0.0/16"]}, None, None),
+    ("peer of anything", "SosPeer", {"endpoints": ["192.0.2.7:14790"]}, "spec.prefixes", None),
+    ("peer of no prefix", "SosPeer", {"prefixes": []}, "spec.prefixes", None),
+    ("peer with host bits", "SosPeer", {"prefixes": ["10.2.0.1/16"]}, "spec.prefixes[0]", "set the host bits to zero"),
+    ("peer without a length", "SosPeer", {"prefixes": ["10.2.0.0"]}, "spec.prefixes[0]", "write a prefix"),
+    ("peer of IPv6", "SosPeer", {"prefixes": ["2001:db8::/32"]}, "spec.prefixes[0]", "only IPv4"),
+    *(
+        (f"endpoint {text}", "SosPeer", {"prefixes": ["10.2.0.0/16"], "endpoints": [text]}, "spec.endpoints[0]", "like 192.0.2.7:14790")
+        for text in ("192.0.2.7", "192.0.2.256:1", "192.0.2.7:0", "192.0.2.7:65536", "host.example:14790", "192.0.2.7:14790x")
+    ),
+    ("endpoint twice", "SosPeer", {"prefixes": ["10.2.0.0/16"], "endpoints": ["192.0.2.7:1"] * 2}, "spec.endpoints[1]", None),
+    ("unknown encryption", "SosPeer", {"prefixes": ["10.2.0.0/16"], "encryption": "WireGuard"}, "spec.encryption", None),
     ("link", "SosLink", {**LINK, "cost": 5, "capacityMbps": 1000}, None, None),
     ("link to itself", "SosLink", {**LINK, "b": {"site": "a", "uplink": "wan1"}}, "spec", "two different sites"),
     ("free link", "SosLink", {**LINK, "cost": 0}, "spec.cost", "1"),

@@ -12,7 +12,14 @@ from sos_compile import admit
 from sos_compile.admission import cel_rules
 from sos_compile.admission.load import crds
 
-KINDS = {"SosSite": "sossite", "SosAgent": "sosag", "SosService": "sossvc", "SosController": "sosctrl", "SosLink": "soslink"}
+KINDS = {
+    "SosSite": "sossite",
+    "SosAgent": "sosag",
+    "SosService": "sossvc",
+    "SosController": "sosctrl",
+    "SosLink": "soslink",
+    "SosPeer": "sospeer",
+}
 
 
 def fields(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:

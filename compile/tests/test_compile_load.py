@@ -73,4 +73,4 @@ def test_any_text_yields_objects_or_an_error(text: str) -> None:
 
 
 def test_package_contains_the_crds() -> None:
-    assert set(crds()) == {"SosSite", "SosAgent", "SosService", "SosController", "SosLink"}
+    assert set(crds()) == {"SosSite", "SosAgent", "SosService", "SosController", "SosLink", "SosPeer"}

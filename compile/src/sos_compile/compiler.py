@@ -12,6 +12,7 @@ from sos_compile.admission.objects import Objects, candidates, collect
 from sos_compile.admission.verdicts import Verdicts
 from sos_compile.documents import agent_config, node_config
 from sos_compile.documents.controller_config import build_controller_config, build_service
+from sos_compile.documents.site_card import build_site_card
 from sos_compile.facts import build_facts
 from sos_compile.manifests.build import build_manifests, complain, held_children
 from sos_compile.model.memo import Memo, Source
@@ -83,6 +84,7 @@ class Draft:
             facts=facts,
             held=held_children(self.objects.keys, self.network, self.world.settings.prefix),
             faults=tuple(sorted(verdicts.faults, key=lambda fault: fault.key)),
+            cards={name: build_site_card(self.network, name, self.world.settings.software) for name in self.network.peers},
         )
 
 

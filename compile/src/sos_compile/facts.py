@@ -19,7 +19,8 @@ def build_facts(objects: Objects, network: Network, verdicts: Verdicts) -> dict[
     """Return the facts of every object, sorted by key; including objects that could not be parsed."""
     found: dict[ObjectKey, Facts] = {key: Facts(True, True) for key in objects.keys}
     for placed in network.sites.values():
-        found[placed.site.origin.key] = _site(placed)
+        if not placed.remote:
+            found[placed.site.origin.key] = _site(placed)
     for service in network.services:
         found[service.service.origin.key] = _shown(verdicts.attempt(service.service.origin, _service, service, network), service, network)
     for balance in network.balances:
@@ -34,6 +35,9 @@ def build_facts(objects: Objects, network: Network, verdicts: Verdicts) -> dict[
         found[controller.origin.key] = Facts(
             True, True, number=network.allocations.controllers[name], dpids=dpids, sites=names, agents=agents, controllers=(name,)
         )
+    for peer in network.peers.values():
+        announced = tuple(sorted(name for name, placed in network.sites.items() if placed.site.peer == peer.name))
+        found[peer.origin.key] = Facts(True, True, sites=announced)
     for link in network.links:
         found[link.origin.key] = Facts(True, True, sites=(link.a[0], link.b[0]))
     return {key: _judged(found[key], key, verdicts) for key in sorted(found)}

@@ -10,7 +10,7 @@ import yaml
 from sos_e2e.run import run, wait_for
 from sos_e2e.settings import Settings
 
-KINDS = ("soscontrollers", "sossites", "sosagents", "sosservices", "soslinks")
+KINDS = ("soscontrollers", "sossites", "sosagents", "sosservices", "soslinks", "sospeers")
 
 
 class Kube:

@@ -32,6 +32,7 @@ from sos_operator.reconcile import Parts, Reconciler
 from sos_operator.remote import pod_statuses
 from sos_operator.remote.controller_api import ControllerApi, open_session
 from sos_operator.remote.controllers import Controllers
+from sos_operator.remote.peers import Peers
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +52,7 @@ async def assembled(settings: Settings, metrics: Metrics) -> AsyncIterator[Parts
             controllers=Controllers(ControllerApi(session), settings, metrics),
             nodes=pod_statuses.nodes(session, Bugs(metrics)),
             agents=pod_statuses.agents(session, Bugs(metrics)),
+            peers=Peers(session, Bugs(metrics)),
             metrics=metrics,
             bugs=Bugs(metrics),
             settings=settings,
@@ -62,6 +64,7 @@ async def assembled(settings: Settings, metrics: Metrics) -> AsyncIterator[Parts
             await parts.controllers.close()
             await parts.nodes.close()
             await parts.agents.close()
+            await parts.peers.close()
 
 
 def _defaults(settings: Settings) -> tuple[Object, ...] | None:

@@ -21,14 +21,17 @@ from sos_operator.core.desired.generation import Issued, credible, encode_issued
 from sos_operator.core.desired.output import Memos, Output, build_output, owners_of
 from sos_operator.core.desired.release import release_manifests
 from sos_operator.core.desired.retained_children import held_refs
+from sos_operator.core.model import agent_status
 from sos_operator.core.model.agent_status import AgentAnswer
 from sos_operator.core.model.controller_view import ControllerView
 from sos_operator.core.model.errors import KindMissing, NotReady, OperatorError, Refused
 from sos_operator.core.model.kinds import CONFIG_MAP, NAD, SECRET, SITE, kind_of
-from sos_operator.core.model.node_status import NodeAnswer
+from sos_operator.core.model.node_status import NodeAnswer, address_of
 from sos_operator.core.model.objects import Object
 from sos_operator.core.model.options import Settings
 from sos_operator.core.model.world import Seen, compiled_from, leaving, parse_allocations
+from sos_operator.core.peers.desired import Peering, key_files, known_cards, peer_manifests, read_pairings, targets
+from sos_operator.core.peers.pairing import wanted_pairings
 from sos_operator.core.plan import Changes, Ref, fingerprint, owned, plan, ref_of
 from sos_operator.core.scheduling.backoff import Outcome
 from sos_operator.core.scheduling.change_queue import Changed, of_kinds
@@ -42,6 +45,7 @@ from sos_operator.process.defaults import is_default
 from sos_operator.process.metrics import Metrics
 from sos_operator.remote.bounded_requests import in_batches
 from sos_operator.remote.controllers import Controllers
+from sos_operator.remote.peers import Peers
 from sos_operator.remote.pod_statuses import PodStatuses
 
 log = logging.getLogger(__name__)
@@ -63,6 +67,7 @@ class Parts:
     controllers: Controllers
     nodes: PodStatuses[NodeAnswer]
     agents: PodStatuses[AgentAnswer]
+    peers: Peers
     metrics: Metrics
     bugs: Bugs
     settings: Settings
@@ -83,6 +88,7 @@ class Reconciler:
         self._memos = Memos()
         self._left_since: dict[Place, float] = {}
         self._views: dict[str, ControllerView] = {}
+        self._peering = Peering()
 
     async def reconcile(self, woken: frozenset[Changed]) -> Outcome:
         """Run one pass. Raises OperatorError if the cluster cannot be read; every other error is reported on the object that it
@@ -100,6 +106,8 @@ class Reconciler:
 
     async def _pass(self, seen: Seen) -> Outcome:
         secret_objects = await self._secrets(seen)
+        self._peering = Peering(read_pairings(seen, secret_objects), known_cards(seen, self._p.peers.contacts))
+        seen = replace(seen, cards=self._peering.cards)
         output = await self._compile(seen)
         if not output.compiled.allocations.within(parse_allocations(seen.objects)):
             # Write allocations before anything is built from them.
@@ -115,6 +123,8 @@ class Reconciler:
             output = replace(output, compiled=rollout.withhold(output.compiled, seen, rollouts))
             result = await self._apply(seen, output, secret_objects)
             direct = agents_without_controller(seen, output.compiled)
+            own = tuple(filter(None, (address_of(pod, agent_status.CONTAINER) for pod in direct)))
+            self._p.peers.serve(targets(seen, output.compiled, self._peering), own, self._late)
             await self._p.agents.visit(direct, outdated(seen, output.compiled, self._p.agents.answers), self._late)
         finally:
             self._views = await controllers
@@ -138,6 +148,10 @@ class Reconciler:
             answers=answers,
             agent_answers=self._p.agents.answers,
             apply_errors=self._without_secret | self._errors,
+            contacts=self._p.peers.contacts,
+            received=self._peering.received,
+            pairing_errors=self._peering.pairings.errors,
+            now_s=time.monotonic(),
             multus=NAD not in self._p.observer.missing,
         )
 
@@ -155,7 +169,7 @@ class Reconciler:
         """
         found = {o["metadata"]["name"]: o for o in seen.children if o["kind"] == SECRET.kind}
         self._without_secret = {}
-        for wanted in (*secrets.wanted_secrets(seen), *secrets.external_tokens(seen)):
+        for wanted in (*secrets.wanted_secrets(seen), *secrets.external_tokens(seen), *wanted_pairings(seen)):
             try:
                 await self._secret(wanted, found)
             except Refused as error:
@@ -249,10 +263,13 @@ class Reconciler:
         if not found:
             raise NotReady(f"Secret {secrets.MASTER} holds no master key (a key named master-1 of 64 hex digits)")
         masters = keys.Masters(found, key_rotation.sending(master, found))
-        derived = secrets.derived_secrets(output.compiled, masters, settings, seen)
+        numbers = {document["site"]["id"] for document in output.compiled.agents.values()}
+        derived = secrets.derived_secrets(output.compiled, masters, settings, seen, key_files(numbers, self._peering))
+        of_peers = peer_manifests(settings, seen, output.compiled, self._peering, time.time_ns() // 1_000_000)
         manifests = (
             generation.state_manifest(settings, encode_issued(output.issued)),
             *derived,
+            *of_peers,
             *with_left(output.compiled.manifests, output.left, seen),
             *(m for departing in output.departing for m in departing.manifests),
             *release_manifests(settings),
@@ -272,7 +289,7 @@ class Reconciler:
             self._p.observer.learn(answer)
         self._p.observer.forget(of_kinds(_plurals(changes, result)))
         self._errors = owners_of(manifests, result.failures)
-        await self._poke(seen, output, derived, frozenset(ref_of(m) for m in changes.apply))
+        await self._poke(seen, output, (*derived, *of_peers), frozenset(ref_of(m) for m in changes.apply))
         result.retry |= await self._rotate(secret_objects, key_rotation.handed_out(derived, seen.children, output.compiled.held))
         return result
 

@@ -8,7 +8,7 @@ import pytest
 from operator_kube import ROOT, Kube, kube_apiserver
 from operator_run import NAMESPACE, Operator, eventually, install, operator_running
 
-OWN = ("sosservices", "sosagents", "sossites", "soslinks", "soscontrollers")
+OWN = ("sosservices", "sosagents", "sossites", "soslinks", "sospeers", "soscontrollers")
 FIGURE8 = {"edge1": "west", "core1": "core1", "core2": "core2", "edge2": "east"}
 
 

@@ -22,7 +22,7 @@ NAMESPACE = "sos-system"
 IMAGES = {f"SOS_IMAGE_{part}": f"test/sos-{part.lower()}:1" for part in ("CONTROLLER", "AGENT", "NODE", "OVS")}
 T = TypeVar("T")
 
-OWN_KINDS = ("soscontrollers", "sossites", "sosagents", "sosservices", "soslinks")
+OWN_KINDS = ("soscontrollers", "sossites", "sosagents", "sosservices", "soslinks", "sospeers")
 
 
 def render(*values: str, release: str = "sos") -> list[dict[str, Any]]:

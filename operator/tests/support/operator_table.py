@@ -21,6 +21,7 @@ PLURALS = {
     "SosService": "sosservices",
     "SosController": "soscontrollers",
     "SosLink": "soslinks",
+    "SosPeer": "sospeers",
 }
 
 

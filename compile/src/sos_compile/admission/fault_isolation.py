@@ -29,7 +29,7 @@ NODE = "Node"
 REMEDY = "this is a bug of SOS: report it with the object and the operator's log; the object is left out until it or SOS changes"
 
 # Leave out first the objects with the smallest effect. A service or link affects one tenant, a node one machine, a controller all sites.
-_ORDER = {kind: i for i, kind in enumerate(("SosService", "SosLink", NODE, "SosAgent", "SosSite", "SosController"))}
+_ORDER = {kind: i for i, kind in enumerate(("SosService", "SosLink", "SosPeer", NODE, "SosAgent", "SosSite", "SosController"))}
 _LARGE = frozenset(("SosAgent", "SosSite", "SosController"))
 
 

@@ -14,7 +14,14 @@ from sos_compile.model.world import Fault, ObjectKey
 T = TypeVar("T")
 MAX_PROBLEMS = 4096  # maximum over all objects; beyond it, a summary gives the number of further problems
 
-REFERENCES = {Reason.SITE_NOT_FOUND, Reason.CONTROLLER_NOT_FOUND, Reason.UPLINK_NOT_FOUND, Reason.NOT_PERMITTED, Reason.SHADOWED}
+REFERENCES = {
+    Reason.SITE_NOT_FOUND,
+    Reason.CONTROLLER_NOT_FOUND,
+    Reason.UPLINK_NOT_FOUND,
+    Reason.NOT_PERMITTED,
+    Reason.SHADOWED,
+    Reason.WAITING_FOR_PEER,
+}
 """Reasons about objects that an object names, not about the object itself (condition ResolvedRefs, not Accepted)."""
 
 

@@ -8,6 +8,7 @@ from sos_compile.documents.controller_config import build_ports, transport_value
 from sos_compile.model import formats as doc
 from sos_compile.model.memo import ByIdentity
 from sos_compile.model.network import AgentPlace, Network, PlacedService, PlacedSite
+from sos_compile.model.site_card import CardAgent
 from sos_compile.model.world import Json
 
 INTERFACE = "net0"
@@ -34,7 +35,7 @@ def build_agent_config(network: Network, placed: PlacedSite, agent: AgentPlace, 
             },
             **(_routed(placed, agent) if placed.site.routed else {"interface": _interface(placed, agent)}),
             "peers": [_peer(network.sites[name]) for name in peers],
-            "services": [_service(placed, each) for each in services],
+            "services": [_service(network, placed, each) for each in services],
             "limits": {"sessions": pool.sessions, "memoryMiB": pool.memory_mib, "sessionMemoryMiB": pool.session_memory_mib},
             "metricsAddress": f"0.0.0.0:{METRICS_PORT + agent.slot}",
             "drainSeconds": pool.drain_s,
@@ -53,8 +54,15 @@ def depends_on(network: Network, placed: PlacedSite, agent: AgentPlace) -> Hasha
             (ByIdentity(each.service), each.source, each.target, each.ports, each.source_prefixes, each.target_prefixes)
             for each in services
         ),
-        tuple((ByIdentity(peer.site), peer.id, peer.agents, _all_pods(peer)) for peer in peers),
+        tuple(_peer_key(network, peer) for peer in peers),
     )
+
+
+def _peer_key(network: Network, peer: PlacedSite) -> Hashable:
+    if peer.remote:
+        # Built anew in each compilation, so compared by content.
+        return peer.site.name, peer.id, peer.site.prefixes, peer.remote_agents, network.peers[peer.site.peer].encryption
+    return ByIdentity(peer.site), peer.id, peer.agents, _all_pods(peer)
 
 
 def _all_pods(peer: PlacedSite) -> Hashable:
@@ -108,25 +116,33 @@ def _peer(peer: PlacedSite) -> Json:
         "site": peer.site.name,
         "siteID": peer.id,
         "prefixes": [str(prefix) for prefix in peer.site.prefixes],
-        "agents": [_peer_agent(peer, agent) for agent in peer.agents[:MAX_PEER_AGENTS]],
+        "agents": [_peer_agent(peer, agent) for agent in peer.agents[:MAX_PEER_AGENTS]]
+        + [_remote_agent(agent) for agent in peer.remote_agents[:MAX_PEER_AGENTS]],
     }
+
+
+def _remote_agent(agent: CardAgent) -> Json:
+    """Return an agent of another cluster; one address needs no list (spec/node-config.md clause 37)."""
+    row = {"id": agent.id, "node": agent.node, "address": agent.addresses[0], "firstStreamPort": agent.first_stream_port}
+    several = {"addresses": list(agent.addresses)} if len(agent.addresses) > 1 else {}
+    return row | several | {"prefixes": list(agent.prefixes)}
 
 
 def _peer_agent(peer: PlacedSite, agent: AgentPlace) -> Json:
     if not peer.site.routed:
         return {"id": agent.id, "node": agent.node, "address": str(agent.address), "firstStreamPort": doc.FIRST_STREAM_PORT}
     row = {"id": agent.id, "node": agent.node, "address": str(agent.address), "firstStreamPort": first_stream_port(agent)}
-    return row | {"prefixes": _pods_of(peer, agent.node)}
+    return row | {"prefixes": pods_of(peer, agent.node)}
 
 
-def _pods_of(peer: PlacedSite, node: str) -> list[str]:
+def pods_of(peer: PlacedSite, node: str) -> list[str]:
     """Return the addresses of a node's pods: only the agent beside a pod connects to it in its client's name."""
     if peer.site.intake is None or peer.site.intake.type != "Pods":
         return []
     return next((list(place.node.pod_prefixes) for place in peer.nodes if place.node.name == node), [])
 
 
-def _service(placed: PlacedSite, service: PlacedService) -> Json:
+def _service(network: Network, placed: PlacedSite, service: PlacedService) -> Json:
     transport = service.service.transport
     role = "Ingress" if service.source == placed.site.name else "Egress"
     # An agent may hold only clients that arrive without an order.
@@ -141,7 +157,17 @@ def _service(placed: PlacedSite, service: PlacedService) -> Json:
         "from": [str(prefix) for prefix in service.source_prefixes],
         "to": [str(prefix) for prefix in service.target_prefixes],
         "ports": build_ports(service.ports),
-        "transport": {**transport_values(transport), "encryption": transport.encryption, "compression": transport.compression},
+        "transport": {
+            **transport_values(transport),
+            "encryption": _encryption(network, placed, service),
+            "compression": transport.compression,
+        },
         "encryptedOnly": "Encrypted" in service.service.require,
         "labels": service.service.paths_max,
     }
+
+
+def _encryption(network: Network, placed: PlacedSite, service: PlacedService) -> str:
+    """Return the encryption of the streams to a service's other site: a peer's applies to all services with the peer."""
+    peer = network.sites[_peer_of(placed, service)].site.peer
+    return "TLS" if peer and network.peers[peer].encryption == "TLS" else service.service.transport.encryption

@@ -32,6 +32,8 @@ from sos_compile.model.world import Json, Settings
 
 COMPONENT = "agent"
 CONFIG, KEYS, STATE = "/etc/sos/agent", "/etc/sos/keys", "/var/lib/sos/agent"
+PEERS = "/etc/sos/peers"
+PEERS_FILE = f"{PEERS}/peers.json"  # spec/card.md clause 12
 STOP_MARGIN_S = 15  # time after draining to reset the remaining sessions and exit
 NETWORKS_ANNOTATION = "k8s.v1.cni.cncf.io/networks"
 INTERFACE = "net0"  # its name in agent-configs
@@ -113,6 +115,8 @@ def _pod(pool: Pool, placed: PlacedSite, name: str, slot: int, settings: Setting
             {"name": "keys", "secret": {"secretName": keys, "defaultMode": 0o400}},
             host_path("state", f"{settings.state_dir}/agent-{pool.name}", "DirectoryOrCreate"),
             *([host_path("netns", NETNS, "DirectoryOrCreate")] if _enters_pods(placed) else []),
+            # Absent in a cluster without peers.
+            *([{"name": "peers", "configMap": {"name": naming.peers(settings.prefix), "optional": True}}] if placed.site.routed else []),
         ],
     }
 
@@ -135,6 +139,7 @@ def _container(pool: Pool, placed: PlacedSite, port: int, settings: Settings) ->
             *("--state", STATE),
             *("--attach", "host" if own else "none"),
             *(("--netns", NETNS) if _enters_pods(placed) else ()),
+            *(("--peers", PEERS_FILE) if placed.site.routed else ()),
             *("--log-format", "json"),
         ],
         "env": [node_name_variable(), {"name": "RUST_LOG", "value": settings.log_level}],
@@ -149,6 +154,7 @@ def _container(pool: Pool, placed: PlacedSite, port: int, settings: Settings) ->
             mount("keys", KEYS, read_only=True),
             mount("state", STATE),
             *([netns] if _enters_pods(placed) else []),
+            *([mount("peers", PEERS, read_only=True)] if placed.site.routed else []),
         ],
     }
 

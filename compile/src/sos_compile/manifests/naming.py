@@ -56,6 +56,11 @@ def agent_network(prefix: str, pool: str, site: str) -> str:
     return agent(prefix, pool, site).replace("-", ".", 1)
 
 
+def peers(prefix: str) -> str:
+    """Return the name of the ConfigMap with the site cards for peers, which the agents of sites without bridges mount."""
+    return child(prefix, "peers")
+
+
 def network(prefix: str, site: str) -> str:
     """Return the name of a site's NetworkAttachmentDefinition."""
     return child(prefix, site)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from ipaddress import IPv4Address, IPv4Network
 
-from sos_compile.model.resources import Controller, Link, Pool, Service, Site, Uplink
+from sos_compile.model.resources import Controller, Link, Peer, Pool, Service, Site, Uplink
+from sos_compile.model.site_card import CardAgent
 from sos_compile.model.world import Allocations, Node, ObjectKey, Shadow
 
 # Open vSwitch assigns port numbers up to 32767 by itself (ovs-vswitchd.conf.db(5), Interface:ofport_request). SOS uses higher numbers, so
@@ -72,6 +73,13 @@ class PlacedSite:
     """Nodes that the selector matches but that belong to an older site."""
     node_problems: tuple[tuple[str, str], ...] = ()
     """Problems with nodes' addresses, by node name."""
+    remote_agents: tuple[CardAgent, ...] = ()
+    """Agents of a peer's site, as the peer announces them; `agents` and `nodes` are then empty."""
+
+    @property
+    def remote(self) -> bool:
+        """True for the site of a peer."""
+        return bool(self.site.peer)
 
 
 @dataclass(frozen=True)
@@ -111,6 +119,9 @@ class Network:
     links: tuple[Link, ...]
     allocations: Allocations
     balances: tuple[PlacedBalance, ...] = ()
+    peers: Mapping[str, Peer] = field(default_factory=dict)
+    offered: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Accepted services with a peer's sites, in force or not, by SosPeer: ids in order."""
     shadows: Mapping[ObjectKey, Shadow] = field(default_factory=dict)
     shares: Mapping[str, tuple[tuple[str, int, bool], ...]] = field(default_factory=dict)
     """Session quotas of namespaces at each site (session_quotas)."""

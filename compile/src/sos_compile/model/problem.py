@@ -26,6 +26,7 @@ class Reason(StrEnum):
     LIMIT_EXCEEDED = "LimitExceeded"
     INTERNAL = "InternalError"
     SHADOWED = "Shadowed"
+    WAITING_FOR_PEER = "WaitingForPeer"
 
 
 @dataclass(frozen=True, order=True)

@@ -96,6 +96,8 @@ class Site:
     rules: tuple[Rule, ...]
     controllers: tuple[str, ...]
     intake: Intake | None = None
+    peer: str = ""
+    """Name of the SosPeer that announces the site; "" for a site of this cluster."""
 
     @property
     def name(self) -> str:
@@ -237,7 +239,22 @@ class Link:
     capacity_mbps: int | None
 
 
-Parsed = Site | Pool | Service | Controller | Link
+@dataclass(frozen=True)
+class Peer:
+    """SosPeer: another cluster. `endpoints`: (address, port) of its agents for the first contact. `prefixes`: what its sites may have."""
+
+    origin: Origin
+    endpoints: tuple[tuple[str, int], ...]
+    prefixes: tuple[IPv4Network, ...]
+    encryption: str
+
+    @property
+    def name(self) -> str:
+        """The peer's name."""
+        return self.origin.name
+
+
+Parsed = Site | Pool | Service | Controller | Link | Peer
 
 
 def parse(obj: Json, file: str | None) -> Parsed:
@@ -378,7 +395,20 @@ def _link(origin: Origin, spec: Json) -> Link:
     return Link(origin, a, b, spec["cost"], spec.get("capacityMbps"))
 
 
-_PARSERS: dict[str, Any] = {"SosSite": _site, "SosAgent": _pool, "SosService": _service, "SosController": _controller, "SosLink": _link}
+def _peer(origin: Origin, spec: Json) -> Peer:
+    ends = (text.rpartition(":") for text in spec["endpoints"])
+    endpoints = tuple((address, int(port)) for address, _, port in ends)
+    return Peer(origin, endpoints, _networks(spec["prefixes"]), spec["encryption"])
+
+
+_PARSERS: dict[str, Any] = {
+    "SosSite": _site,
+    "SosAgent": _pool,
+    "SosService": _service,
+    "SosController": _controller,
+    "SosLink": _link,
+    "SosPeer": _peer,
+}
 
 
 def merge_ports(ranges: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:

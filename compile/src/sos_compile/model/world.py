@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sos_compile.model.problem import Problem
+
+if TYPE_CHECKING:  # site_card imports formats, which imports this module
+    from sos_compile.model.site_card import SiteCard
 
 Json = dict[str, Any]
 """A JSON or YAML object as the API server or a file gives it."""
@@ -110,6 +113,8 @@ class Settings:
     node_priority: str = "system-node-critical"
     node_resources: NodeResources = NodeResources()
     load_modules: bool = False
+    software: str = "0.1.0"
+    """Version of SOS, for site cards."""
 
 
 @dataclass(frozen=True, order=True)
@@ -177,6 +182,8 @@ class World:
     observed: Observed = Observed()
     network_policies: tuple[str, ...] = ()
     """`namespace/name` of the cluster's NetworkPolicies that are not SOS's own."""
+    cards: Mapping[str, SiteCard] = field(default_factory=dict)
+    """The last site card of each SosPeer, by the SosPeer's name."""
 
 
 @dataclass(frozen=True, order=True)
@@ -272,3 +279,5 @@ class Compiled:
     facts: Mapping[ObjectKey, Facts]
     held: tuple[tuple[str, str], ...] = ()
     faults: tuple[Fault, ...] = ()
+    cards: Mapping[str, SiteCard] = field(default_factory=dict)
+    """The site card for each accepted SosPeer."""

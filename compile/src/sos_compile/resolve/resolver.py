@@ -16,6 +16,7 @@ from sos_compile.resolve import (
     balances,
     broadcast_loops,
     claims,
+    peers,
     rejects,
     services,
     session_quotas,
@@ -32,7 +33,9 @@ MAX_LINKS = 4096
 def resolve(world: World, objects: Objects, verdicts: Verdicts, memo: Memo) -> Network:
     """Return the network of all accepted objects."""
     controllers = {each.name: each for each in objects.controllers}
-    accepted, site_ids = sites.number(sites.accept(objects, controllers, verdicts), world, objects, verdicts)
+    known_peers = peers.accept(objects.peers, verdicts)
+    reserved = peers.site_ids(known_peers, world.cards)
+    accepted, site_ids = sites.number(sites.accept(objects, controllers, verdicts), world, objects, reserved, verdicts)
     placed = sites.place(accepted, site_ids, world, verdicts)
     links = [link for link in objects.links if _link_end_problem(link, {each.site.name: each for each in placed.sites}) is None]
     apart = sites.apart_from_nodes(placed.sites, verdicts)
@@ -40,9 +43,13 @@ def resolve(world: World, objects: Objects, verdicts: Verdicts, memo: Memo) -> N
     before = world.observed.allocations.agents
     with_agents = {each.site.name: each for each in agents.place(kept, objects.pools, before, verdicts)}
     _warn_about_addresses(with_agents, verdicts)
+    names = {key.name for key in objects.keys if key.kind == "SosSite"}
+    remote = peers.place(known_peers, world.cards, list(with_agents.values()), names, verdicts)
+    with_agents |= {each.site.name: each for each in remote}
     controller_ids = _number_controllers(list(controllers.values()), world, objects)
     judge = services.Judge(objects, with_agents, world.settings.namespace, verdicts, world.network_policies)
-    accelerated, balanced, kept_claims = _services(world, objects, judge, verdicts, controller_ids)
+    placed_services, balanced, kept_claims = _services(world, objects, judge, verdicts, controller_ids)
+    accelerated, offered = peers.in_force(placed_services, with_agents, world.cards, verdicts)
 
     def percent(namespace: str, site: str) -> int | None:
         return judge.rule(namespace, with_agents[site].site).sessions_percent
@@ -54,6 +61,8 @@ def resolve(world: World, objects: Objects, verdicts: Verdicts, memo: Memo) -> N
         services=tuple(accelerated),
         links=tuple(_accept_links(objects, with_agents, verdicts)),
         balances=tuple(balanced),
+        peers=known_peers,
+        offered=offered,
         rejects=rejects.build(accelerated, controller_ids),
         shares=session_quotas.build(accelerated, kept_claims, percent),
         shadows=shadows.find(accelerated, balanced, controller_ids, memo),

@@ -74,6 +74,10 @@ class Judge:
     def _place_routed(self, service: Service, source: Resolved, target: Resolved) -> PlacedService | None:
         """Return a service between two sites without bridges, None for a rejected service."""
         between = [source[0], target[0]]
+        if all(site.peer for site in between):
+            message = f"SosSites {source[0].name} and {target[0].name} both belong to peers"
+            self.verdicts.reject(service.origin, "spec", Reason.INVALID, message, "name a site of this cluster at one of the two ends")
+            return None
         if not all(site.routed for site in between):
             routed, bridged = sorted(between, key=lambda site: not site.routed)
             message = f"SosSite {routed.name} has no bridge (wan.type: Routed) and SosSite {bridged.name} has one"

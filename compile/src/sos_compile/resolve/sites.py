@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address
 
@@ -110,8 +110,13 @@ def _with_known_controllers(site: Site, controllers: Mapping[str, object], verdi
     return site if known == site.controllers else replace(site, controllers=known)
 
 
-def number(sites: list[Site], world: World, objects: Objects, verdicts: Verdicts) -> tuple[list[Site], dict[str, int]]:
-    """Return the sites with a unique id, and all ids, including the kept ids of left-out sites."""
+def number(
+    sites: list[Site], world: World, objects: Objects, reserved: Collection[int], verdicts: Verdicts
+) -> tuple[list[Site], dict[str, int]]:
+    """Return the sites with a unique id, and all ids, including the kept ids of left-out sites.
+
+    Sites get no new id of `reserved`, but keep one that they have.
+    """
     previous = world.observed.allocations.sites
     fixed: dict[int, str] = {}
     kept: list[Site] = []
@@ -130,7 +135,7 @@ def number(sites: list[Site], world: World, objects: Objects, verdicts: Verdicts
     known = {key.name for key in objects.keys if key.kind == "SosSite"}
     carried = {name: site_id for name, site_id in sorted(previous.items()) if name in known and site_id not in fixed}
     given = {name: site_id for site_id, name in fixed.items()}
-    fresh = numbers([site.name for site in kept], given, carried.values(), SITE_IDS)
+    fresh = numbers([site.name for site in kept], given, {*carried.values(), *(set(reserved) - set(fixed))}, SITE_IDS)
     return kept, {**carried, **fresh}
 
 

@@ -1,5 +1,6 @@
 """The environment of the tests, in the order in which the fixtures build it.
 
 `images` builds the project's images on `base_images` and checks their `image_sizes`. `cluster` creates the kind cluster, `cables`
-connects its nodes by emulated WAN links, and `cni` installs Multus and ovs-cni. `previous_agents` builds agents of the previous version.
+connects its nodes by emulated WAN links, and `cni` installs Multus and ovs-cni. `pair` creates two clusters with a link between them
+instead. `previous_agents` builds agents of the previous version.
 """

@@ -5,6 +5,7 @@
 `views`            pure views of `status`, `topology`, `flows`, `trace`
 `lifecycle`        pure parts of `drain` and `uninstall`
 `support_bundle`   the archive of `report`
+`peering`          pure part of `peer`
 `targets`          clusters and labs with hosts that send probes
 `base`             kubectl and controllers as sources, tables, signals, names
 """

@@ -10,7 +10,7 @@ import sys
 import typer
 
 from sos_kubectl.base.source import SourceError
-from sos_kubectl.commands import diagnose, drain, flows, report, status, topology, trace, uninstall
+from sos_kubectl.commands import diagnose, drain, flows, peer, report, status, topology, trace, uninstall
 from sos_kubectl.commands.options import FAILED
 
 app = typer.Typer(
@@ -33,6 +33,7 @@ for command in (
     uninstall.uninstall,
 ):
     app.command()(command)
+app.add_typer(peer.app, name="peer")
 
 
 def main() -> None:

@@ -24,3 +24,10 @@ def drain_label(pool: str) -> str:
     from sos_compile.manifests import naming
 
     return naming.drain_label(pool)
+
+
+def peer_secret(peer: str) -> str:
+    """The Secret of a SosPeer."""
+    from sos_compile.manifests import naming
+
+    return naming.child(PREFIX, "peer", peer)

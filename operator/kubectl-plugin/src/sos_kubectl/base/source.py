@@ -19,7 +19,7 @@ from sos_kubectl.base.signals import undisturbed
 Json = dict[str, Any]
 
 API_PORT = 8080
-KINDS = ("soscontrollers", "sossites", "sosagents", "sosservices", "soslinks")
+KINDS = ("soscontrollers", "sossites", "sosagents", "sosservices", "soslinks", "sospeers")
 API_VERSION = "sos.network/v1alpha1"
 OPERATORS_CHILDREN = "app.kubernetes.io/managed-by=sos-operator"
 PART_OF = "app.kubernetes.io/part-of=sos"

@@ -34,6 +34,9 @@ def of_object(obj: Json, facts: Facts, *, served: bool) -> Concern:
             return _own(any(_serves(spec, site) for site in _sites(facts)))
         case "SosController":
             return _own(name in _controllers(facts))
+        case "SosPeer":
+            announced = str((obj.get("status") or {}).get("siteNames") or "").split(",")
+            return _own(any(site in announced for site in ends))
         case "SosLink":
             between = {*ends, *(o["metadata"]["name"] for o in facts.objects if _is_transit(o))}
             return Concern.WAY if all((spec.get(end) or {}).get("site") in between for end in ("a", "b")) else Concern.NONE

@@ -18,7 +18,7 @@ GRACE_S = 60
 """Time for the pod to start, beyond the time limit of the removal."""
 KEPT_S = 600
 """Lifetime of a finished Job that was not deleted."""
-PURGED = ("sosservices", "sosagents", "soslinks", "sossites", "soscontrollers")
+PURGED = ("sosservices", "sospeers", "sosagents", "soslinks", "sossites", "soscontrollers")
 """Users' objects in order of dependency."""
 GROUP = "sos.network"
 CRDS = tuple(f"{kind}.{GROUP}" for kind in PURGED)

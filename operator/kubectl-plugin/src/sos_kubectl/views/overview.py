@@ -10,7 +10,7 @@ from sos_kubectl.base import tables
 
 Json = dict[str, Any]
 
-_ORDER = ("SosController", "SosSite", "SosAgent", "SosLink", "SosService")
+_ORDER = ("SosController", "SosPeer", "SosSite", "SosAgent", "SosLink", "SosService")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,8 @@ def _detail(kind: str, spec: Json, status: Json) -> str:
         gain = f"gain {status['gain']}" if status.get("gain") else ""
         figures = _figures(status, datapaths="datapaths", sessions="sessions")
         return ", ".join(part for part in (way, str(spec.get("mode", "")), figures, gain) if part)
+    if kind == "SosPeer":
+        return f"sites {status['siteNames']}" if status.get("siteNames") else ""
     if kind == "SosLink":
         ends = ", ".join(str((spec.get(end) or {}).get("site", "")) for end in ("a", "b"))
         return f"{ends}, cost {spec['cost']}" if "cost" in spec else ends

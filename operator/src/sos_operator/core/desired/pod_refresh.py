@@ -24,17 +24,19 @@ Mount = tuple[str, str]
 """Pod of a digest: (DaemonSet, node) or (Deployment, "")."""
 
 
-def config_hashes(compiled: sos_compile.Compiled, departing: tuple[Departing, ...], secrets: tuple[Object, ...]) -> dict[Mount, str]:
+def config_hashes(compiled: sos_compile.Compiled, departing: tuple[Departing, ...], folders_of: tuple[Object, ...]) -> dict[Mount, str]:
     """Digest of the files that each pod mounts and reloads when they change.
 
     The digest becomes an annotation of the pod. A changed annotation makes the kubelet update the pod's volumes immediately, so that a new
     configuration arrives within a second. Otherwise the kubelet would take up to a minute.
     """
-    folders = {s["metadata"]["name"]: digest(s["data"]) for s in secrets}
+    folders = {s["metadata"]["name"]: digest(s["data"]) for s in folders_of}
+    peers = naming.peers(PREFIX)
     found: dict[Mount, str] = {(naming.node(PREFIX, doc["site"]), node): digest(doc["hash"]) for node, doc in compiled.nodes.items()}
     for (pool, node), doc in compiled.agents.items():
         site = doc["site"]["name"]
-        found[naming.agent(PREFIX, pool, site), node] = digest([doc["hash"], folders.get(naming.site_keys(PREFIX, site))])
+        files = [doc["hash"], folders.get(naming.site_keys(PREFIX, site))]
+        found[naming.agent(PREFIX, pool, site), node] = digest(files + ([folders[peers]] if "wan" in doc and peers in folders else []))
     for gone in departing:
         found |= {(naming.node(PREFIX, gone.site), node): digest(document["hash"]) for node, document in gone.nodes.items()}
     for name in compiled.controllers:  # a controller gets documents by its API, but keys from a Secret

@@ -42,7 +42,8 @@ AGENT = Kind(api_version=API_VERSION, kind="SosAgent", plural="sosagents", names
 SERVICE = Kind(api_version=API_VERSION, kind="SosService", plural="sosservices", namespaced=True)
 CONTROLLER = Kind(api_version=API_VERSION, kind="SosController", plural="soscontrollers", namespaced=False)
 LINK = Kind(api_version=API_VERSION, kind="SosLink", plural="soslinks", namespaced=False)
-OWN_KINDS = (SITE, AGENT, SERVICE, CONTROLLER, LINK)
+PEER = Kind(api_version=API_VERSION, kind="SosPeer", plural="sospeers", namespaced=False)
+OWN_KINDS = (SITE, AGENT, SERVICE, CONTROLLER, LINK, PEER)
 
 NODE = Kind(api_version="v1", kind="Node", plural="nodes", namespaced=False)
 NAMESPACE = Kind(api_version="v1", kind="Namespace", plural="namespaces", namespaced=False)

@@ -10,6 +10,7 @@ import sos_compile
 from sos_compile.manifests import naming
 from sos_compile.model.addresses import is_ipv4, is_ipv4_prefix
 from sos_compile.model.formats import content_hash
+from sos_compile.model.site_card import SiteCard
 
 from sos_operator.core.model.kinds import CONTROLLER, FIELD_MANAGER, SERVICE, SITE
 from sos_operator.core.model.node_status import NodeAnswer
@@ -25,7 +26,7 @@ class Seen:
     """One listing of all objects that the operator reads."""
 
     objects: tuple[Object, ...] = ()
-    """Objects of our five kinds."""
+    """Objects of our kinds."""
     nodes: tuple[Object, ...] = ()
     namespaces: tuple[Object, ...] = ()
     children: tuple[Object, ...] = ()
@@ -35,6 +36,8 @@ class Seen:
     """NetworkPolicies of all namespaces, without those of the release."""
     answers: Mapping[str, NodeAnswer] = field(default_factory=dict)
     """Nodes' answers that a compilation depends on, by the uid of their pod."""
+    cards: Mapping[str, SiteCard] = field(default_factory=dict)
+    """The last site card of each peer, by the name of its SosPeer."""
     given_up: frozenset[tuple[str, str]] = frozenset()
     """(site, node) of nodes that left their site and did not report clean in time."""
 
@@ -94,6 +97,7 @@ def build_world(seen: Seen, settings: Settings, generation: int) -> sos_compile.
         settings=compile_settings(settings, generation),
         observed=sos_compile.Observed(endpoints=controller_endpoints(seen), allocations=parse_allocations(seen.objects)),
         network_policies=policy_names(seen),
+        cards=seen.cards,
     )
 
 
@@ -176,6 +180,7 @@ def compiled_from(seen: Seen) -> Hashable:
         tuple(_version(o) for o in seen.namespaces),
         tuple(sorted(controller_endpoints(seen).items())),
         parse_allocations(seen.objects).key(),
+        tuple(sorted(seen.cards.items(), key=lambda item: item[0])),
     )
 
 

@@ -104,16 +104,23 @@ def secret_files(secret: Object | None) -> dict[str, bytes]:
     return found
 
 
-def derived_secrets(compiled: sos_compile.Compiled, masters: keys.Masters, settings: Settings, seen: Seen) -> tuple[Object, ...]:
-    """The key folders that agents and controllers mount, each with its own keys only."""
+def derived_secrets(
+    compiled: sos_compile.Compiled,
+    masters: keys.Masters,
+    settings: Settings,
+    seen: Seen,
+    for_peers: Mapping[int, Mapping[str, str]] | None = None,
+) -> tuple[Object, ...]:
+    """The key folders that agents and controllers mount, each with its own keys only. `for_peers`: key files for peers, by site id."""
+    for_peers = for_peers or {}
     # Include keys shared with every site that has hosts, not only with current peers: a new service then changes no Secret.
     ids = {f.number for key, f in compiled.facts.items() if key.kind == SITE.kind and f.number and f.text.get("prefixes")}
     own = {document["site"]["name"]: document["site"]["id"] for document in compiled.agents.values()}
     sites = {site["metadata"]["name"]: site for site in seen.of(SITE.kind)}
-    found = [
-        build_secret(settings, naming.site_keys(PREFIX, name), "agent", masters.site_files(number, ids), sites.get(name))
-        for name, number in sorted(own.items())
-    ]
+    found = []
+    for name, number in sorted(own.items()):
+        files = {**masters.site_files(number, ids), **for_peers.get(number, {})}
+        found.append(build_secret(settings, naming.site_keys(PREFIX, name), "agent", files, sites.get(name)))
     here = {secret.name: secret.owner for secret in wanted_secrets(seen)}
     for controller, document in sorted(compiled.controllers.items()):
         token = naming.controller_token(PREFIX, controller)

@@ -7,6 +7,7 @@
 `site_report`         SosSite and its nodes
 `agent_report`        SosAgent
 `controller_report`   SosController
+`peer_report`         SosPeer
 `service_report`      SosService and SosLink
 `acceleration`        condition Accelerating: actual acceleration of a service's connections
 `direct_agents`       verdicts about agents without a controller, from their own answers

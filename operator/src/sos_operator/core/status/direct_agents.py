@@ -6,11 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import sos_compile
+from sos_compile import ObjectKey
 from sos_compile.manifests import naming
 from sos_compile.model.world import Json
 
 from sos_operator.core.model.agent_status import AgentAnswer
 from sos_operator.core.model.conditions import Verdict
+from sos_operator.core.model.kinds import SITE
 from sos_operator.core.model.objects import Object
 from sos_operator.core.model.pod_state import PodState, daemon_set_of, lost, pod_state
 from sos_operator.core.model.world import PREFIX, Seen, node_of
@@ -80,8 +82,9 @@ def registered(type_: str, agents: Iterable[DirectAgent]) -> tuple[Verdict, int]
 
 
 def programmed(id_: str, situation: Situation, source: str, target: str) -> Verdict:
-    """Return whether the agents of both sites of a service accelerate its connections."""
-    for site in (source, target):
+    """Return whether the agents of this cluster's sites of a service accelerate its connections."""
+    here = [site for site in (source, target) if ObjectKey(SITE.kind, "", site) in situation.compiled.facts]
+    for site in here:
         agents = list(direct_agents(situation, site=site))
         if not agents:
             message = f"SosSite {site} has no agents: no SosAgent serves it, or no node has an address"
@@ -100,4 +103,5 @@ def programmed(id_: str, situation: Situation, source: str, target: str) -> Verd
             other = target if site == source else source
             message = f"agents of SosSite {site} reach no agent of SosSite {other} that accepts sessions: {listed_names(idle)}"
             return Verdict("Programmed", "False", "NoAgents", message)
-    return Verdict("Programmed", "True", "Programmed", "in force at the agents of both sites")
+    where = "of both sites" if len(here) == 2 else f"of SosSite {here[0]}"
+    return Verdict("Programmed", "True", "Programmed", f"in force at the agents {where}")

@@ -5,11 +5,12 @@ from __future__ import annotations
 from sos_compile import ObjectKey
 
 from sos_operator.core.model.conditions import Verdict, summary
-from sos_operator.core.model.kinds import AGENT, CONTROLLER, LINK, SERVICE, SITE
+from sos_operator.core.model.kinds import AGENT, CONTROLLER, LINK, PEER, SERVICE, SITE
 from sos_operator.core.model.objects import Object
 from sos_operator.core.model.world import leaving
 from sos_operator.core.status.agent_report import build_agent_report
 from sos_operator.core.status.controller_report import build_controller_report
+from sos_operator.core.status.peer_report import build_peer_report
 from sos_operator.core.status.service_report import build_link_report, build_service_report
 from sos_operator.core.status.site_report import build_site_report
 from sos_operator.core.status.situation import Report, Situation
@@ -32,6 +33,7 @@ def report(obj: Object, situation: Situation) -> Report:
         SERVICE.kind: build_service_report,
         CONTROLLER.kind: build_controller_report,
         LINK.kind: build_link_report,
+        PEER.kind: build_peer_report,
     }
     return builders[obj["kind"]](obj, facts, situation)
 

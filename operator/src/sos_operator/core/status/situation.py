@@ -20,6 +20,7 @@ from sos_operator.core.model.node_status import NodeAnswer
 from sos_operator.core.model.objects import Object
 from sos_operator.core.model.pod_state import PodState, daemon_set_of, lost, pod_state, with_answer
 from sos_operator.core.model.world import PREFIX, Seen, leaving, node_of
+from sos_operator.core.peers.contact import Contact, Received
 from sos_operator.core.status import overlaps
 
 NAMED_MAX = 5  # names listed in one message
@@ -40,6 +41,14 @@ class Situation:
     """Rollout of each site's node-configs, by site name."""
     apply_errors: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """(kind, name) of one of our objects -> the API server's error about one of its children."""
+    contacts: Mapping[str, Contact] = field(default_factory=dict)
+    """State of the exchange of site cards, by SosPeer."""
+    received: Mapping[str, Received] = field(default_factory=dict)
+    """The card in use of each peer, by SosPeer."""
+    pairing_errors: Mapping[str, str] = field(default_factory=dict)
+    """Reason why a SosPeer has no pairing, by SosPeer."""
+    now_s: float = 0.0
+    """Time of the pass on the clock of `contacts`."""
     multus: bool = True
     """True if the cluster serves NetworkAttachmentDefinitions."""
 

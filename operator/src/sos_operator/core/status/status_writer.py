@@ -17,7 +17,8 @@ COARSE_FIELDS = frozenset({"sessions", "gain", "links"})
 COARSE_SECONDS = 60.0
 OUR_CONDITIONS = frozenset(
     {
-        "Accelerating", "Accepted", "AgentsRegistered", "Available", "BridgesReady", "DatapathsConnected", "Deployed", "PodsAttachable",
+        "Accelerating", "Accepted", "AgentsRegistered", "Available", "BridgesReady", "Connected", "DatapathsConnected", "Deployed",
+        "PodsAttachable",
         "Programmed", "Ready", "Registered", "ResolvedRefs", "ServicesOverlap", "Shadowed", "ShadowsOthers", "Up",
     }
 )  # fmt: skip

@@ -1,0 +1,187 @@
+"""Two clusters: ordinary pods of each reach the other's through SOS, by one invitation and one service (SUITE=peers)."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import mean
+
+import pytest
+from sos_e2e.environment import pair
+from sos_e2e.environment.pair import Side
+from sos_e2e.observation import workload
+from sos_e2e.run import run, say, wait_for
+from sos_e2e.settings import ROOT, Settings
+
+NAMESPACE = "default"
+COVERED, PLAIN = 80, 8080
+AT_LEAST = 5.0
+PLAIN_S = 60
+FIRST_BYTE_S = 180.0
+"""Time limit from `helm install` to the first accelerated byte, with images loaded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """Two clusters, and the seconds that each step took."""
+
+    sides: tuple[Side, Side]
+    took: dict[str, float]
+
+
+@pytest.fixture(scope="session")
+def clusters(config: Settings, built: dict[str, str]) -> Iterator[Pair]:
+    with pair.created(config, built) as sides:
+        yield Pair(sides=sides, took={})
+
+
+@pytest.fixture(scope="session")
+def hosts(clusters: Pair, built: dict[str, str]) -> Pair:
+    """A server with curl in each cluster: one pod of each kind would do, but both directions are tested."""
+    for side in clusters.sides:
+        side.kube.apply(_pod(side, built["e2e-host"]))
+    for side in clusters.sides:
+        side.kube.ctl("-n", NAMESPACE, "wait", "--for=condition=Ready", "pod/host", "--timeout=120s", timeout=150)
+        wait_for("the server's files", lambda kube=side.kube: workload.digest(kube, "host", workload.LONG), 120)
+    return clusters
+
+
+def _pod(side: Side, image: str) -> dict[str, object]:
+    main = {"name": "main", "image": image, "imagePullPolicy": "IfNotPresent", "command": ["sh", "-c", workload.SERVE]}
+    spec = {"nodeSelector": {"sos.network/site": side.name}, "terminationGracePeriodSeconds": 1, "containers": [main]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "host", "namespace": NAMESPACE}, "spec": spec}
+
+
+@pytest.fixture(scope="session")
+def paired(hosts: Pair, built: dict[str, str]) -> Pair:
+    """SOS in both clusters, paired, with one service in each direction."""
+    began = time.monotonic()
+    for side in hosts.sides:
+        install(side, built)
+    hosts.took["helm install, twice"] = time.monotonic() - began
+    began = time.monotonic()
+    for side in hosts.sides:
+        side.kube.apply(*objects(side))
+    for side in hosts.sides:
+        side.kube.wait_condition(f"sossite/{side.name}", "Ready", timeout=120)
+    hosts.took["sites"] = time.monotonic() - began
+    began = time.monotonic()
+    a, b = hosts.sides
+    invitation = a.kube.plugin("peer", "invite", "b", "--as", "a", "--prefix", b.pods)
+    b.kube.ctl("apply", "-f", "-", stdin=invitation)
+    for side in hosts.sides:
+        side.kube.apply(service("a", "b"), service("b", "a"))
+    for side, other in ((a, "b"), (b, "a")):
+        side.kube.wait_condition(f"sospeer/{other}", "Ready", timeout=120)
+        for name in ("a-to-b", "b-to-a"):
+            side.kube.wait_condition(f"sosservice/{name}", "Ready", namespace=NAMESPACE, timeout=120)
+    hosts.took["peers and services"] = time.monotonic() - began
+    return hosts
+
+
+def install(side: Side, built: dict[str, str]) -> None:
+    overrides = []
+    for part in ("operator", "controller", "agent"):
+        repository, tag = built[part].rsplit(":", 1)
+        for key, value in (("registry", ""), ("repository", repository), ("tag", tag)):
+            overrides += ["--set", f"images.{part}.{key}={value}"]
+    side.kube.helm("install", "sos", str(ROOT / "charts" / "sos"), "--namespace", workload.RELEASE_NAMESPACE, "--create-namespace",
+                   "--wait", "--timeout", "180s", *overrides)  # fmt: skip
+
+
+def objects(side: Side) -> list[dict[str, object]]:
+    selector = {"matchLabels": {"sos.network/site": side.name}}
+    spec = {
+        "nodeSelector": selector,
+        "siteID": side.number,
+        "prefixes": [side.pods],
+        "wan": {"type": "Routed"},
+        # The chart's own policies are not counted; there are no others here.
+        "intake": {"type": "Pods"},
+        "services": {"namespaces": "All"},
+    }
+    return [{"apiVersion": "sos.network/v1alpha1", "kind": "SosSite", "metadata": {"name": side.name}, "spec": spec}]
+
+
+def service(source: str, target: str) -> dict[str, object]:
+    spec = {"from": {"site": source}, "to": {"site": target}, "ports": [{"port": COVERED}]}
+    meta = {"name": f"{source}-to-{target}", "namespace": NAMESPACE}
+    return {"apiVersion": "sos.network/v1alpha1", "kind": "SosService", "metadata": meta, "spec": spec}
+
+
+def address(side: Side) -> str:
+    return str(side.kube.get("-n", NAMESPACE, "pod", "host")["status"]["podIP"])
+
+
+def download(client: Side, server: Side, port: int, seconds: float, file: str = workload.LONG) -> workload.Transfer:
+    script = workload.download_script(address(server), port, seconds, file)
+    return workload.parse_download(client.kube.exec(NAMESPACE, "host", "sh", "-c", script, timeout=seconds + 60))
+
+
+def test_first_accelerated_byte_comes_within_three_minutes(paired: Pair) -> None:
+    say("seconds: " + ", ".join(f"{what} {seconds:.0f}" for what, seconds in paired.took.items()))
+    for side in paired.sides:
+        say(f"{side.name}:\n" + side.kube.overview())
+    assert sum(paired.took.values()) < FIRST_BYTE_S, paired.took
+
+
+@pytest.mark.parametrize("way", ["a to b", "b to a"])
+def test_downloads_are_fast_and_addresses_stay(paired: Pair, way: str) -> None:
+    client, server = paired.sides if way == "a to b" else paired.sides[::-1]
+    plain, fast, ratio = list[float](), list[float](), 0.0
+    while ratio < AT_LEAST and len(plain) < 2:
+        plain.append(download(client, server, PLAIN, PLAIN_S).mbps)
+        got = download(client, server, COVERED, 120)
+        assert (got.exit_code, got.sha256) == (0, workload.digest(server.kube, "host", workload.LONG)), got
+        assert got.remote == f"{address(server)}:{COVERED}"
+        assert got.local.startswith(f"{address(client)}:")
+        line = f"{got.local} {got.remote} "
+        assert any(seen.startswith(line) for seen in workload.seen_by_server(server.kube, "host")), "the server saw another client"
+        fast.append(got.mbps)
+        ratio = mean(fast) / mean(plain)
+        say(f"{way}: plain {plain[-1]:.1f} Mbit/s, with the service {fast[-1]:.1f} Mbit/s, ratio {ratio:.1f}")
+    assert ratio >= AT_LEAST, (plain, fast)
+
+
+def test_refused_ports_are_refused(paired: Pair) -> None:
+    a, b = paired.sides
+    for port in (81, PLAIN + 1):
+        said = a.kube.exec(NAMESPACE, "host", "curl", "-sS", "-m", "10", f"http://{address(b)}:{port}/", check=False)
+        assert "refused" in said.lower() or said == "", said
+
+
+def test_two_hundred_connections_at_one_instant(paired: Pair) -> None:
+    a, b = paired.sides
+    fetch = f"curl -s -o /dev/null -m 60 -w '%{{http_code}}\\n' http://{address(b)}:{COVERED}/{workload.FILE}.sha256"
+    said = a.kube.exec(NAMESPACE, "host", "sh", "-c", f"seq 200 | xargs -P 200 -I% {fetch}", timeout=120)
+    assert said.split() == ["200"] * 200
+
+
+def test_a_service_of_one_cluster_only_waits_for_the_peer(paired: Pair) -> None:
+    a, _ = paired.sides
+    alone = service("a", "b")
+    alone["metadata"] = {"name": "alone", "namespace": NAMESPACE}
+    a.kube.apply(alone)
+    row = a.kube.wait_condition("sosservice/alone", "ResolvedRefs", "False", namespace=NAMESPACE, timeout=30)
+    assert row["reason"] == "WaitingForPeer", row
+    a.kube.ctl("-n", NAMESPACE, "delete", "sosservice", "alone")
+
+
+def test_a_removed_peer_is_disconnected_and_its_connections_are_plain(paired: Pair) -> None:
+    a, b = paired.sides
+    began = time.monotonic()
+    b.kube.ctl("delete", "sospeer", "a")
+    row = a.kube.wait_condition("sosservice/a-to-b", "Ready", "False", namespace=NAMESPACE, timeout=30)
+    say(f"noticed after {time.monotonic() - began:.1f} s: {row['reason']}")
+    got = download(a, b, COVERED, 20, workload.FILE)
+    assert got.bytes > 0, got
+
+
+def test_uninstall_leaves_pods_as_they_were(paired: Pair) -> None:
+    for side in paired.sides:
+        side.kube.helm("uninstall", "sos", "--namespace", workload.RELEASE_NAMESPACE, "--wait", timeout=300)
+        rules = json.dumps(run("docker", "exec", side.worker, "sh", "-c", "for n in /run/netns/*; do nsenter --net=$n sh -c "
+                               "'nft list tables; ip rule; ip route show table all | grep 5345 || true'; done"))  # fmt: skip
+        assert "inet sos" not in rules and "5345" not in rules, rules

@@ -1,0 +1,1 @@
+"""Pure part of `kubectl sos peer`: what an invitation contains."""

@@ -1,0 +1,62 @@
+"""What is known of a peer: its card, its installation, and when it last answered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from sos_compile.model.site_card import CardError, SiteCard, parse_card
+
+from sos_operator.core.peers.messages import Message
+
+CONNECTED_S = 10.0  # a peer that was silent for longer is disconnected
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """The last usable card of a peer."""
+
+    installation: str
+    """32 hex digits."""
+    sequence: int
+    """Milliseconds since 1970, by the peer's clock."""
+    card: SiteCard
+
+
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """State of the exchange with one peer. Times are in seconds of a monotonic clock."""
+
+    received: Received | None = None
+    last_s: float | None = None
+    """Time of the last message that the peer signed."""
+    error: str = ""
+    """Reason why the last attempt failed, "" after a success."""
+    refused: str = ""
+    """Reason why the peer's last card is not used, "" if it is used."""
+
+    def connected(self, now_s: float) -> bool:
+        """Return whether the peer has answered lately."""
+        return self.last_s is not None and now_s - self.last_s <= CONNECTED_S
+
+    def failed(self, error: str) -> Contact:
+        """Return the state after a failed attempt."""
+        return replace(self, error=error)
+
+    def heard(self, message: Message, at_s: float) -> Contact:
+        """Return the state after a message that the peer's key has signed.
+
+        The first installation keeps the pairing, so a copy of the invitation is of no use to a third cluster. An older card is ignored,
+        because agents of the peer receive a new card at different times.
+        """
+        installation = message.installation.hex()
+        known = self.received
+        if known is not None and installation != known.installation:
+            return replace(self, refused=f"installation {installation} uses the pairing of installation {known.installation}")
+        here = replace(self, last_s=max(at_s, self.last_s or at_s), error="")
+        if not message.card or (known is not None and message.sequence < known.sequence):
+            return here
+        try:
+            card = parse_card(message.card)
+        except CardError as error:
+            return replace(here, refused=f"the peer's site card cannot be used: {error}")
+        return replace(here, received=Received(installation, message.sequence, card), refused="")

@@ -1,0 +1,103 @@
+"""ConfigMaps about peers: the file of the agents (spec/card.md clause 12), and the last card of each peer, which survives a restart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from sos_compile.manifests import naming
+from sos_compile.model.site_card import CARD_PORT, CardError, parse_card
+
+from sos_operator.core.model.kinds import CONFIG_MAP, PEER
+from sos_operator.core.model.objects import Object
+from sos_operator.core.model.options import Settings
+from sos_operator.core.model.world import PREFIX, Seen, leaving
+from sos_operator.core.peers.contact import Received
+from sos_operator.core.secrets.secrets import labels, owned_by
+
+AGENTS_FILE = "peers.json"
+COMPONENT = "peer"
+INSTALLATION_NAMESPACE = "kube-system"
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """Our card for one peer."""
+
+    pairing: bytes
+    installation: str | None
+    """The installation that uses the pairing, None before the first contact."""
+    card: str
+
+
+def installation_id(seen: Seen) -> str:
+    """Return the id of this cluster, 32 hex digits; "" while the namespace has not been read."""
+    found = (o["metadata"].get("uid") or "" for o in seen.namespaces if o["metadata"]["name"] == INSTALLATION_NAMESPACE)
+    text = str(next(found, "")).replace("-", "").lower()
+    return text if len(text) == 32 and all(c in "0123456789abcdef" for c in text) else ""
+
+
+def agents_name() -> str:
+    """Return the name of the ConfigMap that agents mount (`sos_compile.manifests.agent`)."""
+    return naming.peers(PREFIX)
+
+
+def card_name(peer: str) -> str:
+    """Return the name of the ConfigMap with the last card of a peer."""
+    return naming.child(PREFIX, "peercard", peer)
+
+
+def agents_manifest(settings: Settings, seen: Seen, offered: Iterable[Offered], now_ms: int) -> Object:
+    """Return the ConfigMap of the agents. A card that has not changed keeps its time of issue, so that agents see no change."""
+    before = _issued(seen)
+    rows = []
+    for each in sorted(offered, key=lambda each: each.pairing):
+        old = before.get(each.pairing.hex())
+        sequence = old[0] if old is not None and old[1] == each.card else max(now_ms, old[0] + 1 if old else 0)
+        rows.append({"pairing": each.pairing.hex(), "installation": each.installation, "sequence": sequence, "card": each.card})
+    document = {"version": "v1alpha1", "port": CARD_PORT, "installation": installation_id(seen), "peers": rows}
+    return _config_map(settings, agents_name(), {AGENTS_FILE: json.dumps(document, separators=(",", ":"), sort_keys=True)}, None)
+
+
+def _issued(seen: Seen) -> dict[str, tuple[int, str]]:
+    """Return time of issue and text of our present cards, by pairing."""
+    held = seen.child(CONFIG_MAP.kind, agents_name())
+    try:
+        rows = json.loads(((held or {}).get("data") or {})[AGENTS_FILE])["peers"]
+        return {str(row["pairing"]): (int(row["sequence"]), str(row["card"])) for row in rows}
+    except (KeyError, ValueError, TypeError):
+        return {}
+
+
+def card_manifests(settings: Settings, seen: Seen, received: Mapping[str, Received]) -> list[Object]:
+    """Return the ConfigMaps with the last card of each peer, owned by its SosPeer."""
+    found = []
+    for peer in seen.of(PEER.kind):
+        known = received.get(peer["metadata"]["name"])
+        if known is not None and not leaving(peer):
+            data = {"installation": known.installation, "sequence": str(known.sequence), "card.json": known.card.encode()}
+            found.append(_config_map(settings, card_name(peer["metadata"]["name"]), data, peer))
+    return found
+
+
+def stored_cards(seen: Seen) -> dict[str, Received]:
+    """Return the last card of each peer, by SosPeer, as an earlier pass has stored it."""
+    found = {}
+    for peer in seen.of(PEER.kind):
+        name = peer["metadata"]["name"]
+        held = seen.child(CONFIG_MAP.kind, card_name(name))
+        owners = [owner.get("uid") for owner in ((held or {}).get("metadata") or {}).get("ownerReferences") or ()]
+        if held is None or leaving(peer) or peer["metadata"]["uid"] not in owners:
+            continue
+        data = held.get("data") or {}
+        try:
+            found[name] = Received(str(data["installation"]), int(data["sequence"]), parse_card(data["card.json"]))
+        except (KeyError, ValueError, CardError):
+            continue  # the next exchange replaces it
+    return found
+
+
+def _config_map(settings: Settings, name: str, data: Mapping[str, str], owner: Object | None) -> Object:
+    metadata = {"name": name, "namespace": settings.namespace, "labels": labels(settings, COMPONENT)} | owned_by(owner)
+    return {"apiVersion": CONFIG_MAP.api_version, "kind": CONFIG_MAP.kind, "metadata": metadata, "data": dict(data)}
