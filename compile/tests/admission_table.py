@@ -69,7 +69,6 @@ SITES: list[Row] = [
     ("unknown intake", "SosSite", routed(intake={"type": "Bridge"}), "spec.intake.type", "Pods"),
     ("interface with a slash", "SosSite", routed(intake={"type": "Routed", "interface": "a/b"}), "spec.intake.interface", "like"),
     ("long interface", "SosSite", routed(intake={"type": "Routed", "interface": "x" * 16}), "spec.intake.interface", "15 characters"),
-    ("remote", "SosSite", {"remote": True, "siteID": 7, "prefixes": ["10.2.0.0/16"]}, None, None),
     ("switches", "SosSite", {"datapaths": [{"dpid": "00000000000000ff"}]}, None, None),
     (
         "full",
@@ -105,8 +104,7 @@ SITES: list[Row] = [
         for name in ("lo", "br-sos", "sosag0", "sosvx17", "ovs-system", "vxlan_sys_4789")
     ),
     ("empty spec", "SosSite", {}, "spec", "a site needs spec.nodeSelector"),
-    ("remote and nodes", "SosSite", {**SELECT, "remote": True, "siteID": 7}, "spec", "remove spec.nodeSelector"),
-    ("remote without id", "SosSite", {"remote": True}, "spec", "needs spec.siteID"),
+    ("remote", "SosSite", {**SELECT, "remote": True, "siteID": 7}, "spec.remote", "unknown field"),
     ("id too large", "SosSite", {**SELECT, "siteID": 65536}, "spec.siteID", "65535"),
     ("id zero", "SosSite", {**SELECT, "siteID": 0}, "spec.siteID", "1"),
     ("empty selector", "SosSite", {"nodeSelector": {}}, "spec.nodeSelector", "every node"),
@@ -210,7 +208,7 @@ SITES: list[Row] = [
         "lower-case letters",
     ),
     ("no datapaths", "SosSite", {"datapaths": []}, "spec.datapaths", "1"),
-    ("wrong type", "SosSite", {**SELECT, "remote": "yes"}, "spec.remote", "boolean"),
+    ("wrong type", "SosSite", {**SELECT, "siteID": "yes"}, "spec.siteID", "integer"),
     ("unknown field", "SosSite", {**SELECT, "prefix": ["10.1.0.0/16"]}, "spec.prefix", "unknown field"),
 ]
 

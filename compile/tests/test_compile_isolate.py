@@ -157,16 +157,19 @@ def test_exception_without_a_culprit_is_raised(monkeypatch: pytest.MonkeyPatch) 
         compile_world(WORLD)
 
 
+SWITCH = {"datapaths": [{"dpid": "00000000000000ff"}]}
+
+
 def test_objects_of_unexpected_shapes_are_problems() -> None:
     """Objects of a newer API or from files may have kinds, metadata and values that are not strings."""
     odd: list[dict[str, Any]] = [
         {"apiVersion": "sos.network/v1alpha1", "kind": ["x"], "metadata": {"name": "a"}},
         {"apiVersion": "sos.network/v1alpha1", "kind": "SosSite", "metadata": []},
         {"apiVersion": "sos.network/v1alpha1", "kind": "SosSite", "metadata": {"name": 5, "uid": ["u"], "generation": 1}, "spec": None},
-        obj("SosSite", "labels", {"remote": True, "siteID": 9}, labels={"a": ["b"]}, uid="u1", generation=1),
-        obj("SosSite", "number", {"remote": True, "siteID": 10**400}),
+        obj("SosSite", "labels", {**SWITCH, "siteID": 9}, labels={"a": ["b"]}, uid="u1", generation=1),
+        obj("SosSite", "number", {**SWITCH, "siteID": 10**400}),
         obj("SosService", "nan", {"from": {"site": "west"}, "to": {"site": "east"}, "priority": float("nan")}),
-        obj("SosSite", "enum", {"remote": True, "siteID": 8, "wan": {"type": "FromANewerAPI"}}),
+        obj("SosSite", "enum", {**SWITCH, "siteID": 8, "wan": {"type": "FromANewerAPI"}}),
     ]
     compiled = compile_world(dataclasses.replace(WORLD, objects=(*WORLD.objects, *odd)))
     assert documents(compiled) == documents(compile_world(WORLD))

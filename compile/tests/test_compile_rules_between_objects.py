@@ -268,15 +268,6 @@ def test_agents_of_two_pools_on_a_node_have_separate_interfaces() -> None:
     assert [port["name"] for port in compiled.nodes["a-0"]["agentPorts"]] == ["sosag0", "sosag1"]
 
 
-def test_remote_sites_are_known_but_have_no_manifests() -> None:
-    far = obj("SosSite", "far", {"remote": True, "siteID": 9, "prefixes": ["10.9.0.0/16"]})
-    compiled = compile_world(world(A, far, service("s", "a", "far", 80), nodes=nodes(a=1)))
-    assert compiled.problems == ()
-    entry = next(entry for entry in compiled.controllers["default"]["sites"] if entry["name"] == "far")
-    assert (entry["id"], entry["datapaths"], entry["agents"]) == (9, [], [])
-    assert not [m for m in compiled.manifests if m["metadata"]["name"].endswith("-far")]
-
-
 def test_site_facts_contain_the_mtu_in_force() -> None:
     uplinks = site("b", "10.2.0.0/16", wan={"type": "Uplinks", "uplinks": [{"name": "wan0", "base": True}]})
     facts = compile_world(world(A, uplinks, site("c", "10.3.0.0/16", network={"mtu": 9000}))).facts

@@ -79,7 +79,7 @@ class PlacedSite:
     @property
     def remote(self) -> bool:
         """True for the site of a peer."""
-        return bool(self.site.peer)
+        return self.site.remote
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,6 @@ class Site:
     site_id: int | None
     selector: Json | None
     switches: tuple[tuple[str, str], ...]
-    remote: bool
     prefixes: tuple[IPv4Network, ...]
     wan: str
     uplinks: tuple[Uplink, ...]
@@ -103,6 +102,11 @@ class Site:
     def name(self) -> str:
         """The site's name."""
         return self.origin.name
+
+    @property
+    def remote(self) -> bool:
+        """True for the site of a peer."""
+        return bool(self.peer)
 
     @property
     def transit(self) -> bool:
@@ -283,7 +287,6 @@ def _site(origin: Origin, spec: Json) -> Site:
         site_id=spec.get("siteID"),
         selector=spec.get("nodeSelector"),
         switches=tuple(sorted((item["dpid"], item.get("name", item["dpid"])) for item in spec.get("datapaths", []))),
-        remote=spec["remote"],
         prefixes=tuple(sorted(listed)),
         wan=wan["type"],
         uplinks=tuple(_uplink(item) for item in wan.get("uplinks", [])),

@@ -29,7 +29,7 @@ def without_loops(sites: list[PlacedSite], links: list[Link], verdicts: Verdicts
 
 
 def _base(placed: PlacedSite) -> set[str]:
-    if placed.site.wan != "Uplinks" or placed.site.remote:
+    if placed.site.wan != "Uplinks":
         return set()
     return {uplink.name for uplink in placed.site.uplinks if uplink.base}
 

@@ -101,7 +101,6 @@ def _site(peer: Peer, site: CardSite) -> Site:
         site_id=site.id,
         selector=None,
         switches=(),
-        remote=True,
         prefixes=tuple(sorted(IPv4Network(text) for text in site.prefixes)),
         wan="Routed",
         uplinks=(),

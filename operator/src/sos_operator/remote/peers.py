@@ -178,7 +178,7 @@ def _words(error: BaseException) -> str:
     match error:
         case MessageError():
             return f"invalid answer: {error}"
-        case asyncio.IncompleteReadError():
+        case asyncio.IncompleteReadError() | ConnectionResetError():
             return "closed without an answer: it does not know this pairing, or the key"
         case TimeoutError():
             return f"no answer within {TIMEOUT_S:.0f} s"

@@ -107,8 +107,7 @@ def _bridges(obj: Object, states: Mapping[str, PodState], error: str | None) -> 
     if error:
         return Verdict("BridgesReady", "False", "ApplyFailed", error)
     if not spec.get("nodeSelector"):
-        where = "another cluster" if spec.get("remote") else "external switches"
-        return Verdict("BridgesReady", "True", "NotBuiltHere", f"the site is built by {where}")
+        return Verdict("BridgesReady", "True", "NotBuiltHere", "the site consists of external switches")
     if not states:
         return Verdict("BridgesReady", "False", "NoMatchingNodes", "no node has the labels of spec.nodeSelector: label one, or change it")
     failed = {node: s for node, s in states.items() if s.state == "Failed"}
