@@ -64,6 +64,7 @@ def test_used_rights_equal_granted_rights(multus: Kube, tmp_path: Path) -> None:
         extra = {"SOS_DEFAULTS_DIR": str(defaults), "SOS_POD_MONITORS": "{}", "SOS_LEASE": "sos-operator"}
         with operator_running(kube, tmp_path, **extra):
             kube.apply(own("SosController", "second", {}), own("SosLink", "pair", {end: {"site": end, "uplink": "wan0"} for end in "ab"}))
+            kube.apply(own("SosPeer", "far", {"prefixes": ["10.50.0.0/16"]}))
             for name in ("sites.yaml", "sosservice.yaml"):
                 kube.kubectl("apply", "-f", str(ROOT / "examples" / "01-two-sites" / name))
             eventually("the DaemonSets", lambda: len(children(kube, "daemonsets")) == 6)

@@ -144,4 +144,4 @@ def test_changes_of_immutable_fields_are_refused(installed: Kube) -> None:
 def test_the_kinds_are_described_and_listed_together(installed: Kube) -> None:
     assert "nodeSelector" in installed.kubectl("explain", "sossite.spec").stdout
     found = installed.kubectl("api-resources", "--categories=sos", "-o", "name").stdout.split()
-    assert sorted(found) == [f"sos{kind}.sos.network" for kind in ("agents", "controllers", "links", "services", "sites")]
+    assert sorted(found) == [f"sos{kind}.sos.network" for kind in ("agents", "controllers", "links", "peers", "services", "sites")]
