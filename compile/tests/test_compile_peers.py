@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sos_compile import Compiled, Namespace, Node, ObjectKey, World, compile_world
+from sos_compile.keys import agent_id
 from sos_compile.model.site_card import MAX_CARD_BYTES, CardError, SiteCard, parse_card
 
 NODES = {
@@ -44,6 +45,7 @@ def peer(name: str, *prefixes: str, **changes: Any) -> dict[str, Any]:
 
 
 POOL = obj("SosAgent", "default")
+AGENT = {"id": "c" * 32, "node": "b3", "addresses": ["192.0.2.3"], "firstStreamPort": 10000, "cardPort": 14790, "prefixes": []}
 SERVICE = obj("SosService", "bulk", "default", **{"from": {"site": "west"}, "to": {"site": "east"}})
 
 
@@ -136,6 +138,8 @@ def test_nothing_is_built_for_a_peers_site(both: tuple[Compiled, Compiled]) -> N
         ({"prefixes": ["10.0.0.0/8"]}, "10.2.0.0/16", "PrefixOutsideSite"),
         ({"name": "west"}, "10.0.0.0/8", "Duplicate"),
         ({"id": 1}, "10.0.0.0/8", "DuplicateSiteID"),
+        ({"prefixes": ["10.2.0.0/16", "10.2.0.0/16"]}, "10.0.0.0/8", "OverlappingPrefixes"),
+        ({"prefixes": ["10.2.0.0/17", "172.18.0.0/16"]}, "0.0.0.0/0", "OverlappingNodes"),
     ],
 )
 def test_a_card_grants_nothing(card: dict[str, Any], allowed: str, reason: str) -> None:
@@ -165,7 +169,9 @@ def test_a_new_site_gets_no_id_of_a_peer() -> None:
 
 def test_a_service_between_two_peers_is_refused() -> None:
     east = card_of("east")
-    south = east.model_copy(update={"sites": (east.sites[0].model_copy(update={"name": "south", "id": 3, "prefixes": ("10.3.0.0/16",)}),)})
+    south = east.model_copy(
+        update={"sites": (east.sites[0].model_copy(update={"name": "south", "id": 3, "prefixes": ("10.3.0.0/16",), "agents": ()}),)}
+    )
     between = obj("SosService", "bulk", "default", **{"from": {"site": "south"}, "to": {"site": "east"}})
     found = compile_world(cluster("west", peer("other"), peer("third"), between, other=east, third=south))
     assert reasons(found) == [("bulk", "Invalid")]
@@ -180,11 +186,69 @@ def test_a_service_between_two_peers_is_refused() -> None:
         ({"sites": [{"name": "east", "id": 2, "prefixes": ["10.2.0.1/16"], "agents": []}]}, "sites.0.prefixes.0"),
         ({"sites": [{"name": "e", "id": 2, "prefixes": ["10.2.0.0/16"], "agents": [{"id": "x"}]}]}, "sites.0.agents.0"),
         ({"services": ["x"] * 4097}, "services"),
+        (
+            {"sites": [{"name": "e", "id": 2, "prefixes": ["10.2.0.0/16"], "agents": [AGENT | {"firstStreamPort": 65_529}]}]},
+            "firstStreamPort",
+        ),
+        (
+            {"sites": [{"name": "e", "id": 2, "prefixes": ["10.2.0.0/16"], "agents": [AGENT | {"addresses": ["192.0.2.1"] * 2}]}]},
+            "addresses",
+        ),
+        ({"sites": [{"name": "e", "id": 2, "prefixes": ["10.2.0.0/16"], "agents": [AGENT | {"addresses": ["127.0.0.1"]}]}]}, "addresses"),
     ],
 )
 def test_invalid_cards_are_refused_with_the_field(change: dict[str, Any], named: str) -> None:
     with pytest.raises(CardError, match=named):
         parse_card(json.dumps(json.loads(card_of("east").encode()) | change))
+
+
+def test_prefixes_without_a_length_are_those_of_one_host() -> None:
+    announced = json.loads(card_of("east").encode())
+    announced["sites"][0]["prefixes"] = ["10.2.0.1"]
+    assert parse_card(json.dumps(announced)).sites[0].prefixes == ("10.2.0.1/32",)
+
+
+@pytest.mark.parametrize(
+    ("agents", "reason"),
+    [
+        ([AGENT | {"id": agent_id("west", "default", "a1").hex()}], "Duplicate"),
+        ([AGENT, AGENT | {"node": "b4"}], "Duplicate"),
+        ([AGENT | {"addresses": ["172.18.0.2"]}], "OverlappingNodes"),
+    ],
+)
+def test_agents_of_a_card_cannot_take_the_place_of_others(agents: list[dict[str, Any]], reason: str) -> None:
+    announced = json.loads(card_of("east", SERVICE, other=card_of("west")).encode())
+    announced["sites"][0]["agents"] = agents
+    found = compile_world(cluster("west", peer("other"), SERVICE, other=parse_card(json.dumps(announced))))
+    assert ("other", reason) in reasons(found)
+    assert found.agents["default", "a1"]["peers"] == []
+
+
+def test_a_site_cannot_have_an_agent_of_another_peer() -> None:
+    east = card_of("east", SERVICE, other=card_of("west"))
+    south = east.model_copy(update={"sites": (east.sites[0].model_copy(update={"name": "south", "id": 3, "prefixes": ("10.3.0.0/16",)}),)})
+    found = compile_world(cluster("west", peer("other"), peer("third"), SERVICE, other=east, third=south))
+    assert reasons(found) == [("third", "Duplicate")]
+    assert peers_in(found.agents["default", "a1"]) == [("east", 2, ["b1", "b2"])]
+
+
+def test_the_largest_card_is_compiled() -> None:
+    sites = [{"name": f"s{i}", "id": 100 + i, "prefixes": [f"10.{128 + i}.{j}.0/24" for j in range(64)], "agents": []} for i in range(64)]
+    card = SiteCard.model_validate({"software": "1", "sites": sites, "services": []})
+    found = compile_world(cluster("west", peer("other"), other=card))
+    assert len(found.facts[ObjectKey("SosPeer", "", "other")].sites) == 64
+
+
+def test_sites_that_fit_into_no_card_are_a_problem_of_the_sospeer() -> None:
+    nodes = tuple(Node(f"a{i}", {"site": "west"}, f"172.18.{i // 250}.{i % 250 + 1}") for i in range(1_024))
+    second = site("west") | {"metadata": {"name": "more"}}
+    second["spec"] = {**second["spec"], "siteID": 7, "prefixes": ["10.8.0.0/16"], "nodeSelector": {"matchLabels": {"site": "more"}}}
+    world = cluster("west", peer("other"), site("west"), second)
+    more = Node("more", {"site": "more"}, "172.19.0.1")
+    found = compile_world(replace(world, nodes=(*nodes, more)))
+    assert ("other", "LimitExceeded") in reasons(found)
+    assert found.cards == {}
+    assert len(found.agents) == 1_025
 
 
 def test_oversized_cards_are_refused_before_they_are_parsed() -> None:

@@ -17,6 +17,8 @@ from sos_compile.facts import build_facts
 from sos_compile.manifests.build import build_manifests, complain, held_children
 from sos_compile.model.memo import Memo, Source
 from sos_compile.model.network import Network
+from sos_compile.model.problem import Reason
+from sos_compile.model.site_card import CardError, SiteCard
 from sos_compile.model.world import Compiled, Json, World
 from sos_compile.resolve.resolver import resolve
 
@@ -72,6 +74,7 @@ class Draft:
             self.world.settings,
         )
         complain(self.network, manifests, verdicts)
+        cards = self._cards(verdicts)
         facts = build_facts(self.objects, self.network, verdicts)
         verdicts.settle()
         return Compiled(
@@ -84,8 +87,19 @@ class Draft:
             facts=facts,
             held=held_children(self.objects.keys, self.network, self.world.settings.prefix),
             faults=tuple(sorted(verdicts.faults, key=lambda fault: fault.key)),
-            cards={name: build_site_card(self.network, name, self.world.settings.software) for name in self.network.peers},
+            cards=cards,
         )
+
+    def _cards(self, verdicts: Verdicts) -> dict[str, SiteCard]:
+        """Return the card for each peer; sites that do not fit into a card are a problem of the SosPeer."""
+        found = {}
+        for name, peer in self.network.peers.items():
+            try:
+                found[name] = build_site_card(self.network, name, self.world.settings.software)
+            except CardError as error:
+                message = f"this cluster's sites cannot be described to the peer: {error}"
+                verdicts.reject(peer.origin, "", Reason.LIMIT_EXCEEDED, message, "use fewer nodes or services")
+        return found
 
 
 def draft(world: World, memo: Memo | None = None) -> Draft:

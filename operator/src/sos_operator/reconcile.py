@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
+from sos_compile.model.site_card import SiteCard
+
 from sos_operator.cluster.apply import Applier, Result
 from sos_operator.cluster.client import Cluster
 from sos_operator.cluster.observe import Observer
@@ -30,7 +32,7 @@ from sos_operator.core.model.node_status import NodeAnswer, address_of
 from sos_operator.core.model.objects import Object
 from sos_operator.core.model.options import Settings
 from sos_operator.core.model.world import Seen, compiled_from, leaving, parse_allocations
-from sos_operator.core.peers.desired import Peering, key_files, known_cards, peer_manifests, read_pairings, targets
+from sos_operator.core.peers.desired import Peering, key_files, known_cards, own_cards, peer_manifests, read_pairings, targets
 from sos_operator.core.peers.pairing import wanted_pairings
 from sos_operator.core.plan import Changes, Ref, fingerprint, owned, plan, ref_of
 from sos_operator.core.scheduling.backoff import Outcome
@@ -89,6 +91,7 @@ class Reconciler:
         self._left_since: dict[Place, float] = {}
         self._views: dict[str, ControllerView] = {}
         self._peering = Peering()
+        self._own_cards: Mapping[str, SiteCard] = {}
 
     async def reconcile(self, woken: frozenset[Changed]) -> Outcome:
         """Run one pass. Raises OperatorError if the cluster cannot be read; every other error is reported on the object that it
@@ -106,7 +109,8 @@ class Reconciler:
 
     async def _pass(self, seen: Seen) -> Outcome:
         secret_objects = await self._secrets(seen)
-        self._peering = Peering(read_pairings(seen, secret_objects), known_cards(seen, self._p.peers.contacts))
+        pairings = read_pairings(seen, secret_objects)
+        self._peering = Peering(pairings, known_cards(seen, pairings, self._p.peers.contacts))
         seen = replace(seen, cards=self._peering.cards)
         output = await self._compile(seen)
         if not output.compiled.allocations.within(parse_allocations(seen.objects)):
@@ -124,7 +128,7 @@ class Reconciler:
             result = await self._apply(seen, output, secret_objects)
             direct = agents_without_controller(seen, output.compiled)
             own = tuple(filter(None, (address_of(pod, agent_status.CONTAINER) for pod in direct)))
-            self._p.peers.serve(targets(seen, output.compiled, self._peering), own, self._late)
+            self._p.peers.serve(targets(seen, self._own_cards, self._peering), own, self._late)
             await self._p.agents.visit(direct, outdated(seen, output.compiled, self._p.agents.answers), self._late)
         finally:
             self._views = await controllers
@@ -263,9 +267,9 @@ class Reconciler:
         if not found:
             raise NotReady(f"Secret {secrets.MASTER} holds no master key (a key named master-1 of 64 hex digits)")
         masters = keys.Masters(found, key_rotation.sending(master, found))
-        numbers = {document["site"]["id"] for document in output.compiled.agents.values()}
-        derived = secrets.derived_secrets(output.compiled, masters, settings, seen, key_files(numbers, self._peering))
-        of_peers = peer_manifests(settings, seen, output.compiled, self._peering, time.time_ns() // 1_000_000)
+        derived = secrets.derived_secrets(output.compiled, masters, settings, seen, key_files(output.compiled, self._peering))
+        self._own_cards = own_cards(seen, output.compiled, self._peering, time.time_ns() // 1_000_000)
+        of_peers = peer_manifests(settings, seen, self._own_cards, self._peering)
         manifests = (
             generation.state_manifest(settings, encode_issued(output.issued)),
             *derived,

@@ -61,7 +61,7 @@ class Other:
         self._loop = asyncio.new_event_loop()
 
     def announce(self, **changes: Any) -> None:
-        self.card, self.sequence = {**self.card, **changes}, self.sequence + 1
+        self.card, self.sequence = {**self.card, **changes, "issued": self.sequence + 1}, self.sequence + 1
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         header = await reader.readexactly(messages.HEADER.size)

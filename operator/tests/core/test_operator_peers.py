@@ -14,6 +14,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+import sos_compile
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,11 +22,21 @@ from sos_compile.model.site_card import SiteCard
 from sos_operator.core.model.options import Images, Settings
 from sos_operator.core.model.world import Seen
 from sos_operator.core.peers import messages
-from sos_operator.core.peers.contact import CONNECTED_S, Contact, Received
-from sos_operator.core.peers.desired import Peering, Target, key_files, known_cards, peer_manifests, read_pairings
-from sos_operator.core.peers.documents import AGENTS_FILE, Offered, agents_manifest, card_manifests, stored_cards
+from sos_operator.core.peers.contact import CONNECTED_S, OLDER_S, Contact, Received
+from sos_operator.core.peers.desired import Pairings, Peering, Target, key_files, known_cards, peer_manifests, read_pairings
+from sos_operator.core.peers.documents import (
+    AGENTS_FILE,
+    Offered,
+    agents_manifest,
+    card_manifests,
+    issue,
+    issued_cards,
+    stored_cards,
+)
 from sos_operator.core.peers.messages import ANSWER, OFFER, Message, MessageError, Status
 from sos_operator.core.peers.pairing import Pairing, PairingError, parse_pairing
+from sos_operator.core.secrets.keys import Masters
+from sos_operator.core.secrets.secrets import derived_secrets, secret_files
 from sos_operator.process.bugs import Bugs
 from sos_operator.process.metrics import Metrics
 from sos_operator.remote import peers as exchange
@@ -123,69 +134,127 @@ def test_two_peers_cannot_share_a_pairing() -> None:
     assert "the pairing of SosPeer dc2" in found.errors["dc3"]
 
 
-def heard(
-    contact: Contact, sequence: int = 5, card: bytes = CARD.encode().encode(), installation: bytes = THEM, at: float = 100.0
-) -> Contact:
-    return contact.heard(Message(ANSWER, 1, PAIRING.id, installation, b"", sequence, card), at)
+def card(issued: int, **changes: Any) -> SiteCard:
+    return CARD.model_copy(update={"issued": issued, **changes})
+
+
+def heard(contact: Contact, sent: SiteCard | bytes = CARD, installation: bytes = THEM, at: float = 100.0) -> Contact:
+    content = sent if isinstance(sent, bytes) else sent.encode().encode()
+    return contact.heard(Message(ANSWER, 1, PAIRING.id, installation, b"", 1, content), at)
 
 
 def test_a_card_replaces_an_older_card_only() -> None:
-    newer = CARD.model_copy(update={"software": "2"})
-    contact = heard(heard(Contact(), 5), 6, newer.encode().encode())
-    assert contact.received and contact.received.card == newer
-    late = heard(contact, 5, at=200.0)
-    assert late.received == contact.received
+    contact = heard(heard(Contact(), card(5)), card(6, software="2"))
+    assert contact.received and contact.received.card == card(6, software="2")
+    late = heard(contact, card(5), at=200.0)
+    assert (late.received, late.refused) == (contact.received, "")
     assert late.connected(200.0 + CONNECTED_S) and not late.connected(200.1 + CONNECTED_S)
 
 
+def test_a_peer_whose_clock_was_set_back_is_reported() -> None:
+    contact = heard(heard(Contact(), card(50)), card(5), at=200.0)
+    assert contact.refused == ""
+    contact = heard(contact, card(5), at=201.0 + OLDER_S)
+    assert "older than a former one" in contact.refused
+    assert heard(contact, card(50), at=300.0).refused == ""
+
+
 def test_the_first_installation_keeps_the_pairing() -> None:
-    contact = heard(heard(Contact()), 9, installation=b"X" * 16, at=200.0)
+    contact = heard(heard(Contact()), card(9), installation=b"X" * 16, at=200.0)
     assert contact.received and contact.received.installation == THEM.hex()
     assert "uses the pairing of installation" in contact.refused
     assert contact.last_s == 100.0
 
 
 def test_an_unusable_card_leaves_the_former_one_in_use() -> None:
-    contact = heard(heard(Contact()), 6, b"{}")
-    assert contact.received and contact.received.sequence == 5
+    contact = heard(heard(Contact(), card(5)), b"{}")
+    assert contact.received and contact.received.card == card(5)
     assert "cannot be used" in contact.refused
-    assert heard(contact, 7).refused == ""
+    assert heard(contact, card(7)).refused == ""
 
 
 def test_a_card_keeps_its_time_of_issue_while_it_does_not_change() -> None:
-    offered = [Offered(PAIRING.id, None, "one")]
-    first = agents_manifest(SETTINGS, seen(), offered, 1_000)
-    again = agents_manifest(SETTINGS, seen(children=(first,)), offered, 2_000)
-    changed = agents_manifest(SETTINGS, seen(children=(first,)), [Offered(PAIRING.id, THEM.hex(), "two")], 500)
-    assert again == first
-    document = json.loads(changed["data"][AGENTS_FILE])
+    first = issue(CARD, None, 1_000)
+    assert first == card(1_000)
+    assert issue(CARD, first, 2_000) == first
+    assert issue(card(0, software="2"), first, 500) == card(1_001, software="2")
+    manifest = agents_manifest(SETTINGS, seen(), [Offered(PAIRING.id, THEM.hex(), first)])
+    assert issued_cards(seen(children=(manifest,))) == {PAIRING.id.hex(): first}
+    document = json.loads(manifest["data"][AGENTS_FILE])
     assert document["installation"] == "00112233445566778899aabbccddeeff"
-    assert document["peers"] == [{"pairing": PAIRING.id.hex(), "installation": THEM.hex(), "sequence": 1_001, "card": "two"}]
+    row = {"pairing": PAIRING.id.hex(), "installation": THEM.hex(), "sequence": 1_000, "card": first.encode()}
+    assert document["peers"] == [row]
+
+
+def pairings(*names: str, pairing: str = PAIRING.id.hex()) -> Pairings:
+    held = {f"sos-peer-{name}": secret(pairing=pairing, key_1="01" * 32) for name in names}
+    return read_pairings(seen(*(peer(name) for name in names)), held)
 
 
 def test_cards_survive_a_restart_but_not_another_sospeer() -> None:
-    known = Received(THEM.hex(), 7, CARD)
+    known = Received(PAIRING.id.hex(), THEM.hex(), CARD)
     (stored,) = card_manifests(SETTINGS, seen(peer("dc2")), {"dc2": known})
-    assert stored_cards(seen(peer("dc2"), children=(stored,))) == {"dc2": known}
+    present = seen(peer("dc2"), children=(stored,))
+    assert stored_cards(present) == {"dc2": known}
     assert stored_cards(seen(peer("dc2", "u2"), children=(stored,))) == {}
-    assert known_cards(seen(peer("dc2"), children=(stored,)), {"dc2": Contact()}) == {"dc2": known}
-    newer = replace(known, sequence=8)
-    assert known_cards(seen(peer("dc2"), children=(stored,)), {"dc2": Contact(received=newer)}) == {"dc2": newer}
+    assert known_cards(present, pairings("dc2"), {"dc2": Contact()}) == {"dc2": known}
+    newer = replace(known, card=card(8))
+    assert known_cards(present, pairings("dc2"), {"dc2": Contact(received=newer)}) == {"dc2": newer}
+
+
+def test_a_new_invitation_does_not_inherit_the_former_installation() -> None:
+    known = Received(PAIRING.id.hex(), THEM.hex(), CARD)
+    (stored,) = card_manifests(SETTINGS, seen(peer("dc2")), {"dc2": known})
+    invited = pairings("dc2", pairing="cd" * 16)
+    assert known_cards(seen(peer("dc2"), children=(stored,)), invited, {"dc2": Contact(received=known)}) == {}
+
+
+EAST = {"name": "east", "id": 2, "prefixes": ["10.2.0.0/16"], "agents": []}
+
+
+def site(number: int) -> dict[str, Any]:
+    spec = {
+        "nodeSelector": {"matchLabels": {"site": str(number)}},
+        "siteID": number,
+        "prefixes": [f"10.{100 + number}.0.0/16"],
+        "wan": {"type": "Routed"},
+        "intake": {"type": "Pods"},
+    }
+    return {"apiVersion": "sos.network/v1alpha1", "kind": "SosSite", "metadata": {"name": f"s{number}"}, "spec": spec}
+
+
+def compiled_with(sent: SiteCard, *numbers: int) -> sos_compile.Compiled:
+    """A cluster with sites of these ids, and the SosPeer dc2."""
+    pool = {"apiVersion": "sos.network/v1alpha1", "kind": "SosAgent", "metadata": {"name": "default"}, "spec": {}}
+    nodes = tuple(sos_compile.Node(f"n{number}", {"site": str(number)}, f"172.18.0.{number}") for number in numbers)
+    objects = (*(site(number) for number in numbers), pool, peer("dc2"))
+    return sos_compile.compile_world(sos_compile.World(objects=objects, nodes=nodes, cards={"dc2": sent}))
 
 
 def test_agents_hold_keys_for_their_own_site_only() -> None:
-    card = SiteCard.model_validate(
-        {"software": "1", "sites": [{"name": "east", "id": 2, "prefixes": ["10.2.0.0/16"], "agents": []}], "services": []}
-    )
-    pairings = read_pairings(seen(peer("dc2")), {"sos-peer-dc2": secret(pairing="ab" * 16, key_1="01" * 32)})
-    files = key_files([1, 3], Peering(pairings, {"dc2": Received(THEM.hex(), 7, card)}))
-    assert sorted(files[1]) == [f"card-{'ab' * 16}-1", "pair-2-1"]
+    sent = SiteCard.model_validate({"software": "1", "sites": [EAST], "services": []})
+    peering = Peering(pairings("dc2"), {"dc2": Received(PAIRING.id.hex(), THEM.hex(), sent)})
+    files = key_files(compiled_with(sent, 1, 3), peering)
+    assert sorted(files[1]) == [f"card-{PAIRING.id.hex()}-1", "pair-2-1"]
     assert files[1]["pair-2-1"] != files[3]["pair-2-1"]
     assert "01" * 32 not in [*files[1].values(), *files[3].values()]
 
 
+def test_a_card_does_not_choose_the_names_of_key_files() -> None:
+    """A peer that announces the ids of our own sites must not learn the keys between them."""
+    sent = SiteCard.model_validate({"software": "1", "sites": [EAST | {"id": 3}, EAST | {"name": "x", "id": 1}], "services": []})
+    peering = Peering(pairings("dc2"), {"dc2": Received(PAIRING.id.hex(), THEM.hex(), sent)})
+    compiled = compiled_with(sent, 1, 3)
+    files = key_files(compiled, peering)
+    assert sorted(files[1]) == sorted(files[3]) == [f"card-{PAIRING.id.hex()}-1"]
+    masters = Masters({1: b"m" * 32}, 1)
+    derived = derived_secrets(compiled, masters, SETTINGS, seen(), {1: {"pair-3-1": "00" * 32}})
+    held = next(each for each in derived if each["metadata"]["name"] == "sos-sitekeys-s1")
+    assert secret_files(held)["pair-3-1"].decode() == masters.site_files(1, [1, 3])["pair-3-1"]
+
+
 def test_nothing_is_written_without_peers() -> None:
-    assert peer_manifests(SETTINGS, seen(), None, Peering(), 0) == []  # type: ignore[arg-type]
+    assert peer_manifests(SETTINGS, seen(), {}, Peering()) == []
 
 
 @dataclass
@@ -256,7 +325,7 @@ def test_cards_are_exchanged_and_repeated(monkeypatch: pytest.MonkeyPatch) -> No
         async with running(Agent()) as agent, exchanging((), dc2=target(agent.port)) as (found, changes):
             await until(lambda: len(agent.offers) >= 3)
             contact = found.contacts["dc2"]
-            assert contact.received == Received(THEM.hex(), 5, CARD)
+            assert contact.received == Received(PAIRING.id.hex(), THEM.hex(), CARD)
             assert (contact.error, contact.refused, changes) == ("", "", [1])
             assert [offer.card for offer in agent.offers[:1]] == [b"our card"]
             sequences = [offer.sequence for offer in agent.offers]
@@ -297,10 +366,14 @@ def test_offers_at_own_agents_count_while_the_peer_cannot_be_reached(monkeypatch
     key_id, key = PAIRING.sending
     genuine = messages.sign_offer(Message(OFFER, key_id, PAIRING.id, THEM, bytes(16), 9, CARD.encode().encode()), key)
     forged = messages.sign_offer(Message(OFFER, key_id, PAIRING.id, b"F" * 16, bytes(16), 99, CARD.encode().encode()), b"f" * 32)
+    reflected = messages.sign_offer(Message(OFFER, key_id, PAIRING.id, US, bytes(16), 99, CARD.encode().encode()), key)
+    rows = [(10, forged), (0, reflected), (10, genuine)]
 
     async def cards(_: web.Request) -> web.Response:
-        offers = [{"ageMilliseconds": 10, "message": base64.b64encode(content).decode()} for content in (forged, genuine)]
-        return web.json_response({"offers": offers, "refused": {}})
+        name = PAIRING.id.hex()
+        offers = [{"pairing": name, "ageMilliseconds": age, "message": base64.b64encode(content).decode()} for age, content in rows]
+        padding = [{"pairing": "other", "ageMilliseconds": 1, "message": "A" * 400_000}]  # more than one read returns
+        return web.json_response({"offers": [*padding, *offers], "refused": {}})
 
     async def scenario() -> None:
         app = web.Application()
@@ -313,7 +386,7 @@ def test_offers_at_own_agents_count_while_the_peer_cannot_be_reached(monkeypatch
         try:
             async with exchanging((f"127.0.0.1:{port}", "127.0.0.1:1"), dc2=target()) as (found, _):
                 await until(lambda: found.contacts["dc2"].received is not None)
-                assert found.contacts["dc2"].received == Received(THEM.hex(), 9, CARD)
+                assert found.contacts["dc2"].received == Received(PAIRING.id.hex(), THEM.hex(), CARD)
                 assert found.contacts["dc2"].connected(time.monotonic())
         finally:
             await runner.cleanup()

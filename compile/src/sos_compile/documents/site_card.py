@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from pydantic import ValidationError
+
 from sos_compile.documents.agent_config import first_stream_port, pods_of
 from sos_compile.model.network import AgentPlace, Network, PlacedSite
-from sos_compile.model.site_card import CARD_PORT, CardAgent, CardSite, SiteCard
+from sos_compile.model.site_card import CARD_PORT, CardAgent, CardError, CardSite, SiteCard, parse_card
 
 MAX_SITES = 64  # clause 11
 
 
 def build_site_card(network: Network, peer: str, software: str) -> SiteCard:
-    """Return the card for a SosPeer: this cluster's sites without bridges, and the services that it has accepted with the peer."""
+    """Return the card for a SosPeer: this cluster's sites without bridges, and the services that it has accepted with the peer.
+
+    Raises CardError if the sites cannot be described within the bounds of a card.
+    """
+    try:
+        card = _build(network, peer, software)
+    except ValidationError as error:
+        raise CardError(str(error.errors(include_url=False)[0]["msg"])) from error
+    return parse_card(card.encode())  # checks the bounds of the whole
+
+
+def _build(network: Network, peer: str, software: str) -> SiteCard:
     own = [placed for placed in network.sites.values() if placed.site.routed and not placed.remote]
     return SiteCard(
         software=software,

@@ -14,24 +14,41 @@ from sos_compile.model.formats import AgentId, Label, Name, Port, SiteId
 MAX_CARD_BYTES = 262_144  # clause 4
 CARD_PORT = 14790  # clause 4
 MAX_AGENTS = 1024
+MAX_FIRST_PORT = 65_528  # eight ports follow, one for each path label
 
 
 class CardError(ValueError):
     """A card that cannot be used; the message names the field."""
 
 
+# As for SosSite.spec.prefixes (crds/sossites.sos.network.yaml).
+_NO_HOSTS = tuple(
+    map(
+        ipaddress.IPv4Network,
+        ("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "240.0.0.0/4", "198.18.255.254/32"),
+    )
+)
+
+
 def _prefix(text: str) -> str:
     network = ipaddress.IPv4Network(text)
-    if network.is_multicast or network.is_loopback or network.is_link_local or network.network_address.is_unspecified:
+    if any(network.overlaps(each) for each in _NO_HOSTS):
         raise ValueError(f"{text} is no prefix of hosts")
-    return text
+    return str(network)
 
 
 def _unicast(text: str) -> str:
+    # As for nodes' addresses (resolve/sites.py).
     address = ipaddress.IPv4Address(text)
-    if address.is_multicast or address.is_loopback or address.is_unspecified or address.is_link_local or address.is_reserved:
+    if address.is_multicast or address.is_loopback or address.is_unspecified or address.is_link_local:
         raise ValueError(f"{text} is not the address of an agent")
-    return text
+    return str(address)
+
+
+def _distinct(values: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(values)) < len(values):
+        raise ValueError("the same value is given twice")
+    return values
 
 
 Prefix = Annotated[str, Field(max_length=18), AfterValidator(_prefix)]
@@ -49,8 +66,8 @@ class CardAgent(_Part):
 
     id: AgentId
     node: Label
-    addresses: Annotated[tuple[Address, ...], Field(min_length=1, max_length=8, strict=False)]
-    first_stream_port: Port
+    addresses: Annotated[tuple[Address, ...], Field(min_length=1, max_length=8, strict=False), AfterValidator(_distinct)]
+    first_stream_port: Annotated[int, Field(ge=1, le=MAX_FIRST_PORT)]
     card_port: Port
     prefixes: Annotated[tuple[Prefix, ...], Field(max_length=64, strict=False)] = ()
 
@@ -65,9 +82,13 @@ class CardSite(_Part):
 
 
 class SiteCard(_Part):
-    """The sites of one cluster, and its services with the receiver's cluster as `namespace/name`."""
+    """The sites of one cluster, and its services with the receiver's cluster as `namespace/name`.
+
+    `issued`: time of the last change, in milliseconds since 1970; a receiver ignores a card that is older than its last one.
+    """
 
     version: Literal["v1alpha1"] = "v1alpha1"
+    issued: Annotated[int, Field(ge=0, le=2**53 - 1)] = 0
     software: Annotated[str, Field(max_length=63)]
     sites: Annotated[tuple[CardSite, ...], Field(max_length=64, strict=False)]
     services: Annotated[tuple[Name, ...], Field(max_length=4096, strict=False)]

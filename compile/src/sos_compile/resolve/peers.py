@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from ipaddress import IPv4Network
+from ipaddress import IPv4Network, collapse_addresses
 
+from sos_compile.admission.objects import Objects
 from sos_compile.admission.verdicts import Verdicts
+from sos_compile.model.addresses import is_ipv4
 from sos_compile.model.network import PlacedService, PlacedSite
 from sos_compile.model.problem import Reason
 from sos_compile.model.resources import DEFAULT_MTU, Intake, Origin, Peer, Site
@@ -14,7 +17,6 @@ from sos_compile.model.site_card import CardSite, SiteCard
 from sos_compile.model.world import ObjectKey
 
 MAX_PEERS = 64  # spec/card.md clause 8
-MAX_NAME = 63
 
 
 def accept(peers: Iterable[Peer], verdicts: Verdicts) -> dict[str, Peer]:
@@ -34,57 +36,132 @@ def site_ids(peers: Mapping[str, Peer], cards: Mapping[str, SiteCard]) -> set[in
 
 
 def place(
-    peers: Mapping[str, Peer], cards: Mapping[str, SiteCard], own: Collection[PlacedSite], names: Collection[str], verdicts: Verdicts
+    peers: Mapping[str, Peer], cards: Mapping[str, SiteCard], own: Sequence[PlacedSite], objects: Objects, verdicts: Verdicts
 ) -> list[PlacedSite]:
-    """Return the usable sites of peers. `own`: this cluster's sites; `names`: the names of all its SosSites, also of refused ones.
+    """Return the usable sites of peers. `own`: this cluster's placed sites.
 
     A site that cannot be used is a problem of its SosPeer; the peer's other sites are used.
     """
-    taken = _Taken(set(names), {each.id: f"SosSite {each.site.name}" for each in own})
-    for each in own:
-        taken.prefixes += [(prefix, f"SosSite {each.site.name}") for prefix in each.site.prefixes]
+    taken = _taken(own, objects)
     placed = []
     for peer in peers.values():
+        allowed = _Ranges()
+        for prefix in collapse_addresses(peer.prefixes):
+            allowed.add(prefix, "")
         for site in cards[peer.name].sites if peer.name in cards else ():
-            problem = _problem(peer, site, taken)
+            problem = _problem(site, allowed, taken)
             if problem is not None:
                 reason, message, remedy = problem
                 verdicts.reject(peer.origin, "spec.prefixes" if reason is Reason.PREFIX_OUTSIDE_SITE else "", reason, message, remedy)
                 continue
-            taken.add(peer, site)
+            taken.add(site, f"site {site.name} of SosPeer {peer.name}")
             placed.append(_placed(peer, site))
     return placed
 
 
+class _Ranges:
+    """Disjoint prefixes with their owners. Look-ups take logarithmic time, because a card has thousands of prefixes."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._entries: list[tuple[IPv4Network, str]] = []
+
+    def add(self, prefix: IPv4Network, owner: str) -> None:
+        """Add a prefix that overlaps no other."""
+        at = bisect_left(self._starts, int(prefix[0]))
+        self._starts.insert(at, int(prefix[0]))
+        self._entries.insert(at, (prefix, owner))
+
+    def overlapping(self, prefix: IPv4Network) -> tuple[IPv4Network, str] | None:
+        """Return an entry that overlaps the prefix."""
+        at = bisect_left(self._starts, int(prefix[0]))
+        return next((each for each in self._entries[max(0, at - 1) : at + 1] if each[0].overlaps(prefix)), None)
+
+    def contains(self, prefix: IPv4Network) -> bool:
+        """True if an entry contains the prefix."""
+        found = self.overlapping(prefix)
+        return found is not None and prefix.subnet_of(found[0])
+
+
 @dataclass
 class _Taken:
-    names: set[str]
-    ids: dict[int, str]
-    prefixes: list[tuple[IPv4Network, str]] = field(default_factory=list)
+    """Names, numbers and addresses that a peer's site cannot have, with their owners."""
 
-    def add(self, peer: Peer, site: CardSite) -> None:
+    names: set[str] = field(default_factory=set)
+    ids: dict[int, str] = field(default_factory=dict)
+    agents: dict[str, str] = field(default_factory=dict)
+    addresses: dict[str, str] = field(default_factory=dict)
+    prefixes: _Ranges = field(default_factory=_Ranges)
+
+    def add(self, site: CardSite, owner: str) -> None:
         self.names.add(site.name)
-        self.ids[site.id] = f"site {site.name} of SosPeer {peer.name}"
-        self.prefixes += [(IPv4Network(text), f"site {site.name} of SosPeer {peer.name}") for text in site.prefixes]
+        self.ids[site.id] = owner
+        self.agents |= {agent.id: owner for agent in site.agents}
+        for text in site.prefixes:
+            self.prefixes.add(IPv4Network(text), owner)
 
 
-def _problem(peer: Peer, site: CardSite, taken: _Taken) -> tuple[Reason, str, str] | None:
-    """Return why a site of a card cannot be used: reason, message and remedy."""
+def _taken(own: Sequence[PlacedSite], objects: Objects) -> _Taken:
+    taken = _Taken(names={key.name for key in objects.keys if key.kind == "SosSite"})
+    # Also sites that are refused at present: they may become valid, and a peer must not come first.
+    owned = [(prefix, site.name) for site in objects.sites for prefix in (*site.prefixes, *filter(None, (site.agent_range,)))]
+    for prefix, name in sorted(owned, key=lambda each: (each[0].prefixlen, each[0])):
+        if taken.prefixes.overlapping(prefix) is None:
+            taken.prefixes.add(prefix, f"SosSite {name}")
+    for placed in own:
+        owner = f"SosSite {placed.site.name}"
+        taken.ids[placed.id] = owner
+        taken.agents |= {agent.id: owner for agent in placed.agents}
+        taken.addresses |= {str(agent.address): owner for agent in placed.agents}
+        taken.addresses |= {node.node.address: owner for node in placed.nodes if is_ipv4(node.node.address)}
+    return taken
+
+
+Problem = tuple[Reason, str, str]
+"""Reason, message and remedy."""
+
+
+def _problem(site: CardSite, allowed: _Ranges, taken: _Taken) -> Problem | None:
+    """Return why a site of a card cannot be used."""
     if site.name in taken.names:
         message = f"the peer's site {site.name} has the name of another site"
         return Reason.DUPLICATE, message, "sites of two clusters need different names: make one of the two again under another name"
     if site.id in taken.ids:
         message = f"the peer's site {site.name} has the id {site.id} of {taken.ids[site.id]}"
         return Reason.DUPLICATE_SITE_ID, message, "set different numbers in spec.siteID when the two SosSites are made"
+    return _agents_problem(site, taken) or _prefixes_problem(site, allowed, taken)
+
+
+def _agents_problem(site: CardSite, taken: _Taken) -> Problem | None:
+    seen: set[str] = set()
+    for agent in site.agents:
+        if agent.id in taken.agents or agent.id in seen:
+            message = f"agent {agent.node} of the peer's site {site.name} has the id of another agent"
+            return Reason.DUPLICATE, message, "the peer announces an agent that is not its own: ask its operator"
+        seen.add(agent.id)
+        address = next((each for each in agent.addresses if each in taken.addresses), None)
+        if address is not None:
+            message = f"agent {agent.node} of the peer's site {site.name} has the address {address} of a node of {taken.addresses[address]}"
+            return Reason.OVERLAPPING_NODES, message, "nodes of two clusters need different addresses"
+    return None
+
+
+def _prefixes_problem(site: CardSite, allowed: _Ranges, taken: _Taken) -> Problem | None:
+    own = _Ranges()
     for text in site.prefixes:
         prefix = IPv4Network(text)
-        if not any(prefix.subnet_of(allowed) for allowed in peer.prefixes):
+        if not allowed.contains(prefix):
             message = f"the peer's site {site.name} has {prefix}, which is not inside spec.prefixes"
             return Reason.PREFIX_OUTSIDE_SITE, message, "add it to spec.prefixes if the peer may serve these addresses"
-        clash = next(((other, owner) for other, owner in taken.prefixes if other.overlaps(prefix)), None)
+        clash = taken.prefixes.overlapping(prefix) or own.overlapping(prefix)
         if clash is not None:
-            message = f"{prefix} of the peer's site {site.name} overlaps {clash[0]} of {clash[1]}"
+            message = f"{prefix} of the peer's site {site.name} overlaps {clash[0]} of {clash[1] or 'the same site'}"
             return Reason.OVERLAPPING_PREFIXES, message, "an address belongs to one site: narrow one of the two"
+        own.add(prefix, "")
+    within = next((address for address in taken.addresses if own.contains(IPv4Network(address))), None)
+    if within is not None:
+        message = f"the prefixes of the peer's site {site.name} hold {within}, the address of a node of {taken.addresses[within]}"
+        return Reason.OVERLAPPING_NODES, message, "narrow the peer's prefixes"
     return None
 
 

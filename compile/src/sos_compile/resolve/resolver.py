@@ -43,8 +43,7 @@ def resolve(world: World, objects: Objects, verdicts: Verdicts, memo: Memo) -> N
     before = world.observed.allocations.agents
     with_agents = {each.site.name: each for each in agents.place(kept, objects.pools, before, verdicts)}
     _warn_about_addresses(with_agents, verdicts)
-    names = {key.name for key in objects.keys if key.kind == "SosSite"}
-    remote = peers.place(known_peers, world.cards, list(with_agents.values()), names, verdicts)
+    remote = peers.place(known_peers, world.cards, list(with_agents.values()), objects, verdicts)
     with_agents |= {each.site.name: each for each in remote}
     controller_ids = _number_controllers(list(controllers.values()), world, objects)
     judge = services.Judge(objects, with_agents, world.settings.namespace, verdicts, world.network_policies)

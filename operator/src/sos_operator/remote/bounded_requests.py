@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
+import aiohttp
+
 # Half of the 2 s that a repair may take: a peer that does not answer must not delay unrelated work.
 ANSWER_WAIT_S = 1.0
 
@@ -43,6 +45,17 @@ class BoundedRequests:
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+
+async def bounded_body(reply: aiohttp.ClientResponse, limit: int) -> bytes:
+    """Return the whole body of a reply. Raises ValueError above `limit` bytes."""
+    content = bytearray()
+    # content.read(n) returns what has arrived, which is a part of a long body.
+    async for chunk in reply.content.iter_chunked(65_536):
+        content += chunk
+        if len(content) > limit:
+            raise ValueError(f"the answer has more than {limit} bytes")
+    return bytes(content)
 
 
 async def in_batches(calls: Iterable[Callable[[], Awaitable[None]]], size: int) -> None:

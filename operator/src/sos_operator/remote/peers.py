@@ -1,6 +1,6 @@
 """Exchange of site cards with agents of other clusters (spec/card.md section 2).
 
-One task for each peer connects to the peer's agents in turn. While no agent of the peer can be reached, the task reads what the peer's
+One task for each peer connects to the peer's agents in turn. While no agent of the peer answers, the task also reads what the peer's
 operator has left at this cluster's own agents: one of two clusters may be behind NAT.
 """
 
@@ -12,7 +12,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import aiohttp
 
@@ -21,14 +21,19 @@ from sos_operator.core.peers.contact import Contact
 from sos_operator.core.peers.desired import Target
 from sos_operator.core.peers.messages import Message, MessageError, Status
 from sos_operator.process.bugs import Bugs
+from sos_operator.remote.bounded_requests import bounded_body
 
-EXCHANGE_S = 3.0  # interval of exchanges; contact.CONNECTED_S is three of them
+# A round takes at most 2 x 2 s, so that a peer is heard within contact.CONNECTED_S even if it only connects to us.
+EXCHANGE_S = 2.0  # pause between two rounds
 TIMEOUT_S = 2.0  # of one exchange
-ATTEMPTS = 2  # agents of a peer tried in one interval
+ATTEMPTS = 2  # agents of a peer tried in one round
 CARDS_PATH = "/cards"
 CARDS_MAX_BYTES = 32 * 1024 * 1024  # 64 offers of 256 KiB in base64
 CONCURRENT = 16
 MAX_ENDPOINTS = 1024 + 16
+
+Found = tuple[float, bytes]
+"""An Offer: the time at which an agent received it (monotonic clock, in seconds), and the whole message."""
 
 
 @dataclass(slots=True)
@@ -40,6 +45,8 @@ class _Exchange:
     task: asyncio.Task[None] | None = None
     turn: int = 0
     sequence: int = 0
+    reached: bool = False
+    """True if an agent of the peer answered in the last round."""
     reported: object = field(default=None)
 
 
@@ -52,6 +59,8 @@ class Peers:
         self._exchanges: dict[str, _Exchange] = {}
         self._own_agents: tuple[str, ...] = ()
         self._slots = asyncio.Semaphore(CONCURRENT)
+        self._reading = asyncio.Lock()
+        self._read: tuple[float, dict[str, list[Found]]] = (float("-inf"), {})
 
     @property
     def contacts(self) -> Mapping[str, Contact]:
@@ -97,8 +106,14 @@ class Peers:
             await asyncio.sleep(EXCHANGE_S)
 
     async def _round(self, exchange: _Exchange) -> None:
-        """Try some agents of the peer; if none answers, read the Offers at our own agents."""
-        endpoints = _endpoints(exchange)
+        """Try some agents of the peer. If none answered in the last round either, read the Offers at our own agents meanwhile."""
+        if not exchange.reached:
+            await asyncio.gather(self._dial(exchange), self._read_offers(exchange))
+        else:
+            await self._dial(exchange)
+
+    async def _dial(self, exchange: _Exchange) -> None:
+        endpoints, exchange.reached = _endpoints(exchange), False
         for _ in range(min(ATTEMPTS, len(endpoints))):
             address, port = endpoints[exchange.turn % len(endpoints)]
             exchange.turn += 1
@@ -109,9 +124,8 @@ class Peers:
             except (MessageError, OSError, TimeoutError, asyncio.IncompleteReadError) as error:
                 exchange.contact = exchange.contact.failed(f"{address}:{port}: {_words(error)}")
                 continue
-            exchange.contact = _after(exchange.contact, answer)
+            exchange.contact, exchange.reached = _after(exchange.contact, answer), True
             return
-        await self._read_offers(exchange)
 
     async def _exchange(self, exchange: _Exchange, address: str, port: int) -> Message:
         target = exchange.target
@@ -128,38 +142,60 @@ class Peers:
             rest = await reader.readexactly(messages.card_length(header) + messages.TAG_BYTES)
         finally:
             writer.close()
-        return messages.open_answer(header + rest, offer, signed, key)
+        answer = messages.open_answer(header + rest, offer, signed, key)
+        if answer.installation == target.installation:
+            raise MessageError("it is from this cluster itself: correct spec.endpoints")
+        return answer
 
     async def _read_offers(self, exchange: _Exchange) -> None:
-        # The peer connects to any of our agents.
-        found = await asyncio.gather(*(self._offers(address) for address in self._own_agents))
-        keys, pairing = exchange.target.pairing.card_keys(), exchange.target.pairing.id
-        for age_s, content in sorted((offer for offers in found for offer in offers), key=lambda offer: -offer[0]):
+        """Use what the peer has left at our own agents. Their pages are not authenticated, so each tag is checked here."""
+        pairing, own = exchange.target.pairing, exchange.target.installation
+        for at_s, content in sorted((await self._offers()).get(pairing.id.hex(), ())):
             try:
-                message = messages.open_offer(content, pairing, keys)
+                message = messages.open_offer(content, pairing.id, pairing.card_keys())
             except MessageError:
-                continue  # of another pairing
-            exchange.contact = exchange.contact.heard(message, time.monotonic() - age_s)
+                continue
+            if message.installation != own:
+                # The error of the last attempt to reach the peer stays.
+                exchange.contact = exchange.contact.heard(message, at_s).failed(exchange.contact.error)
 
-    async def _offers(self, address: str) -> list[tuple[float, bytes]]:
-        """Return age in seconds and content of the Offers at one of our agents; none if it does not answer."""
+    async def _offers(self) -> dict[str, list[Found]]:
+        """Return the Offers at all our agents, by pairing; one reading serves all peers."""
+        async with self._reading:
+            if time.monotonic() - self._read[0] >= EXCHANGE_S:
+                found: dict[str, list[Found]] = {}
+                for rows in await asyncio.gather(*(self._page(address) for address in self._own_agents)):
+                    for pairing, offer in rows:
+                        found.setdefault(pairing, []).append(offer)
+                self._read = time.monotonic(), found
+            return self._read[1]
+
+    async def _page(self, address: str) -> list[tuple[str, Found]]:
+        """Return the Offers at one of our agents, with their pairings; none if it does not answer."""
         async with self._slots:
             try:
                 timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
                 async with self._session.get(f"http://{address}{CARDS_PATH}", timeout=timeout) as reply:
                     if reply.status != 200:
                         return []
-                    content = await reply.content.read(CARDS_MAX_BYTES)
-                    rows = json.loads(content)["offers"]
-                    return [(max(0.0, float(row["ageMilliseconds"]) / 1000), base64.b64decode(row["message"])) for row in rows]
-            except (aiohttp.ClientError, TimeoutError, OSError, ValueError, KeyError, TypeError, RecursionError):
+                    page = json.loads(await bounded_body(reply, CARDS_MAX_BYTES))
+                    now_s = time.monotonic()
+                    return [(str(row["pairing"]), (now_s - _age_s(row), base64.b64decode(row["message"]))) for row in page["offers"]]
+            except (aiohttp.ClientError, TimeoutError, OSError, ValueError, KeyError, TypeError, ArithmeticError, RecursionError):
                 return []
+
+
+def _age_s(row: Mapping[str, object]) -> float:
+    return max(0.0, float(str(row["ageMilliseconds"])) / 1000)
 
 
 def _after(contact: Contact, answer: Message) -> Contact:
     if answer.status == Status.OTHER_INSTALLATION:
         return contact.failed("the peer has this pairing with another cluster")
-    return contact.heard(answer, time.monotonic())
+    heard = contact.heard(answer, time.monotonic())
+    if answer.status == Status.NOT_NEWER:
+        return heard.failed("the peer has a later Offer of this cluster: is this cluster's clock behind?")
+    return heard
 
 
 def _endpoints(exchange: _Exchange) -> list[tuple[str, int]]:
@@ -171,7 +207,7 @@ def _endpoints(exchange: _Exchange) -> list[tuple[str, int]]:
 
 def _shown(contact: Contact) -> object:
     """Return what a pass depends on."""
-    return contact.received and replace(contact.received, sequence=0), contact.connected(time.monotonic()), contact.refused
+    return contact.received, contact.connected(time.monotonic()), contact.refused
 
 
 def _words(error: BaseException) -> str:

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import aiohttp
 
@@ -19,7 +19,7 @@ from sos_operator.core.model.agent_status import AgentAnswer
 from sos_operator.core.model.node_status import STATUS_PATH, NodeAnswer, address_of, whom_to_ask
 from sos_operator.core.model.objects import Object
 from sos_operator.process.bugs import Bugs
-from sos_operator.remote.bounded_requests import BoundedRequests
+from sos_operator.remote.bounded_requests import BoundedRequests, bounded_body
 
 REQUEST_TIMEOUT_S = 2.0
 CONCURRENT = 16
@@ -65,7 +65,7 @@ class PodStatuses(Generic[Answer]):
             self._asked[uid] = time.monotonic()
             try:
                 async with self._session.get(f"http://{address_of(pod, self._container)}{STATUS_PATH}", timeout=timeout) as reply:
-                    content: Any = await reply.content.read(ANSWER_MAX_BYTES)
+                    content = await bounded_body(reply, ANSWER_MAX_BYTES)
                     answer = self._parse(content) if reply.status == 200 else None
             except (aiohttp.ClientError, TimeoutError, OSError, ValueError):  # ValueError: an invalid URL
                 answer = None

@@ -9,16 +9,17 @@ from sos_compile.model.site_card import CardError, SiteCard, parse_card
 from sos_operator.core.peers.messages import Message
 
 CONNECTED_S = 10.0  # a peer that was silent for longer is disconnected
+OLDER_S = 60.0  # agents of the peer have a changed card within this time
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
     """The last usable card of a peer."""
 
+    pairing: str
+    """32 hex digits."""
     installation: str
     """32 hex digits."""
-    sequence: int
-    """Milliseconds since 1970, by the peer's clock."""
     card: SiteCard
 
 
@@ -33,6 +34,8 @@ class Contact:
     """Reason why the last attempt failed, "" after a success."""
     refused: str = ""
     """Reason why the peer's last card is not used, "" if it is used."""
+    older_since_s: float | None = None
+    """Time since which the peer has sent older cards only."""
 
     def connected(self, now_s: float) -> bool:
         """Return whether the peer has answered lately."""
@@ -53,10 +56,18 @@ class Contact:
         if known is not None and installation != known.installation:
             return replace(self, refused=f"installation {installation} uses the pairing of installation {known.installation}")
         here = replace(self, last_s=max(at_s, self.last_s or at_s), error="")
-        if not message.card or (known is not None and message.sequence < known.sequence):
+        if not message.card:
             return here
         try:
             card = parse_card(message.card)
         except CardError as error:
             return replace(here, refused=f"the peer's site card cannot be used: {error}")
-        return replace(here, received=Received(installation, message.sequence, card), refused="")
+        if known is not None and card.issued < known.card.issued:
+            return here._after_an_older_card(at_s)
+        return replace(here, received=Received(message.pairing.hex(), installation, card), refused="", older_since_s=None)
+
+    def _after_an_older_card(self, at_s: float) -> Contact:
+        since = at_s if self.older_since_s is None else self.older_since_s
+        late = at_s - since > OLDER_S
+        refused = "the peer's site card is older than a former one: its clock has been set back" if late else self.refused
+        return replace(self, older_since_s=since, refused=refused)

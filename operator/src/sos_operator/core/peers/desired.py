@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import sos_compile
+from sos_compile import ObjectKey
 from sos_compile.model.site_card import SiteCard
 
 from sos_operator.core.model.kinds import PEER
@@ -13,7 +14,15 @@ from sos_operator.core.model.objects import Object
 from sos_operator.core.model.options import Settings
 from sos_operator.core.model.world import Seen, leaving
 from sos_operator.core.peers.contact import Contact, Received
-from sos_operator.core.peers.documents import Offered, agents_manifest, card_manifests, installation_id, stored_cards
+from sos_operator.core.peers.documents import (
+    Offered,
+    agents_manifest,
+    card_manifests,
+    installation_id,
+    issue,
+    issued_cards,
+    stored_cards,
+)
 from sos_operator.core.peers.pairing import Pairing, PairingError, parse_pairing, secret_name
 
 
@@ -80,27 +89,38 @@ def read_pairings(seen: Seen, secrets: Mapping[str, Object]) -> Pairings:
     return Pairings(usable, errors)
 
 
-def known_cards(seen: Seen, contacts: Mapping[str, Contact]) -> dict[str, Received]:
-    """Return the card that counts for each peer: the last one received, else the stored one."""
+def known_cards(seen: Seen, pairings: Pairings, contacts: Mapping[str, Contact]) -> dict[str, Received]:
+    """Return the card that counts for each peer: the last one received by its present pairing, else the stored one."""
     stored = stored_cards(seen)
     found: dict[str, Received] = {}
-    for name in present(seen):
+    for name, pairing in pairings.usable.items():
         contact = contacts.get(name)
-        card = contact.received if contact and contact.received else stored.get(name)
-        if card is not None:
-            found[name] = card
+        for card in (contact.received if contact else None, stored.get(name)):
+            if card is not None and card.pairing == pairing.id.hex():
+                found[name] = card
+                break
     return found
 
 
-def targets(seen: Seen, compiled: sos_compile.Compiled, peering: Peering) -> dict[str, Target]:
+def own_cards(seen: Seen, compiled: sos_compile.Compiled, peering: Peering, now_ms: int) -> dict[str, SiteCard]:
+    """Return our card for each peer with a pairing, with its time of issue."""
+    before = issued_cards(seen)
+    usable = peering.pairings.usable
+    return {
+        name: issue(compiled.cards[name], before.get(pairing.id.hex()), now_ms)
+        for name, pairing in usable.items()
+        if name in compiled.cards and installation_id(seen)
+    }
+
+
+def targets(seen: Seen, cards: Mapping[str, SiteCard], peering: Peering) -> dict[str, Target]:
     """Return whom to exchange cards with, and what to offer."""
-    own = installation_id(seen)
     specs = {o["metadata"]["name"]: o.get("spec") or {} for o in seen.of(PEER.kind)}
+    own = bytes.fromhex(installation_id(seen))
     found = {}
-    for name, pairing in peering.pairings.usable.items():
-        if own and name in compiled.cards:
-            card = compiled.cards[name].encode().encode()
-            found[name] = Target(pairing, bytes.fromhex(own), card, _endpoints(specs[name]), peering.received.get(name))
+    for name, card in cards.items():
+        pairing, known = peering.pairings.usable[name], peering.received.get(name)
+        found[name] = Target(pairing, own, card.encode().encode(), _endpoints(specs[name]), known)
     return found
 
 
@@ -109,24 +129,27 @@ def _endpoints(spec: Object) -> tuple[tuple[str, int], ...]:
     return tuple((address, int(port)) for address, _, port in split)
 
 
-def peer_manifests(settings: Settings, seen: Seen, compiled: sos_compile.Compiled, peering: Peering, now_ms: int) -> list[Object]:
+def peer_manifests(settings: Settings, seen: Seen, cards: Mapping[str, SiteCard], peering: Peering) -> list[Object]:
     """Return the ConfigMaps about peers; none without a SosPeer."""
     offered = []
-    for name, pairing in peering.pairings.usable.items():
-        if name in compiled.cards:
-            known = peering.received.get(name)
-            offered.append(Offered(pairing.id, known.installation if known else None, compiled.cards[name].encode()))
-    agents = [agents_manifest(settings, seen, offered, now_ms)] if offered and installation_id(seen) else []
+    for name, card in cards.items():
+        known = peering.received.get(name)
+        offered.append(Offered(peering.pairings.usable[name].id, known.installation if known else None, card))
+    agents = [agents_manifest(settings, seen, offered)] if offered else []
     return [*agents, *card_manifests(settings, seen, peering.received)]
 
 
-def key_files(numbers: Iterable[int], peering: Peering) -> dict[int, dict[str, str]]:
-    """Return the key files for peers, by the id of one of this cluster's sites."""
+def key_files(compiled: sos_compile.Compiled, peering: Peering) -> dict[int, dict[str, str]]:
+    """Return the key files for peers, by the id of one of this cluster's sites.
+
+    Only for the sites of a card that the compilation uses: a card must not choose the names of our key files.
+    """
     found: dict[int, dict[str, str]] = {}
-    for number in numbers:
+    for number in {document["site"]["id"] for document in compiled.agents.values()}:
         files: dict[str, str] = {}
         for name, pairing in peering.pairings.usable.items():
-            card = peering.cards.get(name)
-            files |= pairing.files(number, [site.id for site in card.sites if site.id != number] if card else [])
+            facts, card = compiled.facts.get(ObjectKey(PEER.kind, "", name)), peering.cards.get(name)
+            used = [site.id for site in card.sites if site.name in facts.sites] if facts and card else []
+            files |= pairing.files(number, used)
         found[number] = files
     return found

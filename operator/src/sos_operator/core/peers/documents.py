@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from sos_compile.manifests import naming
-from sos_compile.model.site_card import CARD_PORT, CardError, parse_card
+from sos_compile.model.site_card import CARD_PORT, CardError, SiteCard, parse_card
 
 from sos_operator.core.model.kinds import CONFIG_MAP, PEER
 from sos_operator.core.model.objects import Object
@@ -23,12 +23,12 @@ INSTALLATION_NAMESPACE = "kube-system"
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """Our card for one peer."""
+    """Our card for one peer, with its time of issue."""
 
     pairing: bytes
     installation: str | None
     """The installation that uses the pairing, None before the first contact."""
-    card: str
+    card: SiteCard
 
 
 def installation_id(seen: Seen) -> str:
@@ -48,26 +48,31 @@ def card_name(peer: str) -> str:
     return naming.child(PREFIX, "peercard", peer)
 
 
-def agents_manifest(settings: Settings, seen: Seen, offered: Iterable[Offered], now_ms: int) -> Object:
-    """Return the ConfigMap of the agents. A card that has not changed keeps its time of issue, so that agents see no change."""
-    before = _issued(seen)
-    rows = []
-    for each in sorted(offered, key=lambda each: each.pairing):
-        old = before.get(each.pairing.hex())
-        sequence = old[0] if old is not None and old[1] == each.card else max(now_ms, old[0] + 1 if old else 0)
-        rows.append({"pairing": each.pairing.hex(), "installation": each.installation, "sequence": sequence, "card": each.card})
-    document = {"version": "v1alpha1", "port": CARD_PORT, "installation": installation_id(seen), "peers": rows}
-    return _config_map(settings, agents_name(), {AGENTS_FILE: json.dumps(document, separators=(",", ":"), sort_keys=True)}, None)
-
-
-def _issued(seen: Seen) -> dict[str, tuple[int, str]]:
-    """Return time of issue and text of our present cards, by pairing."""
+def issued_cards(seen: Seen) -> dict[str, SiteCard]:
+    """Return our cards as the agents have them, by pairing (32 hex digits)."""
     held = seen.child(CONFIG_MAP.kind, agents_name())
     try:
         rows = json.loads(((held or {}).get("data") or {})[AGENTS_FILE])["peers"]
-        return {str(row["pairing"]): (int(row["sequence"]), str(row["card"])) for row in rows}
+        return {str(row["pairing"]): parse_card(row["card"]) for row in rows}
     except (KeyError, ValueError, TypeError):
         return {}
+
+
+def issue(card: SiteCard, before: SiteCard | None, now_ms: int) -> SiteCard:
+    """Return a card with its time of issue. A card that has not changed keeps its time, so that agents and peers see no change."""
+    if before is not None and before.model_copy(update={"issued": 0}) == card.model_copy(update={"issued": 0}):
+        return before
+    return card.model_copy(update={"issued": max(now_ms, before.issued + 1 if before else 0)})
+
+
+def agents_manifest(settings: Settings, seen: Seen, offered: Iterable[Offered]) -> Object:
+    """Return the ConfigMap of the agents."""
+    rows = [
+        {"pairing": each.pairing.hex(), "installation": each.installation, "sequence": each.card.issued, "card": each.card.encode()}
+        for each in sorted(offered, key=lambda each: each.pairing)
+    ]
+    document = {"version": "v1alpha1", "port": CARD_PORT, "installation": installation_id(seen), "peers": rows}
+    return _config_map(settings, agents_name(), {AGENTS_FILE: json.dumps(document, separators=(",", ":"), sort_keys=True)}, None)
 
 
 def card_manifests(settings: Settings, seen: Seen, received: Mapping[str, Received]) -> list[Object]:
@@ -76,7 +81,7 @@ def card_manifests(settings: Settings, seen: Seen, received: Mapping[str, Receiv
     for peer in seen.of(PEER.kind):
         known = received.get(peer["metadata"]["name"])
         if known is not None and not leaving(peer):
-            data = {"installation": known.installation, "sequence": str(known.sequence), "card.json": known.card.encode()}
+            data = {"pairing": known.pairing, "installation": known.installation, "card.json": known.card.encode()}
             found.append(_config_map(settings, card_name(peer["metadata"]["name"]), data, peer))
     return found
 
@@ -92,8 +97,8 @@ def stored_cards(seen: Seen) -> dict[str, Received]:
             continue
         data = held.get("data") or {}
         try:
-            found[name] = Received(str(data["installation"]), int(data["sequence"]), parse_card(data["card.json"]))
-        except (KeyError, ValueError, CardError):
+            found[name] = Received(str(data["pairing"]), str(data["installation"]), parse_card(data["card.json"]))
+        except (KeyError, CardError):
             continue  # the next exchange replaces it
     return found
 

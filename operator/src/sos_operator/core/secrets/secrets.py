@@ -119,7 +119,8 @@ def derived_secrets(
     sites = {site["metadata"]["name"]: site for site in seen.of(SITE.kind)}
     found = []
     for name, number in sorted(own.items()):
-        files = {**masters.site_files(number, ids), **for_peers.get(number, {})}
+        # A peer's key never replaces one of this cluster.
+        files = {**for_peers.get(number, {}), **masters.site_files(number, ids)}
         found.append(build_secret(settings, naming.site_keys(PREFIX, name), "agent", files, sites.get(name)))
     here = {secret.name: secret.owner for secret in wanted_secrets(seen)}
     for controller, document in sorted(compiled.controllers.items()):

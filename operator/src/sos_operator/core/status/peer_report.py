@@ -41,7 +41,7 @@ def _connected(name: str, contact: Contact, received: Received | None, situation
     if contact.refused:
         return Verdict("Connected", "False", "CardRefused", contact.refused[:ERROR_MAX])
     if contact.connected(situation.now_s):
-        return Verdict("Connected", "True", "Connected", "its agents answer")
+        return Verdict("Connected", "True", "Connected", f"its agents answer{f'; {contact.error[:ERROR_MAX]}' if contact.error else ''}")
     error = f": {contact.error[:ERROR_MAX]}" if contact.error else ""
     if received is None:
         return Verdict("Connected", "False", "NeverConnected", f"no contact yet{error or ': it has not connected to this cluster'}")
