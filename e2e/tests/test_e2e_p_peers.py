@@ -39,7 +39,7 @@ def clusters(config: Settings, built: dict[str, str]) -> Iterator[Pair]:
 
 @pytest.fixture(scope="session")
 def hosts(clusters: Pair, built: dict[str, str]) -> Pair:
-    """A server with curl in each cluster: one pod of each kind would do, but both directions are tested."""
+    """A pod with curl and a web server in each cluster."""
     for side in clusters.sides:
         side.kube.apply(_pod(side, built["e2e-host"]))
     for side in clusters.sides:
@@ -50,7 +50,15 @@ def hosts(clusters: Pair, built: dict[str, str]) -> Pair:
 
 def _pod(side: Side, image: str) -> dict[str, object]:
     main = {"name": "main", "image": image, "imagePullPolicy": "IfNotPresent", "command": ["sh", "-c", workload.SERVE]}
+    # Hosts use cubic by default, but a new namespace of this kernel may start with another algorithm.
+    cubic = {
+        "name": "default-congestion-control",
+        "image": image,
+        "command": ["sh", "-c", "ip route change $(ip route show default) congctl cubic"],
+        "securityContext": {"capabilities": {"add": ["NET_ADMIN"]}},
+    }
     spec = {"nodeSelector": {"sos.network/site": side.name}, "terminationGracePeriodSeconds": 1, "containers": [main]}
+    spec |= {"initContainers": [cubic]}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "host", "namespace": NAMESPACE}, "spec": spec}
 
 

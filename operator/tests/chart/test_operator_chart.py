@@ -193,8 +193,8 @@ def test_crds_are_kept_unless_values_disable_it() -> None:
         crds = [o for o in render(*values) if o["kind"] == "CustomResourceDefinition"]
         return [(o["metadata"].get("annotations") or {}).get("helm.sh/resource-policy") for o in crds]
 
-    assert policies() == ["keep"] * 5
-    assert policies("--set", "crds.keep=false") == [None] * 5
+    assert policies() == ["keep"] * 6
+    assert policies("--set", "crds.keep=false") == [None] * 6
     assert policies("--set", "crds.enabled=false") == []
 
 
