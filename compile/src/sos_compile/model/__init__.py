@@ -6,6 +6,8 @@ The input is `World`, the resolved configuration of all objects is `Network`, an
 `resources`   typed form of an admitted object of each kind; names of fields contain units
 `network`     the resolved network: placed sites, nodes, agents, services, balances
 `formats`     controller-config, node-config and agent-config as pydantic models; source of spec/*.schema.json
+`site_card`   site cards of this cluster and of peers, and their parser (spec/card.md)
+`scalars`     names, numbers and ids with their bounds
 `problem`     a problem of an object: reason, field, message, remedy
 `memo`        results kept for the next compilation; affects the time taken, never the result
 `addresses`   addresses, prefixes and port ranges as text

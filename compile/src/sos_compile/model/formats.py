@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 from pydantic.config import JsonDict
 
+from sos_compile.model.scalars import AgentId, Label, Name, Port, SiteId
 from sos_compile.model.world import Json
 
 DISCOVERY_ADDRESS = "198.18.255.254"  # spec/beacon.md clause 1; from the block for benchmarks (RFC 2544), which is not routed
@@ -21,17 +22,12 @@ REDIRECT_PORT = 9877  # TCP port at which agents of sites that rewrite accept cl
 FIRST_STREAM_PORT = 10000
 STREAM_PORTS = 8  # one per path label (spec/node-config.md clause 9)
 
-Name = Annotated[str, Field(min_length=1, max_length=253)]
-Label = Annotated[str, Field(min_length=1, max_length=63)]
 Device = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,14}$")]
 Prefix = Annotated[str, Field(pattern=r"^[0-9]{1,3}(\.[0-9]{1,3}){3}/[0-9]{1,2}$")]
 Address = Annotated[str, Field(pattern=r"^[0-9]{1,3}(\.[0-9]{1,3}){3}$")]
 Mac = Annotated[str, Field(pattern=r"^[0-9a-f]{2}(:[0-9a-f]{2}){5}$")]
 Dpid = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
-AgentId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 Hash = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
-SiteId = Annotated[int, Field(ge=1, le=65535)]
-Port = Annotated[int, Field(ge=1, le=65535)]
 OfPort = Annotated[int, Field(ge=1, le=65279)]
 Mtu = Annotated[int, Field(ge=576, le=9216)]
 Seconds = Annotated[int, Field(ge=1, le=3600)]

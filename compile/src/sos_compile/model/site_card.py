@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from sos_compile.model.formats import AgentId, Label, Name, Port, SiteId
+from sos_compile.model.scalars import AgentId, Label, Name, Port, SiteId
 
 MAX_CARD_BYTES = 262_144  # clause 4
 CARD_PORT = 14790  # clause 4

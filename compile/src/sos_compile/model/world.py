@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sos_compile.model.problem import Problem
-
-if TYPE_CHECKING:  # site_card imports formats, which imports this module
-    from sos_compile.model.site_card import SiteCard
+from sos_compile.model.site_card import SiteCard
 
 Json = dict[str, Any]
 """A JSON or YAML object as the API server or a file gives it."""

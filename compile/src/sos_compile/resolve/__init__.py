@@ -5,6 +5,7 @@
 `sites`                 accepted sites, their nodes and node numbers
 `broadcast_loops`       rejects links that would close a loop for broadcasts
 `agents`                agent pools: node, slot and address of each agent
+`peers`                 sites of peers, from their site cards; services that both clusters have
 `services`              accepted services, their two sites and controller
 `balances`              accepted services with spec.balance, their switch and uplinks
 `claims`                precedence between namespaces whose services cover the same connections
