@@ -6,12 +6,13 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from statistics import mean
+from statistics import median
 
 import pytest
 from sos_e2e.environment import pair
 from sos_e2e.environment.pair import Side
 from sos_e2e.observation import workload
+from sos_e2e.observation.load import Load, brief
 from sos_e2e.run import run, say, wait_for
 from sos_e2e.settings import ROOT, Settings
 
@@ -19,6 +20,10 @@ NAMESPACE = "default"
 COVERED, PLAIN = 80, 8080
 AT_LEAST = 5.0
 PLAIN_S = 60
+ROUNDS = 3
+"""Maximum number of rounds, since the times of the first losses are random: the medians count."""
+HUNG_S = 5.0
+"""Most of a new connection during a fault: a dropped SYN is repeated after one second, a second one after two more."""
 FIRST_BYTE_S = 180.0
 """Time limit from `helm install` to the first accelerated byte, with images loaded."""
 
@@ -139,7 +144,7 @@ def test_first_accelerated_byte_comes_within_three_minutes(paired: Pair) -> None
 def test_downloads_are_fast_and_addresses_stay(paired: Pair, way: str) -> None:
     client, server = paired.sides if way == "a to b" else paired.sides[::-1]
     plain, fast, ratio = list[float](), list[float](), 0.0
-    while ratio < AT_LEAST and len(plain) < 2:
+    while ratio < AT_LEAST and len(plain) < ROUNDS:
         plain.append(download(client, server, PLAIN, PLAIN_S).mbps)
         got = download(client, server, COVERED, 120)
         assert (got.exit_code, got.sha256) == (0, workload.digest(server.kube, "host", workload.LONG)), got
@@ -148,7 +153,7 @@ def test_downloads_are_fast_and_addresses_stay(paired: Pair, way: str) -> None:
         line = f"{got.local} {got.remote} "
         assert any(seen.startswith(line) for seen in workload.seen_by_server(server.kube, "host")), "the server saw another client"
         fast.append(got.mbps)
-        ratio = mean(fast) / mean(plain)
+        ratio = median(fast) / median(plain)
         say(f"{way}: plain {plain[-1]:.1f} Mbit/s, with the service {fast[-1]:.1f} Mbit/s, ratio {ratio:.1f}")
     assert ratio >= AT_LEAST, (plain, fast)
 
@@ -163,7 +168,7 @@ def test_refused_ports_are_refused(paired: Pair) -> None:
 def test_two_hundred_connections_at_one_instant(paired: Pair) -> None:
     a, b = paired.sides
     fetch = f"curl -s -o /dev/null -m 60 -w '%{{http_code}}\\n' http://{address(b)}:{COVERED}/{workload.FILE}.sha256"
-    said = a.kube.exec(NAMESPACE, "host", "sh", "-c", f"seq 200 | xargs -P 200 -I% {fetch}", timeout=120)
+    said = a.kube.exec(NAMESPACE, "host", "sh", "-c", f"seq 200 | xargs -P 200 -I@ {fetch}", timeout=120)
     assert said.split() == ["200"] * 200
 
 
@@ -175,6 +180,38 @@ def test_a_service_of_one_cluster_only_waits_for_the_peer(paired: Pair) -> None:
     row = a.kube.wait_condition("sosservice/alone", "ResolvedRefs", "False", namespace=NAMESPACE, timeout=30)
     assert row["reason"] == "WaitingForPeer", row
     a.kube.ctl("-n", NAMESPACE, "delete", "sosservice", "alone")
+
+
+CUT = (0, 18, 52, 56)
+"""curl's statuses of a download whose agent was killed: complete, or reset."""
+
+
+@pytest.mark.parametrize("fault", ["agent at a", "agent at b", "operators"])
+def test_new_connections_survive_faults(paired: Pair, fault: str) -> None:
+    a, b = paired.sides
+    load = Load(a.kube, server=address(b), pod="host")
+    if fault == "operators":
+        for side in paired.sides:
+            side.kube.ctl("-n", workload.RELEASE_NAMESPACE, "scale", "deployment/sos-operator", "--replicas=0")
+    else:
+        run("docker", "exec", (a if fault.endswith("a") else b).worker, "pkill", "-9", "-x", "sos-agent")
+    at = time.time()
+    outcome = load.finish()
+    said = outcome.summary()
+    say(f"{fault}: {brief(said)}")
+    with (a.settings.out / "faults.json").open("a") as log:
+        log.write(json.dumps({"fault": fault, **said}) + "\n")
+    if fault == "operators":
+        for side in paired.sides:
+            side.kube.ctl("-n", workload.RELEASE_NAMESPACE, "scale", "deployment/sos-operator", "--replicas=1")
+        assert outcome.status == 0, said
+    assert outcome.status in CUT, said
+    # A connection that the killed agent carried is reset.
+    judged = [probe for probe in outcome.probes if fault == "operators" or probe.at >= at or probe.status not in CUT]
+    assert not [probe for probe in judged if probe.status or probe.total_s >= HUNG_S], said
+    for side, other in ((a, "b"), (b, "a")):
+        side.kube.wait_condition(f"sospeer/{other}", "Ready", timeout=120)
+        side.kube.wait_condition("sosservice/a-to-b", "Ready", namespace=NAMESPACE, timeout=120)
 
 
 def test_a_removed_peer_is_disconnected_and_its_connections_are_plain(paired: Pair) -> None:

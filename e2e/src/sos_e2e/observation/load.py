@@ -27,17 +27,18 @@ def sips(url: str) -> str:
     return f"{{ curl -s -m 150 {url}; echo $? > long.status; }} | {read}; mv long.status long.exit; sha256sum got > long.sum"
 
 
-# Everything goes to files, because a fault may cut the connection of the exec itself.
-SCRIPT = f"""
+def script(server: str) -> str:
+    """Shell script of the load. Everything goes to files, because a fault may cut the connection of the exec itself."""
+    return f"""
 cd /tmp && rm -rf load && mkdir load && cd load && touch going
 touch got
-( {sips(f"http://{SERVER}:80/file")} ) &
+( {sips(f"http://{server}:80/file")} ) &
 ( while [ ! -e long.exit ]; do echo "$(date +%s.%N) $(stat -c %s got)"; sleep 0.1; done > long.sizes ) &
 n=0
 while [ -e going ] && [ $n -lt {MOST_PROBES} ]; do
   n=$((n+1))
   ( at=$(date +%s.%N)
-    said=$(curl -s -o /dev/null -m {PATIENCE_S} -w '%{{time_connect}} %{{time_total}} %{{size_download}}' http://{SERVER}:80/file.sha256)
+    said=$(curl -s -o /dev/null -m {PATIENCE_S} -w '%{{time_connect}} %{{time_total}} %{{size_download}}' http://{server}:80/file.sha256)
     echo "$at $? $said" >> probes ) &
   sleep 0.1
 done
@@ -121,11 +122,11 @@ def _growths(rows: list[tuple[float, int]]) -> list[float]:
 class Load:
     """The load script, running in the client's pod."""
 
-    def __init__(self, kube: Kube) -> None:
+    def __init__(self, kube: Kube, *, server: str = SERVER, pod: str = "client") -> None:
         """Start the script, and wait until the long download is running."""
-        self._kube = kube
+        self._kube, self._pod = kube, pod
         # Redirect the script's output; otherwise the exec would wait until it is closed.
-        self._shell(f"setsid sh -c '{_quoted(SCRIPT)}' > /dev/null 2>&1 < /dev/null &")
+        self._shell(f"setsid sh -c '{_quoted(script(server))}' > /dev/null 2>&1 < /dev/null &")
         wait_for("the running download", lambda: int(self._shell("stat -c %s /tmp/load/got 2>/dev/null || echo 0")) > 4_000_000, 40)
         wait_for("new connections", lambda: len(self._probes()) >= 5, 40)
 
@@ -147,7 +148,7 @@ class Load:
         return parse_probes(self._shell("cat /tmp/load/probes 2>/dev/null || true"))
 
     def _shell(self, command: str) -> str:
-        return self._kube.exec(NAMESPACE, "client", "sh", "-c", command)
+        return self._kube.exec(NAMESPACE, self._pod, "sh", "-c", command)
 
 
 def _quoted(script: str) -> str:
