@@ -30,6 +30,7 @@ over_both! {
         sessions_of_a_relisted_peer_are_not_confused_with_earlier_sessions,
         a_slow_client_gets_all_data_after_the_egress_agent_has_left,
         an_unlisted_peer_finishes_running_sessions,
+        an_acceptor_gives_no_streams_to_an_unlisted_peer,
         a_wrong_key_opens_no_stream,
         each_path_has_at_most_the_allowed_number_of_streams,
     ],
@@ -252,6 +253,23 @@ async fn an_unlisted_peer_finishes_running_sessions(setup: Setup) {
     drop(server);
     assert_eq!(soon(session).await.reason, EndReason::Finished);
     until(|| net.near.stats().streams == 0).await;
+}
+
+/// The dialer cannot know that it is no longer listed: without streams it does not count the acceptor as alive.
+async fn an_acceptor_gives_no_streams_to_an_unlisted_peer(setup: Setup) {
+    let net = Net::new(setup).await;
+    let (mut client, mut server, session) = net.pair().await;
+    net.far.set_peers(vec![]);
+    assert!(net.near.peer_alive(FAR), "the running session keeps its streams");
+    client.write_all(b"bye").await.unwrap();
+    client.shutdown().await.unwrap();
+    soon(server.read_to_end(&mut Vec::new())).await.unwrap();
+    drop(server);
+    assert_eq!(soon(session).await.reason, EndReason::Finished);
+    let failed = net.far.stats().handshakes_failed_total;
+    until(|| net.far.stats().handshakes_failed_total > failed).await;
+    until(|| net.near.stats().streams == 0 && net.far.stats().streams == 0).await;
+    assert!(!net.near.peer_alive(FAR));
 }
 
 async fn a_wrong_key_opens_no_stream(setup: Setup) {

@@ -71,7 +71,8 @@ async fn accept_handshake(
     };
     let from = channel.peer()?;
     let hello = handshake::read_hello(&mut channel).await?;
-    let peer = context.find_peer(hello.0.agent).ok_or(HandshakeError::Stranger)?;
+    let peer =
+        context.find_peer(hello.0.agent).filter(|peer| !peer.is_over()).ok_or(HandshakeError::Stranger)?;
     handshake::check_claim(&hello.0, from, &peer.config())?;
     if let Some(proved) = proved {
         handshake::check_key(&hello.0, proved)?;

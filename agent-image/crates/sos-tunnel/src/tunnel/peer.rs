@@ -108,6 +108,11 @@ impl Peer {
         lock(&self.state).retired = true;
     }
 
+    /// True if the peer is no longer listed and has no session left: it gets no streams.
+    pub(crate) fn is_over(&self) -> bool {
+        lock(&self.state).is_over()
+    }
+
     pub(crate) fn is_retired(&self) -> bool {
         lock(&self.state).retired
     }
@@ -327,6 +332,10 @@ impl Peer {
         if known {
             state.sessions.remove(&number);
             state.ended.insert(number, reason, delivered, now);
+            if state.is_over() {
+                // The other side must not count this agent as alive.
+                state.streams.iter().for_each(|stream| stream.close());
+            }
         }
         known
     }
@@ -447,6 +456,10 @@ pub(crate) enum Delivery {
 }
 
 impl PeerState {
+    fn is_over(&self) -> bool {
+        self.retired && self.sessions.is_empty()
+    }
+
     fn is_alive(&self) -> bool {
         !self.retired && !self.going_away && self.usable().next().is_some()
     }
