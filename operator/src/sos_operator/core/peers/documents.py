@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from sos_compile.manifests import naming
 from sos_compile.model.site_card import CARD_PORT, CardError, SiteCard, parse_card
@@ -19,6 +20,10 @@ from sos_operator.core.secrets.secrets import labels, owned_by
 AGENTS_FILE = "peers.json"
 COMPONENT = "peer"
 INSTALLATION_NAMESPACE = "kube-system"
+
+
+# Every pass reads the cards of all peers again, and they rarely change.
+_parse = lru_cache(maxsize=128)(parse_card)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +58,7 @@ def issued_cards(seen: Seen) -> dict[str, SiteCard]:
     held = seen.child(CONFIG_MAP.kind, agents_name())
     try:
         rows = json.loads(((held or {}).get("data") or {})[AGENTS_FILE])["peers"]
-        return {str(row["pairing"]): parse_card(row["card"]) for row in rows}
+        return {str(row["pairing"]): _parse(row["card"]) for row in rows}
     except (KeyError, ValueError, TypeError):
         return {}
 
@@ -97,7 +102,7 @@ def stored_cards(seen: Seen) -> dict[str, Received]:
             continue
         data = held.get("data") or {}
         try:
-            found[name] = Received(str(data["pairing"]), str(data["installation"]), parse_card(data["card.json"]))
+            found[name] = Received(str(data["pairing"]), str(data["installation"]), _parse(data["card.json"]))
         except (KeyError, CardError):
             continue  # the next exchange replaces it
     return found
