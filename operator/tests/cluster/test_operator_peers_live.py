@@ -72,7 +72,7 @@ class Other:
             card = SiteCard.model_validate_json(json.dumps(self.card)).encode().encode()
             answer = Message(ANSWER, offer.key_id, offer.pairing, self.installation, offer.nonce, self.sequence, card)
             if not self.silent:
-                writer.write(messages.sign_answer(answer, PAIRING.sending[1], whole[-messages.TAG_BYTES :]))
+                writer.write(messages.sign_answer(answer, PAIRING.sending()[1], whole[-messages.TAG_BYTES :]))
         except MessageError:
             pass
         writer.close()

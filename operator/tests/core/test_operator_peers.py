@@ -99,7 +99,7 @@ def secret(**files: str) -> dict[str, Any]:
 def test_a_pairing_is_read_from_its_secret() -> None:
     found = parse_pairing("sos-peer-dc2", secret(pairing="ab" * 16, key_1="01" * 32, key_7="07" * 32 + "\n", key_x="02" * 32, note="x"))
     assert (found.id, sorted(found.secrets)) == (b"\xab" * 16, [1, 7])
-    assert found.sending[0] == 7
+    assert [found.sending(refusals)[0] for refusals in range(3)] == [7, 1, 7]
 
 
 @pytest.mark.parametrize(
@@ -352,6 +352,22 @@ def test_refusals_are_reported(agent: Agent, says: str, monkeypatch: pytest.Monk
         asyncio.run(scenario())
 
 
+def test_a_new_key_may_come_to_the_two_clusters_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = Pairing(PAIRING.id, {**PAIRING.secrets, 2: b"2" * 32})
+
+    async def scenario() -> None:
+        async with running(Agent()) as agent, exchanging((), dc2=target(agent.port, pairing=both)) as (found, _):
+            await until(lambda: found.contacts["dc2"].received is not None)
+            assert agent.offers[-1].key_id == 1
+            agent.keys = {2: both.card_keys()[2]}
+            heard = len(agent.offers)
+            await until(lambda: len(agent.offers) > heard)
+            assert agent.offers[-1].key_id == 2
+
+    with quick(monkeypatch):
+        asyncio.run(scenario())
+
+
 def test_the_next_agent_is_tried_when_one_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with running(Agent()) as agent, exchanging((), dc2=target(1, agent.port)) as (found, _):
@@ -363,7 +379,7 @@ def test_the_next_agent_is_tried_when_one_does_not_answer(monkeypatch: pytest.Mo
 
 def test_offers_at_own_agents_count_while_the_peer_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     """A peer behind NAT connects to our agents; their HTTP interface is not authenticated, so the operator checks the tag."""
-    key_id, key = PAIRING.sending
+    key_id, key = PAIRING.sending()
     genuine = messages.sign_offer(Message(OFFER, key_id, PAIRING.id, THEM, bytes(16), 9, CARD.encode().encode()), key)
     forged = messages.sign_offer(Message(OFFER, key_id, PAIRING.id, b"F" * 16, bytes(16), 99, CARD.encode().encode()), b"f" * 32)
     reflected = messages.sign_offer(Message(OFFER, key_id, PAIRING.id, US, bytes(16), 99, CARD.encode().encode()), key)

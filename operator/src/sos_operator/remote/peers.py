@@ -44,6 +44,8 @@ class _Exchange:
     contact: Contact
     task: asyncio.Task[None] | None = None
     turn: int = 0
+    refusals: int = 0
+    """Number of Offers that were closed without an answer: the agent may not know the key."""
     sequence: int = 0
     reached: bool = False
     """True if an agent of the peer answered in the last round."""
@@ -122,6 +124,7 @@ class Peers:
                 async with asyncio.timeout(TIMEOUT_S):
                     answer = await self._exchange(exchange, address, port)
             except (MessageError, OSError, TimeoutError, asyncio.IncompleteReadError) as error:
+                exchange.refusals += isinstance(error, asyncio.IncompleteReadError | ConnectionResetError)
                 exchange.contact = exchange.contact.failed(f"{address}:{port}: {_words(error)}")
                 continue
             exchange.contact, exchange.reached = _after(exchange.contact, answer), True
@@ -129,7 +132,7 @@ class Peers:
 
     async def _exchange(self, exchange: _Exchange, address: str, port: int) -> Message:
         target = exchange.target
-        key_id, key = target.pairing.sending
+        key_id, key = target.pairing.sending(exchange.refusals)
         exchange.sequence = max(time.time_ns() // 1_000_000, exchange.sequence + 1)
         nonce = os.urandom(messages.NONCE_BYTES)
         offer = Message(messages.OFFER, key_id, target.pairing.id, target.installation, nonce, exchange.sequence, target.card)

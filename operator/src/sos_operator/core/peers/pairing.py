@@ -28,11 +28,11 @@ class Pairing:
     id: bytes
     secrets: Mapping[int, bytes]
 
-    @property
-    def sending(self) -> tuple[int, bytes]:
-        """Id and card key to sign with: the newest."""
-        newest = max(self.secrets)
-        return newest, card_key(self.secrets[newest])
+    def sending(self, refusals: int = 0) -> tuple[int, bytes]:
+        """Id and card key to sign with: the newest, after each refusal the next older one. The peer may not have the newest yet."""
+        ids = sorted(self.secrets, reverse=True)
+        chosen = ids[refusals % len(ids)]
+        return chosen, card_key(self.secrets[chosen])
 
     def card_keys(self) -> dict[int, bytes]:
         """Card keys by key id."""
