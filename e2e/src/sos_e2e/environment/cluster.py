@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -68,13 +69,18 @@ def create(settings: Settings) -> dict[str, str]:
         "apiVersion": "kind.x-k8s.io/v1alpha4",
         "nodes": [{"role": place.role, "labels": _labels(name, place)} for name, place in places.items()],
     }
+    create_from(settings, config)
+    return wait_for("a node at each place", lambda: _nodes_at(settings, places), REGISTERED_S)
+
+
+def create_from(settings: Settings, config: dict[str, Any]) -> None:
+    """Create a kind cluster from its configuration, and wait for its control plane."""
     path = settings.out / "kind.yaml"
     path.write_text(yaml.safe_dump(config))
     image = ("--image", settings.node_image) if settings.node_image else ()
-    say(f"creating kind cluster {settings.cluster} with {len(places)} nodes")
+    say(f"creating kind cluster {settings.cluster} with {len(config['nodes'])} nodes")
     run("kind", "create", "cluster", "--name", settings.cluster, "--config", path, "--kubeconfig", settings.kubeconfig,
         "--wait", "180s", *image, timeout=600)  # fmt: skip
-    return wait_for("a node at each place", lambda: _nodes_at(settings, places), REGISTERED_S)
 
 
 def _nodes_at(settings: Settings, places: Iterable[str]) -> dict[str, str]:

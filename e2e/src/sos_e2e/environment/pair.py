@@ -8,8 +8,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import yaml
-
 from sos_e2e.environment import cables, cluster
 from sos_e2e.environment.cables import Cable
 from sos_e2e.kube import Kube
@@ -49,12 +47,7 @@ def _create(settings: Settings, name: str) -> Side:
         "networking": {"podSubnet": _subnet(name), "serviceSubnet": f"10.{70 + NAMES.index(name)}.0.0/16"},
         "nodes": [{"role": "control-plane"}, {"role": "worker", "labels": {"sos.network/site": name}}],
     }
-    path = settings.out / "kind.yaml"
-    path.write_text(yaml.safe_dump(config))
-    image = ("--image", settings.node_image) if settings.node_image else ()
-    say(f"creating kind cluster {settings.cluster} with 2 nodes")
-    run("kind", "create", "cluster", "--name", settings.cluster, "--config", path, "--kubeconfig", settings.kubeconfig,
-        "--wait", "180s", *image, timeout=600)  # fmt: skip
+    cluster.create_from(settings, config)
     worker, pods = wait_for("a worker with a pod network", lambda: _worker(settings), cluster.REGISTERED_S)
     return Side(name=name, settings=settings, kube=Kube(settings), worker=worker, pods=pods)
 
