@@ -259,7 +259,7 @@ async fn listens_while_the_file_exists_and_keeps_stored_offers() {
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => Some(()),
         _ => None,
     };
-    refused().await.expect("nobody listens without the file");
+    refused().await.expect("port closed while there is no peers file");
     // An address in use is tried again.
     let taken = TcpListener::bind((Ipv4Addr::UNSPECIFIED, west.port)).await.unwrap();
     west.write_peers(None);

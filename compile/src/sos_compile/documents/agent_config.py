@@ -60,7 +60,7 @@ def depends_on(network: Network, placed: PlacedSite, agent: AgentPlace) -> Hasha
 
 def _peer_key(network: Network, peer: PlacedSite) -> Hashable:
     if peer.remote:
-        # Built anew in each compilation, so compared by content.
+        # Each compilation creates new Site objects for peers: compare their content.
         return peer.site.name, peer.id, peer.site.prefixes, peer.remote_agents, network.peers[peer.site.peer].encryption
     return ByIdentity(peer.site), peer.id, peer.agents, _all_pods(peer)
 

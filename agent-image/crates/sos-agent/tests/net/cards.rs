@@ -38,7 +38,7 @@ fn a_running_agent_takes_peers_and_card_keys_without_a_restart() {
         card: b"east",
     };
     let message = offer.encode(&Key::new(SECRET)).unwrap();
-    assert_eq!(exchange(&lab, message.clone()), None, "nobody listens without the file");
+    assert_eq!(exchange(&lab, message.clone()), None, "port closed while there is no peers file");
 
     let folder = lab.dir.path().join(NEAR.host);
     let peer = json!({"pairing": PAIRING.to_string(), "installation": null, "sequence": 11, "card": "west"});

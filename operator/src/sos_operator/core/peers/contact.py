@@ -1,4 +1,4 @@
-"""What is known of a peer: its card, its installation, and when it last answered."""
+"""State of a peer: its card, its installation, and the time of its last message."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Contact:
     """Time since which the peer has sent older cards only."""
 
     def connected(self, now_s: float) -> bool:
-        """Return whether the peer has answered lately."""
+        """Return whether the peer has sent a signed message within CONNECTED_S."""
         return self.last_s is not None and now_s - self.last_s <= CONNECTED_S
 
     def failed(self, error: str) -> Contact:

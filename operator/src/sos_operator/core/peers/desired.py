@@ -1,4 +1,4 @@
-"""What a pass does for peers: whom to exchange cards with, which cards count, and what to write to the cluster."""
+"""Desired state of peering: exchange targets, cards in use, ConfigMaps and key files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Pairings:
 
 @dataclass(frozen=True, slots=True)
 class Peering:
-    """What a pass knows of all peers."""
+    """Pairings and cards of all peers, as one pass uses them."""
 
     pairings: Pairings = Pairings()
     received: Mapping[str, Received] = field(default_factory=dict)
@@ -114,7 +114,7 @@ def own_cards(seen: Seen, compiled: sos_compile.Compiled, peering: Peering, now_
 
 
 def targets(seen: Seen, cards: Mapping[str, SiteCard], peering: Peering) -> dict[str, Target]:
-    """Return whom to exchange cards with, and what to offer."""
+    """Return the exchange target of each peer, with our card for it."""
     specs = {o["metadata"]["name"]: o.get("spec") or {} for o in seen.of(PEER.kind)}
     own = bytes.fromhex(installation_id(seen))
     found = {}

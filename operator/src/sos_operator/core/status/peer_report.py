@@ -40,9 +40,10 @@ def _connected(name: str, contact: Contact, received: Received | None, situation
         return Verdict("Connected", "False", "SecretNotFound", situation.pairing_errors[name])
     if contact.refused:
         return Verdict("Connected", "False", "CardRefused", contact.refused[:ERROR_MAX])
+    error = contact.error[:ERROR_MAX]
     if contact.connected(situation.now_s):
-        return Verdict("Connected", "True", "Connected", f"its agents answer{f'; {contact.error[:ERROR_MAX]}' if contact.error else ''}")
-    error = f": {contact.error[:ERROR_MAX]}" if contact.error else ""
+        return Verdict("Connected", "True", "Connected", "; ".join(filter(None, ("its agents answer", error))))
+    error = f": {error}" if error else ""
     if received is None:
         return Verdict("Connected", "False", "NeverConnected", f"no contact yet{error or ': it has not connected to this cluster'}")
     return Verdict("Connected", "False", "Disconnected", f"no answer for more than {CONNECTED_S:.0f} s{error}")
