@@ -29,6 +29,11 @@ def routed(**changes: Any) -> dict[str, Any]:
     return {**SELECT, "prefixes": ["10.1.0.0/16"], "wan": {"type": "Routed"}, "intake": {"type": "Pods"}} | changes
 
 
+def several(*addresses: str) -> dict[str, Any]:
+    """Return a wan of routes with these addresses of a node."""
+    return {"type": "Routed", "addresses": [{"node": "a1", "addresses": list(addresses)}]}
+
+
 Row = tuple[str, str, dict[str, Any], str | None, str | None]
 
 
@@ -55,6 +60,12 @@ SITES: list[Row] = [
     ("routed with a gateway", "SosSite", routed(gateway="10.1.0.1/16"), "spec", "has no bridge and no switches"),
     ("routed with an MTU", "SosSite", routed(network={"mtu": 9000}), "spec", "has no bridge and no switches"),
     ("routed with rewriting", "SosSite", routed(datapath={"rewrite": "OpenFlow"}), "spec", "has no bridge and no switches"),
+    ("routed with addresses", "SosSite", routed(wan=several("192.0.2.1", "198.51.100.1")), None, None),
+    ("overlay with addresses", "SosSite", {**SELECT, "wan": {"addresses": []}}, "spec.wan", "remove addresses"),
+    ("WAN address with a length", "SosSite", routed(wan=several("192.0.2.1/30")), "spec.wan.addresses[0].addresses[0]", "like 192.0.2.7"),
+    ("loopback as a WAN address", "SosSite", routed(wan=several("127.0.0.1")), "spec.wan.addresses[0].addresses[0]", "no other machine"),
+    ("link-local WAN address", "SosSite", routed(wan=several("169.254.1.1")), "spec.wan.addresses[0].addresses[0]", "no other machine"),
+    ("the same WAN address twice", "SosSite", routed(wan=several("192.0.2.1", "192.0.2.1")), "spec.wan.addresses[0].addresses[1]", None),
     ("routed with uplinks", "SosSite", routed(wan={"type": "Routed", "uplinks": [WAN0]}), "spec.wan", "the nodes' own routes"),
     ("pods at an interface", "SosSite", routed(intake={"type": "Pods", "interface": "eth1"}), "spec.intake", "type Pods takes none"),
     ("routes without an interface", "SosSite", routed(intake={"type": "Routed"}), "spec.intake", "type Routed needs interface"),

@@ -251,6 +251,24 @@ def test_sites_that_fit_into_no_card_are_a_problem_of_the_sospeer() -> None:
     assert len(found.agents) == 1_025
 
 
+def test_more_sites_than_a_card_holds_are_a_problem_of_the_sospeer() -> None:
+    more = [site("west", siteID=100 + i, prefixes=[f"10.8.{i}.0/24"], nodeSelector={"matchLabels": {"site": f"s{i}"}}) for i in range(64)]
+    named = [{**each, "metadata": {"name": f"s{i}"}} for i, each in enumerate(more)]
+    found = compile_world(cluster("west", peer("other"), site("west"), *named))
+    (problem,) = [each for each in found.problems if each.name == "other"]
+    assert problem.reason == "LimitExceeded" and "sites" in problem.message
+    assert found.cards == {}
+
+
+def test_a_card_has_all_addresses_of_an_agent_and_peers_have_none_of_them() -> None:
+    addresses = [{"node": "b1", "addresses": ["192.0.2.2", "198.51.100.2"]}]
+    card = card_of("east", site("east", wan={"type": "Routed", "addresses": addresses}), SERVICE)
+    agents = {agent.node: agent.addresses for site in card.sites for agent in site.agents}
+    assert agents == {"b1": ("192.0.2.2", "198.51.100.2"), "b2": ("172.18.0.4",)}
+    own = site("west", wan={"type": "Routed", "addresses": [{"node": "a1", "addresses": ["192.0.2.9", "198.51.100.2"]}]})
+    assert reasons(compile_world(cluster("west", peer("other"), own, SERVICE, other=card)))[0] == ("other", "OverlappingNodes")
+
+
 def test_oversized_cards_are_refused_before_they_are_parsed() -> None:
     with pytest.raises(CardError, match="bytes"):
         parse_card(b" " * (MAX_CARD_BYTES + 1))

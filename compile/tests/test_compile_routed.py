@@ -101,7 +101,7 @@ def test_a_change_of_a_nodes_pod_prefixes_reaches_its_peers() -> None:
         ({"setup": "Reactive"}, "spec.setup"),
         ({"mode": "Observe"}, "spec.mode"),
         ({"percent": 50}, "spec.percent"),
-        ({"paths": {"mode": "Disjoint", "max": 2}}, "spec.paths.mode"),
+        ({"paths": {"mode": "Measured", "max": 2}}, "spec.paths.mode"),
         ({"require": ["Accelerated"]}, "spec.require"),
         ({"controller": {"name": "default"}}, "spec.controller.name"),
     ],
@@ -161,3 +161,61 @@ def test_network_policies_refuse_services_of_pods_unless_ignored() -> None:
     assert compiled(*sites, POOL, SERVICE, network_policies=policies).problems == ()
     routed = tuple(site(s["metadata"]["name"], s["spec"]["prefixes"][0], intake={"type": "Routed", "interface": "e"}) for s in (WEST, EAST))
     assert compiled(*routed, POOL, SERVICE, network_policies=policies).problems == ()
+
+
+def with_addresses(**nodes: list[str]) -> dict[str, Any]:
+    return {"type": "Routed", "addresses": [{"node": node, "addresses": own} for node, own in nodes.items()]}
+
+
+TWO_PATHS = (
+    site("west", "10.1.0.0/16", wan=with_addresses(a1=["192.0.2.1", "198.51.100.1"])),
+    site("east", "10.2.0.0/16", wan=with_addresses(b1=["192.0.2.2", "198.51.100.2"])),
+)
+
+
+@pytest.mark.parametrize(
+    ("paths", "labels"), [({}, 2), ({"mode": "Shortest"}, 1), ({"mode": "Disjoint", "max": 2}, 2), ({"mode": "Disjoint", "max": 1}, 1)]
+)
+def test_several_addresses_of_nodes_are_several_paths(paths: dict[str, Any], labels: int) -> None:
+    found = compiled(*TWO_PATHS, POOL, with_spec(SERVICE, paths=paths))
+    assert found.problems == ()
+    near = found.agents["default", "a1"]
+    assert (near["wan"], near["streamPorts"]) == (["192.0.2.1", "198.51.100.1"], {"first": 10000, "count": 2})
+    (peer,) = near["peers"]
+    # b2 is not listed: it has its InternalIP alone. The list of one address keeps the agent from looking for a second path there.
+    assert [(a["address"], a["addresses"]) for a in peer["agents"]] == [
+        ("192.0.2.2", ["192.0.2.2", "198.51.100.2"]),
+        ("172.18.0.4", ["172.18.0.4"]),
+    ]
+    assert near["services"][0]["labels"] == labels
+
+
+def test_paths_of_an_agent_with_one_address() -> None:
+    found = compiled(*TWO_PATHS, POOL, SERVICE)
+    assert found.agents["default", "b2"]["services"][0]["labels"] == 1
+    assert found.agents["default", "b2"]["wan"] == ["172.18.0.4"]
+
+
+def test_a_declared_address_replaces_a_missing_internal_ip() -> None:
+    found = compiled(*TWO_PATHS, POOL, SERVICE, nodes=(replace(NODES[0], address=""), replace(NODES[1], address="fd00::1"), NODES[2]))
+    assert found.problems == ()
+    assert set(found.agents) == {("default", "a1"), ("default", "b1"), ("default", "b2")}
+
+
+@pytest.mark.parametrize("taken", ["172.18.0.4", "192.0.2.2"])
+def test_an_address_belongs_to_one_node(taken: str) -> None:
+    east = site("east", "10.2.0.0/16", wan=with_addresses(b1=["192.0.2.2", "198.51.100.2"]))
+    west = site("west", "10.1.0.0/16", wan=with_addresses(a1=["192.0.2.1", taken]))
+    # The older site comes first.
+    named = [
+        {**each, "metadata": each["metadata"] | {"creationTimestamp": f"2026-01-0{i}T00:00:00Z"}} for i, each in enumerate((east, west), 1)
+    ]
+    found = compiled(*named, POOL, SERVICE)
+    assert set(found.agents) == {("default", "b1"), ("default", "b2")}
+    assert (problem(found).name, problem(found).path, problem(found).warning) == ("west", "spec.wan.addresses", True)
+    assert taken in problem(found).message
+
+
+def test_addresses_of_an_unknown_node_are_a_warning() -> None:
+    west = site("west", "10.1.0.0/16", wan=with_addresses(a7=["192.0.2.1"]))
+    assert "no node a7" in problem(compiled(west, EAST, POOL, SERVICE)).message

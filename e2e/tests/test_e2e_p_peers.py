@@ -1,4 +1,4 @@
-"""Two clusters: ordinary pods of each reach the other's through SOS, by one invitation and one service (SUITE=peers)."""
+"""Two clusters: ordinary pods of each reach pods of the other through SOS after one invitation, with one service each way (SUITE=peers)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ COVERED, PLAIN = 80, 8080
 AT_LEAST = 5.0
 PLAIN_S = 60
 ROUNDS = 3
-"""Maximum number of rounds, since the times of the first losses are random: the medians count."""
+"""Maximum number of rounds. The first losses occur at random times, so the test compares medians."""
 HUNG_S = 5.0
-"""Most of a new connection during a fault: a dropped SYN is repeated after one second, a second one after two more."""
+"""Maximum duration of a new connection during a fault: a dropped SYN is retransmitted after one second, and again two seconds later."""
 FIRST_BYTE_S = 180.0
 """Time limit from `helm install` to the first accelerated byte, with images loaded."""
 
@@ -141,7 +141,7 @@ def test_first_accelerated_byte_comes_within_three_minutes(paired: Pair) -> None
 
 
 @pytest.mark.parametrize("way", ["a to b", "b to a"])
-def test_downloads_are_fast_and_addresses_stay(paired: Pair, way: str) -> None:
+def test_downloads_are_fast_and_keep_both_addresses(paired: Pair, way: str) -> None:
     client, server = paired.sides if way == "a to b" else paired.sides[::-1]
     plain, fast, ratio = list[float](), list[float](), 0.0
     while ratio < AT_LEAST and len(plain) < ROUNDS:
@@ -158,21 +158,21 @@ def test_downloads_are_fast_and_addresses_stay(paired: Pair, way: str) -> None:
     assert ratio >= AT_LEAST, (plain, fast)
 
 
-def test_refused_ports_are_refused(paired: Pair) -> None:
+def test_closed_ports_refuse_connections(paired: Pair) -> None:
     a, b = paired.sides
     for port in (81, PLAIN + 1):
         said = a.kube.exec(NAMESPACE, "host", "curl", "-sS", "-m", "10", f"http://{address(b)}:{port}/", check=False)
         assert "refused" in said.lower() or said == "", said
 
 
-def test_two_hundred_connections_at_one_instant(paired: Pair) -> None:
+def test_two_hundred_simultaneous_connections_succeed(paired: Pair) -> None:
     a, b = paired.sides
     fetch = f"curl -s -o /dev/null -m 60 -w '%{{http_code}}\\n' http://{address(b)}:{COVERED}/{workload.FILE}.sha256"
     said = a.kube.exec(NAMESPACE, "host", "sh", "-c", f"seq 200 | xargs -P 200 -I@ {fetch}", timeout=120)
     assert said.split() == ["200"] * 200
 
 
-def test_a_service_of_one_cluster_only_waits_for_the_peer(paired: Pair) -> None:
+def test_a_service_in_only_one_cluster_waits_for_the_peer(paired: Pair) -> None:
     a, _ = paired.sides
     alone = service("a", "b")
     alone["metadata"] = {"name": "alone", "namespace": NAMESPACE}
@@ -183,7 +183,7 @@ def test_a_service_of_one_cluster_only_waits_for_the_peer(paired: Pair) -> None:
 
 
 CUT = (0, 18, 52, 56)
-"""curl's statuses of a download whose agent was killed: complete, or reset."""
+"""curl's exit codes of a download whose agent was killed: complete, or reset."""
 
 
 @pytest.mark.parametrize("fault", ["agent at a", "agent at b", "operators"])

@@ -79,14 +79,14 @@ def arguments(bench: Bench) -> argparse.Namespace:
     refuse_unknown(parser, "--only", found.only, names)
     refuse_unknown(parser, "--schemes", found.schemes, bench.schemes)
     if found.runs < 1 or found.seconds < bench.least_seconds:
-        parser.error(f"at least one run, and at least {bench.least_seconds:g} s per measurement")
+        parser.error(f"--runs must be at least 1, and --seconds at least {bench.least_seconds:g}")
     return found
 
 
 def refuse_unknown(parser: argparse.ArgumentParser, option: str, names: Iterable[str], known: Sequence[str]) -> None:
-    """Refuse unknown names, because a typing error would otherwise select no measurement."""
+    """Refuse unknown names, because a typo would otherwise select no measurement."""
     if unknown := sorted(set(names) - set(known)):
-        parser.error(f"{option}: no {', '.join(unknown)}; there are {', '.join(known)}")
+        parser.error(f"{option}: unknown {', '.join(unknown)}; choose from {', '.join(known)}")
 
 
 def settings(seconds: float) -> str:
@@ -123,7 +123,7 @@ def run_all(bench: Bench, left: Sequence[Unit], seconds: float, log: Log) -> Non
     began, done_s, all_s = time.monotonic(), 0.0, sum(unit.takes_s(seconds) for unit in left)
     places = {scenario.name: f"{number}/{len(bench.scenarios)}" for number, scenario in enumerate(bench.scenarios, 1)}
     for scenario, group in groupby(left, key=lambda unit: unit.scenario):
-        say(f"[{places[scenario.name]}] {scenario.title}: putting up the network")
+        say(f"[{places[scenario.name]}] {scenario.title}: setting up the network")
         with up(scenario, say) as site:
             for unit in group:
                 spent = time.monotonic() - began

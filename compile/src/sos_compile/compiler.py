@@ -91,7 +91,7 @@ class Draft:
         )
 
     def _cards(self, verdicts: Verdicts) -> dict[str, SiteCard]:
-        """Return the card for each peer; sites that do not fit into a card are a problem of the SosPeer."""
+        """Return the card for each peer; report sites that do not fit into a card as a problem of the SosPeer."""
         found = {}
         for name, peer in self.network.peers.items():
             try:

@@ -84,7 +84,7 @@ def test_invite_creates_one_half_and_prints_the_other(installed: Kube) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("invite", "DC2", "--as", "dc1", "--prefix", "10.0.0.0/8"), "'DC2' is no name"),
+        (("invite", "DC2", "--as", "dc1", "--prefix", "10.0.0.0/8"), "'DC2' is not a valid name"),
         (("invite", "dc2", "--as", "dc1", "--prefix", "10.0.0.1/8"), "--prefix 10.0.0.1/8"),
         (("invite", "dc2", "--as", "dc1"), "--prefix"),
     ],

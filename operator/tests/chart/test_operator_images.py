@@ -103,7 +103,7 @@ def test_an_image_above_its_bound_is_reported() -> None:
     fits = {image: float(bound) for image, bound in image_sizes.MOST_ADDED_MB.items()}
     assert image_sizes.outgrown(fits) == []
     (said,) = image_sizes.outgrown({**fits, "node": image_sizes.added_mb(400 * image_sizes.MB, 81 * image_sizes.MB)})
-    assert said.startswith("image node adds 319 MB to its base, 225 are allowed")
+    assert said.startswith("image node adds 319 MB to its base, but only 225 MB are allowed")
 
 
 def test_lack_of_disk_space_is_reported_before_loading() -> None:
@@ -111,7 +111,7 @@ def test_lack_of_disk_space_is_reported_before_loading() -> None:
     need = 2 * (600 + 1750) * image_sizes.MB
     assert image_sizes.no_room(copies, need) == ""
     said = image_sizes.no_room(copies, need - 1)
-    assert "4,700 MB left" in said and "takes 4,700 MB (node most of all)" in said
+    assert "4,700 MB left" in said and "takes 4,700 MB (most of it for node)" in said
 
 
 def test_the_install_page_has_the_checked_bounds() -> None:

@@ -155,7 +155,7 @@ def test_a_peer_whose_clock_was_set_back_is_reported() -> None:
     contact = heard(heard(Contact(), card(50)), card(5), at=200.0)
     assert contact.refused == ""
     contact = heard(contact, card(5), at=201.0 + OLDER_S)
-    assert "older than a former one" in contact.refused
+    assert "older than the one in use" in contact.refused
     assert heard(contact, card(50), at=300.0).refused == ""
 
 

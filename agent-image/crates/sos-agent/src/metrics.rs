@@ -242,7 +242,7 @@ fn gauges(stats: &Stats) -> [(&'static str, &'static str, u64); 6] {
         ("sos_agent_streams", "Streams open", stats.streams),
         ("sos_agent_streams_encrypted", "Encrypted streams open", stats.streams_encrypted),
         ("sos_agent_streams_quic", "QUIC streams open", stats.streams_quic),
-        ("sos_agent_memory_reserved_bytes", "Bytes promised to sessions", stats.memory_reserved),
+        ("sos_agent_memory_reserved_bytes", "Bytes of memory reserved by sessions", stats.memory_reserved),
         ("sos_agent_reorder_bytes", "Bytes waiting in reorder buffers", stats.reorder_bytes),
     ]
 }

@@ -93,7 +93,7 @@ impl Heard {
         let progress = self.lock();
         let (at, confirmed) = progress.latest;
         match (confirmed, progress.failed) {
-            (WRONG, _) => Err(Error::new(ErrorKind::InvalidData, "other bytes arrived than were sent")),
+            (WRONG, _) => Err(Error::new(ErrorKind::InvalidData, "received data differs from the sent data")),
             (more, _) if more > sent => {
                 Err(Error::new(ErrorKind::InvalidData, format!("{more} bytes confirmed, {sent} sent")))
             }

@@ -18,9 +18,10 @@ pub const MOST_SECONDS: u16 = 60;
 /// Acknowledgement interval in time and bytes: less than the sender's window, because otherwise both ends would wait.
 const TELL: Duration = Duration::from_millis(50);
 const TELL_BYTES: u64 = FIRST_UNDER_WAY / 2;
-/// Time limit for the bytes in flight at the end, as long as there is progress: enough for the window at 1 Mbit/s.
+/// Time limit for the acknowledgement of the bytes in flight at the end: enough for the window at 1 Mbit/s. Without progress, the
+/// transfer ends earlier.
 const DRAIN: Duration = Duration::from_secs(60);
-/// Time limit of a receiver, after the duration of a transfer.
+/// Time for which a receiver waits for the end marker after the requested duration of the transfer: longer than `DRAIN`.
 pub const LONGEST_END: Duration = Duration::from_secs(70);
 /// Time for which a receiver keeps reading after corrupt bytes.
 const LISTEN_ON: Duration = Duration::from_secs(1);
@@ -88,13 +89,13 @@ pub fn told_address(from: &mut impl Read) -> Result<String> {
     String::from_utf8(text).map_err(|_| Error::new(ErrorKind::InvalidData, "not a probe's greeting"))
 }
 
-/// Send the pattern until a time, then the end marker, and wait until the receiver has acknowledged all bytes; `arrived` counts
+/// Send the pattern until `until`, then the end marker, and wait until the receiver has acknowledged all bytes; `arrived` counts
 /// the acknowledged bytes. The bytes in flight are bounded: an agent would accept far more than its path carries, and the
 /// transfer would end late.
 ///
 /// # Errors
-/// The connection's error; `InvalidData` if other bytes arrived; `TimedOut` if the receiver acknowledges nothing new for `stall`,
-/// or does not acknowledge all bytes within `DRAIN`.
+/// The connection's error; `InvalidData` if the receiver got corrupt data; `TimedOut` if the receiver acknowledges nothing new for
+/// `stall`, or does not acknowledge all bytes within `DRAIN`.
 pub fn send(
     to: &mut impl Write,
     pattern: &Pattern,
@@ -133,7 +134,7 @@ pub fn send(
     }
 }
 
-/// Replace the error of a connection that broke while sending by the receiver's reason, if there is one.
+/// After a failed write, return the receiver's report of corrupt data, if there is one, in place of the write's error.
 fn said(written: Result<()>, heard: &Heard, sent: u64) -> Result<()> {
     written.map_err(|error| match heard.check(sent, Duration::MAX) {
         Err(told) if told.kind() == ErrorKind::InvalidData => told,
@@ -144,8 +145,8 @@ fn said(written: Result<()>, heard: &Heard, sent: u64) -> Result<()> {
 /// Receive the pattern to its end, checking every byte, and acknowledge to `back` at intervals; `taken` counts the bytes.
 ///
 /// # Errors
-/// The connection's error; `InvalidData` for a wrong byte or total (acknowledged as such); `TimedOut` if the end does not arrive
-/// within `within`.
+/// The connection's error; `InvalidData` for a wrong byte or total, of which the sender is notified; `TimedOut` if the end does
+/// not arrive within `within`.
 pub fn receive(
     from: &mut impl Read,
     back: &mut impl Write,
@@ -203,7 +204,7 @@ fn take(
 }
 
 fn wrong(at: u64) -> Error {
-    Error::new(ErrorKind::InvalidData, format!("other bytes than were sent, at {at}"))
+    Error::new(ErrorKind::InvalidData, format!("received data differs from the sent data at byte {at}"))
 }
 
 #[cfg(test)]

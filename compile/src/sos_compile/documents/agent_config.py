@@ -34,8 +34,8 @@ def build_agent_config(network: Network, placed: PlacedSite, agent: AgentPlace, 
                 "rewrite": placed.site.rewrite,
             },
             **(_routed(placed, agent) if placed.site.routed else {"interface": _interface(placed, agent)}),
-            "peers": [_peer(network.sites[name]) for name in peers],
-            "services": [_service(network, placed, each) for each in services],
+            "peers": [_peer(network.sites[name], len(agent.addresses)) for name in peers],
+            "services": [_service(network, placed, each, agent) for each in services],
             "limits": {"sessions": pool.sessions, "memoryMiB": pool.memory_mib, "sessionMemoryMiB": pool.session_memory_mib},
             "metricsAddress": f"0.0.0.0:{METRICS_PORT + agent.slot}",
             "drainSeconds": pool.drain_s,
@@ -78,7 +78,7 @@ def _peer_of(placed: PlacedSite, service: PlacedService) -> str:
 
 
 def first_stream_port(agent: AgentPlace) -> int:
-    """Return the port of an agent's first stream on routes: the slot keeps agents of two pools at a node's address apart."""
+    """Return the first stream port of an agent on routes. It depends on the slot, as agents of several pools share a node's address."""
     return doc.FIRST_STREAM_PORT + agent.slot * doc.STREAM_PORTS
 
 
@@ -90,9 +90,9 @@ def _routed(placed: PlacedSite, agent: AgentPlace) -> Json:
     given = {"interface": intake.interface} if intake.interface else {}
     return {
         "discovery": None,
-        "wan": [str(agent.address)],
+        "wan": list(map(str, agent.addresses)),
         "intake": {"type": intake.type, **given},
-        "stream_ports": {"first": first_stream_port(agent), "count": 1},
+        "stream_ports": {"first": first_stream_port(agent), "count": len(agent.addresses)},
     }
 
 
@@ -111,38 +111,44 @@ def _interface(placed: PlacedSite, agent: AgentPlace) -> Json:
     }
 
 
-def _peer(peer: PlacedSite) -> Json:
+def _peer(peer: PlacedSite, paths: int) -> Json:
+    """Return a peer site for an agent with this number of paths."""
     return {
         "site": peer.site.name,
         "siteID": peer.id,
         "prefixes": [str(prefix) for prefix in peer.site.prefixes],
-        "agents": [_peer_agent(peer, agent) for agent in peer.agents[:MAX_PEER_AGENTS]]
-        + [_remote_agent(agent) for agent in peer.remote_agents[:MAX_PEER_AGENTS]],
+        "agents": [_peer_agent(peer, agent, paths) for agent in peer.agents[:MAX_PEER_AGENTS]]
+        + [_remote_agent(agent, paths) for agent in peer.remote_agents[:MAX_PEER_AGENTS]],
     }
 
 
-def _remote_agent(agent: CardAgent) -> Json:
-    """Return an agent of another cluster; one address needs no list (spec/node-config.md clause 37)."""
+def _remote_agent(agent: CardAgent, paths: int) -> Json:
+    """Return an agent of another cluster."""
     row = {"id": agent.id, "node": agent.node, "address": agent.addresses[0], "firstStreamPort": agent.first_stream_port}
-    several = {"addresses": list(agent.addresses)} if len(agent.addresses) > 1 else {}
-    return row | several | {"prefixes": list(agent.prefixes)}
+    return row | _addresses(agent.addresses, paths) | {"prefixes": list(agent.prefixes)}
 
 
-def _peer_agent(peer: PlacedSite, agent: AgentPlace) -> Json:
+def _addresses(addresses: tuple[str, ...], paths: int) -> Json:
+    """Return the addresses by path label. One address at both ends needs no list; beside several own addresses a list says that there is
+    only one path (spec/node-config.md clause 37)."""
+    return {"addresses": list(addresses)} if max(paths, len(addresses)) > 1 else {}
+
+
+def _peer_agent(peer: PlacedSite, agent: AgentPlace, paths: int) -> Json:
     if not peer.site.routed:
         return {"id": agent.id, "node": agent.node, "address": str(agent.address), "firstStreamPort": doc.FIRST_STREAM_PORT}
     row = {"id": agent.id, "node": agent.node, "address": str(agent.address), "firstStreamPort": first_stream_port(agent)}
-    return row | {"prefixes": pods_of(peer, agent.node)}
+    return row | _addresses(tuple(map(str, agent.addresses)), paths) | {"prefixes": pods_of(peer, agent.node)}
 
 
 def pods_of(peer: PlacedSite, node: str) -> list[str]:
-    """Return the addresses of a node's pods: only the agent beside a pod connects to it in its client's name."""
+    """Return the addresses of a node's pods: only the agent on a pod's own node can connect to the pod from the client's address."""
     if peer.site.intake is None or peer.site.intake.type != "Pods":
         return []
     return next((list(place.node.pod_prefixes) for place in peer.nodes if place.node.name == node), [])
 
 
-def _service(network: Network, placed: PlacedSite, service: PlacedService) -> Json:
+def _service(network: Network, placed: PlacedSite, service: PlacedService, agent: AgentPlace) -> Json:
     transport = service.service.transport
     role = "Ingress" if service.source == placed.site.name else "Egress"
     # An agent may hold only clients that arrive without an order.
@@ -163,11 +169,11 @@ def _service(network: Network, placed: PlacedSite, service: PlacedService) -> Js
             "compression": transport.compression,
         },
         "encryptedOnly": "Encrypted" in service.service.require,
-        "labels": service.service.paths_max,
+        "labels": len(agent.addresses) if placed.site.routed and service.service.all_paths else service.service.paths_max,
     }
 
 
 def _encryption(network: Network, placed: PlacedSite, service: PlacedService) -> str:
-    """Return the encryption of the streams to a service's other site: a peer's applies to all services with the peer."""
+    """Return the encryption of the streams to a service's other site. The encryption of a SosPeer applies to all services with it."""
     peer = network.sites[_peer_of(placed, service)].site.peer
     return "TLS" if peer and network.peers[peer].encryption == "TLS" else service.service.transport.encryption

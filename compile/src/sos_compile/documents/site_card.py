@@ -6,9 +6,7 @@ from pydantic import ValidationError
 
 from sos_compile.documents.agent_config import first_stream_port, pods_of
 from sos_compile.model.network import AgentPlace, Network, PlacedSite
-from sos_compile.model.site_card import CARD_PORT, CardAgent, CardError, CardSite, SiteCard, parse_card
-
-MAX_SITES = 64  # clause 11
+from sos_compile.model.site_card import CARD_PORT, CardAgent, CardSite, SiteCard, first_problem, parse_card
 
 
 def build_site_card(network: Network, peer: str, software: str) -> SiteCard:
@@ -19,15 +17,15 @@ def build_site_card(network: Network, peer: str, software: str) -> SiteCard:
     try:
         card = _build(network, peer, software)
     except ValidationError as error:
-        raise CardError(str(error.errors(include_url=False)[0]["msg"])) from error
-    return parse_card(card.encode())  # checks the bounds of the whole
+        raise first_problem(error) from error
+    return parse_card(card.encode())  # checks the bounds of the whole card
 
 
 def _build(network: Network, peer: str, software: str) -> SiteCard:
     own = [placed for placed in network.sites.values() if placed.site.routed and not placed.remote]
     return SiteCard(
         software=software,
-        sites=tuple(_site(placed) for placed in sorted(own, key=lambda each: each.site.name)[:MAX_SITES]),
+        sites=tuple(_site(placed) for placed in sorted(own, key=lambda each: each.site.name)),
         services=network.offered.get(peer, ()),
     )
 
@@ -45,7 +43,7 @@ def _agent(placed: PlacedSite, agent: AgentPlace) -> CardAgent:
     return CardAgent(
         id=agent.id,
         node=agent.node,
-        addresses=(str(agent.address),),
+        addresses=tuple(map(str, agent.addresses)),
         first_stream_port=first_stream_port(agent),
         card_port=CARD_PORT,
         prefixes=tuple(pods_of(placed, agent.node)),

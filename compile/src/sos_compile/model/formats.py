@@ -37,7 +37,7 @@ Prefixes = Annotated[list[Prefix], Field(max_length=64)]
 SomePrefixes = Annotated[list[Prefix], Field(min_length=1, max_length=64)]
 
 
-OPTIONAL: JsonDict = {"optional": True}  # may be missing, unlike every other field; not part of the schema
+OPTIONAL: JsonDict = {"optional": True}  # marks a field that may be missing, unlike every other field; removed from the published schema
 
 
 class Model(BaseModel):
@@ -123,7 +123,7 @@ class AgentEntry(Model):
 
 
 class ShareEntry(Model):
-    """Maximum share of a site's sessions, in percent, for services of a namespace; `standing`: proactive services are not counted."""
+    """Maximum percentage of a site's sessions for services of a namespace; `standing`: sessions of proactive services are not counted."""
 
     namespace: Label
     percent: Annotated[int, Field(ge=1, le=100)]
@@ -370,7 +370,7 @@ class PeerAgent(Model):
     id: AgentId
     node: Label
     address: Address
-    # By path label, where an agent without a bridge has several; the first is `address`
+    # Addresses by path label, if an agent without a bridge has several addresses; the first one equals `address`
     addresses: Addresses = []
     # Servers beside an agent without a bridge
     prefixes: Annotated[list[Prefix], Field(max_length=64, exclude_if=lambda found: not found, json_schema_extra=OPTIONAL)] = []
@@ -397,7 +397,7 @@ class AgentService(Model):
     accept: Annotated[
         Literal["Learned", "Confirmed", "Early"], Field(exclude_if=lambda value: value == "Early", json_schema_extra=OPTIONAL)
     ] = "Early"
-    # Source address of connections to servers; omitted for the client's
+    # Source address of connections to servers; omitted if it is the client's address
     connect_from: Annotated[
         Literal["Preserve", "Agent"],
         Field(alias="source", exclude_if=lambda value: value == "Preserve", json_schema_extra=OPTIONAL),

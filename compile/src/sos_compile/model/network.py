@@ -42,6 +42,13 @@ class AgentPlace:
     id: str
     address: IPv4Address
     slot: int
+    more_addresses: tuple[IPv4Address, ...] = ()
+    """Addresses of the second path and of further paths, at a site without a bridge."""
+
+    @property
+    def addresses(self) -> tuple[IPv4Address, ...]:
+        """One address for each path."""
+        return (self.address, *self.more_addresses)
 
     @property
     def mac(self) -> str:

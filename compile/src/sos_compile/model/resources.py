@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from typing import Any, Literal
 
@@ -97,6 +98,8 @@ class Site:
     intake: Intake | None = None
     peer: str = ""
     """Name of the SosPeer that announces the site; "" for a site of this cluster."""
+    wan_addresses: Mapping[str, tuple[IPv4Address, ...]] = field(default_factory=dict)
+    """Addresses of a site without a bridge for each path, by node; a node that is not listed has its InternalIP alone."""
 
     @property
     def name(self) -> str:
@@ -208,6 +211,8 @@ class Service:
     require: frozenset[str] = frozenset()
     reactive: bool = False
     """True if spec.setup is Reactive, which `setup` alone does not tell from Auto."""
+    all_paths: bool = False
+    """True if spec.paths.mode is Auto: all paths between sites without bridges; between other sites it means Shortest."""
 
     @property
     def id(self) -> str:
@@ -303,6 +308,7 @@ def _site(origin: Origin, spec: Json) -> Site:
         rules=tuple(_rule(item) for item in spec["services"].get("rules", [])),
         controllers=() if wan["type"] == "Routed" else tuple(item["name"] for item in spec["controllers"]),
         intake=_intake(spec["intake"]) if "intake" in spec else None,
+        wan_addresses={item["node"]: tuple(map(IPv4Address, item["addresses"])) for item in wan.get("addresses", [])},
     )
 
 
@@ -375,6 +381,7 @@ def _service(origin: Origin, spec: Json) -> Service:
         balance=_balance(spec["balance"]) if "balance" in spec else None,
         require=frozenset(spec.get("require", [])),
         reactive=spec["setup"] == "Reactive",
+        all_paths=paths["mode"] == "Auto",
     )
 
 

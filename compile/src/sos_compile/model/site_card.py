@@ -14,7 +14,7 @@ from sos_compile.model.scalars import AgentId, Label, Name, Port, SiteId
 MAX_CARD_BYTES = 262_144  # clause 4
 CARD_PORT = 14790  # clause 4
 MAX_AGENTS = 1024
-MAX_FIRST_PORT = 65_528  # eight ports follow, one for each path label
+MAX_FIRST_PORT = 65_528  # the first of eight ports, one for each path label
 
 
 class CardError(ValueError):
@@ -33,7 +33,7 @@ _NO_HOSTS = tuple(
 def _prefix(text: str) -> str:
     network = ipaddress.IPv4Network(text)
     if any(network.overlaps(each) for each in _NO_HOSTS):
-        raise ValueError(f"{text} is no prefix of hosts")
+        raise ValueError(f"{text} is not a prefix of hosts")
     return str(network)
 
 
@@ -62,7 +62,7 @@ class _Part(BaseModel):
 
 
 class CardAgent(_Part):
-    """An agent: its address for each path label, the ports of its streams and of its exchange of cards, and the pods beside it."""
+    """An agent: its address for each path label, the ports of its streams and card exchanges, and the prefixes of its node's pods."""
 
     id: AgentId
     node: Label
@@ -105,9 +105,14 @@ def parse_card(text: str | bytes) -> SiteCard:
     try:
         card = SiteCard.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        path = ".".join(str(part) for part in first["loc"])
-        raise CardError(f"{path or 'card'}: {first['msg']}") from error
+        raise first_problem(error) from error
     if sum(len(site.agents) for site in card.sites) > MAX_AGENTS:
         raise CardError(f"sites: more than {MAX_AGENTS} agents")
     return card
+
+
+def first_problem(error: ValidationError) -> CardError:
+    """Return the first problem of a card, with its field."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    path = ".".join(str(part) for part in first["loc"])
+    return CardError(f"{path or 'card'}: {first['msg']}")

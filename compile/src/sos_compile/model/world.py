@@ -111,7 +111,7 @@ class Settings:
     node_priority: str = "system-node-critical"
     node_resources: NodeResources = NodeResources()
     load_modules: bool = False
-    software: str = "0.1.0"
+    software: str = ""
     """Version of SOS, for site cards."""
 
 

@@ -31,6 +31,8 @@ def place(sites: list[PlacedSite], pools: Sequence[Pool], previous: Iterable[Age
     before = {(each.pool, each.node): each for each in sorted(previous)}
     placer = _Placer(before, _slots(pools, before, verdicts), verdicts)
     placer.taken |= {placed.site.gateway.ip for placed in sites if placed.site.gateway}
+    named = [(node.node.address, node.node.name) for placed in sites for node in placed.nodes]
+    placer.nodes_at |= {IPv4Address(address): name for address, name in named if is_ipv4(address)}
     serving = [(placed, [pool for pool in pools if pool.name in placer.slots and serves(pool, placed)]) for placed in sites]
     return [placer.place_routed(placed, own) if placed.site.routed else placer.place(placed, own) for placed, own in serving]
 
@@ -53,6 +55,8 @@ class _Placer:
     slots: dict[str, int]
     verdicts: Verdicts
     taken: set[IPv4Address] = field(default_factory=set)
+    nodes_at: dict[IPv4Address, str] = field(default_factory=dict)
+    """Nodes by their InternalIP addresses, and by the addresses of spec.wan.addresses."""
 
     @cached_property
     def had(self) -> set[IPv4Address]:
@@ -79,7 +83,7 @@ class _Placer:
         return replace(placed, agents=tuple(ordered))
 
     def place_routed(self, placed: PlacedSite, pools: list[Pool]) -> PlacedSite:
-        """Place one agent on each node of a site without a bridge, at the node's own address.
+        """Place one agent on each node of a site without a bridge, at the node's own addresses.
 
         Two agents would intercept the same connections, so the pool with the lowest slot serves the site.
         """
@@ -93,23 +97,45 @@ class _Placer:
             if pool.attach != "Host":
                 message = f"SosSite {placed.site.name} has no bridge: its agents use their nodes' network"
                 self.verdicts.warn(pool.origin, "spec.attach", Reason.INVALID, message, "set attach: Host for its pool")
+        addresses = self._wan_addresses(placed)
         agents = [
             AgentPlace(
                 pool.name,
-                node.node.name,
+                node,
                 placed.site.name,
-                keys.agent_id(placed.site.name, pool.name, node.node.name).hex(),
-                IPv4Address(node.node.address),
+                keys.agent_id(placed.site.name, pool.name, node).hex(),
+                own[0],
                 self.slots[pool.name],
+                own[1:],
             )
             for pool in ordered[:1]
-            for node in placed.nodes
-            if node.node.address
+            for node, own in addresses.items()
         ]
         # No pods on the other nodes: they would find no document.
-        without = {node.node.name for node in placed.nodes if not node.node.address}
+        without = {node.node.name for node in placed.nodes} - set(addresses)
         left_out = tuple(sorted({*placed.left_out, *without}))
         return replace(placed, agents=tuple(_distinct(placed, agents, self.verdicts)), left_out=left_out)
+
+    def _wan_addresses(self, placed: PlacedSite) -> dict[str, tuple[IPv4Address, ...]]:
+        """Return the addresses of each node that can have an agent: those of spec.wan.addresses, or else the node's InternalIP."""
+        declared = placed.site.wan_addresses
+        names = {node.node.name for node in placed.nodes}
+        for name in sorted(declared.keys() - names):
+            message = f"the site has no node {name}"
+            self.verdicts.warn(placed.site.origin, "spec.wan.addresses", Reason.NO_NODE_ADDRESS, message, "correct the name, or remove it")
+        found = {}
+        for node in placed.nodes:
+            name, own = node.node.name, declared.get(node.node.name, ())
+            # An address that another node reports as its own stays with that node.
+            clash = next((each for each in own if self.nodes_at.setdefault(each, name) != name), None)
+            if clash is not None:
+                message = f"node {name} has no agent: its address {clash} is that of node {self.nodes_at[clash]}, too"
+                self.verdicts.warn(placed.site.origin, "spec.wan.addresses", Reason.NO_NODE_ADDRESS, message, "correct one of the two")
+            elif own:
+                found[name] = own
+            elif node.node.address:
+                found[name] = (IPv4Address(node.node.address),)
+        return found
 
     def _kept(self, placed: PlacedSite, wanted: list[Place]) -> dict[Place, IPv4Address]:
         site = placed.site

@@ -31,7 +31,7 @@ def accept(peers: Iterable[Peer], verdicts: Verdicts) -> dict[str, Peer]:
 
 
 def site_ids(peers: Mapping[str, Peer], cards: Mapping[str, SiteCard]) -> set[int]:
-    """Return the ids that peers' sites have: this cluster gives them to no site of its own."""
+    """Return the ids of peers' sites, which this cluster does not allocate to its own sites."""
     return {site.id for name in peers if name in cards for site in cards[name].sites}
 
 
@@ -85,7 +85,7 @@ class _Ranges:
 
 @dataclass
 class _Taken:
-    """Names, numbers and addresses that a peer's site cannot have, with their owners."""
+    """Names, ids, addresses and prefixes that a peer's site cannot have, with their owners."""
 
     names: set[str] = field(default_factory=set)
     ids: dict[int, str] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class _Taken:
 
 def _taken(own: Sequence[PlacedSite], objects: Objects) -> _Taken:
     taken = _Taken(names={key.name for key in objects.keys if key.kind == "SosSite"})
-    # Also sites that are refused at present: they may become valid, and a peer must not come first.
+    # Include sites that are refused at present: they may become valid, and a peer must not take their prefixes before.
     owned = [(prefix, site.name) for site in objects.sites for prefix in (*site.prefixes, *filter(None, (site.agent_range,)))]
     for prefix, name in sorted(owned, key=lambda each: (each[0].prefixlen, each[0])):
         if taken.prefixes.overlapping(prefix) is None:
@@ -112,7 +112,7 @@ def _taken(own: Sequence[PlacedSite], objects: Objects) -> _Taken:
         owner = f"SosSite {placed.site.name}"
         taken.ids[placed.id] = owner
         taken.agents |= {agent.id: owner for agent in placed.agents}
-        taken.addresses |= {str(agent.address): owner for agent in placed.agents}
+        taken.addresses |= {str(address): owner for agent in placed.agents for address in agent.addresses}
         taken.addresses |= {node.node.address: owner for node in placed.nodes if is_ipv4(node.node.address)}
     return taken
 
@@ -125,10 +125,10 @@ def _problem(site: CardSite, allowed: _Ranges, taken: _Taken) -> Problem | None:
     """Return why a site of a card cannot be used."""
     if site.name in taken.names:
         message = f"the peer's site {site.name} has the name of another site"
-        return Reason.DUPLICATE, message, "sites of two clusters need different names: make one of the two again under another name"
+        return Reason.DUPLICATE, message, "sites of two clusters need different names: delete one, and create it under another name"
     if site.id in taken.ids:
         message = f"the peer's site {site.name} has the id {site.id} of {taken.ids[site.id]}"
-        return Reason.DUPLICATE_SITE_ID, message, "set different numbers in spec.siteID when the two SosSites are made"
+        return Reason.DUPLICATE_SITE_ID, message, "delete one of the two sites, and create it with another spec.siteID"
     return _agents_problem(site, taken) or _prefixes_problem(site, allowed, taken)
 
 
@@ -137,7 +137,7 @@ def _agents_problem(site: CardSite, taken: _Taken) -> Problem | None:
     for agent in site.agents:
         if agent.id in taken.agents or agent.id in seen:
             message = f"agent {agent.node} of the peer's site {site.name} has the id of another agent"
-            return Reason.DUPLICATE, message, "the peer announces an agent that is not its own: ask its operator"
+            return Reason.DUPLICATE, message, "the peer announces an agent that is not its own: ask the administrator of the peer's cluster"
         seen.add(agent.id)
         address = next((each for each in agent.addresses if each in taken.addresses), None)
         if address is not None:
@@ -171,7 +171,7 @@ def _placed(peer: Peer, site: CardSite) -> PlacedSite:
 
 
 def _site(peer: Peer, site: CardSite) -> Site:
-    """Return a peer's site as a site without a bridge whose services every namespace may use: the other end has this cluster's rules."""
+    """Return a peer's site as a Site without a bridge that admits every namespace: this cluster's rules apply to its own end."""
     key = ObjectKey("SosSite", "", site.name)
     return Site(
         origin=Origin(key, peer.origin.file, peer.origin.uid, peer.origin.created, ()),
@@ -203,7 +203,7 @@ def in_force(
 ) -> tuple[list[PlacedService], dict[str, tuple[str, ...]]]:
     """Return the services that are in force, and the ids of all services with each peer.
 
-    A service with a peer is in force if the peer has accepted it, too: what a peer's clients may reach is what both clusters say.
+    A service with a peer is in force if the peer has accepted it, too: a peer's clients reach only what both clusters permit.
     """
     kept: list[PlacedService] = []
     offered: dict[str, list[str]] = {}

@@ -138,6 +138,8 @@ def _warn_about_addresses(placed: dict[str, PlacedSite], verdicts: Verdicts) -> 
             continue
         wrong = dict(each.node_problems)
         for node in each.nodes:
+            if node.node.name in each.site.wan_addresses:
+                continue
             if node.node.name in wrong:
                 message = f"node {node.node.name} has {wrong[node.node.name]}"
                 verdicts.warn(each.site.origin, "spec.wan", Reason.NO_NODE_ADDRESS, message)

@@ -117,7 +117,7 @@ class Judge:
             (service.reactive, "spec.setup", "setup: Reactive"),
             (service.mode != "Accelerate", "spec.mode", f"mode: {service.mode}"),
             (service.percent != 100, "spec.percent", "percent below 100"),
-            (service.paths_mode != "Shortest", "spec.paths.mode", f"paths.mode: {service.paths_mode}"),
+            (service.paths_mode not in {"Shortest", "Disjoint"}, "spec.paths.mode", f"paths.mode: {service.paths_mode}"),
             (bool(service.require), "spec.require", "spec.require"),
             (shared, "spec", "sessionsPercent in a rule of one of its sites"),
         )

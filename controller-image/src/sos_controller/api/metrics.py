@@ -25,7 +25,7 @@ COUNTERS = {
     "icmp_errors": ("ICMP errors copied by switches, by action", "what"),
     "orders_sent": ("Orders sent, by type", "type"),
     "orders_dropped": ("Orders from agents dropped, by failed check", "reason"),
-    "probes": ("LLDP frames that are no valid probes of this controller", "what"),
+    "probes": ("LLDP frames that are not valid probes of this controller", "what"),
     "arp": ("ARP requests by action", "what"),
     "balanced": ("Connections assigned to an uplink by weighted round robin", "uplink"),
     "balance_left": ("First packets of balanced connections without an assigned uplink, by outcome", "outcome"),
@@ -55,7 +55,7 @@ class _Collector(Collector):
                 if what == name:
                     family.add_metric([which] if label else [], value)
             yield family
-        busy = CounterMetricFamily("sos_controller_busy_seconds", "Time spent in the engine and in rendering its commands")
+        busy = CounterMetricFamily("sos_controller_busy_seconds", "Time spent in handling events and in encoding the resulting commands")
         busy.add_metric([], self._controller.busy_seconds)
         yield busy
 

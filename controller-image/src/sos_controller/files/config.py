@@ -35,7 +35,7 @@ def parse(data: bytes) -> Config:
     for path, message in _problems(config):
         raise ConfigError(path, message)
     if config.hash != expected:
-        raise ConfigError("hash", f"does not match the document, which has {expected}")
+        raise ConfigError("hash", f"does not match the document, whose hash is {expected}")
     return config
 
 
@@ -47,7 +47,7 @@ def document_hash(document: dict[str, Any]) -> str:
 
 
 def follows(config: Config, before: Config | None) -> bool:
-    """Return whether a configuration differs from the former one; raise ConflictError if it must not replace it."""
+    """Return whether a configuration differs from the one in force; raise ConflictError if it must not replace that one."""
     if before is None:
         return True
     if config.generation < before.generation:
@@ -55,12 +55,12 @@ def follows(config: Config, before: Config | None) -> bool:
     if config.generation == before.generation and config.hash != before.hash:
         raise ConflictError(f"generation {config.generation} is in force with another hash")
     if config.controller.id != before.controller.id:
-        raise ConflictError(f"controller.id is {before.controller.id} while this process runs")
+        raise ConflictError(f"controller.id is {before.controller.id} and cannot change while this process runs")
     return config.hash != before.hash or config.generation != before.generation
 
 
 def _load(data: bytes) -> tuple[dict[str, Any], str]:
-    """Return the document and its hash. The hash requires valid Unicode text, without half surrogate pairs."""
+    """Return the document and its hash. The hash requires valid Unicode text, without unpaired surrogates."""
     try:
         document = json.loads(data, parse_float=_no_float, parse_constant=_no_float, object_pairs_hook=_no_duplicates)
         if not isinstance(document, dict):
@@ -144,7 +144,7 @@ def _balance_problems(config: Config) -> Iterator[tuple[str, str]]:
     for i, balance in enumerate(config.balances):
         path = f"balances[{i}]"
         if (balance.site, balance.dpid) not in claims:
-            yield f"{path}.dpid", f"is no datapath of site {balance.site!r}"
+            yield f"{path}.dpid", f"is not a datapath of site {balance.site!r}"
         per_datapath[balance.dpid] += 1
         if per_datapath[balance.dpid] > MAX_BALANCES:
             yield f"{path}.dpid", f"has more than {MAX_BALANCES} balances"
@@ -161,7 +161,7 @@ def _balance_problems(config: Config) -> Iterator[tuple[str, str]]:
             yield from _try(f"{path}.uplinks[{j}].gateway", uplink.gateway, parse_address)
             holder = clients.setdefault((balance.dpid, uplink.address), balance.client)
             if holder != balance.client:
-                yield f"{path}.uplinks[{j}].address", f"stands for {holder} in another balance"
+                yield f"{path}.uplinks[{j}].address", f"is already an uplink address of client {holder} in another balance"
 
 
 def _link_problems(config: Config) -> Iterator[tuple[str, str]]:
@@ -187,5 +187,5 @@ def _unique_at(found: list[tuple[str, Any]]) -> Iterator[tuple[str, str]]:
     first: dict[Any, str] = {}
     for path, value in found:
         if value in first:
-            yield path, f"{value!r} is at {first[value]} too"
+            yield path, f"{value!r} is also at {first[value]}"
         first.setdefault(value, path)

@@ -1,7 +1,7 @@
 """Exchange of site cards with agents of other clusters (spec/card.md section 2).
 
-One task for each peer connects to the peer's agents in turn. While no agent of the peer answers, the task also reads what the peer's
-operator has left at this cluster's own agents: one of two clusters may be behind NAT.
+One task for each peer connects to the peer's agents in turn. While no agent of the peer answers, the task also reads the Offers that the
+peer's operator has left at this cluster's own agents: one of the two clusters may be behind NAT.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Exchange:
     task: asyncio.Task[None] | None = None
     turn: int = 0
     refusals: int = 0
-    """Number of Offers that were closed without an answer: the agent may not know the key."""
+    """Number of Offers whose connection was closed without an Answer: the agent may not know the key."""
     sequence: int = 0
     reached: bool = False
     """True if an agent of the peer answered in the last round."""
@@ -108,7 +108,7 @@ class Peers:
             await asyncio.sleep(EXCHANGE_S)
 
     async def _round(self, exchange: _Exchange) -> None:
-        """Try some agents of the peer. If none answered in the last round either, read the Offers at our own agents meanwhile."""
+        """Try up to ATTEMPTS agents of the peer. If none answered in the previous round, read the Offers at our own agents in parallel."""
         if not exchange.reached:
             await asyncio.gather(self._dial(exchange), self._read_offers(exchange))
         else:
@@ -151,7 +151,7 @@ class Peers:
         return answer
 
     async def _read_offers(self, exchange: _Exchange) -> None:
-        """Use what the peer has left at our own agents. Their pages are not authenticated, so each tag is checked here."""
+        """Use the Offers that the peer has left at our own agents. The agents' pages are not authenticated, so each tag is checked here."""
         pairing, own = exchange.target.pairing, exchange.target.installation
         for at_s, content in sorted((await self._offers()).get(pairing.id.hex(), ())):
             try:
@@ -202,14 +202,14 @@ def _after(contact: Contact, answer: Message) -> Contact:
 
 
 def _endpoints(exchange: _Exchange) -> list[tuple[str, int]]:
-    """Return the endpoints of the spec and, as far as the peer has announced agents, those of all its agents, without duplicates."""
+    """Return the endpoints of the spec and those of all agents that the peer has announced, without duplicates."""
     received = exchange.contact.received
     agents = [(agent.addresses[0], agent.card_port) for site in received.card.sites for agent in site.agents] if received else []
     return list(dict.fromkeys([*exchange.target.endpoints, *agents]))[:MAX_ENDPOINTS]
 
 
 def _shown(contact: Contact) -> object:
-    """Return what a pass depends on."""
+    """Return the parts of a contact whose change requires a pass."""
     return contact.received, contact.connected(time.monotonic()), contact.refused
 
 
@@ -218,7 +218,7 @@ def _words(error: BaseException) -> str:
         case MessageError():
             return f"invalid answer: {error}"
         case asyncio.IncompleteReadError() | ConnectionResetError():
-            return "closed without an answer: it does not know this pairing, or the key"
+            return "connection closed without an answer: the agent does not know this pairing, or the key"
         case TimeoutError():
             return f"no answer within {TIMEOUT_S:.0f} s"
         case _:

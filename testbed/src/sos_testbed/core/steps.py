@@ -1,6 +1,6 @@
 """Closed set of a lab's changes to a machine, each with its undo. This module has only values; runner.py executes them.
 
-Every `Step` has its undo before its execution. Undos are idempotent, and change nothing if their step was not executed.
+The undo of every `Step` is known before the step is executed. Undos are idempotent, and change nothing if their step was not executed.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def start(spawn: Spawn, pid_file: Path) -> Pid:
         )
     pid = read_pid(child.pid)
     if pid is None:
-        raise LabError(f"{spawn.name} ended at once; see {spawn.log}")
+        raise LabError(f"{spawn.name} ended immediately; see {spawn.log}")
     pid_file.parent.mkdir(parents=True, exist_ok=True)
     pid_file.write_text(json.dumps({"number": pid.number, "started": pid.started}), encoding="ascii")
     return pid
@@ -109,7 +109,7 @@ def kill_in_namespace(netns: str) -> None:
     deadline = time.monotonic() + _KILL_WAIT_S
     while pids := _pids_in(netns):
         if time.monotonic() > deadline:
-            raise LabError(f"processes {pids} in {netns} do not end")
+            raise LabError(f"processes {pids} in {netns} still run after SIGKILL")
         for number in pids:
             _signal(number, signal.SIGKILL)
             _reap(number)

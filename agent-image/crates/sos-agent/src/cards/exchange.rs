@@ -42,7 +42,7 @@ impl Admitted<'_> {
         self.header.message_len()
     }
 
-    /// Verifies the whole Offer, stores it if it is newer, and returns the Answer. The store counts an Offer that is not stored.
+    /// Verifies the whole Offer, stores it if it is newer, and returns the Answer. If the Offer is not stored, the store counts it as refused.
     ///
     /// # Errors
     /// [`Refusal::Malformed`] or [`Refusal::WrongTag`]: the connection is closed without an Answer.
@@ -56,7 +56,7 @@ impl Admitted<'_> {
     }
 }
 
-/// The own card for a peer; an installation that must not use the pairing gets none.
+/// This cluster's card for a peer; an installation that must not use the pairing gets none.
 fn compose(installation: InstallationId, peer: &Peer, status: CardStatus) -> CardAnswer<'_> {
     let card = if status == CardStatus::OtherInstallation { "" } else { &peer.card };
     let sequence = if card.is_empty() { 0 } else { peer.sequence };
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_offer_is_stored_and_answered_with_the_own_card() {
+    fn a_new_offer_is_stored_and_answered_with_this_clusters_card() {
         let (cards, peers) = (Cards::default(), peers(Some(EAST)));
         let message = offer(EAST, 7).encode(&KEY).unwrap();
         let to = UnverifiedOffer::parse(&message).unwrap();

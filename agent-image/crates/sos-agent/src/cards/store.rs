@@ -19,7 +19,7 @@ pub enum Refusal {
     WrongTag,
     /// The sequence is not higher than that of the stored Offer.
     NotNewer,
-    /// The Offer is of an installation that must not use the pairing.
+    /// The Offer is from an installation that must not use the pairing.
     OtherInstallation,
     /// The maximum number of connections is open.
     TooMany,
@@ -109,8 +109,8 @@ impl CardStore {
         self.refused.get(&refusal).copied().unwrap_or(0)
     }
 
-    /// Drops Offers that a new document excludes: those of removed pairings, which bounds the store, and those of installations that must
-    /// not use the pairing, whose sequence must not block the right installation.
+    /// Drops Offers that a new document excludes: those of removed pairings, which bounds the store, and those of installations that it does
+    /// not admit, because their higher sequence would block Offers of the right installation.
     pub fn apply(&mut self, peers: &Peers) {
         self.offers.retain(|pairing, stored| {
             peers.peer(*pairing).is_some_and(|peer| peers.admits(peer, stored.installation))
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn an_own_offer_sent_back_is_not_stored_before_the_first_exchange() {
+    fn a_reflected_own_offer_is_not_stored_before_the_first_exchange() {
         let (mut cards, peers) = (CardStore::default(), peers(None));
         assert_eq!(store(&mut cards, &peers, WEST, 7), CardStatus::OtherInstallation);
         assert_eq!(store(&mut cards, &peers, EAST, 1), CardStatus::Stored);

@@ -21,9 +21,10 @@ const STREAM_RETRANSMIT_MAX: Duration = Duration::from_secs(1);
 /// Socket buffer for a stream port's datagrams, per direction: 33 ms at 1 Gbit/s, enough time for the runtime to schedule every task of the
 /// agent.
 const DATAGRAM_BUFFER: usize = 4 << 20;
-/// Initial window of a stream: 34 ms at 1 Gbit/s; the kernel tunes it from there.
+/// Initial receive window of a stream: 34 ms at 1 Gbit/s; the kernel tunes it from there.
 const STREAM_FIRST_WINDOW: u32 = 4 << 20;
-/// Maximum number of unsent bytes in a stream's socket: two of the largest frames. Bytes in the socket can no longer use a faster stream.
+/// Maximum number of unsent bytes in a stream's socket: two of the largest frames. Bytes in the socket can no longer be moved to a faster
+/// stream.
 pub(crate) const STREAM_NOTSENT_LOWAT: u32 = 512 * 1024;
 
 /// Listener for SYNs that nft redirects; accepts connections to any address (IP_TRANSPARENT needs NET_ADMIN).
@@ -68,8 +69,9 @@ fn listen(socket: Socket, address: SocketAddrV4) -> io::Result<std::net::TcpList
     Ok(socket.into())
 }
 
-/// Listener that shares its port with connections in hosts' names ([`towards_server`]). Otherwise a listener at every address would block
-/// its port for all these connections (Linux lets sockets of one user share a port if all sockets have `SO_REUSEPORT`).
+/// Listener that shares its port with the connections that the agent opens from clients' addresses ([`towards_server`]). Otherwise a listener
+/// on the wildcard address would block its port for all these connections (Linux lets sockets of one user share a port if all sockets have
+/// `SO_REUSEPORT`).
 ///
 /// # Errors
 /// Error of the kernel.
@@ -83,7 +85,7 @@ pub fn shared_listener(address: SocketAddr) -> io::Result<std::net::TcpListener>
 }
 
 /// Listener of a stream port. Accepted streams have this congestion control from their first segment, as dialed streams do. The kernel's
-/// default may be bbr, and a socket that once used bbr sets a timer for each segment permanently, even under cubic.
+/// default may be bbr, and a socket that has once used bbr keeps its pacing timer for each segment, even under cubic.
 ///
 /// # Errors
 /// Error of the kernel, except about congestion control.
@@ -118,7 +120,7 @@ pub fn stream_datagrams(address: SocketAddrV4) -> io::Result<std::net::UdpSocket
     let set = set_socket_recv_buffer_size_force(&socket, DATAGRAM_BUFFER)
         .and_then(|()| set_socket_send_buffer_size_force(&socket, DATAGRAM_BUFFER));
     if let Err(error) = set {
-        debug!(%address, %error, "the kernel does not give a stream port's datagrams the buffers they need");
+        debug!(%address, %error, "the kernel does not enlarge the UDP buffers of a stream port");
     }
     Ok(socket)
 }
@@ -139,11 +141,12 @@ pub fn prepare_host_leg(socket: &SockRef<'_>) -> io::Result<()> {
     socket.set_tcp_keepalive(&keepalive)
 }
 
-/// Socket that will connect to a server with the client's marks: in the client's name, or (`own`) from the client's port at the agent's own
-/// address, if a switch rewrites it.
+/// Socket for a connection to a server, with the client's marks. Its source is the client's address and port, or, with `own`, the agent's own
+/// address and the client's port, if a switch rewrites the address.
 ///
 /// # Errors
-/// Error of the kernel: `AddrInUse` when the client's port is taken here by a listener of another process, or at the agent's own address.
+/// Error of the kernel: `AddrInUse` if a listener of another process uses the client's port, or if the port is in use at the agent's own
+/// address.
 pub fn towards_server(
     client: SocketAddrV4,
     own: Option<Ipv4Addr>,
@@ -154,7 +157,7 @@ pub fn towards_server(
         socket.set_ip_transparent_v4(true)?;
     }
     socket.set_reuse_address(true)?;
-    // A client may choose any port, including one on which this process listens at every address ([`shared_listener`]).
+    // A client may choose any port, including one on which this process listens at the wildcard address ([`shared_listener`]).
     socket.set_reuse_port(true)?;
     sos_tunnel::set_marks(&SockRef::from(&socket), marks)?;
     prepare_host_leg(&SockRef::from(&socket))?;
@@ -191,24 +194,24 @@ pub fn prepare_stream(socket: &SockRef<'_>, congestion: CongestionControl) -> io
     socket.set_tcp_user_timeout(Some(STREAM_USER_TIMEOUT))?;
     socket.set_tcp_notsent_lowat(STREAM_NOTSENT_LOWAT)?;
     if let Err(error) = sos_tunnel::set_retransmit_max(&**socket, STREAM_RETRANSMIT_MAX) {
-        debug!(%error, "the kernel does not bound retransmissions");
+        debug!(%error, "the kernel does not limit the RTO of a stream");
     }
     set_congestion(socket, congestion);
     Ok(())
 }
 
-/// Sets a stream's initial window: growing from the default, which fits a LAN, would delay the stream's first session. Set before
+/// Sets a stream's initial receive window: growing from the default, which fits a LAN, would delay the stream's first session. Set before
 /// connecting; accepted sockets inherit it from their listener.
 pub(crate) fn set_first_window(socket: &Socket) {
     if let Err(error) = sos_tunnel::set_first_window(socket, STREAM_FIRST_WINDOW) {
-        debug!(%error, "the kernel does not give a stream a larger window");
+        debug!(%error, "the kernel does not enlarge the initial receive window of a stream");
     }
 }
 
 /// Sets the congestion control of a stream. If the kernel does not know the algorithm, the algorithm in force stays.
 fn set_congestion(socket: &SockRef<'_>, congestion: CongestionControl) {
     if let Err(error) = socket.set_tcp_congestion(kernel_name(congestion).as_bytes()) {
-        debug!(?congestion, %error, "the kernel does not take this congestion control");
+        debug!(?congestion, %error, "the kernel refuses this congestion control");
     }
 }
 

@@ -161,7 +161,7 @@ fn reported(orders: &[Order]) -> Vec<(ControllerId, Vec<SessionUuid>)> {
 }
 
 #[test]
-fn a_prepared_client_is_found_once() {
+fn a_preparation_serves_only_one_arrival_of_its_client() {
     let mut world = World::new();
     let datagram = world.datagram(CONTROLLER, OrderBody::Prepare(prepare(1)));
     let handled = world.with(|protocol, env| protocol.handle(&datagram, env)).unwrap();
@@ -194,7 +194,7 @@ fn a_repeated_prepare_changes_nothing_and_is_answered_again() {
 }
 
 #[test]
-fn the_later_of_two_preparations_for_one_client_counts() {
+fn the_later_of_two_preparations_for_one_client_replaces_the_earlier() {
     let mut world = World::new();
     world.prepare(&prepare(1));
     let later = Prepare { session: uuid(2), ..prepare(1) };
@@ -204,7 +204,7 @@ fn the_later_of_two_preparations_for_one_client_counts() {
     assert_eq!(world.protocol.begin_arriving(flow(&prepare(1)), now).unwrap().prepare.session, uuid(2));
 }
 
-/// Port of a client for which no connection can be made here.
+/// Client port that the agent cannot bind in these tests.
 const TAKEN: u16 = 7;
 
 #[test]
@@ -219,7 +219,7 @@ fn an_egress_agent_refuses_a_client_whose_port_is_taken() {
 }
 
 #[test]
-fn refuses_with_the_reason() {
+fn a_prepare_is_refused_with_the_reason() {
     type Change = fn(&mut World, &mut Prepare);
     let cases: [(RefuseReason, Change); 11] = [
         (RefuseReason::Draining, |w, _| w.health.draining = true),
@@ -293,7 +293,7 @@ fn an_egress_session_must_be_the_prepared_flow() {
         Ok(None),
         "the preparation has expired"
     );
-    world.config.services.clear(); // the service has been deleted here, and its client has been accepted
+    world.config.services.clear(); // deleting the service must not end a set-up whose client the peer has already accepted
     let taken = world.protocol.begin_opened(uuid(1), egress.peer, flow(&egress), now).unwrap();
     assert_eq!(
         flow_policy::opened(&world.config, flow(&egress), egress.peer, taken.as_ref()),
@@ -301,16 +301,16 @@ fn an_egress_session_must_be_the_prepared_flow() {
         "a session answered with Ready keeps its preparation"
     );
     let later = world.protocol.begin_opened(uuid(2), egress.peer, flow(&egress), now);
-    assert_eq!(later, Ok(None), "sessions without an order are possible");
+    assert_eq!(later, Ok(None), "a session without an order may be opened");
     assert_eq!(
         flow_policy::opened(&world.config, flow(&egress), egress.peer, None),
         None,
-        "only if a service covers them"
+        "a session without an order needs a service that covers it"
     );
 }
 
 #[test]
-fn a_session_of_the_same_uuid_with_another_party_does_not_end_it() {
+fn finish_with_another_party_does_not_end_a_session_of_the_same_uuid() {
     let mut world = World::new();
     let (ordered, unordered) = (prepare(1), uuid(2));
     world.prepare(&ordered);
@@ -355,7 +355,7 @@ fn release_drops_sessions_that_have_not_begun() {
 }
 
 #[test]
-fn abort_resets_an_ingress_session_for_its_own_controller() {
+fn abort_by_its_own_controller_resets_an_ingress_session() {
     let mut world = World::new();
     world.prepare(&prepare(1));
     world.prepare(&prepare(2));

@@ -33,7 +33,7 @@ pub struct Bounds {
     pub connections: usize,
     /// Maximum duration of an exchange.
     pub exchange: Duration,
-    /// Interval at which the file is read and a failed listener is opened again.
+    /// Interval at which the file is read and a failed listener is reopened.
     pub poll: Duration,
 }
 
@@ -47,7 +47,7 @@ impl Default for Bounds {
 /// Lookup of a pairing's card key in the keys in force.
 pub type FindKey = dyn Fn(PairingId, KeyId) -> Result<Key, WireError> + Send + Sync;
 
-/// Exchanges cards while the file of peers exists, forever. No failure ends the task: the agent relays without cards.
+/// Exchanges cards whenever the file of peers exists, forever. A failure does not end the task: the agent also relays without cards.
 pub async fn exchange_cards(path: &Path, cards: Arc<Cards>, keys: Arc<FindKey>, bounds: Bounds) {
     let acceptor = Acceptor { cards, keys, bounds, slots: Arc::new(Semaphore::new(bounds.connections)) };
     let (mut file, mut listener) = (PeersFile::new(path), Listener::default());
@@ -84,7 +84,7 @@ fn take(peers: &mut Option<Arc<Peers>>, polled: Result<Option<Peers>, SourceErro
             info!("the file of peers has disappeared: site cards are no longer exchanged");
             *peers = None;
         }
-        Err(error) => warn!(%error, "the peers in force stay"),
+        Err(error) => warn!(%error, "cannot use the file of peers: the last valid one stays in force"),
     }
 }
 
@@ -106,7 +106,7 @@ impl Listener {
         let Some(port) = wanted else { return };
         match TcpListener::bind((Ipv4Addr::UNSPECIFIED, port.get())).await {
             Ok(listener) => {
-                info!(port, "exchanging site cards");
+                info!(port, "listening for exchanges of site cards");
                 (self.open, self.failure) = (Some((port, listener)), None);
             }
             Err(error) => self.report(format!("port {port}: {error}")),
@@ -133,13 +133,13 @@ impl Listener {
 
     fn report(&mut self, failure: String) {
         if self.failure.as_ref() != Some(&failure) {
-            warn!(failure, "cannot exchange site cards; trying again");
+            warn!(failure, "cannot exchange site cards; retrying");
             self.failure = Some(failure);
         }
     }
 }
 
-/// Everything that an exchange needs beside its connection and the document in force.
+/// Everything that an exchange needs, apart from its connection and the document in force.
 #[derive(Clone)]
 struct Acceptor {
     cards: Arc<Cards>,
@@ -176,7 +176,7 @@ impl Acceptor {
         let answer = admitted.answer(&message, &self.cards, Instant::now())?;
         // The decision stands even if the dialer does not read it.
         if let Err(error) = stream.write_all(&answer).await {
-            debug!(%error, "an answer was not sent");
+            debug!(%error, "cannot send the answer to an offer of a site card");
         }
         Ok(())
     }

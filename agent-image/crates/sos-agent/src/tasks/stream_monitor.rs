@@ -159,6 +159,6 @@ fn apply(
 
 fn set_congestion(handle: &TransportHandle, congestion: CongestionControl) {
     if let Err(error) = handle.set_congestion(sockets::kernel_name(congestion)) {
-        debug!(?congestion, %error, "the kernel does not take this congestion control");
+        debug!(?congestion, %error, "the kernel refuses this congestion control");
     }
 }

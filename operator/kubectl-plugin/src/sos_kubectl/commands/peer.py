@@ -20,7 +20,7 @@ Json = dict[str, Any]
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 app = typer.Typer(help="Pair this cluster with another one, so that services connect their sites.", no_args_is_help=True)
-NamespaceOption = Annotated[str, typer.Option("-n", "--namespace", help="The operator's namespace in this cluster. Default: found.")]
+NamespaceOption = Annotated[str, typer.Option("-n", "--namespace", help="The operator's namespace here. Default: where it is found.")]
 
 
 @app.command()
@@ -31,18 +31,18 @@ def invite(  # noqa: PLR0913, PLR0917 - one parameter per option
     endpoint: Annotated[
         list[str] | None, typer.Option(help="ADDRESS:PORT by which the other cluster reaches an agent here. Default: the agents' nodes.")
     ] = None,
-    no_endpoints: Annotated[bool, typer.Option("--no-endpoints", help="The other cluster cannot reach this one, as behind NAT.")] = False,
+    no_endpoints: Annotated[bool, typer.Option("--no-endpoints", help="The other cluster cannot reach this one, e.g. due to NAT.")] = False,
     their_namespace: Annotated[str, typer.Option(help="The operator's namespace in the other cluster.")] = "sos-system",
     namespace: NamespaceOption = "",
     context: ContextOption = "",
 ) -> None:
     """Create a SosPeer and its key in this cluster, and print the file for the other cluster, for `kubectl apply -f`.
 
-    The file contains the key of the pairing: transfer it as you would transfer a password. The first cluster that uses it keeps it.
+    The file contains the key of the pairing: transfer it like a password. The pairing belongs to the first cluster that uses the file.
     """
     for word in (name, own):
         if not NAME.fullmatch(word) or len(word) > 63:
-            raise SourceError(f"{word!r} is no name: write lower-case letters, digits, '.' and '-', at most 63")
+            raise SourceError(f"{word!r} is not a valid name: write at most 63 lower-case letters, digits, '.' and '-'")
     allowed = tuple(_prefix(text) for text in prefix)
     kubectl = options.kubectl(context)
     here = namespace or _namespace(kubectl)
@@ -99,5 +99,5 @@ def _prefix(text: str) -> str:
 def _namespace(kubectl: Kubectl) -> str:
     found = kubectl.namespaces()
     if len(found) != 1:
-        raise SourceError(f"operators in {', '.join(found) or 'no namespace'}: give --namespace")
+        raise SourceError(f"found operators in {', '.join(found) or 'no namespace'}: set --namespace")
     return found[0]

@@ -45,7 +45,7 @@ def own_endpoints(pods: Sequence[Json]) -> tuple[str, ...]:
 
 
 def objects(other: End, at: str, pairing: str, key: str) -> list[Json]:
-    """Return the Secret and the SosPeer by which a cluster whose operator runs in namespace `at` knows the cluster `other`."""
+    """Return the Secret and the SosPeer of the cluster `other`, for a cluster whose operator runs in namespace `at`."""
     secret = {
         "apiVersion": "v1",
         "kind": "Secret",

@@ -12,6 +12,7 @@ from sos_compile.model.addresses import is_ipv4, is_ipv4_prefix
 from sos_compile.model.formats import content_hash
 from sos_compile.model.site_card import SiteCard
 
+from sos_operator import __version__
 from sos_operator.core.model.kinds import CONTROLLER, FIELD_MANAGER, SERVICE, SITE
 from sos_operator.core.model.node_status import NodeAnswer
 from sos_operator.core.model.objects import Object
@@ -83,6 +84,7 @@ def compile_settings(settings: Settings, generation: int) -> sos_compile.Setting
         node_priority=settings.node_priority,
         node_resources=settings.node_resources,
         load_modules=settings.load_modules,
+        software=__version__,
     )
 
 

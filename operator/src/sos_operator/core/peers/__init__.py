@@ -4,8 +4,8 @@
 `messages`    Offer and Answer as bytes
 `contact`     state of a peer: its card, its installation, the time of its last message
 `desired`     desired state: exchange targets, cards in use, ConfigMaps, key files
-`documents`   ConfigMaps: the file of the agents, and the last card of each peer
+`documents`   ConfigMaps: the file for the agents, and the last card of each peer
 
-`remote.peers` connects to the peers' agents and reports contacts; `reconcile` hands the cards to the compilation, and the compilation's own
-cards to `remote.peers`.
+`remote.peers` connects to the peers' agents and reports contacts; `reconcile` passes the peers' cards to the
+compiler, and this cluster's cards from the compiler to `remote.peers`.
 """

@@ -9,7 +9,7 @@ from sos_compile.model.site_card import CardError, SiteCard, parse_card
 from sos_operator.core.peers.messages import Message
 
 CONNECTED_S = 10.0  # a peer that was silent for longer is disconnected
-OLDER_S = 60.0  # agents of the peer have a changed card within this time
+OLDER_S = 60.0  # all agents of the peer have a changed card within this time
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Contact:
     refused: str = ""
     """Reason why the peer's last card is not used, "" if it is used."""
     older_since_s: float | None = None
-    """Time since which the peer has sent older cards only."""
+    """Time at which the peer began to send only cards older than `received`."""
 
     def connected(self, now_s: float) -> bool:
         """Return whether the peer has sent a signed message within CONNECTED_S."""
@@ -69,5 +69,5 @@ class Contact:
     def _after_an_older_card(self, at_s: float) -> Contact:
         since = at_s if self.older_since_s is None else self.older_since_s
         late = at_s - since > OLDER_S
-        refused = "the peer's site card is older than a former one: its clock has been set back" if late else self.refused
+        refused = "the peer's site cards are older than the one in use: the peer's clock has been set back" if late else self.refused
         return replace(self, older_since_s=since, refused=refused)

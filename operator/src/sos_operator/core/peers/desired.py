@@ -40,7 +40,7 @@ class Peering:
 
     pairings: Pairings = Pairings()
     received: Mapping[str, Received] = field(default_factory=dict)
-    """The card that counts, by SosPeer."""
+    """The card in use, by SosPeer."""
 
     @property
     def cards(self) -> dict[str, SiteCard]:
@@ -58,7 +58,7 @@ class Target:
     card: bytes
     """Our card for this peer."""
     endpoints: tuple[tuple[str, int], ...]
-    """(address, port) of the SosPeer's spec."""
+    """Addresses and ports in spec.endpoints of the SosPeer."""
     stored: Received | None = None
     """The last card, as an earlier process has stored it."""
 
@@ -70,7 +70,7 @@ def present(seen: Seen) -> list[str]:
 
 
 def read_pairings(seen: Seen, secrets: Mapping[str, Object]) -> Pairings:
-    """Return the pairing of each SosPeer; the oldest SosPeer keeps a pairing that two have."""
+    """Return the pairing of each SosPeer. If several SosPeers have the same pairing, only the oldest of them keeps it."""
     usable: dict[str, Pairing] = {}
     errors: dict[str, str] = {}
     holder: dict[bytes, str] = {}
@@ -90,7 +90,7 @@ def read_pairings(seen: Seen, secrets: Mapping[str, Object]) -> Pairings:
 
 
 def known_cards(seen: Seen, pairings: Pairings, contacts: Mapping[str, Contact]) -> dict[str, Received]:
-    """Return the card that counts for each peer: the last one received by its present pairing, else the stored one."""
+    """Return the card in use of each peer: the last one received under its present pairing, else the stored one of this pairing."""
     stored = stored_cards(seen)
     found: dict[str, Received] = {}
     for name, pairing in pairings.usable.items():
@@ -103,7 +103,7 @@ def known_cards(seen: Seen, pairings: Pairings, contacts: Mapping[str, Contact])
 
 
 def own_cards(seen: Seen, compiled: sos_compile.Compiled, peering: Peering, now_ms: int) -> dict[str, SiteCard]:
-    """Return our card for each peer with a pairing, with its time of issue."""
+    """Return our cards, with their times of issue, for all peers that have a pairing."""
     before = issued_cards(seen)
     usable = peering.pairings.usable
     return {
@@ -142,7 +142,7 @@ def peer_manifests(settings: Settings, seen: Seen, cards: Mapping[str, SiteCard]
 def key_files(compiled: sos_compile.Compiled, peering: Peering) -> dict[int, dict[str, str]]:
     """Return the key files for peers, by the id of one of this cluster's sites.
 
-    Only for the sites of a card that the compilation uses: a card must not choose the names of our key files.
+    Only sites that the compilation has accepted get key files, because a card must not choose the names of our key files.
     """
     found: dict[int, dict[str, str]] = {}
     for number in {document["site"]["id"] for document in compiled.agents.values()}:

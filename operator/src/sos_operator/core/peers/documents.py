@@ -1,4 +1,4 @@
-"""ConfigMaps about peers: the file of the agents (spec/card.md clause 12), and the last card of each peer, which survives a restart."""
+"""ConfigMaps about peers: the file for the agents (spec/card.md clause 12), and the last card of each peer, which survives a restart."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def issue(card: SiteCard, before: SiteCard | None, now_ms: int) -> SiteCard:
 
 
 def agents_manifest(settings: Settings, seen: Seen, offered: Iterable[Offered]) -> Object:
-    """Return the ConfigMap of the agents."""
+    """Return the ConfigMap that agents mount."""
     rows = [
         {"pairing": each.pairing.hex(), "installation": each.installation, "sequence": each.card.issued, "card": each.card.encode()}
         for each in sorted(offered, key=lambda each: each.pairing)

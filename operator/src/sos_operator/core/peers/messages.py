@@ -65,7 +65,7 @@ def sign_answer(answer: Message, key: bytes, offer_tag: bytes) -> bytes:
 
 
 def card_length(header: bytes) -> int:
-    """Return the length of the card behind a header. Raises MessageError before anything is read for it."""
+    """Return the length of the card that follows a header. Raises MessageError for an invalid header, before the card is read."""
     return _parse(header).length
 
 
@@ -83,7 +83,7 @@ def open_answer(content: bytes, offer: Message, signed_offer: bytes, key: bytes)
     """Return the Answer to an Offer. Raises MessageError."""
     message, body, tag = _split(content, ANSWER)
     if (message.pairing, message.key_id, message.nonce) != (offer.pairing, offer.key_id, offer.nonce):
-        raise MessageError("it is the answer to something else")
+        raise MessageError("it answers another Offer")
     if not hmac.compare_digest(tag, _tag(key, _ANSWER_LABEL, signed_offer[-TAG_BYTES:], body)):
         raise MessageError("its tag is wrong")
     return message
@@ -97,12 +97,12 @@ class _Header:
 
 def _parse(header: bytes) -> _Header:
     if len(header) < HEADER.size:
-        raise MessageError(f"{len(header)} bytes are no message")
+        raise MessageError(f"it has {len(header)} bytes, fewer than a header")
     magic, version, kind, key_id, pairing, installation, nonce, sequence, status, length = HEADER.unpack_from(header)
     if magic != MAGIC or version != VERSION or kind not in (OFFER, ANSWER):
-        raise MessageError("it is no message of this protocol")
+        raise MessageError("it is not a message of this protocol")
     if status > (max(Status) if kind == ANSWER else Status.STORED) or key_id == 0:
-        raise MessageError(f"status {status} and key id {key_id} do not exist")
+        raise MessageError(f"invalid status {status} or key id {key_id}")
     if length > MAX_CARD_BYTES:
         raise MessageError(f"its card would have {length} bytes, more than {MAX_CARD_BYTES}")
     return _Header(Message(kind, key_id, pairing, installation, nonce, sequence, b"", status), length)

@@ -29,7 +29,8 @@ class Pairing:
     secrets: Mapping[int, bytes]
 
     def sending(self, refusals: int = 0) -> tuple[int, bytes]:
-        """Id and card key to sign with: the newest, after each refusal the next older one. The peer may not have the newest yet."""
+        """Return the id and the card key to sign with: the newest key, and after each refusal the next older one, because the peer may not
+        have the newest key yet."""
         ids = sorted(self.secrets, reverse=True)
         chosen = ids[refusals % len(ids)]
         return chosen, card_key(self.secrets[chosen])

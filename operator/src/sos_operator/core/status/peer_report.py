@@ -21,7 +21,7 @@ def build_peer_report(obj: Object, facts: sos_compile.Facts, situation: Situatio
     received = situation.received.get(name)
     accepted = accepted_verdict(obj, facts, situation)
     connected = _connected(name, contact, received, situation)
-    message = f"sites {', '.join(facts.sites)}" if facts.sites else "it announces no site yet"
+    message = f"sites {', '.join(facts.sites)}" if facts.sites else "the peer announces no site yet"
     return Report(_fields(received, facts), (accepted, connected, summary([accepted, connected], "Connected", message)))
 
 
@@ -42,8 +42,8 @@ def _connected(name: str, contact: Contact, received: Received | None, situation
         return Verdict("Connected", "False", "CardRefused", contact.refused[:ERROR_MAX])
     error = contact.error[:ERROR_MAX]
     if contact.connected(situation.now_s):
-        return Verdict("Connected", "True", "Connected", "; ".join(filter(None, ("its agents answer", error))))
+        return Verdict("Connected", "True", "Connected", "; ".join(filter(None, ("the peer's agents answer", error))))
     error = f": {error}" if error else ""
     if received is None:
-        return Verdict("Connected", "False", "NeverConnected", f"no contact yet{error or ': it has not connected to this cluster'}")
+        return Verdict("Connected", "False", "NeverConnected", f"no contact yet{error or ': the peer has not connected to this cluster'}")
     return Verdict("Connected", "False", "Disconnected", f"no answer for more than {CONNECTED_S:.0f} s{error}")

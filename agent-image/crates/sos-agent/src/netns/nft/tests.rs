@@ -43,7 +43,7 @@ fn arming_is_one_transaction() {
 }
 
 #[test]
-fn nothing_armed_adds_no_element() {
+fn an_empty_armed_set_adds_only_the_heartbeat() {
     let text = arm(&Armed::default(), None);
     assert!(!text.contains("elements"), "{text}");
     assert_eq!(text.matches("add element").count(), 1, "{text}");
