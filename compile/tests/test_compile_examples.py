@@ -18,6 +18,7 @@ GOOD = {
     "05-slices": FIGURE8,
     "06-routed": FIGURE8,
     "07-pods": {"a1": "west", "b1": "east"},
+    "08-routed-wan": {"agent1": "west", "agent2": "east"},
 }
 BAD = {
     "unknown-field": ("SosService default/typo", "spec.transprt", 'unknown field "spec.transprt"'),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
+import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -24,6 +27,9 @@ ROUNDS = 3
 """Maximum number of rounds. The first losses occur at random times, so the test compares medians."""
 HUNG_S = 5.0
 """Maximum duration of a new connection during a fault: a dropped SYN is retransmitted after one second, and again two seconds later."""
+FROZEN_S = 10.0
+DISCONNECTED_S = 10.0
+METRICS_PORT = 9465
 FIRST_BYTE_S = 180.0
 """Time limit from `helm install` to the first accelerated byte, with images loaded."""
 
@@ -91,7 +97,26 @@ def paired(hosts: Pair, built: dict[str, str]) -> Pair:
         for name in ("a-to-b", "b-to-a"):
             side.kube.wait_condition(f"sosservice/{name}", "Ready", namespace=NAMESPACE, timeout=120)
     hosts.took["peers and services"] = time.monotonic() - began
+    began = time.monotonic()
+    wait_for("an accelerated download", lambda: is_accelerated(a, b), 60)
+    hosts.took["first accelerated download"] = time.monotonic() - began
     return hosts
+
+
+def accepted(side: Side) -> int:
+    """Connections that the agent of a side has accepted since its start."""
+    page = run("docker", "exec", side.worker, "curl", "-sS", "-m", "5", f"http://127.0.0.1:{METRICS_PORT}/metrics")
+    found = re.search(r"^sos_agent_accepted_total (\d+)$", page, flags=re.MULTILINE)
+    assert found is not None, page
+    return int(found[1])
+
+
+def is_accelerated(client: Side, server: Side) -> bool:
+    """True if the client's agent has accepted a new connection to the covered port, False if the connection was plain."""
+    before = accepted(client)
+    got = download(client, server, COVERED, 20, f"{workload.FILE}.sha256")
+    assert got.exit_code == 0, got
+    return accepted(client) > before
 
 
 def install(side: Side, built: dict[str, str]) -> None:
@@ -186,42 +211,91 @@ CUT = (0, 18, 52, 56)
 """curl's exit codes of a download whose agent was killed: complete, or reset."""
 
 
-@pytest.mark.parametrize("fault", ["agent at a", "agent at b", "operators"])
-def test_new_connections_survive_faults(paired: Pair, fault: str) -> None:
+def kill_agent(side: Side) -> None:
+    run("docker", "exec", side.worker, "pkill", "-9", "-x", "sos-agent")
+
+
+def scale_operators(sides: Sequence[Side], replicas: int) -> None:
+    for side in sides:
+        side.kube.ctl("-n", workload.RELEASE_NAMESPACE, "scale", "deployment/sos-operator", f"--replicas={replicas}")
+
+
+def upgrade(side: Side) -> None:
+    """Change a value of the release that replaces operator and agents."""
+    side.kube.helm("upgrade", "sos", str(ROOT / "charts" / "sos"), "--namespace", workload.RELEASE_NAMESPACE,
+                   "--reuse-values", "--set", "operator.logLevel=DEBUG,dataPlane.logLevel=debug", "--wait", "--timeout", "180s")  # fmt: skip
+
+
+def add_key(a: Side, b: Side) -> None:
+    """Give both clusters the same second key of the pairing, one shortly after the other."""
+    text = base64.b64encode(secrets.token_hex(32).encode()).decode()
+    for side, other in ((a, "b"), (b, "a")):
+        patch = json.dumps({"data": {"key-2": text}})
+        side.kube.ctl("-n", workload.RELEASE_NAMESPACE, "patch", "secret", f"sos-peer-{other}", "--type=merge", "-p", patch)
+
+
+def freeze(side: Side) -> None:
+    """Stop all processes of a cluster for a while, as the loss of a cluster does, and let them go on."""
+    nodes = run("kind", "get", "nodes", "--name", side.settings.cluster).split()
+    run("docker", "pause", *nodes)
+    time.sleep(FROZEN_S)
+    run("docker", "unpause", *nodes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """A fault during the load. `cuts`: connections that the agent had accepted may be reset. `hung_s`: maximum duration of a connection."""
+
+    strike: Callable[[Side, Side], None]
+    cuts: bool = False
+    hung_s: float = HUNG_S
+
+
+FAULTS = {
+    "agent killed at a": Fault(strike=lambda a, _b: kill_agent(a), cuts=True),
+    "agent killed at b": Fault(strike=lambda _a, b: kill_agent(b), cuts=True),
+    "both operators stopped": Fault(strike=lambda a, b: scale_operators((a, b), 0)),
+    "second key of the pairing": Fault(strike=add_key),
+    "operator and agents replaced at b": Fault(strike=lambda _a, b: upgrade(b)),
+    # The server itself is frozen, so a new connection waits as long as a plain connection does.
+    "cluster b frozen for 10 s": Fault(strike=lambda _a, b: freeze(b), hung_s=FROZEN_S + HUNG_S),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_new_connections_survive_faults(paired: Pair, name: str) -> None:
     a, b = paired.sides
+    fault = FAULTS[name]
     load = Load(a.kube, server=address(b), pod="host")
-    if fault == "operators":
-        for side in paired.sides:
-            side.kube.ctl("-n", workload.RELEASE_NAMESPACE, "scale", "deployment/sos-operator", "--replicas=0")
-    else:
-        run("docker", "exec", (a if fault.endswith("a") else b).worker, "pkill", "-9", "-x", "sos-agent")
+    fault.strike(a, b)
     at = time.time()
     outcome = load.finish()
     said = outcome.summary()
-    say(f"{fault}: {brief(said)}")
+    say(f"{name}: {brief(said)}")
     with (a.settings.out / "faults.json").open("a") as log:
-        log.write(json.dumps({"fault": fault, **said}) + "\n")
-    if fault == "operators":
-        for side in paired.sides:
-            side.kube.ctl("-n", workload.RELEASE_NAMESPACE, "scale", "deployment/sos-operator", "--replicas=1")
-        assert outcome.status == 0, said
-    assert outcome.status in CUT, said
+        log.write(json.dumps({"fault": name, **said}) + "\n")
+    scale_operators(paired.sides, 1)
+    assert outcome.status in (CUT if fault.cuts else (0,)), said
     # A connection that the killed agent carried is reset.
-    judged = [probe for probe in outcome.probes if fault == "operators" or probe.at >= at or probe.status not in CUT]
-    assert not [probe for probe in judged if probe.status or probe.total_s >= HUNG_S], said
+    judged = [probe for probe in outcome.probes if not fault.cuts or probe.at >= at or probe.status not in CUT]
+    assert not [probe for probe in judged if probe.status or probe.total_s >= fault.hung_s], said
     for side, other in ((a, "b"), (b, "a")):
         side.kube.wait_condition(f"sospeer/{other}", "Ready", timeout=120)
         side.kube.wait_condition("sosservice/a-to-b", "Ready", namespace=NAMESPACE, timeout=120)
+    wait_for(f"acceleration after {name}", lambda: is_accelerated(a, b), 60)
 
 
 def test_a_removed_peer_is_disconnected_and_its_connections_are_plain(paired: Pair) -> None:
     a, b = paired.sides
     began = time.monotonic()
-    b.kube.ctl("delete", "sospeer", "a")
-    row = a.kube.wait_condition("sosservice/a-to-b", "Ready", "False", namespace=NAMESPACE, timeout=30)
-    say(f"noticed after {time.monotonic() - began:.1f} s: {row['reason']}")
-    got = download(a, b, COVERED, 20, workload.FILE)
-    assert got.bytes > 0, got
+    b.kube.ctl("delete", "sospeer", "a", "--wait=false")
+    wait_for("plain connections", lambda: not is_accelerated(a, b), DISCONNECTED_S)
+    say(f"plain after {time.monotonic() - began:.1f} s")
+    row = a.kube.wait_condition("sospeer/b", "Connected", "False", timeout=30)
+    took = time.monotonic() - began
+    say(f"{row['reason']} after {took:.1f} s")
+    assert (row["reason"], took <= DISCONNECTED_S) == ("Disconnected", True), (row, took)
+    a.kube.wait_condition("sosservice/a-to-b", "Ready", "False", namespace=NAMESPACE, timeout=30)
 
 
 def test_uninstall_leaves_pods_as_they_were(paired: Pair) -> None:

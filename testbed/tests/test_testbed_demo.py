@@ -1,11 +1,12 @@
 """Results of the demo: JSON, chart, table and wire limit."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from sos_testbed.core.model import Shape
 from sos_testbed.lifecycle.declare import load
-from sos_testbed.lifecycle.lab import PROACTIVE
+from sos_testbed.lifecycle.lab import ONE_PATH, PROACTIVE
 from sos_testbed.measurements.demo import BENCH_SCENARIOS, SCENARIOS, Row, bars, table, write
 from sos_testbed.measurements.measure import WireLimit, formula_mbps, same_bytes, sha256
 
@@ -55,7 +56,7 @@ def test_wire_limit_is_the_lower_of_arithmetic_and_measurement() -> None:
 
 def test_scenarios_include_three_basic_paths_and_two_with_two_paths() -> None:
     one = [(59_000, 0.0, 1), (164_000, 0.0, 1), (20_000, 0.01, 1)]
-    reactive = [(scenario.rtt_us, scenario.loss, scenario.paths) for scenario in SCENARIOS if not scenario.proactive]
+    reactive = [(s.rtt_us, s.loss, s.paths) for s in SCENARIOS if s.switches and not s.proactive]
     assert reactive == [*one, (59_000, 0.0, 2), (164_000, 0.0, 2)]
     assert BENCH_SCENARIOS[: len(SCENARIOS)] == SCENARIOS
     for scenario in BENCH_SCENARIOS:
@@ -92,3 +93,11 @@ def test_bytes_are_compared_completely_or_as_a_prefix(tmp_path: Path) -> None:
     copy.write_bytes(source.read_bytes()[:999] + b"x")
     assert not same_bytes(source, copy, complete=False)
     assert sha256(source, 1000) != sha256(copy)
+
+
+def test_one_scenario_has_no_switches_and_otherwise_the_first_scenarios_path() -> None:
+    (row,) = [scenario for scenario in SCENARIOS if not scenario.switches]
+    assert (row.rtt_us, row.loss, row.queue_bytes, row.paths) == (SCENARIOS[0].rtt_us, 0.0, None, 1)
+    options = row.options(500_000_000)
+    assert (options.topology, options.examples[-1]) == ("routed-wan", ONE_PATH)
+    assert replace(row, paths=2).options(500_000_000).examples == ()

@@ -57,12 +57,12 @@ def test_default_queue_is_one_bdp_and_never_less_than_a_burst(rate: int, rtt: in
 def test_every_topology_connects_all_its_parts(name: str) -> None:
     chosen = BUILDERS[name]
     topology = chosen.build(chosen.path1, chosen.path2)
-    reached, left = {"edge1"}, True
+    reached, left = {topology.wires[0].a.switch}, True
     while left:
         more = {end.switch for wire in topology.wires for end in (wire.a, wire.b) if {wire.a.switch, wire.b.switch} & reached}
         left = not more <= reached
         reached |= more
-    assert reached == {switch.name for switch in topology.switches} | {router.name for router in topology.routers}
+    assert reached == {part.name for part in (*topology.switches, *topology.nodes, *topology.routers)}
     assert len(topology.hosts) + len(topology.routers) == 2
 
 

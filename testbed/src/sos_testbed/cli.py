@@ -52,6 +52,7 @@ class Network(StrEnum):
     FIGURE8 = "figure8"
     POOLS = "pools"
     ROUTED = "routed"
+    ROUTED_WAN = "routed-wan"
     LINE = "line"
     GENI = "geni"
     BALANCE = "balance"
@@ -220,7 +221,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for demo.json and demo.png.")] = Path("out"),
     rate: Annotated[str, typer.Option(help="Rate of the links.")] = "500mbit",
 ) -> None:
-    """Measure plain TCP and SOS on six paths and draw the result."""
+    """Measure plain TCP and SOS on several paths and draw the result."""
     from sos_testbed.measurements import demo as show
 
     show.main(out, parse_rate(rate), say)

@@ -8,7 +8,7 @@ from ipaddress import IPv4Address
 from sos_testbed.core.model import LabError
 
 DEFAULT = "default"
-"""Name of the controller that every lab has."""
+"""Name of the controller that every lab with switches has."""
 OPENFLOW_PORT = 6653
 API_PORT = 8080
 MOST = 8  # maximum number of controllers of a SosSite
@@ -16,9 +16,9 @@ _FIRST = IPv4Address("172.31.255.1")
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """Sort controllers: default first, then by name. Raise LabError if default is missing or there are more than MOST controllers."""
+    """Sort controllers: default first, then by name. Raise LabError if there are some without default, or more than MOST controllers."""
     found = sorted(set(names), key=lambda name: (name != DEFAULT, name))
-    if DEFAULT not in found:
+    if found and DEFAULT not in found:
         raise LabError(f"no SosController {DEFAULT!r} is declared")
     if len(found) > MOST:
         raise LabError(f"{len(found)} SosControllers; a lab runs {MOST} at most")

@@ -1,6 +1,7 @@
 """Components of a lab as frozen values. No I/O, no defaults that depend on the machine.
 
-A topology is a graph of switches; hosts and agents are attached to switches, and wires connect two switch ports. A wire with a
+A topology is a graph of switches; hosts and agents are attached to switches, and wires connect two switch ports. At a site without a
+bridge, a `Node` takes the switch's place: it routes between its hosts and its wires, and its agent runs in its namespace. A wire with a
 `Shape` runs through the link emulator; a wire without a shape is a plain veth pair.
 """
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Interface
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 
 _NAME = re.compile(r"^[a-z][a-z0-9]{0,9}$")
 
@@ -66,6 +67,20 @@ class Switch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """Machine of a site without a bridge: the gateway of its hosts, on interface `lan0`, with one WAN interface for each path.
+
+    `wan` lists the WAN interfaces as (port, address). Plain packets to the prefixes in `routes` take the first WAN interface.
+    """
+
+    name: str
+    site: str
+    lan: IPv4Interface
+    wan: tuple[tuple[str, IPv4Interface], ...]
+    routes: tuple[tuple[IPv4Network, IPv4Address], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
     """An ordinary machine: an address and, if it needs one, a default route."""
 
@@ -86,7 +101,7 @@ class Router:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentPlace:
-    """Namespace for the agent of one switch's node; the agent-config has the agent's address.
+    """Namespace for the agent of one switch's node; the agent-config has the agent's address. At a `Node` it is the node's own namespace.
 
     The namespace is empty while no SosAgent with the pool's name is declared.
     """
@@ -103,7 +118,7 @@ class AgentPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """One end of a wire: an interface in a switch's or a router's namespace."""
+    """One end of a wire: an interface in the namespace of a switch, a node or a router."""
 
     switch: str
     port: str
@@ -115,7 +130,7 @@ class End:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wire:
-    """A cable between two switches, or between a switch and a router."""
+    """A cable between two switches or nodes, or between a switch and a router."""
 
     a: End
     b: End
@@ -139,6 +154,7 @@ class Topology:
     agents: tuple[AgentPlace, ...]
     wires: tuple[Wire, ...]
     routers: tuple[Router, ...] = ()
+    nodes: tuple[Node, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise LabError unless every name is short and unique, and every end exists and is used once."""
@@ -149,22 +165,25 @@ class Topology:
             if not _NAME.match(name):
                 raise LabError(f"topology {self.name}: {name!r} is not a name of 1 to 10 small letters and digits")
         _refuse_duplicates(self.name, names)
-        known = {switch.name for switch in self.switches}
+        switches = {switch.name for switch in self.switches}
+        known = switches | {node.name for node in self.nodes}
         places: list[Host | AgentPlace] = [*self.hosts, *self.agents]
         for place in places:
             if place.switch not in known:
                 raise LabError(f"topology {self.name}: {place.name} hangs on an unknown switch {place.switch!r}")
         ends = [end for wire in self.wires for end in (wire.a, wire.b)]
         legs = {(router.name, port) for router in self.routers for port, _ in router.legs}
+        legs |= {(node.name, port) for node in self.nodes for port, _ in node.wan}
         for end in ends:
-            if (end.switch not in known and (end.switch, end.port) not in legs) or not _NAME.match(end.port):
+            if (end.switch not in switches and (end.switch, end.port) not in legs) or not _NAME.match(end.port):
                 raise LabError(f"topology {self.name}: wire end {end} does not exist")
         _refuse_duplicates(self.name, [str(end) for end in ends])
 
     def parts(self) -> list[str]:
         """Names of all parts with a namespace."""
-        hung = [*(h.name for h in self.hosts), *(a.name for a in self.agents)]
-        return [*(s.name for s in self.switches), *hung, *(r.name for r in self.routers)]
+        nodes = [node.name for node in self.nodes]
+        hung = [*(h.name for h in self.hosts), *(a.name for a in self.agents if a.name not in nodes)]
+        return [*(s.name for s in self.switches), *nodes, *hung, *(r.name for r in self.routers)]
 
     def links(self) -> tuple[Wire, ...]:
         """Wires between switches, which the controller discovers."""

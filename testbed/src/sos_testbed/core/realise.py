@@ -6,6 +6,7 @@ interface names inside need no random part, and two labs cannot conflict.
     sos-ID-ctl      management bridge `mgmt`, the controllers
     sos-ID-wan      the link emulator, two veth ends per shaped wire
     sos-ID-edge1 .. one per switch: its ovsdb-server, ovs-vswitchd, sos-node
+    sos-ID-agent1   without switches: one per node: a router with an agent
     sos-ID-client   one per host: `eth0`, an address, cubic
     sos-ID-agent1   one per agent: the interface of its agent-config, the agent
 """
@@ -20,13 +21,20 @@ from pathlib import PurePosixPath
 from sos_compile.documents.agent_config import INTERFACE
 
 from sos_testbed.core import controllers, web
-from sos_testbed.core.model import AgentPlace, Host, LabError, Router, Switch, Topology, Wire
+from sos_testbed.core.model import AgentPlace, Host, LabError, Node, Router, Switch, Topology, Wire
 from sos_testbed.core.steps import DeleteNamespace, MakeFolder, RemoveTree, Run, Spawn, Step, Stop, WriteFile
 
 BRIDGE = "br-sos"
 _FIRST_SWITCH_OCTET = 10
 _OVS_TIMEOUT_S = 20
 _HOST_OFPORT = 11  # no conflict with uplinks (1..), tunnels (100..) and agent ports (200..) of node-config
+LAN_PORT = "lan0"  # interface of a node without a bridge towards its host (examples/08-routed-wan)
+_NODE_SYSCTLS = (
+    ("net.ipv4.ip_forward", "1"),
+    ("net.ipv4.tcp_rmem", "4096 131072 67108864"),
+    ("net.ipv4.tcp_wmem", "4096 65536 67108864"),
+    ("net.ipv4.tcp_slow_start_after_idle", "0"),
+)
 _OVS_SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
 
 
@@ -123,13 +131,17 @@ def build_switches(topology: Topology, plan: LabPlan) -> list[Step]:
 
 
 def build_hosts(topology: Topology, plan: LabPlan) -> list[Step]:
-    """Steps of hosts: addresses and the congestion control of a default Linux host; no checksum offload at switches that rewrite."""
+    """Steps of hosts and nodes: addresses and the congestion control of a default Linux host; no checksum offload at switches that
+    rewrite."""
     steps: list[Step] = []
     for index, host in enumerate(topology.hosts):
-        steps += _host(plan, host, _HOST_OFPORT + index)
+        port_no = None if host.switch in {node.name for node in topology.nodes} else _HOST_OFPORT + index
+        steps += _host(plan, host, port_no)
         if host.switch in plan.rewriting:
             # in a cluster, sos-node disables the offload of ovs-cni ports
             steps.append(_run(f"host {host.name}", _offload(plan, host.name, "eth0", "off"), _offload(plan, host.name, "eth0", "on")))
+    for node in topology.nodes:
+        steps += _node(plan, node)
     for router in topology.routers:
         steps += _router(plan, router)
     return steps
@@ -336,15 +348,29 @@ def _switch(plan: LabPlan, switch: Switch, *, tso: bool) -> Iterator[Step]:
     yield _spawn(plan, f"{name}-node", name, node, f"sos-node {name}")
 
 
-def _host(plan: LabPlan, host: Host, port_no: int) -> Iterator[Step]:
+def _node(plan: LabPlan, node: Node) -> Iterator[Step]:
+    """Steps of a gateway without a bridge, as docs/concepts/pods.md asks for: forwarding, routes, and large socket buffers for streams."""
+    netns, title = plan.netns(node.name), f"node {node.name}"
+    for name, value in _NODE_SYSCTLS:
+        yield _run(title, inside(netns, "sysctl", "-qw", f"{name}={value}"), inside(netns, "true"))
+    for port, address in ((LAN_PORT, node.lan), *node.wan):
+        yield from _address(netns, port, str(address), title)
+    for prefix, gateway in node.routes:
+        route = (str(prefix), "via", str(gateway))
+        yield _run(title, ("ip", "-n", netns, "route", "add", *route), ("ip", "-n", netns, "route", "del", *route))
+
+
+def _host(plan: LabPlan, host: Host, port_no: int | None) -> Iterator[Step]:
+    """Steps of a host at a switch, or at a node without switch ports (`port_no` None)."""
     netns, title = plan.netns(host.name), f"host {host.name}"
-    yield from _veth(plan, (host.name, "eth0"), (host.switch, host.name), title)
+    yield from _veth(plan, (host.name, "eth0"), (host.switch, host.name if port_no is not None else LAN_PORT), title)
     yield from _address(netns, "eth0", str(host.address), title)
     yield _ordinary(netns, "eth0", host.address, title)
     if host.gateway is not None:
         route = ("default", "via", str(host.gateway))
         yield _run(title, ("ip", "-n", netns, "route", "add", *route, "congctl", "cubic"), ("ip", "-n", netns, "route", "del", *route))
-    yield _port(plan, host.switch, host.name, port_no, title)
+    if port_no is not None:
+        yield _port(plan, host.switch, host.name, port_no, title)
 
 
 def _ordinary(netns: str, interface: str, address: IPv4Interface, title: str) -> Step:

@@ -17,8 +17,11 @@ r"""Named topologies of labs. Pure.
 
 `routed` is figure8 with a subnet for each site: 10.1.0.0/24 and 10.2.0.0/24. No host owns the gateway addresses (examples/06-routed).
 
+`routed-wan` has no switches: agent1 and agent2 are the gateways of client and server, and two emulated wires connect them
+(examples/08-routed-wan). Each wire has an address at both gateways; plain traffic takes the first wire.
+
 `line` is figure8 without core2. `geni` (thesis 4.8, table 20) is figure8 with path round trips of 54 and 160 ms at 1 Gbit/s.
-The emulated wires, at edge1, have the whole delay of their path; the other wires are plain cables.
+The emulated wires, at edge1 or agent1, have the whole delay of their path; the other wires are plain cables.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv4Interface
 
-from sos_testbed.core.model import DEFAULT_POOL, AgentPlace, End, Host, LabError, Router, Shape, Switch, Topology, Wire, bdp_bytes
+from sos_testbed.core.model import DEFAULT_POOL, AgentPlace, End, Host, LabError, Node, Router, Shape, Switch, Topology, Wire, bdp_bytes
 
 DEFAULT_RATE_BPS = 500_000_000
 DEFAULT_RTT_US = 59_000  # the paper's path between Clemson and Cambridge
@@ -148,6 +151,30 @@ def routed(path1: PathOptions, path2: PathOptions) -> Topology:
     return replace(plain, name="routed", hosts=hosts)
 
 
+def routed_wan(path1: PathOptions, path2: PathOptions) -> Topology:
+    """Two sites without switches, connected by two paths of routes."""
+    lans = {"agent1": IPv4Interface("10.1.0.1/24"), "agent2": IPv4Interface("10.2.0.1/24")}
+    ends = {name: _wan_addresses(number) for number, name in enumerate(lans, 1)}
+    nodes = []
+    for name, other, site in (("agent1", "agent2", "west"), ("agent2", "agent1", "east")):
+        route = (lans[other].network, ends[other][0][1].ip)
+        nodes.append(Node(name=name, site=site, lan=lans[name], wan=ends[name], routes=(route,)))
+    wires = tuple(
+        Wire(a=End(switch="agent1", port=port), b=End(switch="agent2", port=port), shape=path.shape(), parallel=True)
+        for port, path in (("wan0", path1), ("wan1", path2))
+    )
+    hosts = (
+        Host(name="client", switch="agent1", address=IPv4Interface("10.1.0.11/24"), gateway=lans["agent1"].ip),
+        Host(name="server", switch="agent2", address=IPv4Interface("10.2.0.11/24"), gateway=lans["agent2"].ip),
+    )
+    agents = tuple(AgentPlace(name=node.name, switch=node.name) for node in nodes)
+    return Topology(name="routed-wan", switches=(), hosts=hosts, agents=agents, wires=wires, nodes=tuple(nodes))
+
+
+def _wan_addresses(number: int) -> tuple[tuple[str, IPv4Interface], ...]:
+    return ("wan0", IPv4Interface(f"192.0.2.{number}/30")), ("wan1", IPv4Interface(f"198.51.100.{number}/30"))
+
+
 def line(path1: PathOptions, _path2: PathOptions) -> Topology:
     """Two sites with one path."""
     return _edges(("core1",), _path("core1", "wan0", path1.shape()), "line")
@@ -195,6 +222,7 @@ BUILDERS: dict[str, Builder] = {
     "figure8": Builder(build=figure8, path1=PathOptions(), path2=PathOptions()),
     "pools": Builder(build=pools, path1=PathOptions(), path2=PathOptions()),
     "routed": Builder(build=routed, path1=PathOptions(), path2=PathOptions(), example="06-routed"),
+    "routed-wan": Builder(build=routed_wan, path1=PathOptions(), path2=PathOptions(), example="08-routed-wan"),
     "line": Builder(build=line, path1=PathOptions(), path2=PathOptions()),
     "geni": Builder(  # thesis table 20: 54 and 160 ms, 952 Mbit/s of UDP payload on each path, as on a gigabit wire
         build=geni,

@@ -1,6 +1,6 @@
 """Compile an example folder to the documents that the parts of a lab read. Here the testbed replaces the operator.
 
-Nodes are derived from the topology: one per switch, labelled `sos.network/site=<site>`. Only sos_compile knows the meaning of a
+Nodes are derived from the topology: one per switch or gateway, labelled `sos.network/site=<site>`. Only sos_compile knows the meaning of a
 custom resource.
 """
 
@@ -37,16 +37,12 @@ class Documents:
     """Agent documents by `model.agent_key`, only for places in the topology."""
     allocations: Allocations
     warnings: tuple[str, ...]
+    generation: int
 
     @property
     def controller(self) -> Json:
         """Document of the default controller."""
         return self.controllers[controllers.DEFAULT]
-
-    @property
-    def generation(self) -> int:
-        """Generation of the controllers' documents."""
-        return int(self.controller["generation"])
 
     def agent_ids(self, controller: str) -> set[str]:
         """Agents expected to register with a controller."""
@@ -100,10 +96,10 @@ def without_service(objects: Iterable[Loaded], name: str) -> tuple[Loaded, ...]:
 
 def compile_lab(objects: tuple[Loaded, ...], topology: Topology, generation: int, allocations: Allocations) -> Documents:
     """Compile for the nodes of a topology. Raise LabError with one line per problem: file, object, field. Pure."""
-    nodes = tuple(Node(name=switch.name, labels={"sos.network/site": switch.site}) for switch in topology.switches)
-    names = {_key(loaded)[2] for loaded in objects if loaded.obj.get("kind") == CONTROLLER_KIND}
-    places = controllers.addresses(names)
-    endpoints = {name: (f"tcp:{address}:{controllers.OPENFLOW_PORT}",) for name, address in places.items()}
+    places = [(switch.name, switch.site, "") for switch in topology.switches]
+    places += [(node.name, node.site, str(node.wan[0][1].ip)) for node in topology.nodes]
+    nodes = tuple(Node(name=name, labels={"sos.network/site": site}, address=address) for name, site, address in places)
+    endpoints = _endpoints(objects) if topology.switches else {}
     world = World(
         objects=objects,
         nodes=nodes,
@@ -115,17 +111,27 @@ def compile_lab(objects: tuple[Loaded, ...], topology: Topology, generation: int
     errors = [problem.line() for problem in compiled.problems if not problem.warning]
     if errors:
         raise LabError("\n".join(errors))
-    missing = sorted({switch.name for switch in topology.switches} - set(compiled.nodes))
+    manned = {place.key for place in topology.agents}
+    agents = {agent_key(*key): document for key, document in sorted(compiled.agents.items()) if agent_key(*key) in manned}
+    covered = set(compiled.nodes) | {str(document["node"]) for document in agents.values()}
+    missing = sorted({node.name for node in nodes} - covered)
     if missing:
         raise LabError(f"no SosSite selects the nodes of {', '.join(missing)} (label sos.network/site)")
-    manned = {place.key for place in topology.agents}
     return Documents(
-        controllers={name: compiled.controllers[name] for name in places},
+        controllers={name: compiled.controllers[name] for name in endpoints},
         nodes={name: compiled.nodes[name] for name in sorted(compiled.nodes)},
-        agents={agent_key(*key): document for key, document in sorted(compiled.agents.items()) if agent_key(*key) in manned},
+        agents=agents,
         allocations=compiled.allocations,
         warnings=tuple(problem.line() for problem in compiled.problems if problem.warning),
+        generation=generation,
     )
+
+
+def _endpoints(objects: tuple[Loaded, ...]) -> dict[str, tuple[str, ...]]:
+    names = {_key(loaded)[2] for loaded in objects if loaded.obj.get("kind") == CONTROLLER_KIND}
+    if not names:
+        raise LabError(f"no SosController {controllers.DEFAULT!r} is declared")
+    return {name: (f"tcp:{address}:{controllers.OPENFLOW_PORT}",) for name, address in controllers.addresses(names).items()}
 
 
 def agent_links(topology: Topology, documents: Documents) -> tuple[AgentLink, ...]:
@@ -137,7 +143,9 @@ def agent_links(topology: Topology, documents: Documents) -> tuple[AgentLink, ..
             continue
         if document is None:
             raise LabError(f"no SosAgent {DEFAULT_POOL!r} covers the node {place.switch}")
-        interface = document["interface"]
+        interface = document.get("interface")
+        if interface is None:  # a site without a bridge
+            continue
         links.append(
             AgentLink(
                 place=place,
@@ -161,7 +169,10 @@ def files(documents: Documents, root: PurePosixPath) -> dict[str, str]:
 
 def key_files(documents: Documents, master: bytes, root: PurePosixPath) -> dict[str, str]:
     """Path -> text of every key file: the controller's folder, and one per node with agents."""
-    sites = sorted({int(site["id"]) for document in documents.controllers.values() for site in document["sites"]})
+    sites = sorted(
+        {int(site["id"]) for document in documents.controllers.values() for site in document["sites"]}
+        | {int(document["site"]["id"]) for document in documents.agents.values()}
+    )
     found = {root / "keys" / "controller" / name: text for name, text in files_for_controller(master, KEY_ID, sites).items()}
     for document in documents.agents.values():
         own = files_for_site(master, KEY_ID, int(document["site"]["id"]), sites)

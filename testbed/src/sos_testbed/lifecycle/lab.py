@@ -41,6 +41,9 @@ MORE_AGENTS = EXAMPLE / "more-agents"  # applied after EXAMPLE, in a lab with pl
 REWRITE = EXAMPLE / "rewrite"  # applied after EXAMPLE: the switches of both sites rewrite addresses
 
 
+ONE_PATH = _REPOSITORY / "examples" / "08-routed-wan" / "one-path"
+"""Applied after examples/08-routed-wan (topology routed-wan): its service over the first path alone."""
+
 PROACTIVE = _REPOSITORY / "examples" / "03-proactive"
 """The same sites, with the service set up proactively."""
 
@@ -369,7 +372,19 @@ def make_payload(path: Path, size: int) -> None:
 
 def missing(lab: Lab, documents: Documents) -> list[str]:
     """Unmet conditions of readiness, in words; empty if ready. Raise LabError if a controller does not answer."""
-    return [wait for name in documents.controllers for wait in _missing(lab, documents, name)]
+    waits = [wait for name in documents.controllers for wait in _missing(lab, documents, name)]
+    if not documents.controllers:
+        places = [place for place in lab.topology.agents if place.key in documents.agents]
+        waits = [wait for place in places for wait in _missing_at(lab, place.name, documents.agents[place.key])]
+    return waits
+
+
+def _missing_at(lab: Lab, agent: str, document: dict[str, Any]) -> list[str]:
+    """Unmet conditions at an agent without a controller."""
+    status = northbound.agent_status(lab.plan, agent, document)
+    if status["generation"] != document["generation"]:
+        return [f"configuration {document['generation']} at {agent}"]
+    return [f"service {service['id']} at {agent}" for service in status["services"] if not service["ready"]]
 
 
 def _missing(lab: Lab, documents: Documents, controller: str) -> list[str]:

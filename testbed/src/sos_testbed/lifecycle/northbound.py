@@ -1,4 +1,4 @@
-"""Client of the controllers' API: curl inside the lab's control namespace."""
+"""Client of the APIs of controllers and agents: curl inside a namespace of the lab."""
 
 from __future__ import annotations
 
@@ -31,10 +31,22 @@ def put_config(plan: LabPlan, document: dict[str, Any], token: str) -> Any:
     return answer
 
 
+def agent_status(plan: LabPlan, agent: str, document: dict[str, Any]) -> Any:
+    """Status of an agent with this configuration (spec/node-config.md clause 40); LabError if the agent does not answer."""
+    port = str(document["metricsAddress"]).rpartition(":")[2]
+    return _answer(plan.netns(agent), agent, f"http://127.0.0.1:{port}/status", ())
+
+
 def _request(plan: LabPlan, controller: str, path: str, arguments: tuple[str, ...], stdin: str = "") -> Any:
-    name = controllers.program(controller)
+    if controller not in plan.controllers:
+        raise LabError(f"this lab has no controller {controller!r}")
     url = f"http://{controllers.addresses(plan.controllers)[controller]}:{controllers.API_PORT}{path}"
-    argv = inside(plan.netns("ctl"), "curl", "-sS", "-m", str(_TIMEOUT_S), "-w", "\n%{http_code}", *arguments, url)
+    return _answer(plan.netns("ctl"), controllers.program(controller), url, arguments, stdin)
+
+
+def _answer(netns: str, name: str, url: str, arguments: tuple[str, ...], stdin: str = "") -> Any:
+    path = "/" + url.split("/", 3)[3]
+    argv = inside(netns, "curl", "-sS", "-m", str(_TIMEOUT_S), "-w", "\n%{http_code}", *arguments, url)
     text, _, status = run(argv, what=f"{name} {path}", timeout_s=_TIMEOUT_S + 5, stdin=stdin).rpartition("\n")
     try:
         answer = json.loads(text)

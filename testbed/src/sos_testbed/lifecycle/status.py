@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sos_testbed.core import controllers
-from sos_testbed.core.model import LabError, Shape
+from sos_testbed.core.model import AgentPlace, LabError, Shape
 from sos_testbed.lifecycle import northbound, process
 from sos_testbed.lifecycle.lab import Lab
 
@@ -31,7 +31,18 @@ def collect(lab: Lab) -> dict[str, Any]:
             found["controllers"][name] = northbound.get(lab.plan, "/v1/status", name)
         except LabError as error:
             found["error"] = str(error)
+    if not lab.plan.controllers:
+        found["agents"] = {place.name: _agent(lab, place) for place in topology.agents}
     return found
+
+
+def _agent(lab: Lab, place: AgentPlace) -> dict[str, Any]:
+    """Status of an agent without a controller; only an `error` if the agent does not answer."""
+    try:
+        status: dict[str, Any] = northbound.agent_status(lab.plan, place.name, lab.documents.agents[place.key])
+    except (LabError, KeyError) as error:
+        return {"error": str(error)}
+    return status
 
 
 def lines(found: dict[str, Any]) -> list[str]:
@@ -49,7 +60,16 @@ def lines(found: dict[str, Any]) -> list[str]:
         if len(found["controllers"]) > 1 or status is None:
             text.append(f"  {controllers.program(name)}" + ("" if status is not None else f": {found['error']}"))
         text += _told(status) if status is not None else []
+    text += [line for name, status in found.get("agents", {}).items() for line in _agent_lines(name, status)]
     return text
+
+
+def _agent_lines(name: str, status: dict[str, Any]) -> list[str]:
+    if "error" in status:
+        return [f"  agent     {name}: {status['error']}"]
+    services = ", ".join(f"{one['id']} ({one['role']}{'' if one['ready'] else ', not ready'})" for one in status["services"])
+    unwilling = "" if status["willing"] else " (unwilling)"
+    return [f"  agent     {name} at {status['site']}{unwilling}, {status['sessions']} sessions, services: {services or 'none'}"]
 
 
 def _told(status: dict[str, Any]) -> list[str]:

@@ -1,7 +1,8 @@
 """`make demo`: plain TCP and SOS over one and over two long paths, in one run; prints a table and bars, writes a chart and JSON.
 `make bench` measures more paths in the same way.
 
-Both transfers use the same curl, nginx and file; port 80 is covered by the service of examples/01-two-sites and port 8080 is not.
+Both transfers use the same curl, nginx and file; port 80 is covered by the service of examples/01-two-sites, or of examples/08-routed-wan
+in a lab without switches, and port 8080 is not.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from sos_testbed.core.topology import PathOptions
 from sos_testbed.core.web import PLAIN_PORT, SOS_PORT
 from sos_testbed.lifecycle import lab as labs
 from sos_testbed.lifecycle.declare import load
-from sos_testbed.lifecycle.lab import BOTH_PATHS, PROACTIVE, Lab, Options
+from sos_testbed.lifecycle.lab import BOTH_PATHS, ONE_PATH, PROACTIVE, Lab, Options
 from sos_testbed.lifecycle.runner import uninterrupted
 from sos_testbed.measurements import measure
 from sos_testbed.measurements.measure import Request, Transfer, WireLimit
@@ -42,6 +43,8 @@ class Scenario:
     queue_bytes: int | None = None
     paths: int = 1
     proactive: bool = False
+    switches: bool = True
+    """False: routes connect the sites (topology routed-wan)."""
 
     @property
     def transfer_s(self) -> float:
@@ -49,15 +52,17 @@ class Scenario:
         return SHORTEST_TRANSFER_S + TRANSFER_RTTS * self.rtt_us / 1e6
 
     @property
-    def wire(self) -> tuple[int, float, int | None, int]:
+    def wire(self) -> tuple[int, float, int | None, int, bool]:
         """Key of scenarios that share one lab and one plain transfer."""
-        return self.rtt_us, self.loss, self.queue_bytes, self.paths
+        return self.rtt_us, self.loss, self.queue_bytes, self.paths, self.switches
 
     def options(self, rate_bps: int) -> Options:
         """Options of a lab with this shape on both paths, and with a service that uses `paths` of them."""
         path = PathOptions(rate_bps=rate_bps // self.paths, rtt_us=self.rtt_us, loss=self.loss, queue_bytes=self.queue_bytes)
-        options = Options(topology="figure8", path1=path, path2=path)
-        return options if self.paths == 1 else replace(options, examples=(*options.files(), BOTH_PATHS))
+        options = Options(topology="figure8" if self.switches else "routed-wan", path1=path, path2=path)
+        changed = BOTH_PATHS if self.switches else ONE_PATH
+        # examples/01-two-sites has a service over one path, examples/08-routed-wan over both
+        return options if (self.paths == 1) == self.switches else replace(options, examples=(*options.files(), changed))
 
 
 SCENARIOS = (
@@ -65,6 +70,7 @@ SCENARIOS = (
     Scenario(name="proactive, 59 ms", rtt_us=59_000, proactive=True),
     Scenario(name="164 ms", rtt_us=164_000),
     Scenario(name="20 ms, 1 % loss", rtt_us=20_000, loss=0.01),  # thesis table 19
+    Scenario(name="no switches, 59 ms", rtt_us=59_000, switches=False),
     Scenario(name="both paths, 59 ms", rtt_us=59_000, paths=2),
     Scenario(name="both paths, 164 ms", rtt_us=164_000, paths=2),
 )
