@@ -222,8 +222,9 @@ def scale_operators(sides: Sequence[Side], replicas: int) -> None:
 
 def upgrade(side: Side) -> None:
     """Change a value of the release that replaces operator and agents."""
-    side.kube.helm("upgrade", "sos", str(ROOT / "charts" / "sos"), "--namespace", workload.RELEASE_NAMESPACE,
-                   "--reuse-values", "--set", "operator.logLevel=DEBUG,dataPlane.logLevel=debug", "--wait", "--timeout", "180s")  # fmt: skip
+    changed = ("--reuse-values", "--set", "operator.logLevel=DEBUG,dataPlane.logLevel=debug")
+    where = ("--namespace", workload.RELEASE_NAMESPACE, "--wait", "--timeout", "180s")
+    side.kube.helm("upgrade", "sos", str(ROOT / "charts" / "sos"), *where, *changed)
 
 
 def add_key(a: Side, b: Side) -> None:
