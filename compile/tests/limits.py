@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from typing import Any
 
 from schema_limits import SchemaLimits
@@ -115,7 +114,7 @@ class Limits:
             spec["wan"] = {"type": "Routed"}
             spec["intake"] = self.most(
                 {"type": "Pods"},
-                {"type": "Pods", "networkPolicies": self.enum("Refuse", "Ignore")},
+                {"type": "Pods", "networkPolicies": self.enum("Respect", "Ignore")},
                 {"type": "Routed", "interface": self.r.choice(UPLINKS)},
                 beyond=({"type": "Routed"}, {}, {"type": "Pods", "interface": "eth0"}),
             )
@@ -208,6 +207,4 @@ def limits_world(seed: int) -> World:
     ends = draw.r.choice(((), ("tcp:10.96.0.10:6653",), ("tcp:fd00::1:6653",), ("tcp:10.96.0.10:6653", "tcp:1.2.3.4:65535")))
     observed = Observed(endpoints={"default": ends}, allocations=draw.allocations(nodes) if draw.some(0.3) else Allocations())
     namespaces = tuple(Namespace(name, {"team": "x"} if draw.some(0.5) else {}) for name in NAMESPACES)
-    policies = ("shop/deny",) if draw.some(0.1) else ()
-    world = World(objects=tuple(draw.objects()), nodes=tuple(nodes), namespaces=namespaces, settings=Settings(), observed=observed)
-    return replace(world, network_policies=policies)
+    return World(objects=tuple(draw.objects()), nodes=tuple(nodes), namespaces=namespaces, settings=Settings(), observed=observed)

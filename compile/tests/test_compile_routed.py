@@ -56,7 +56,7 @@ def test_agents_have_their_nodes_addresses_and_there_is_nothing_else() -> None:
     kinds = sorted({manifest["kind"] for manifest in found.manifests})
     assert kinds == ["ConfigMap", "DaemonSet", "PodDisruptionBudget"]
     near = found.agents["default", "a1"]
-    assert (near["wan"], near["intake"], near["streamPorts"]) == (["172.18.0.2"], {"type": "Pods"}, {"first": 10000, "count": 1})
+    assert (near["wan"], near["intake"], near["streamPorts"]) == (["172.18.0.2"], {"type": "Pods", "networkPolicies": "Respect"}, {"first": 10000, "count": 1})
     assert not {"interface", "discovery", "pods"} & set(near)
     (peer,) = near["peers"]
     assert [(agent["node"], agent["address"], agent["prefixes"]) for agent in peer["agents"]] == [
@@ -150,17 +150,12 @@ def test_a_node_without_an_address_has_no_agent() -> None:
     assert "no agent on it" in problem(found).message
 
 
-def test_network_policies_refuse_services_of_pods_unless_ignored() -> None:
-    policies = ("shop/deny-all",)
-    found = compiled(WEST, EAST, POOL, SERVICE, network_policies=policies)
-    assert {p.reason for p in found.problems} == {Reason.NOT_PERMITTED}
-    assert "the cluster has NetworkPolicies" in found.problems[0].message and "deny-all" not in found.problems[0].message
-    assert all(document["services"] == [] for document in found.agents.values())
+def test_network_policies_are_respected_unless_ignored() -> None:
+    found = compiled(WEST, EAST, POOL, SERVICE)
+    assert found.agents["default", "a1"]["intake"] == {"type": "Pods", "networkPolicies": "Respect"}
     ignoring = {"type": "Pods", "networkPolicies": "Ignore"}
-    sites = (site("west", "10.1.0.0/16", intake=ignoring), site("east", "10.2.0.0/16", intake=ignoring))
-    assert compiled(*sites, POOL, SERVICE, network_policies=policies).problems == ()
-    routed = tuple(site(s["metadata"]["name"], s["spec"]["prefixes"][0], intake={"type": "Routed", "interface": "e"}) for s in (WEST, EAST))
-    assert compiled(*routed, POOL, SERVICE, network_policies=policies).problems == ()
+    found = compiled(site("west", "10.1.0.0/16", intake=ignoring), EAST, POOL, SERVICE)
+    assert found.agents["default", "a1"]["intake"] == {"type": "Pods"}
 
 
 def with_addresses(**nodes: list[str]) -> dict[str, Any]:

@@ -133,7 +133,7 @@ def _on_routes(doc: Json) -> None:
 
 
 def _in_pods(doc: Json) -> None:
-    doc["intake"] = {"type": "Pods"}
+    doc["intake"] = {"type": "Pods", "networkPolicies": "Respect"}
     doc["pods"] = [{"name": "default/web-0", "address": "10.0.0.11"}]
     doc["services"][0]["source"] = "Agent"
     doc["peers"][0]["agents"][0]["prefixes"] = ["10.0.0.128/26"]

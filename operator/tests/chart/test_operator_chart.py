@@ -236,7 +236,7 @@ def test_rights_of_the_operator_are_minimal() -> None:
     }
     assert writes == expected | {("", "events", "create", ())}
     readable = {resource for rule in rules for resource in rule["resources"] if "list" in rule["verbs"]}
-    assert readable == own | {"nodes", "namespaces", "networkpolicies"}
+    assert readable == own | {"nodes", "namespaces"}
     role = find(objects, "Role")["rules"]
     assert {resource for rule in role for resource in rule["resources"]} == {kind.plural for kind in (*CHILD_KINDS, POD, JOB)}
     (jobs,) = [rule for rule in role if JOB.plural in rule["resources"]]

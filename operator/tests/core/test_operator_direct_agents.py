@@ -122,12 +122,3 @@ def test_answers_are_parsed_and_nonsense_is_none() -> None:
     for content in (b"", b"[]", b"{}", b'{"hash": 1}', b"[" * 100_000):
         assert parse_agent_answer(content) is None
     assert parse_agent_answer(b'{"hash": "h", "services": {}}') == AgentAnswer("h", False, {})
-
-
-def test_network_policies_of_others_reach_the_compilation() -> None:
-    policy = {"kind": "NetworkPolicy", "metadata": {"namespace": "shop", "name": "deny"}}
-    leaving = {"kind": "NetworkPolicy", "metadata": {"namespace": "shop", "name": "old", "deletionTimestamp": "2026-01-01T00:00:00Z"}}
-    seen = Seen(policies=(policy, leaving))
-    assert policy_names(seen) == ("shop/deny",)
-    settings = Settings(namespace="n", images=Images(controller="c", agent="a", node="n", ovs="o"))
-    assert build_world(seen, settings, 1).network_policies == ("shop/deny",)

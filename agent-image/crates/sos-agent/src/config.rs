@@ -20,7 +20,7 @@ use sos_wire::{AgentId, SiteId};
 
 mod check;
 
-pub use attachment::{Bridge, Discovery, Intake, Interface, Pod};
+pub use attachment::{Bridge, Discovery, Intake, Interface, NetworkPolicies, Pod};
 
 /// Maximum size of a document in bytes (node-config.md clause 13).
 pub const MAX_DOCUMENT_BYTES: usize = 4 * 1024 * 1024;
@@ -382,6 +382,18 @@ pub struct Limits {
 }
 
 impl AgentConfig {
+    /// True if the agent opens its sockets inside pods' network namespaces.
+    #[must_use]
+    pub fn is_in_pods(&self) -> bool {
+        matches!(self.intake, Some(Intake::Pods { .. }))
+    }
+
+    /// True if the plain path of a connection must be open before the connection is accelerated (docs/adr/0059).
+    #[must_use]
+    pub fn checks_paths(&self) -> bool {
+        matches!(self.intake, Some(Intake::Pods { network_policies: NetworkPolicies::Respect }))
+    }
+
     /// Parses and checks a document.
     ///
     /// # Errors
@@ -414,7 +426,7 @@ impl AgentConfig {
             (self.interface != next.interface, "interface"),
             (self.discovery != next.discovery, "discovery"),
             (self.wan != next.wan, "wan"),
-            (self.intake != next.intake, "intake"),
+            (self.intake != next.intake && !(self.is_in_pods() && next.is_in_pods()), "intake"),
             (self.stream_ports != next.stream_ports, "streamPorts"),
             (self.metrics_address != next.metrics_address, "metricsAddress"),
         ];

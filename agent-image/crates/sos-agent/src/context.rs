@@ -15,8 +15,8 @@ use tokio::sync::{Notify, watch};
 use tracing::{debug, info};
 
 use crate::cards::Cards;
+use crate::config::AgentConfig;
 use crate::config::keys::AgentKeys;
-use crate::config::{AgentConfig, Intake};
 use crate::metrics::{self, End, Metrics};
 use crate::netns::sockets;
 use crate::orders::active_sessions::Party;
@@ -272,7 +272,7 @@ impl AgentContext {
     /// Counts a held SYN that is reinjected towards its server. In the agent's own namespace nft lists the connection for [`Self::note_plain`];
     /// pods' tables are not read.
     pub fn note_left(&self, reason: PlainReason) {
-        if self.config().intake == Some(Intake::Pods {}) {
+        if self.config().is_in_pods() {
             self.metrics.plain.get_or_create(&metrics::Reason { reason: plain_traffic::label(reason) }).inc();
         }
     }
@@ -328,7 +328,7 @@ impl AgentContext {
     pub fn begin_unordered(&self, session: SessionUuid, role: Role, flow: FlowKey, peer: AgentId) {
         let flow = ReportedFlow { session, role, client: flow.client, server: flow.server, peer };
         self.with_order_protocol(|protocol, _| protocol.begin_unordered(flow));
-        if self.config().intake == Some(Intake::Pods {}) {
+        if self.config().is_in_pods() {
             let host = if role == Role::Ingress { flow.client } else { flow.server };
             self.pods.begin(session, *host.ip());
         }

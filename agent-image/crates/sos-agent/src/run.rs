@@ -127,7 +127,7 @@ fn attach(config: &AgentConfig, attach: Attach) -> Result<(), NetError> {
         (Some(bridge), _, Attach::Host) => netns::attach_host(bridge),
         (Some(bridge), _, Attach::None) => netns::attach_none(bridge),
         (None, Some(Intake::Routed { interface }), _) => netns::attach_routed(interface),
-        (None, Some(Intake::Pods {}) | None, _) => Ok(()),
+        (None, Some(Intake::Pods { .. }) | None, _) => Ok(()),
     }
 }
 
@@ -166,7 +166,7 @@ fn intake_interface(config: &AgentConfig) -> Option<(String, Forward)> {
     match (&config.interface, &config.intake) {
         (Some(interface), _) => Some((interface.name.clone(), Forward::WithinInterface)),
         (None, Some(Intake::Routed { interface })) => Some((interface.clone(), Forward::Any)),
-        (None, Some(Intake::Pods {}) | None) => None,
+        (None, Some(Intake::Pods { .. }) | None) => None,
     }
 }
 
@@ -187,7 +187,7 @@ impl Agent {
         let Listeners { clients, redirected, streams, datagrams, control } =
             listen(&self.config, segment_marks.as_deref())?;
         let (hold, copies) = open_hold(&self.config, &clients)?;
-        let in_pods = self.config.intake == Some(Intake::Pods {});
+        let in_pods = self.config.is_in_pods();
         let address = self.config.stream_address(0);
         let (node, generation, boot) = (self.config.node.clone(), self.config.generation, self.boot.0);
         info!(node, generation, boot, %address, "agent starts");

@@ -3,9 +3,15 @@
 //! An *ask* is a request to the egress agent to connect to a server. With `accept: Learned`, all clients of a server share one ask: after
 //! the server has accepted, it is a known server, and its clients need no connection opened ahead. With `Confirmed`, each client has an ask
 //! of its own.
+//!
+//! Where network policies must be respected, a SYN first waits for a *check*, which shows whether its client may connect to the server without
+//! SOS ([`plain_path`], docs/adr/0059). The egress agent is asked only after that: its connection must not reach a server that policies forbid.
+//! An answered check shows that the server accepts, so with `Learned` it takes the place of the ask.
 
+pub mod check_packet;
 pub mod injector;
 pub mod known_servers;
+pub mod plain_path;
 pub mod syn;
 
 use std::collections::BTreeMap;
@@ -16,7 +22,9 @@ use sos_wire::{AgentId, Marks, PlainReason, RefuseReason, SessionUuid};
 
 use crate::config::Accept;
 use crate::policy::flow_key::FlowKey;
+use crate::syn_hold::check_packet::Answer;
 use crate::syn_hold::known_servers::KnownServers;
+use crate::syn_hold::plain_path::{Check, Path, PlainPaths, State};
 use crate::syn_hold::syn::Syn;
 
 /// Maximum number of SYNs held plus server connections opened ahead for clients that have not completed their handshakes. Further
@@ -39,6 +47,8 @@ pub struct Covered {
     pub peer: AgentId,
     /// UUID of the client's session.
     pub session: SessionUuid,
+    /// Sequence number of a check of the plain path; `None` if the path is not checked.
+    pub check: Option<u32>,
 }
 
 /// Action for the edge.
@@ -52,6 +62,8 @@ pub enum Step {
     Ask(Ask),
     /// Notify the egress agent that the session will not begin.
     Release(AgentId, SessionUuid),
+    /// Send a check of the plain path.
+    Check(Check),
 }
 
 /// Request to the egress agent.
@@ -91,6 +103,9 @@ pub struct SynHold {
     held: BTreeMap<FlowKey, SessionUuid>,
     shared: BTreeMap<(SocketAddrV4, AgentId), SessionUuid>,
     claims: BTreeMap<FlowKey, Claim>,
+    /// SYNs that wait for a check.
+    unchecked: BTreeMap<FlowKey, (Syn, Covered)>,
+    paths: PlainPaths,
     of_server: BTreeMap<SocketAddrV4, usize>,
     /// Servers that accepted recently.
     pub known: KnownServers,
@@ -100,7 +115,7 @@ impl SynHold {
     /// Number of held SYNs and of server connections opened ahead that wait for their client.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.held.len() + self.claims.len()
+        self.held.len() + self.unchecked.len() + self.claims.len()
     }
 
     /// True while no SYN is held.
@@ -110,7 +125,61 @@ impl SynHold {
     }
 
     /// Handles a client's SYN, or its retransmission.
-    pub fn arrive(&mut self, syn: Syn, covered: Covered, now: Instant) -> Option<Step> {
+    pub fn arrive(&mut self, syn: Syn, covered: Covered, now: Instant) -> Vec<Step> {
+        if let Some((waiting, _)) = self.unchecked.get_mut(&syn.flow) {
+            *waiting = syn;
+            return Vec::new();
+        }
+        let Some(sequence) = covered.check else {
+            return self.arrive_checked(syn, covered, now).into_iter().collect();
+        };
+        let path = path(syn.flow);
+        match self.paths.state(path, now) {
+            State::Open { stale } => {
+                let again = stale.then(|| self.paths.begin(path, sequence, now)).flatten().map(Step::Check);
+                again.into_iter().chain(self.arrive_checked(syn, covered, now)).collect()
+            }
+            State::Closed => self.leave_now(syn, PlainReason::SERVER_SILENT),
+            State::Unknown if self.is_full(syn.flow.server) => self.leave_now(syn, PlainReason::FULL),
+            State::Unknown => {
+                let check = self.paths.begin(path, sequence, now).map(Step::Check);
+                if check.is_none() && !self.paths.is_pending(path) {
+                    return self.leave_now(syn, PlainReason::FULL);
+                }
+                let release = self.stop_holding(syn.flow);
+                *self.of_server.entry(syn.flow.server).or_default() += 1;
+                self.unchecked.insert(syn.flow, (syn, covered));
+                check.into_iter().chain(release).collect()
+            }
+        }
+    }
+
+    /// Makes a SYN plain.
+    fn leave_now(&mut self, syn: Syn, reason: PlainReason) -> Vec<Step> {
+        let release = self.stop_holding(syn.flow);
+        std::iter::once(Step::Leave(syn.packet, reason)).chain(release).collect()
+    }
+
+    /// Removes an earlier SYN of a connection that waits for the egress agent; returns a step if no other SYN waits for the same answer. The
+    /// path of such a connection was open, or was not checked, until a moment ago.
+    fn stop_holding(&mut self, flow: FlowKey) -> Option<Step> {
+        let session = self.held.remove(&flow)?;
+        self.leave(flow.server);
+        let asked = self.asked.get_mut(&session)?;
+        asked.waiting.remove(&flow);
+        let peer = asked.ask.peer;
+        asked.waiting.is_empty().then(|| {
+            self.settle(session);
+            Step::Release(peer, session)
+        })
+    }
+
+    fn is_full(&self, server: SocketAddrV4) -> bool {
+        self.len() >= MAX_HELD || self.of_server.get(&server).is_some_and(|count| *count >= MAX_OF_SERVER)
+    }
+
+    /// Handles a SYN whose plain path is open or is not checked.
+    fn arrive_checked(&mut self, syn: Syn, covered: Covered, now: Instant) -> Option<Step> {
         let server = syn.flow.server;
         let known = covered.accept == Accept::Learned && self.known.contains(server, now);
         // A SYN with a claim is a retransmission: the egress agent has the connection, but this agent's SYN-ACK was lost.
@@ -123,8 +192,7 @@ impl SynHold {
         if known {
             return Some(Step::Take(syn.packet));
         }
-        if self.len() >= MAX_HELD || self.of_server.get(&server).is_some_and(|count| *count >= MAX_OF_SERVER)
-        {
+        if self.is_full(server) {
             return Some(Step::Leave(syn.packet, PlainReason::FULL));
         }
         self.hold(syn, covered, now).map(Step::Ask)
@@ -188,6 +256,37 @@ impl SynHold {
         waiting.into_values().map(Step::Take).collect()
     }
 
+    /// Handles the answer to a check.
+    pub fn checked(&mut self, answer: Answer, now: Instant) -> Vec<Step> {
+        match self.paths.answer(answer, now) {
+            None => Vec::new(),
+            Some(false) => self.close(answer.path, PlainReason::SERVER_REFUSED),
+            Some(true) => {
+                self.known.note(answer.path.server, now);
+                let waiting = self.take_unchecked(answer.path);
+                waiting
+                    .into_iter()
+                    .filter_map(|(syn, covered)| self.arrive_checked(syn, covered, now))
+                    .collect()
+            }
+        }
+    }
+
+    fn take_unchecked(&mut self, of: Path) -> Vec<(Syn, Covered)> {
+        let flows: Vec<_> = self.unchecked.keys().filter(|flow| path(**flow) == of).copied().collect();
+        let take = |flow: FlowKey| {
+            self.leave(flow.server);
+            self.unchecked.remove(&flow)
+        };
+        flows.into_iter().filter_map(take).collect()
+    }
+
+    /// Makes all SYNs plain that wait for the check of a path.
+    fn close(&mut self, of: Path, reason: PlainReason) -> Vec<Step> {
+        self.known.forget(of.server);
+        self.take_unchecked(of).into_iter().map(|(syn, _)| Step::Leave(syn.packet, reason)).collect()
+    }
+
     fn refuse(&mut self, session: SessionUuid, reason: RefuseReason) -> Vec<Step> {
         let Some(Asked { ask, waiting, .. }) = self.settle(session) else { return Vec::new() };
         if is_servers(reason) {
@@ -206,7 +305,9 @@ impl SynHold {
     /// Handles deadlines: a SYN held for too long goes plain.
     pub fn expire(&mut self, now: Instant) -> Vec<Step> {
         let late: Vec<_> = self.asked.values().filter(|a| a.until <= now).map(|a| a.ask.session).collect();
-        let mut steps = Vec::new();
+        let (again, closed) = self.paths.expire(now);
+        let mut steps: Vec<_> = again.into_iter().map(Step::Check).collect();
+        steps.extend(closed.into_iter().flat_map(|path| self.close(path, PlainReason::SERVER_SILENT)));
         for asked in late.into_iter().filter_map(|session| self.settle(session)) {
             steps.push(Step::Release(asked.ask.peer, asked.ask.session));
             steps.extend(asked.waiting.into_values().map(|syn| Step::Leave(syn, PlainReason::NO_ANSWER)));
@@ -222,7 +323,8 @@ impl SynHold {
     /// Next deadline of [`Self::expire`].
     #[must_use]
     pub fn next_timeout(&self) -> Option<Instant> {
-        self.asked.values().map(|a| a.until).chain(self.claims.values().map(|c| c.until)).min()
+        let own = self.asked.values().map(|a| a.until).chain(self.claims.values().map(|c| c.until));
+        own.chain(self.paths.next_timeout()).min()
     }
 
     /// Takes the server connection opened ahead for a client that has completed its handshake; returns its session and the egress agent.
@@ -260,6 +362,10 @@ impl SynHold {
 #[must_use]
 pub fn is_servers(reason: RefuseReason) -> bool {
     matches!(reason, RefuseReason::ServerRefused | RefuseReason::ServerRejected | RefuseReason::ServerSilent)
+}
+
+fn path(flow: FlowKey) -> Path {
+    Path { client: *flow.client.ip(), server: flow.server }
 }
 
 fn plain_reason(reason: RefuseReason) -> PlainReason {

@@ -27,7 +27,6 @@ use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
 use tracing::{debug, error, info, warn};
 
 use crate::bugs::fence;
-use crate::config::Intake;
 use crate::config::keys::AgentKeys;
 use crate::config::source::{Source, Verdict, judge};
 use crate::context::{AgentContext, unix_ms};
@@ -55,7 +54,7 @@ const SERVICE_TYPE: &str = "tcp-parallel";
 /// Keeps nft's armed sets and heartbeat, and the willingness reported to peers, in line with health, limits and willing peers. Never
 /// returns.
 pub async fn arm(context: Arc<AgentContext>, mut peers: watch::Receiver<BTreeSet<AgentId>>) {
-    let in_pods = context.config().intake == Some(Intake::Pods {});
+    let in_pods = context.config().is_in_pods();
     let mut ticks = interval(if in_pods { POD_ARM_INTERVAL } else { ARM_INTERVAL });
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut tables, mut in_force, mut willing) = (Tables::new(in_pods), None, false);
@@ -221,7 +220,7 @@ pub async fn measure(context: Arc<AgentContext>) {
     loop {
         ticks.tick().await;
         fence(|| context.report_paths());
-        if context.config().intake == Some(Intake::Pods {}) {
+        if context.config().is_in_pods() {
             continue; // Pods have tables of their own: see AgentContext::note_left.
         }
         match tokio::task::spawn_blocking(netns::nft_plain_seen).await {

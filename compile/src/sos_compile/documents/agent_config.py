@@ -87,7 +87,7 @@ def _routed(placed: PlacedSite, agent: AgentPlace) -> Json:
     intake = placed.site.intake
     if intake is None:
         raise AssertionError("a routed site has an intake (the schema requires it)")
-    given = {"interface": intake.interface} if intake.interface else {}
+    given = {"interface": intake.interface} if intake.type == "Routed" else {"networkPolicies": intake.policies}
     return {
         "discovery": None,
         "wan": list(map(str, agent.addresses)),

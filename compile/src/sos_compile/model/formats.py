@@ -351,6 +351,9 @@ class PodsIntake(Model):
     """The agent opens its sockets inside the network namespaces of its node's pods."""
 
     type: Literal["Pods"] = "Pods"
+    network_policies: Annotated[
+        Literal["Respect", "Ignore"], Field(exclude_if=lambda value: value == "Ignore", json_schema_extra=OPTIONAL)
+    ] = "Ignore"
 
 
 class InterceptedPod(Model):

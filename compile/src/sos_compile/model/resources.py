@@ -64,12 +64,12 @@ class Rule:
 class Intake:
     """Interception of connections at a site without a bridge: Pods, or Routed with the nodes' interface towards the hosts.
 
-    `ignores_policies`: services may use the site although NetworkPolicies exist, which the agents do not enforce.
+    `policies`: Respect if a pod's connections are accelerated only where its plain path to the server is open (docs/adr/0059).
     """
 
     type: Literal["Pods", "Routed"]
     interface: str | None = None
-    ignores_policies: bool = False
+    policies: Literal["Respect", "Ignore"] = "Respect"
 
 
 @dataclass(frozen=True)
@@ -313,7 +313,7 @@ def _site(origin: Origin, spec: Json) -> Site:
 
 
 def _intake(item: Json) -> Intake:
-    return Intake(item["type"], item.get("interface"), item.get("networkPolicies") == "Ignore")
+    return Intake(item["type"], item.get("interface"), item.get("networkPolicies", "Respect"))
 
 
 def _rule(item: Json) -> Rule:

@@ -178,8 +178,6 @@ class World:
     namespaces: tuple[Namespace, ...] = ()
     settings: Settings = Settings()
     observed: Observed = Observed()
-    network_policies: tuple[str, ...] = ()
-    """`namespace/name` of the cluster's NetworkPolicies that are not SOS's own."""
     cards: Mapping[str, SiteCard] = field(default_factory=dict)
     """The last site card of each SosPeer, by the SosPeer's name."""
 

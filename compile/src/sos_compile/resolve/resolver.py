@@ -46,7 +46,7 @@ def resolve(world: World, objects: Objects, verdicts: Verdicts, memo: Memo) -> N
     remote = peers.place(known_peers, world.cards, list(with_agents.values()), objects, verdicts)
     with_agents |= {each.site.name: each for each in remote}
     controller_ids = _number_controllers(list(controllers.values()), world, objects)
-    judge = services.Judge(objects, with_agents, world.settings.namespace, verdicts, world.network_policies)
+    judge = services.Judge(objects, with_agents, world.settings.namespace, verdicts)
     placed_services, balanced, kept_claims = _services(world, objects, judge, verdicts, controller_ids)
     accelerated, offered = peers.in_force(placed_services, with_agents, world.cards, verdicts)
 

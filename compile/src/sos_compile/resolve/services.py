@@ -52,7 +52,6 @@ class Judge:
     sites: Mapping[str, PlacedSite]
     release_namespace: str
     verdicts: Verdicts
-    network_policies: tuple[str, ...] = ()
 
     def place(self, service: Service) -> PlacedService | None:
         """Return an accelerated service with its sites, None for a rejected service."""
@@ -92,21 +91,9 @@ class Judge:
         ends = (("from", source[0]), ("to", target[0]))
         # Lists, so that the problems of both ends are reported.
         permitted = [self.permitted(service, site, name) for name, site in ends]
-        allowed = [self._policies_allow(service, site, name) for name, site in ends]
-        if not all(permitted) or not all(allowed):
+        if not all(permitted):
             return None
         return self._covering(service, source[0], target[0], "")
-
-    def _policies_allow(self, service: Service, site: Site, end: str) -> bool:
-        """Return whether no NetworkPolicy can be bypassed: the network plugin sees agents' streams instead of the pods' connections."""
-        checked = site.intake is not None and site.intake.type == "Pods" and not site.intake.ignores_policies
-        if not checked or not self.network_policies:
-            return True
-        # Their names are other namespaces' matter.
-        message = f"the cluster has NetworkPolicies, which agents do not enforce for the pods of SosSite {site.name}"
-        remedy = "remove the policies, or set spec.intake.networkPolicies: Ignore at the site if no pod of the site depends on one"
-        self.verdicts.reject(service.origin, f"spec.{end}.site", Reason.NOT_PERMITTED, message, remedy)
-        return False
 
     def _needs_controller(self, service: Service, between: list[Site]) -> tuple[str, str] | None:
         """Return the path of a setting that only controllers carry out, and the setting in words."""

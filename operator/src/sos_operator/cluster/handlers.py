@@ -17,7 +17,7 @@ import kopf
 
 from sos_operator.cluster.watches import Watch
 from sos_operator.cluster.work_queue import WorkQueue
-from sos_operator.core.model.kinds import CHILD_KINDS, FIELD_MANAGER, NAMESPACE, NETWORK_POLICY, NODE, OWN_KINDS, OWNER_SELECTOR, POD, Kind
+from sos_operator.core.model.kinds import CHILD_KINDS, FIELD_MANAGER, NAMESPACE, NODE, OWN_KINDS, OWNER_SELECTOR, POD, Kind
 from sos_operator.core.model.options import Settings
 from sos_operator.core.scheduling.change_queue import Changed, of_kinds
 from sos_operator.process.bugs import Bugs
@@ -30,8 +30,8 @@ logging.getLogger("kopf._core.reactor.running").addFilter(lambda record: "OS sig
 
 LOOK_S = 0.1  # polling interval for watchers that kopf has just started
 CLUSTER, CHILDREN = "cluster", "children"
-WATCHED_IN_CLUSTER = (*OWN_KINDS, NODE, NAMESPACE, NETWORK_POLICY)
-WATCHED_CHILDREN = (*(kind for kind in CHILD_KINDS if kind is not NETWORK_POLICY), POD)
+WATCHED_IN_CLUSTER = (*OWN_KINDS, NODE, NAMESPACE)
+WATCHED_CHILDREN = (*CHILD_KINDS, POD)
 
 Hear = Callable[[Changed, bool, str, str], None]
 """Handler of a change: changed object, True if deleted, uid, resource version."""

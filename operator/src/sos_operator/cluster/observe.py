@@ -13,16 +13,11 @@ from sos_operator.cluster.client import Cluster
 from sos_operator.core.model.errors import KindMissing
 from sos_operator.core.model.kinds import (
     CHILD_KINDS,
-    FIELD_MANAGER,
-    MANAGED_BY_LABEL,
     NAMESPACE,
-    NETWORK_POLICY,
     NODE,
     OPTIONAL_KINDS,
     OWN_KINDS,
     OWNER_SELECTOR,
-    PART_OF,
-    PART_OF_LABEL,
     POD,
     Kind,
     kind_of,
@@ -94,9 +89,8 @@ class Observer:
                 objects=self._all(OWN_KINDS),
                 nodes=self._all([NODE]),
                 namespaces=self._all([NAMESPACE]),
-                children=tuple(filter(self._is_child, self._all(CHILD_KINDS))),
+                children=self._all(CHILD_KINDS),
                 pods=self._all([POD]),
-                policies=tuple(obj for obj in self._all([NETWORK_POLICY]) if not self._is_of_release(obj)),
             )
         return self._seen
 
@@ -135,22 +129,12 @@ class Observer:
         else:
             self._objects[kind] = dict(sorted({**objects, place: found[0]}.items()))
 
-    def _is_child(self, obj: Object) -> bool:
-        """True unless the object is a NetworkPolicy of another owner: those are listed, too, because agents do not enforce them."""
-        owner = (obj["metadata"].get("labels") or {}).get(MANAGED_BY_LABEL)
-        return obj["kind"] != NETWORK_POLICY.kind or (owner == FIELD_MANAGER and self._is_of_release(obj))
-
-    def _is_of_release(self, obj: Object) -> bool:
-        """True for an object that the chart or this operator has created in the release namespace."""
-        meta = obj["metadata"]
-        return meta.get("namespace") == self._namespace and (meta.get("labels") or {}).get(PART_OF_LABEL) == PART_OF
-
     def _all(self, kinds: Iterable[Kind]) -> tuple[Object, ...]:
         return tuple(obj for kind in kinds for obj in self._objects[kind].values())
 
     async def _list(self, kind: Kind, one: Changed | None = None) -> tuple[Object, ...]:
         """List the objects of a kind that the operator reads, or only `one` of them."""
-        mine = (kind in CHILD_KINDS and kind is not NETWORK_POLICY) or kind is POD
+        mine = kind in CHILD_KINDS or kind is POD
         namespace = self._namespace if mine else (one.namespace or None) if one else None
         try:
             found = await self._cluster.list(kind, namespace, OWNER_SELECTOR if mine else None, one.name if one else None)

@@ -30,7 +30,21 @@ pub enum Intake {
         interface: String,
     },
     /// The agent opens its sockets inside the network namespaces of its node's pods ([`AgentConfig::pods`]).
-    Pods {},
+    Pods {
+        /// Handling of network policies.
+        #[serde(default, rename = "networkPolicies")]
+        network_policies: NetworkPolicies,
+    },
+}
+
+/// Handling of network policies on the plain paths of a pod's connections (docs/adr/0059).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+pub enum NetworkPolicies {
+    /// Accelerate a connection only if the plain path is open for the client.
+    Respect,
+    /// Do not check the plain path.
+    #[default]
+    Ignore,
 }
 
 /// A pod of the agent's node.

@@ -62,7 +62,7 @@ impl AgentConfig {
         match &self.intake {
             None => Err(ConfigError::new("intake", "is missing")),
             Some(Intake::Routed { interface }) => check_name(interface, "intake.interface"),
-            Some(Intake::Pods {}) => Ok(()),
+            Some(Intake::Pods { .. }) => Ok(()),
         }?;
         self.check_pods()?;
         for (i, service) in self.services.iter().enumerate() {
@@ -74,7 +74,7 @@ impl AgentConfig {
 
     fn check_pods(&self) -> Result<(), ConfigError> {
         let Some(pods) = &self.pods else { return Ok(()) };
-        require(self.intake == Some(Intake::Pods {}), "pods", "must be absent unless intake.type is Pods")?;
+        require(self.is_in_pods(), "pods", "must be absent unless intake.type is Pods")?;
         require(pods.len() <= MAX_PODS, "pods", "must be at most 512")?;
         let mut seen = BTreeSet::new();
         for (i, pod) in pods.iter().enumerate() {

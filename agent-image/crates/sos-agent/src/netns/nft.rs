@@ -67,6 +67,9 @@ pub const LEAVE: u32 = 0x0010_0000;
 /// Mark of the agent's connections to servers from inside a pod's namespace: of their packets, and of their conntrack entries.
 pub const DIALED: u32 = 0x0020_0000;
 
+/// Mark of the checks of a pod's plain paths (docs/adr/0059).
+pub const CHECK: u32 = 0x0040_0000;
+
 /// Netlink group that receives the copies of held SYNs (nfnetlink_log). No other program in the agent's namespace uses a group.
 pub const COPIES: u16 = 5_345;
 

@@ -40,8 +40,8 @@ pub struct Pod {
     address: Ipv4Addr,
     namespace: Namespace,
     heartbeat: Heartbeat,
-    /// Port of the transparent listener.
-    port: u16,
+    /// Ports of the transparent listener and of checks.
+    ports: (u16, u16),
     /// True if the table is missing or incomplete, for example because a program of the pod has flushed nftables.
     damaged: AtomicBool,
     /// False while the pod departs: its table stays disarmed.
@@ -55,8 +55,10 @@ pub struct PodSockets {
     pub clients: std::net::TcpListener,
     /// Copies of held SYNs.
     pub copies: Copies,
-    /// Raw sockets that reinject held SYNs.
+    /// Raw sockets that reinject held SYNs and send checks.
     pub writers: Arc<Writers>,
+    /// Port from which checks are sent.
+    pub check_port: u16,
 }
 
 impl Pod {
@@ -76,12 +78,12 @@ impl Pod {
             open(address, segment_marks)
         });
         match made.map_err(PodError::Namespace)? {
-            Ok((heartbeat, port, made)) => Ok((
+            Ok((heartbeat, ports, made)) => Ok((
                 Self {
                     address,
                     namespace,
                     heartbeat,
-                    port,
+                    ports,
                     damaged: AtomicBool::new(false),
                     armable: AtomicBool::new(true),
                 },
@@ -145,8 +147,8 @@ impl Pod {
 
     /// Recreates table, rules and route. The conntrack entries keep the marks of running sessions.
     fn repair(&self) -> Result<(), PodError> {
-        let (address, port) = (self.address, self.port);
-        self.namespace.inside(|| set_up(address, port)).map_err(PodError::Namespace)??;
+        let (address, ports) = (self.address, self.ports);
+        self.namespace.inside(|| set_up(address, ports)).map_err(PodError::Namespace)??;
         self.damaged.store(false, Ordering::SeqCst);
         Ok(())
     }
@@ -174,15 +176,15 @@ impl Pod {
     }
 }
 
-fn set_up(address: Ipv4Addr, port: u16) -> Result<(), NetError> {
+fn set_up(address: Ipv4Addr, (listener, check): (u16, u16)) -> Result<(), NetError> {
     plan::delivery().iter().try_for_each(netns::run)?;
-    netns::nft(&nft::setup_pod(address, port))
+    netns::nft(&nft::setup_pod(address, listener, check))
 }
 
 fn open(
     address: Ipv4Addr,
     segment_marks: Option<&SegmentMarks>,
-) -> Result<(Heartbeat, u16, PodSockets), PodError> {
+) -> Result<(Heartbeat, (u16, u16), PodSockets), PodError> {
     let failed = |what| move |error| PodError::Socket { what, error };
     let clients = sockets::transparent_listener().map_err(failed("transparent listener"))?;
     if let Some(filters) = segment_marks {
@@ -190,8 +192,9 @@ fn open(
     }
     let port = clients.local_addr().map_err(failed("transparent listener"))?.port();
     let copies = Copies::open(nft::COPIES).map_err(failed("copies of SYNs (nfnetlink_log)"))?;
-    let writers = Arc::new(Writers::new(None).map_err(failed("raw sockets"))?);
+    let writers = Arc::new(Writers::in_pod(address).map_err(failed("raw sockets"))?);
+    let check_port = writers.check_port().unwrap_or_default();
     let heartbeat = Heartbeat::open().map_err(failed("netlink"))?;
-    set_up(address, port)?;
-    Ok((heartbeat, port, PodSockets { clients, copies, writers }))
+    set_up(address, (port, check_port))?;
+    Ok((heartbeat, (port, check_port), PodSockets { clients, copies, writers, check_port }))
 }

@@ -139,15 +139,20 @@ fn covered(config: &AgentConfig, live: &BTreeSet<AgentId>, can_hold: bool) -> (C
     let services: Vec<&Service> = config
         .services
         .iter()
-        .filter(|service| service.role == Role::Ingress && (can_hold || !service.holds()))
+        .filter(|service| service.role == Role::Ingress && (can_hold || !held(config, service)))
         .filter(|service| flow_policy::far_agent(config, service, None, |id| live.contains(&id)).is_some())
         .collect();
     let rule = |service: &&Service| {
         let ports = service.ports.iter().map(|ports| (ports.first, ports.last));
-        Rule { held: service.holds(), ..Rule::new(&service.from, &service.to, ports) }
+        Rule { held: held(config, service), ..Rule::new(&service.from, &service.to, ports) }
     };
     let (covered, over) = classifier::fitting(&services.iter().map(rule).collect::<Vec<_>>(), MAX_ARMED);
     (covered, over.into_iter().map(|index| services[index].id.clone()).collect())
+}
+
+/// True if the SYNs of a service are held: until its servers accept, or until the plain path has been checked.
+fn held(config: &AgentConfig, service: &Service) -> bool {
+    service.holds() || config.checks_paths()
 }
 
 impl Armed {

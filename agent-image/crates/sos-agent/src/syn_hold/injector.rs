@@ -12,7 +12,8 @@ use tracing::{debug, warn};
 
 use crate::netns::nflog::Copies;
 use crate::netns::nft;
-use crate::syn_hold::SynHold;
+use crate::syn_hold::plain_path::Check;
+use crate::syn_hold::{SynHold, check_packet};
 
 /// IPPROTO_RAW: packets already have their IP header (raw(7)).
 const WITH_HEADER: i32 = 255;
@@ -40,6 +41,16 @@ pub struct Writers {
     to_listener: Socket,
     /// Bound to the agent's interface, because the sites' hosts are not reachable through a pod's other interfaces.
     to_server: Mutex<Socket>,
+    checks: Option<Checks>,
+}
+
+/// Sockets of the checks of a pod's plain paths (docs/adr/0059).
+#[derive(Debug)]
+struct Checks {
+    writer: Socket,
+    /// Bound and never connected: no program of the pod can get this port, and the kernel resets each connection that a server opens halfway.
+    _reserved: Socket,
+    port: u16,
 }
 
 impl Writers {
@@ -54,7 +65,37 @@ impl Writers {
         if let Some(interface) = interface {
             to_server.bind_device(Some(interface.as_bytes()))?;
         }
-        Ok(Self { to_listener, to_server: Mutex::new(to_server) })
+        Ok(Self { to_listener, to_server: Mutex::new(to_server), checks: None })
+    }
+
+    /// Sockets in a pod's network namespace, which can also check the plain paths of the pod.
+    ///
+    /// # Errors
+    /// Error of the kernel.
+    pub fn in_pod(address: Ipv4Addr) -> io::Result<Self> {
+        let writer = Socket::new(Domain::IPV4, Type::RAW.nonblocking(), Some(Protocol::from(WITH_HEADER)))?;
+        writer.set_mark(nft::CHECK)?;
+        let reserved = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+        reserved.bind(&SocketAddrV4::new(address, 0).into())?;
+        let bound = reserved.local_addr()?.as_socket_ipv4().ok_or(io::ErrorKind::AddrNotAvailable)?;
+        Ok(Self {
+            checks: Some(Checks { writer, _reserved: reserved, port: bound.port() }),
+            ..Self::new(None)?
+        })
+    }
+
+    /// Port from which checks are sent; `None` outside of pods.
+    #[must_use]
+    pub fn check_port(&self) -> Option<u16> {
+        self.checks.as_ref().map(|checks| checks.port)
+    }
+
+    pub(crate) fn check(&self, check: &Check) -> io::Result<usize> {
+        let checks = self.checks.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        checks.writer.send_to(
+            &check_packet::syn(check, checks.port),
+            &SocketAddrV4::new(*check.path.server.ip(), 0).into(),
+        )
     }
 
     pub(crate) fn take(&self, packet: &[u8]) -> io::Result<usize> {

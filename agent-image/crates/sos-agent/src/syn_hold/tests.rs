@@ -12,7 +12,7 @@ fn syn(client_port: u16, server_port: u16) -> Syn {
 }
 
 fn covered(accept: Accept, number: u16) -> Covered {
-    Covered { accept, peer: FAR, session: uuid(number) }
+    Covered { accept, peer: FAR, session: uuid(number), check: None }
 }
 
 fn uuid(number: u16) -> SessionUuid {
@@ -23,7 +23,9 @@ fn uuid(number: u16) -> SessionUuid {
 
 /// Passes a SYN whose client port is also the number of its session.
 fn arrive(hold: &mut SynHold, accept: Accept, client: u16, server: u16, now: Instant) -> Option<Step> {
-    hold.arrive(syn(client, server), covered(accept, client), now)
+    let mut steps = hold.arrive(syn(client, server), covered(accept, client), now);
+    assert!(steps.len() <= 1, "{steps:?}");
+    steps.pop()
 }
 
 fn take(client: u16, server: u16) -> Step {
@@ -152,9 +154,101 @@ fn a_flood_to_one_server_goes_plain_at_the_limit_and_leaves_slots_for_others() {
     assert!(hold.is_empty() && hold.of_server.is_empty() && hold.shared.is_empty());
 }
 
+/// Sequence number of checks in these tests.
+const SEQUENCE: u32 = 41;
+
+fn arrive_with_check(
+    hold: &mut SynHold,
+    accept: Accept,
+    client: u16,
+    server: u16,
+    now: Instant,
+) -> Vec<Step> {
+    hold.arrive(syn(client, server), Covered { check: Some(SEQUENCE), ..covered(accept, client) }, now)
+}
+
+fn answer(server: u16, refused: bool) -> Answer {
+    Answer { path: path(flow(0, server)), acknowledged: SEQUENCE + 1, refused }
+}
+
+fn check(server: u16) -> Step {
+    Step::Check(Check { path: path(flow(0, server)), sequence: SEQUENCE })
+}
+
+#[test]
+fn an_answered_check_takes_the_place_of_the_request_with_learned() {
+    let (mut hold, now) = (SynHold::default(), Instant::now());
+    assert_eq!(arrive_with_check(&mut hold, Accept::Learned, 1, 80, now), [check(80)]);
+    assert_eq!(arrive_with_check(&mut hold, Accept::Learned, 1, 80, now), [], "a retransmission");
+    assert_eq!(
+        arrive_with_check(&mut hold, Accept::Learned, 2, 80, now),
+        [],
+        "a second client of the same path"
+    );
+    assert_eq!(hold.len(), 2);
+    assert_eq!(hold.checked(answer(80, false), now), [take(1, 80), take(2, 80)]);
+    assert!(hold.is_empty() && hold.of_server.is_empty());
+    assert_eq!(arrive_with_check(&mut hold, Accept::Learned, 3, 80, now), [take(3, 80)], "open");
+}
+
+#[test]
+fn confirmed_asks_after_the_check_and_early_takes_after_the_check() {
+    let (mut hold, now) = (SynHold::default(), Instant::now());
+    assert_eq!(arrive_with_check(&mut hold, Accept::Confirmed, 1, 80, now), [check(80)]);
+    assert_eq!(arrive_with_check(&mut hold, Accept::Early, 2, 81, now), [check(81)]);
+    assert!(is_ask(hold.checked(answer(80, false), now).first()));
+    assert_eq!(hold.answer(FAR, uuid(1), None, now), [take(1, 80)]);
+    assert_eq!(hold.checked(answer(81, false), now), [take(2, 81)]);
+}
+
+#[test]
+fn an_open_path_is_checked_again_without_delay() {
+    let (mut hold, now) = (SynHold::default(), Instant::now());
+    arrive_with_check(&mut hold, Accept::Learned, 1, 80, now);
+    hold.checked(answer(80, false), now);
+    let later = now + plain_path::CHECK_AGAIN_AFTER;
+    assert_eq!(arrive_with_check(&mut hold, Accept::Learned, 2, 80, later), [check(80), take(2, 80)]);
+    assert_eq!(hold.checked(answer(80, true), later), [], "nothing waits");
+    assert_eq!(
+        arrive_with_check(&mut hold, Accept::Learned, 3, 80, later),
+        [check(80)],
+        "the policy has changed"
+    );
+    assert_eq!(hold.checked(answer(80, true), later), [leave(3, 80, PlainReason::SERVER_REFUSED)]);
+}
+
+#[test]
+fn a_silent_path_makes_its_clients_plain_and_no_egress_agent_is_asked() {
+    let (mut hold, now) = (SynHold::default(), Instant::now());
+    arrive_with_check(&mut hold, Accept::Confirmed, 1, 80, now);
+    arrive_with_check(&mut hold, Accept::Confirmed, 2, 81, now);
+    hold.checked(answer(81, false), now);
+    let silent = now + plain_path::ANSWER_WITHIN;
+    assert_eq!(hold.expire(silent), [leave(1, 80, PlainReason::SERVER_SILENT)]);
+    assert_eq!(
+        arrive_with_check(&mut hold, Accept::Confirmed, 3, 80, silent),
+        [leave(3, 80, PlainReason::SERVER_SILENT)],
+        "plain at once"
+    );
+    assert_eq!(hold.answer(FAR, uuid(2), None, silent), [take(2, 81)], "another path is open");
+    let again = silent + plain_path::CLOSED_FOR;
+    assert_eq!(arrive_with_check(&mut hold, Accept::Confirmed, 4, 80, again), [check(80)]);
+}
+
+#[test]
+fn a_changed_configuration_checks_a_connection_that_was_held_without_a_check() {
+    let (mut hold, now) = (SynHold::default(), Instant::now());
+    assert!(is_ask(arrive(&mut hold, Accept::Confirmed, 1, 80, now).as_ref()));
+    let steps = arrive_with_check(&mut hold, Accept::Confirmed, 1, 80, now);
+    assert_eq!(steps, [check(80), Step::Release(FAR, uuid(1))]);
+    assert_eq!(hold.checked(answer(80, true), now), [leave(1, 80, PlainReason::SERVER_REFUSED)]);
+    assert!(hold.is_empty() && hold.of_server.is_empty() && hold.asked.is_empty());
+}
+
 #[derive(Debug, Clone)]
 enum Event {
-    Arrive(bool, u16, u16),
+    Arrive(bool, bool, u16, u16),
+    Checked(u16, bool),
     Answer(u16, bool),
     Claim(u16, u16),
     Fail(u16),
@@ -164,7 +258,8 @@ enum Event {
 fn event() -> impl Strategy<Value = Event> {
     let number = || 1u16..40;
     prop_oneof![
-        4 => (any::<bool>(), 1u16..20, 80u16..84).prop_map(|(learned, c, s)| Event::Arrive(learned, c, s)),
+        4 => (any::<bool>(), any::<bool>(), 1u16..20, 80u16..84).prop_map(|(l, checked, c, s)| Event::Arrive(l, checked, c, s)),
+        2 => (80u16..84, any::<bool>()).prop_map(|(server, refused)| Event::Checked(server, refused)),
         3 => (number(), any::<bool>()).prop_map(|(number, accepted)| Event::Answer(number, accepted)),
         2 => (1u16..20, 80u16..84).prop_map(|(c, s)| Event::Claim(c, s)),
         1 => number().prop_map(Event::Fail),
@@ -179,15 +274,19 @@ proptest! {
         let mut waiting = BTreeSet::new();
         for event in events {
             let steps = match event {
-                Event::Arrive(learned, client, server) => {
+                Event::Arrive(learned, checked, client, server) => {
                     number += 1;
                     let accept = if learned { Accept::Learned } else { Accept::Confirmed };
-                    let step = hold.arrive(syn(client, server), covered(accept, number), now);
-                    if matches!(step, None | Some(Step::Ask(_))) {
+                    let parameters = Covered { check: checked.then_some(SEQUENCE), ..covered(accept, number) };
+                    let steps = hold.arrive(syn(client, server), parameters, now);
+                    if steps.iter().all(|step| matches!(step, Step::Ask(_) | Step::Check(_) | Step::Release(..))) {
                         waiting.insert(flow(client, server));
+                    } else {
+                        waiting.remove(&flow(client, server));
                     }
-                    step.into_iter().filter(|step| matches!(step, Step::Ask(_))).collect()
+                    Vec::new()
                 }
+                Event::Checked(server, refused) => hold.checked(answer(server, refused), now),
                 Event::Answer(number, accepted) => {
                     let refused = (!accepted).then_some(RefuseReason::ServerRefused);
                     hold.answer(FAR, uuid(number), refused, now)
@@ -207,7 +306,9 @@ proptest! {
                     prop_assert!(waiting.remove(&Syn::parse(&packet).unwrap().flow), "only a held SYN is reinjected, and only once");
                 }
             }
-            prop_assert_eq!(waiting.iter().copied().collect::<Vec<_>>(), hold.held.keys().copied().collect::<Vec<_>>());
+            let held: BTreeSet<_> = hold.held.keys().chain(hold.unchecked.keys()).copied().collect();
+            prop_assert_eq!(&waiting, &held);
+            prop_assert_eq!(held.len(), hold.held.len() + hold.unchecked.len());
             let counted: usize = hold.of_server.values().sum();
             prop_assert_eq!(counted, hold.len());
             let asked: usize = hold.asked.values().map(|asked| asked.waiting.len()).sum();

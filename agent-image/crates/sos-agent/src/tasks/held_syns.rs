@@ -17,6 +17,7 @@ use crate::context::AgentContext;
 use crate::netns::nflog::{self, Copies};
 use crate::policy::flow_key::FlowKey;
 use crate::policy::flow_policy;
+use crate::syn_hold::check_packet::parse_answer;
 use crate::syn_hold::syn::Syn;
 use crate::syn_hold::{Ask, Covered, Step, is_servers};
 use crate::tasks::ingress::far_agent;
@@ -26,16 +27,27 @@ const BUFFER: usize = 128 << 10;
 /// Maximum sleep of the task while no SYN is held.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// Handles copies of one namespace's SYNs, forever.
-pub async fn hold_syns(context: Arc<AgentContext>, copies: Copies, pod: Option<Ipv4Addr>) {
+/// Pod whose SYNs are held, and the port from which its plain paths are checked.
+#[derive(Debug, Clone, Copy)]
+pub struct HeldPod {
+    /// The pod's address.
+    pub address: Ipv4Addr,
+    /// Port of its checks.
+    pub check_port: u16,
+}
+
+/// Handles copies of one namespace's SYNs, and of the answers to its checks, forever.
+pub async fn hold_syns(context: Arc<AgentContext>, copies: Copies, pod: Option<HeldPod>) {
     let mut buffer = vec![0; BUFFER];
     loop {
         match copies.receive(&mut buffer).await {
             Ok(length) => {
                 for packet in nflog::packets(&buffer[..length]) {
                     // A program in a pod may send copies of its own making.
-                    if pod.is_none_or(|address| address == source(packet)) {
+                    if pod.is_none_or(|pod| pod.address == source(packet)) {
                         fence(|| arrived(&context, packet));
+                    } else if let Some(pod) = pod {
+                        fence(|| checked(&context, packet, pod));
                     }
                 }
             }
@@ -65,18 +77,26 @@ pub async fn expire_syns(context: Arc<AgentContext>) {
     }
 }
 
+/// Handles a copy of the answer to a check.
+fn checked(context: &AgentContext, packet: &[u8], pod: HeldPod) {
+    let Some(answer) = parse_answer(packet, pod.address, pod.check_port) else { return };
+    debug!(server = %answer.path.server, client = %pod.address, refused = answer.refused, "answer to a check");
+    let steps = context.hold().with(|syns| syns.checked(answer, Instant::now()));
+    carry_out(context, steps);
+}
+
 /// Handles a copy of a SYN.
 fn arrived(context: &AgentContext, packet: &[u8]) {
     let syn = match Syn::parse(packet) {
         Ok(syn) => syn,
         Err(error) => return debug!(%error, "a copy is no SYN"),
     };
-    let step = match covered(context, syn.flow) {
+    let steps = match covered(context, syn.flow) {
         Ok(covered) => context.hold().with(|syns| syns.arrive(syn, covered, Instant::now())),
-        Err(Some(reason)) => Some(Step::Leave(syn.packet, reason)),
-        Err(None) => Some(Step::Take(syn.packet)),
+        Err(Some(reason)) => vec![Step::Leave(syn.packet, reason)],
+        Err(None) => vec![Step::Take(syn.packet)],
     };
-    carry_out(context, step.into_iter().collect());
+    carry_out(context, steps);
 }
 
 /// Returns the parameters of a client's SYN from the configuration, or `Err` if the egress agent need not be asked. `Err` with a reason
@@ -91,7 +111,8 @@ fn covered(context: &AgentContext, flow: FlowKey) -> Result<Covered, Option<Plai
     let peer = far_agent(context, &config, service, *flow.server.ip()).ok_or(Some(PlainReason::NO_AGENT))?;
     let asks = service.holds() && context.tunnel().can_ask(peer);
     let accept = if asks { service.accept } else { Accept::Early };
-    Ok(Covered { accept, peer, session: SessionUuid(rand::random()) })
+    let check = config.checks_paths().then(rand::random);
+    Ok(Covered { accept, peer, session: SessionUuid(rand::random()), check })
 }
 
 /// Handles the egress agent's answer.
@@ -112,7 +133,7 @@ pub(crate) fn answered(
 }
 
 fn carry_out(context: &AgentContext, steps: Vec<Step>) {
-    let asks = steps.iter().any(|step| matches!(step, Step::Ask(_)));
+    let waits = steps.iter().any(|step| matches!(step, Step::Ask(_) | Step::Check(_)));
     for step in steps {
         match step {
             Step::Take(packet) => context.hold().write(source(&packet), |writers| writers.take(&packet)),
@@ -122,9 +143,10 @@ fn carry_out(context: &AgentContext, steps: Vec<Step>) {
             }
             Step::Ask(question) => ask(context, question),
             Step::Release(peer, session) => context.tunnel().release(peer, session),
+            Step::Check(check) => context.hold().write(check.path.client, |writers| writers.check(&check)),
         }
     }
-    if asks {
+    if waits {
         context.hold_changed.notify_one();
     }
 }

@@ -201,12 +201,13 @@ async fn enter(
         let namespace = Namespace::open(&opened).map_err(PodError::Namespace)?;
         Pod::enter(namespace, address, marks.as_deref())
     });
-    let (pod, PodSockets { clients, copies, writers }) =
+    let (pod, PodSockets { clients, copies, writers, check_port }) =
         entering.await.map_err(|error| PodError::Namespace(error.into()))??;
     let clients = TcpListener::from_std(clients).map_err(PodError::Namespace)?;
     let mut tasks = JoinSet::new();
     tasks.spawn(ingress::accept_clients(Arc::clone(context), clients, Arrival::Pod(address)));
-    tasks.spawn(held_syns::hold_syns(Arc::clone(context), copies, Some(address)));
+    let held = held_syns::HeldPod { address, check_port };
+    tasks.spawn(held_syns::hold_syns(Arc::clone(context), copies, Some(held)));
     Ok(Entered { pod: Arc::new(pod), writers, file, departs: None, _tasks: tasks })
 }
 

@@ -47,7 +47,7 @@ fn origin(context: &AgentContext, flow: FlowKey, peer: AgentId) -> io::Result<Or
     let unavailable = || io::Error::from(io::ErrorKind::AddrNotAvailable);
     match &config.intake {
         _ if flow_policy::egress_source(&config, flow, peer) == Source::Agent => Ok(Origin::Agent),
-        Some(Intake::Pods {}) => context.pods().at(server).map(Origin::Pod).ok_or_else(unavailable),
+        Some(Intake::Pods { .. }) => context.pods().at(server).map(Origin::Pod).ok_or_else(unavailable),
         // Replies of a program on the router itself do not pass the table's `prerouting` chain, so they would not reach the agent.
         Some(Intake::Routed { .. }) if is_own_address(server) => Err(unavailable()),
         _ => Ok(Origin::Client(flow_policy::own_address(&config))),

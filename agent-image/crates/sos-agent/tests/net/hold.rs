@@ -65,8 +65,8 @@ fn an_accepting_server_is_known_until_it_refuses(network: Network) {
     let lab = Lab::on(network);
     let (near, _far) = lab.agents_that_accept("Learned");
     let server = lab.at("server", || TcpListener::bind((Ipv4Addr::UNSPECIFIED, SERVICE_PORT)).unwrap());
-    drop(lab.at("client", connect).unwrap());
-    drop(server);
+    let first = lab.at("client", connect).unwrap();
+    drop((server.accept().unwrap(), first, server));
     // The server is known, so the client is accepted early and then reset, perhaps before `connect` has returned.
     let seen = match connect_at(&lab, SERVICE_PORT).0 {
         Ok(mut stream) => crate::wire::drain(&mut stream).1,

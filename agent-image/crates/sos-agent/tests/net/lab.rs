@@ -298,7 +298,7 @@ impl Lab {
             document["wan"] = serde_json::json!(at(side));
             document["intake"] = serde_json::json!({"type": "Routed", "interface": "net0"});
             if self.network == Network::Pods {
-                document["intake"] = serde_json::json!({"type": "Pods"});
+                document["intake"] = serde_json::json!({"type": "Pods", "networkPolicies": "Respect"});
                 document["pods"] = serde_json::json!([{"name": format!("default/{}", side.pod().0), "address": side.pod().1}]);
             }
             document["streamPorts"]["count"] = 2.into();

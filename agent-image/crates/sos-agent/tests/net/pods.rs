@@ -309,6 +309,70 @@ fn connections_to_a_server_outside_the_nodes_pods_are_plain_with_source_preserve
     assert_eq!(accepted(&near), Some(0));
 }
 
+/// A rule on a node as network plugins add for a policy: it judges packets between the node's pods and the network.
+fn policy(lab: &Lab, node: &str, verdict: &str) {
+    let nft = format!("ip netns exec {} nft", lab.ns(node));
+    sh(&format!("{nft} add table ip guard && {nft} flush table ip guard"));
+    sh(&format!("{nft} 'add chain ip guard pods {{ type filter hook forward priority 0; }}'"));
+    sh(&format!("{nft} add rule ip guard pods ip saddr {CLIENT} tcp dport {SERVICE_PORT} {verdict}"));
+}
+
+/// True if a connection to the server is established within two seconds.
+fn connects(lab: &Lab) -> bool {
+    lab.at("client", || {
+        let server = SocketAddr::from((SERVER, SERVICE_PORT));
+        TcpStream::connect_timeout(&server, Duration::from_secs(2)).is_ok()
+    })
+}
+
+#[test]
+fn connections_that_a_policy_forbids_stay_forbidden() {
+    for (node, verdict) in [("near", "drop"), ("far", "drop"), ("far", "reject with tcp reset")] {
+        let lab = Lab::on(Network::Pods);
+        policy(&lab, node, verdict);
+        let (near, _far) = lab.agents();
+        let listener = lab.at("server", || TcpListener::bind((Ipv4Addr::UNSPECIFIED, SERVICE_PORT)).unwrap());
+        listener.set_nonblocking(true).unwrap();
+        assert!(!connects(&lab), "{verdict} at {node}");
+        assert!(!connects(&lab), "{verdict} at {node}, again");
+        assert!(listener.accept().is_err(), "the server has seen no connection");
+        assert_eq!(accepted(&near), Some(0));
+        drop(listener);
+        policy(&lab, node, "accept");
+        let seen = serve(&lab, b"reply".to_vec());
+        works_until_accepted(&lab, &near, &seen, |count| count >= 1);
+    }
+}
+
+#[test]
+fn a_policy_applies_to_a_known_server_and_not_to_sites_that_ignore_policies() {
+    let lab = Lab::on(Network::Pods);
+    let (near, _far) = lab.agents();
+    let seen = serve(&lab, b"reply".to_vec());
+    assert_works(&lab, &seen, b"reply");
+    assert_eq!(accepted(&near), Some(1));
+    policy(&lab, "near", "drop");
+    // The path is checked again after ten seconds, when a connection uses it.
+    std::thread::sleep(Duration::from_secs(10));
+    eventually("new connections are forbidden", || !connects(&lab));
+    lab.configure_with(NEAR, 2, |document| document["intake"]["networkPolicies"] = "Ignore".into());
+    eventually("policies are ignored", || connects(&lab));
+}
+
+#[test]
+fn a_check_is_not_seen_by_the_servers_program() {
+    let lab = Lab::on(Network::Pods);
+    let (near, _far) = lab.agents();
+    let listener = lab.at("server", || TcpListener::bind((Ipv4Addr::UNSPECIFIED, SERVICE_PORT)).unwrap());
+    let client = lab.at("client", connect).unwrap();
+    let (_first, from) = listener.accept().unwrap();
+    assert_eq!(from, client.local_addr().unwrap());
+    assert_eq!(accepted(&near), Some(1));
+    listener.set_nonblocking(true).unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(listener.accept().is_err(), "only the client's connection arrives");
+}
+
 fn bytes_go_on_while_a_path_is_cut(network: Network) {
     let lab = Lab::on(network);
     let (near, _far) = lab.agents();

@@ -33,8 +33,6 @@ class Seen:
     children: tuple[Object, ...] = ()
     """Objects with our owner label in the release namespace."""
     pods: tuple[Object, ...] = ()
-    policies: tuple[Object, ...] = ()
-    """NetworkPolicies of all namespaces, without those of the release."""
     answers: Mapping[str, NodeAnswer] = field(default_factory=dict)
     """Nodes' answers that a compilation depends on, by the uid of their pod."""
     cards: Mapping[str, SiteCard] = field(default_factory=dict)
@@ -98,15 +96,8 @@ def build_world(seen: Seen, settings: Settings, generation: int) -> sos_compile.
         ),
         settings=compile_settings(settings, generation),
         observed=sos_compile.Observed(endpoints=controller_endpoints(seen), allocations=parse_allocations(seen.objects)),
-        network_policies=policy_names(seen),
         cards=seen.cards,
     )
-
-
-def policy_names(seen: Seen) -> tuple[str, ...]:
-    """Return `namespace/name` of all NetworkPolicies that are not part of the release."""
-    metas = (policy["metadata"] for policy in seen.policies if not leaving(policy))
-    return tuple(sorted(f"{meta['namespace']}/{meta['name']}" for meta in metas))
 
 
 def with_departing(world: sos_compile.World, seen: Seen) -> sos_compile.World:
@@ -178,7 +169,6 @@ def compiled_from(seen: Seen) -> Hashable:
             (n.name, tuple(sorted(n.labels.items())), n.address, n.created, n.pod_prefixes)
             for n in (_node(o) for o in seen.nodes if not leaving(o))
         ),
-        policy_names(seen),
         tuple(_version(o) for o in seen.namespaces),
         tuple(sorted(controller_endpoints(seen).items())),
         parse_allocations(seen.objects).key(),

@@ -5,8 +5,8 @@ use std::net::Ipv4Addr;
 use sos_wire::PlainReason;
 
 use super::{
-    ARMED, COPIES, DIALED, HELD, LEAVE, MARK, NOT_REASON, REASON, SPECIAL, TAKE, TUPLE, plain_chains, sets,
-    written_back,
+    ARMED, CHECK, COPIES, DIALED, HELD, LEAVE, MARK, NOT_REASON, REASON, SPECIAL, TAKE, TUPLE, plain_chains,
+    sets, written_back,
 };
 
 /// Lifetime of the heartbeat in pods' tables, milliseconds. It is renewed three times as often: two renewals may be late before new connections go
@@ -27,6 +27,8 @@ const SESSION_TIMEOUTS: &str = "  ct timeout sessions {
 
 /// The table of a pod, with nothing armed, as one transaction in the pod's own namespace (docs/adr/0057).
 ///
+/// `check_port` is the port from which the agent checks the pod's plain paths (docs/adr/0059).
+///
 /// * The pod's SYNs get their verdict at `output`, after the NAT of a sidecar (priority -100). A SYN of a covered flow and its conntrack entry are
 ///   marked. Marked packets are routed to `lo`, where the transparent listener and its connections receive them. Packets with a mark of another
 ///   program are not changed.
@@ -35,9 +37,10 @@ const SESSION_TIMEOUTS: &str = "  ct timeout sessions {
 ///   connection. If the agent's SYN was not answered and the client's own SYN arrives, it matches the conntrack entry of the agent's SYN, and
 ///   removes the entry's mark.
 /// * A SYN that is reinjected towards its server is not tracked. Otherwise a sidecar's NAT, which exempts the sidecar's own connections by their
-///   user, would redirect the agent's packet.
+///   user, would redirect the agent's packet. The same holds for the SYN of a check.
+/// * Answers to checks are copied to the agent.
 #[must_use]
-pub fn setup_pod(address: Ipv4Addr, listener_port: u16) -> String {
+pub fn setup_pod(address: Ipv4Addr, listener_port: u16, check_port: u16) -> String {
     let sets = sets(&format!("{POD_HEARTBEAT_MS}ms"));
     let (plain_chains, written_back) = (plain_chains(), written_back(listener_port));
     let unreachable = PlainReason::SERVER_UNREACHABLE.0;
@@ -49,6 +52,7 @@ table inet sos {{
 {sets}{plain_chains}{written_back}{SESSION_TIMEOUTS}  chain raw {{
     type filter hook output priority raw;
     meta mark & {NOT_REASON:#x} == {LEAVE:#x} notrack
+    meta mark {CHECK:#x} notrack
   }}
   chain pod_syn {{
     ct mark set ct mark and {NOT_MARK:#x}
@@ -71,6 +75,7 @@ meta mark set {TAKE:#x} accept
     meta nfproto != ipv4 accept
     meta l4proto icmp ct state related ct mark & {DIALED:#x} == {DIALED:#x} meta mark set meta mark or {MARK:#x} accept
     meta l4proto != tcp accept
+    meta mark {CHECK:#x} meta mark set 0 accept
     ip saddr {address} meta mark & {NOT_REASON:#x} == {LEAVE:#x} meta mark set meta mark & {REASON:#x} goto plain_syn
     ip saddr {address} meta mark {TAKE:#x} ct mark set ct mark or {MARK:#x} ct timeout set \"sessions\" accept
     ip daddr {address} meta mark {DIALED:#x} ct mark set ct mark or {DIALED:#x} ct timeout set \"sessions\" accept
@@ -81,6 +86,8 @@ meta mark set {TAKE:#x} accept
   chain prerouting {{
     type filter hook prerouting priority mangle; policy accept;
     iifname \"lo\" meta mark {TAKE:#x} goto written_back
+    iifname != \"lo\" ip daddr {address} tcp dport {check_port} log group {COPIES} queue-threshold 1
+    iifname != \"lo\" ip daddr {address} icmp type destination-unreachable log group {COPIES} queue-threshold 1
     iifname != \"lo\" ct state new ct mark & {DIALED:#x} == {DIALED:#x} ct mark set ct mark and {NOT_DIALED:#x}
   }}
 }}

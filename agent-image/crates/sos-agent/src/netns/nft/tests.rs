@@ -13,7 +13,7 @@ fn the_table_matches_the_golden_file() {
 #[test]
 fn the_table_of_a_pod_matches_the_golden_file() {
     let address = "10.0.0.11".parse().unwrap();
-    assert_eq!(setup_pod(address, 39_999), include_str!("../../../tests/golden/pod.nft"));
+    assert_eq!(setup_pod(address, 39_999, 39_998), include_str!("../../../tests/golden/pod.nft"));
 }
 
 #[test]
