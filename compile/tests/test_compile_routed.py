@@ -56,7 +56,7 @@ def test_agents_have_their_nodes_addresses_and_there_is_nothing_else() -> None:
     kinds = sorted({manifest["kind"] for manifest in found.manifests})
     assert kinds == ["ConfigMap", "DaemonSet", "PodDisruptionBudget"]
     near = found.agents["default", "a1"]
-    assert (near["wan"], near["intake"], near["streamPorts"]) == (["172.18.0.2"], {"type": "Pods", "networkPolicies": "Respect"}, {"first": 10000, "count": 1})
+    assert (near["wan"], near["streamPorts"]) == (["172.18.0.2"], {"first": 10000, "count": 1})
     assert not {"interface", "discovery", "pods"} & set(near)
     (peer,) = near["peers"]
     assert [(agent["node"], agent["address"], agent["prefixes"]) for agent in peer["agents"]] == [

@@ -22,7 +22,7 @@ from sos_e2e.settings import ROOT, Settings
 NAMESPACE = "default"
 COVERED, PLAIN = 80, 8080
 AT_LEAST = 5.0
-PLAIN_S = 60
+PLAIN_S = 90
 ROUNDS = 3
 """Maximum number of rounds. The first losses occur at random times, so the test compares medians."""
 HUNG_S = 5.0

@@ -7,8 +7,7 @@ from typing import Any
 
 import sos_compile
 from sos_operator.core.model.agent_status import AgentAnswer, parse_agent_answer
-from sos_operator.core.model.options import Images, Settings
-from sos_operator.core.model.world import Seen, build_world, policy_names
+from sos_operator.core.model.world import Seen
 from sos_operator.core.status.direct_agents import agents_without_controller
 from sos_operator.core.status.report import report
 from sos_operator.core.status.situation import Report, Situation

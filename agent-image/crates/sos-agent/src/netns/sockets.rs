@@ -27,6 +27,10 @@ const STREAM_FIRST_WINDOW: u32 = 4 << 20;
 /// stream.
 pub(crate) const STREAM_NOTSENT_LOWAT: u32 = 512 * 1024;
 
+/// Maximum size of a stream's send buffer on a machine whose settings the agent does not change: 64 MiB, of which the kernel uses half for
+/// payload.
+const MAX_STREAM_BUFFER: usize = 64 << 20;
+
 /// Listener for SYNs that nft redirects; accepts connections to any address (IP_TRANSPARENT needs NET_ADMIN).
 ///
 /// # Errors
@@ -200,6 +204,14 @@ pub fn prepare_stream(socket: &SockRef<'_>, congestion: CongestionControl) -> io
     Ok(())
 }
 
+/// Lets a stream's send buffer hold a long path's packets in flight, regardless of the machine's tcp_wmem. The buffer fills only as far as the
+/// congestion window requires, because [`STREAM_NOTSENT_LOWAT`] limits the unsent bytes. Needs NET_ADMIN.
+pub(crate) fn enlarge_send_buffer(socket: &SockRef<'_>) {
+    if let Err(error) = set_socket_send_buffer_size_force(&**socket, MAX_STREAM_BUFFER) {
+        debug!(%error, "the kernel does not enlarge the send buffer of a stream");
+    }
+}
+
 /// Sets a stream's initial receive window: growing from the default, which fits a LAN, would delay the stream's first session. Set before
 /// connecting; accepted sockets inherit it from their listener.
 pub(crate) fn set_first_window(socket: &Socket) {
@@ -228,6 +240,13 @@ pub fn kernel_name(congestion: CongestionControl) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_streams_send_buffer_exceeds_the_machines_limit() {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        enlarge_send_buffer(&SockRef::from(&socket));
+        assert!(socket.send_buffer_size().unwrap() >= MAX_STREAM_BUFFER, "needs NET_ADMIN");
+    }
 
     #[test]
     fn a_dropped_host_leg_resets_the_host() {

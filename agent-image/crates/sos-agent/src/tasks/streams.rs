@@ -67,7 +67,12 @@ impl StreamSockets {
     }
 
     fn prepare(&self, socket: &SockRef<'_>, path: PathKey) -> io::Result<()> {
-        sockets::prepare_stream(socket, congestion(&self.context, &self.paths, path))
+        sockets::prepare_stream(socket, congestion(&self.context, &self.paths, path))?;
+        // On a bridge, the agent has set the buffers of its own network namespace.
+        if self.context.config().bridge().is_none() {
+            sockets::enlarge_send_buffer(socket);
+        }
+        Ok(())
     }
 
     fn socket(&self, to: SocketAddrV4, label: u8) -> io::Result<TcpSocket> {
