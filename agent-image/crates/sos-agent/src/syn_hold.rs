@@ -22,9 +22,8 @@ use sos_wire::{AgentId, Marks, PlainReason, RefuseReason, SessionUuid};
 
 use crate::config::Accept;
 use crate::policy::flow_key::FlowKey;
-use crate::syn_hold::check_packet::Answer;
 use crate::syn_hold::known_servers::KnownServers;
-use crate::syn_hold::plain_path::{Check, Path, PlainPaths, State};
+use crate::syn_hold::plain_path::{Answer, Check, Path, PlainPaths, State};
 use crate::syn_hold::syn::Syn;
 
 /// Maximum number of SYNs held plus server connections opened ahead for clients that have not completed their handshakes. Further

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use crate::syn_hold::plain_path::{Check, Path};
+use crate::syn_hold::plain_path::{Answer, Check, Path};
 
 const IP_HEADER: usize = 20;
 const TCP_HEADER: usize = 20;
@@ -17,17 +17,6 @@ const ICMP_HEADER: usize = 8;
 const SYN: u8 = 0x02;
 const RST: u8 = 0x04;
 const ACK: u8 = 0x10;
-
-/// An answer to a check.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Answer {
-    /// The path.
-    pub path: Path,
-    /// Acknowledgement number.
-    pub acknowledged: u32,
-    /// True for a reset or an ICMP error.
-    pub refused: bool,
-}
 
 /// The SYN of a check, as an IPv4 packet from this port of the client's address. The kernel fills in the checksum of the IP header (raw(7)).
 #[must_use]

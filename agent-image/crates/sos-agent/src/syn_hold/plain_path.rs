@@ -8,8 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::{Duration, Instant};
 
-use crate::syn_hold::check_packet::Answer;
-
 /// Time for which an open path stays open after its last check: the maximum delay of a policy's effect on accelerated connections.
 pub const OPEN_FOR: Duration = Duration::from_secs(30);
 /// Age at which an open path is checked again when it is used, without delaying the connection.
@@ -41,6 +39,17 @@ pub struct Check {
     pub path: Path,
     /// Initial sequence number, which the server's answer acknowledges.
     pub sequence: u32,
+}
+
+/// An answer to a check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Answer {
+    /// The path.
+    pub path: Path,
+    /// Acknowledgement number.
+    pub acknowledged: u32,
+    /// True for a reset or an ICMP error.
+    pub refused: bool,
 }
 
 /// State of a path.
