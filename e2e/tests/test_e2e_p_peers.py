@@ -30,6 +30,8 @@ HUNG_S = 5.0
 FROZEN_S = 10.0
 DISCONNECTED_S = 10.0
 METRICS_PORT = 9465
+POLICY_S = 45.0
+"""Maximum delay of a policy's effect on new connections: results of checks are used for 30 s (docs/adr/0059)."""
 FIRST_BYTE_S = 180.0
 """Time limit from `helm install` to the first accelerated byte, with images loaded."""
 
@@ -205,6 +207,31 @@ def test_a_service_in_only_one_cluster_waits_for_the_peer(paired: Pair) -> None:
     row = a.kube.wait_condition("sosservice/alone", "ResolvedRefs", "False", namespace=NAMESPACE, timeout=30)
     assert row["reason"] == "WaitingForPeer", row
     a.kube.ctl("-n", NAMESPACE, "delete", "sosservice", "alone")
+
+
+TIMED_OUT = 28
+"""curl's exit code."""
+
+
+@pytest.mark.parametrize("end", ["client's node", "server's node"])
+def test_connections_that_a_policy_forbids_stay_forbidden(paired: Pair, end: str) -> None:
+    """Drop the pod's packets on a node, as a network plugin does for a NetworkPolicy: the agents' streams pass this rule."""
+    a, b = paired.sides
+    wait_for("acceleration", lambda: is_accelerated(a, b), 60)
+    node = (a if end == "client's node" else b).worker
+    rule = ("FORWARD", "-s", address(a), "-d", address(b), "-p", "tcp", "--dport", str(COVERED), "-j", "DROP")
+    run("docker", "exec", node, "iptables", "-w", "-I", *rule)
+    began = time.monotonic()
+    try:
+        forbidden = f"{workload.FILE}.sha256"
+        wait_for("a forbidden connection", lambda: download(a, b, COVERED, 5, forbidden).exit_code == TIMED_OUT, POLICY_S)
+        say(f"forbidden at the {end} after {time.monotonic() - began:.0f} s")
+        assert download(a, b, COVERED, 5, forbidden).exit_code == TIMED_OUT
+        assert download(a, b, PLAIN, 5, forbidden).exit_code == 0, "the policy names one port"
+        assert download(b, a, COVERED, 5, forbidden).exit_code == 0, "the policy names one direction"
+    finally:
+        run("docker", "exec", node, "iptables", "-w", "-D", *rule)
+    wait_for("acceleration again", lambda: is_accelerated(a, b), 60)
 
 
 CUT = (0, 18, 52, 56)

@@ -13,7 +13,6 @@ GROUP = "sos.network"
 API_VERSION = f"{GROUP}/v1alpha1"
 FIELD_MANAGER = "sos-operator"
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
-PART_OF_LABEL, PART_OF = "app.kubernetes.io/part-of", "sos"
 OWNER_SELECTOR = f"{MANAGED_BY_LABEL}={FIELD_MANAGER}"
 
 
