@@ -44,7 +44,7 @@ def checksum(data: bytes) -> int:
 
 
 def syns() -> dict[str, bytes]:
-    """Return a SYN, a SYN with a checksum left to a network card, and the message of nfnetlink_log with each SYN."""
+    """Return a SYN, a SYN with a checksum left to a network card, the message of nfnetlink_log with each SYN, and answers to a check."""
     ip = bytes.fromhex("4528002c1234400040060000") + bytes([10, 0, 0, 11, 10, 0, 0, 139])
     tcp = struct.pack("!HHIIBBHHH", 40_000, 5_000, 7, 0, 0x60, 2, 0xFAF0, 0, 0) + bytes([2, 4, 5, 0xB4])
     pseudo = ip[12:20] + bytes([0, 6, 0, len(tcp)])
@@ -53,7 +53,9 @@ def syns() -> dict[str, bytes]:
         packet = ip + tcp[:16] + struct.pack("!H", field) + tcp[18:]
         body = bytes([2, 0]) + struct.pack("!H", 5_345) + struct.pack("=HH", 4 + len(packet), 9) + packet
         found |= {name: packet, f"copy-{name}": struct.pack("=IHHII", 16 + len(body), 4 << 8, 0, 0, 0) + body}
-    return found
+    answer = ip[:12] + ip[16:20] + ip[12:16] + struct.pack("!HHII", 5_000, 40_000, 9, 8) + bytes([0x60, 0x12]) + tcp[14:]
+    error = ip[:9] + bytes([1, 0, 0]) + ip[16:20] + ip[12:16] + bytes([3, 13, 0, 0, 0, 0, 0, 0]) + ip + tcp[:8]
+    return found | {"answer": answer, "unreachable": error}
 
 
 def tag(message: bytes) -> bytes:

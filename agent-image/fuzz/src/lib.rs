@@ -5,6 +5,8 @@ mod card;
 mod probe;
 mod session;
 
+use std::net::Ipv4Addr;
+
 use bytes::BytesMut;
 pub use card::{answered, card};
 pub use probe::{probe, received};
@@ -14,6 +16,7 @@ use sha2::{Digest, Sha256};
 use sos_agent::config::AgentConfig;
 use sos_agent::config::source::{Verdict, judge};
 use sos_agent::netns::nflog;
+use sos_agent::syn_hold::check_packet::parse_answer;
 use sos_agent::syn_hold::syn::Syn;
 use sos_node::config::{NodeConfig, supersedes};
 use sos_node::{encode, flow, link, ovsdb};
@@ -21,6 +24,8 @@ use sos_relay::codec;
 use sos_wire::frame::MAX_PAYLOAD;
 use sos_wire::{Decoder, Frame, Hello, Key, UnverifiedBeacon, UnverifiedOrder, Welcome, WireError};
 
+/// Port of the checks in the corpus.
+const CHECK_PORT: u16 = 40_000;
 /// Key of the tags in the corpus, so that fuzzing gets past the authentication.
 pub const KEY: [u8; 32] = [7; 32];
 
@@ -66,12 +71,21 @@ pub fn handshake(data: &[u8]) {
     }
 }
 
-/// Copies of held SYNs: a parsed SYN is rebuilt with a correct checksum, and is parsed to the same SYN again.
+/// Copies of held SYNs and of answers to checks: a parsed SYN is rebuilt with a correct checksum, and is parsed to the same SYN again; an answer
+/// belongs to the address and port to which the packet was sent.
 pub fn syn(data: &[u8]) {
     for packet in nflog::packets(data).chain([data]) {
         if let Ok(syn) = Syn::parse(packet) {
             assert!(syn.packet.len() <= packet.len());
             assert_eq!(Syn::parse(&syn.packet), Ok(syn));
+        }
+        if let Some(address) = packet.get(16..20).and_then(|octets| <[u8; 4]>::try_from(octets).ok()) {
+            let address = Ipv4Addr::from(address);
+            for port in [CHECK_PORT, 0] {
+                assert!(
+                    parse_answer(packet, address, port).is_none_or(|answer| answer.path.client == address)
+                );
+            }
         }
     }
 }

@@ -57,6 +57,11 @@ fn syn() {
         sos_agent::netns::nflog::packets(bytes).any(|p| sos_agent::syn_hold::syn::Syn::parse(p).is_ok())
     };
     assert!(corpus("syn").iter().any(|(_, bytes)| reads(bytes)), "the corpus contains the copy of a SYN");
+    let answers = |bytes: &[u8]| {
+        sos_agent::syn_hold::check_packet::parse_answer(bytes, [10, 0, 0, 11].into(), 40_000).is_some()
+    };
+    let found = corpus("syn").iter().filter(|(_, bytes)| answers(bytes)).count();
+    assert_eq!(found, 2, "the corpus contains a SYN-ACK and an ICMP error");
 }
 
 #[test]
