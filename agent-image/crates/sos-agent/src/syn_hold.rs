@@ -4,9 +4,9 @@
 //! the server has accepted, it is a known server, and its clients need no connection opened ahead. With `Confirmed`, each client has an ask
 //! of its own.
 //!
-//! Where network policies must be respected, a SYN first waits for a *check*, which shows whether its client may connect to the server without
-//! SOS ([`plain_path`], docs/adr/0059). The egress agent is asked only after that: its connection must not reach a server that policies forbid.
-//! An answered check shows that the server accepts, so with `Learned` it takes the place of the ask.
+//! To respect network policies, hold a SYN until a *check* shows that the plain path to the server is open ([`plain_path`], docs/adr/0059).
+//! Ask the egress agent only afterwards: it connects from inside the server's pod, where no policy applies. With `Learned`, an answered check
+//! replaces the ask, because the answer shows that the server accepts.
 
 pub mod check_packet;
 pub mod injector;

@@ -192,8 +192,8 @@ fn open(
     }
     let port = clients.local_addr().map_err(failed("transparent listener"))?.port();
     let copies = Copies::open(nft::COPIES).map_err(failed("copies of SYNs (nfnetlink_log)"))?;
-    let writers = Arc::new(Writers::in_pod(address).map_err(failed("raw sockets"))?);
-    let check_port = writers.check_port().unwrap_or_default();
+    let (writers, check_port) = Writers::in_pod(address).map_err(failed("raw sockets"))?;
+    let writers = Arc::new(writers);
     let heartbeat = Heartbeat::open().map_err(failed("netlink"))?;
     set_up(address, (port, check_port))?;
     Ok((heartbeat, (port, check_port), PodSockets { clients, copies, writers, check_port }))

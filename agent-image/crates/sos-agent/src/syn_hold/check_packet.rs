@@ -3,12 +3,10 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use crate::syn_hold::plain_path::{Answer, Check, Path};
+use crate::syn_hold::syn::{IP_HEADER, TCP, TCP_HEADER, fold, sum};
 
-const IP_HEADER: usize = 20;
-const TCP_HEADER: usize = 20;
 /// A maximum segment size of 536 bytes (RFC 1122, 4.2.2.6), so that the server takes the check for an ordinary SYN.
 const OPTIONS: [u8; 4] = [2, 4, 0x02, 0x18];
-const TCP: u8 = 6;
 const ICMP: u8 = 1;
 /// Destination unreachable (RFC 792), which also says "administratively prohibited".
 const UNREACHABLE: u8 = 3;
@@ -35,7 +33,7 @@ pub fn syn(check: &Check, port: u16) -> Vec<u8> {
     packet.extend(OPTIONS);
     let segment = &packet[IP_HEADER..];
     let length = u32::try_from(segment.len()).expect("24 bytes");
-    let checksum = !folded(sum(&packet[12..20]) + u32::from(TCP) + length + sum(segment));
+    let checksum = !fold(sum(&packet[12..20]) + u32::from(TCP) + length + sum(segment));
     packet[IP_HEADER + 16..IP_HEADER + 18].copy_from_slice(&checksum.to_be_bytes());
     packet
 }
@@ -104,18 +102,6 @@ fn half(bytes: &[u8], at: usize) -> Option<u16> {
 
 fn word(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..at + 4)?.try_into().ok().map(u32::from_be_bytes)
-}
-
-/// One's complement sum of 16-bit words (RFC 1071), not folded.
-fn sum(bytes: &[u8]) -> u32 {
-    bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| u32::from(*low))).sum()
-}
-
-fn folded(mut sum: u32) -> u16 {
-    while let high @ 1.. = sum >> 16 {
-        sum = (sum & 0xffff) + high;
-    }
-    u16::try_from(sum).expect("folded into 16 bits")
 }
 
 #[cfg(test)]

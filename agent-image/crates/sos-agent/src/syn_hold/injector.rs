@@ -68,26 +68,18 @@ impl Writers {
         Ok(Self { to_listener, to_server: Mutex::new(to_server), checks: None })
     }
 
-    /// Sockets in a pod's network namespace, which can also check the plain paths of the pod.
+    /// Sockets in a pod's network namespace, which can also check the plain paths of the pod, and the port from which checks are sent.
     ///
     /// # Errors
     /// Error of the kernel.
-    pub fn in_pod(address: Ipv4Addr) -> io::Result<Self> {
+    pub fn in_pod(address: Ipv4Addr) -> io::Result<(Self, u16)> {
         let writer = Socket::new(Domain::IPV4, Type::RAW.nonblocking(), Some(Protocol::from(WITH_HEADER)))?;
         writer.set_mark(nft::CHECK)?;
         let reserved = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
         reserved.bind(&SocketAddrV4::new(address, 0).into())?;
         let bound = reserved.local_addr()?.as_socket_ipv4().ok_or(io::ErrorKind::AddrNotAvailable)?;
-        Ok(Self {
-            checks: Some(Checks { writer, _reserved: reserved, port: bound.port() }),
-            ..Self::new(None)?
-        })
-    }
-
-    /// Port from which checks are sent; `None` outside of pods.
-    #[must_use]
-    pub fn check_port(&self) -> Option<u16> {
-        self.checks.as_ref().map(|checks| checks.port)
+        let checks = Some(Checks { writer, _reserved: reserved, port: bound.port() });
+        Ok((Self { checks, ..Self::new(None)? }, bound.port()))
     }
 
     pub(crate) fn check(&self, check: &Check) -> io::Result<usize> {

@@ -6,9 +6,9 @@ use sos_wire::Marks;
 
 use crate::policy::flow_key::FlowKey;
 
-const IP_HEADER: usize = 20;
-const TCP_HEADER: usize = 20;
-const TCP: u8 = 6;
+pub(super) const IP_HEADER: usize = 20;
+pub(super) const TCP_HEADER: usize = 20;
+pub(super) const TCP: u8 = 6;
 /// FIN, SYN, RST and ACK: a bare SYN has only SYN. ECN's flags may be set (RFC 3168, 6.1.1).
 const FLAGS: u8 = 0x17;
 const SYN: u8 = 0x02;
@@ -105,12 +105,12 @@ fn complete_checksum(flow: FlowKey, segment: &mut [u8]) -> Result<(), SynError> 
 }
 
 /// One's complement sum of 16-bit words (RFC 1071), not folded. The sum of one packet cannot overflow.
-fn sum(bytes: &[u8]) -> u32 {
+pub(super) fn sum(bytes: &[u8]) -> u32 {
     let word = |pair: &[u8]| u32::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| u32::from(*low));
     bytes.chunks(2).map(word).sum()
 }
 
-fn fold(mut sum: u32) -> u16 {
+pub(super) fn fold(mut sum: u32) -> u16 {
     while let high @ 1.. = sum >> 16 {
         sum = (sum & 0xffff) + high;
     }
