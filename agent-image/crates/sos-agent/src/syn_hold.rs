@@ -280,9 +280,8 @@ impl SynHold {
         flows.into_iter().filter_map(take).collect()
     }
 
-    /// Makes all SYNs plain that wait for the check of a path.
+    /// Makes all SYNs plain that wait for the check of a path. The server stays known: a policy that forbids one pod must not delay others.
     fn close(&mut self, of: Path, reason: PlainReason) -> Vec<Step> {
-        self.known.forget(of.server);
         self.take_unchecked(of).into_iter().map(|(syn, _)| Step::Leave(syn.packet, reason)).collect()
     }
 

@@ -236,6 +236,21 @@ fn a_silent_path_makes_its_clients_plain_and_no_egress_agent_is_asked() {
 }
 
 #[test]
+fn a_policy_against_one_client_does_not_make_the_server_unknown_to_others() {
+    let (mut hold, now) = (SynHold::default(), Instant::now());
+    arrive_with_check(&mut hold, Accept::Learned, 1, 80, now);
+    hold.checked(answer(80, false), now);
+    let mut forbidden = flow(2, 80);
+    forbidden.client.set_ip(std::net::Ipv4Addr::new(10, 0, 0, 12));
+    let of_another_pod = Syn::parse(&packet(forbidden)).unwrap();
+    hold.arrive(of_another_pod, Covered { check: Some(SEQUENCE), ..covered(Accept::Learned, 2) }, now);
+    let refusal = Answer { path: path(forbidden), acknowledged: SEQUENCE + 1, refused: true };
+    let plain = Step::Leave(packet(forbidden), PlainReason::SERVER_REFUSED);
+    assert_eq!(hold.checked(refusal, now), [plain]);
+    assert_eq!(arrive_with_check(&mut hold, Accept::Learned, 3, 80, now), [take(3, 80)]);
+}
+
+#[test]
 fn a_changed_configuration_checks_a_connection_that_was_held_without_a_check() {
     let (mut hold, now) = (SynHold::default(), Instant::now());
     assert!(is_ask(arrive(&mut hold, Accept::Confirmed, 1, 80, now).as_ref()));
