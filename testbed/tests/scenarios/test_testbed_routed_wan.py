@@ -7,6 +7,7 @@ Each path carries 40 Mbit/s, so a transfer of 64 Mbit/s needs both.
 """
 
 import hashlib
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from conftest import eventually, explain, mend, outcome, peer, say, transfers, w
 from peer import CHUNK, pattern
 from sos_testbed.core.topology import PathOptions
 from sos_testbed.core.web import PLAIN_PORT, SOS_PORT
-from sos_testbed.lifecycle import faults, northbound, status
+from sos_testbed.lifecycle import faults, northbound, process, status
 from sos_testbed.lifecycle import lab as labs
 from sos_testbed.lifecycle.lab import Lab, Options
 from sos_testbed.measurements import measure
@@ -27,6 +28,8 @@ SIZE = 20_000_000
 COVERED_PORT, PLAIN_PEER_PORT = "5003", "7001"
 RATE_BPS = 40_000_000
 LONG, RATE = 40_000_000, 8_000_000  # bytes, and bytes per second
+STREAM_PORT, START_WINDOW, HANDSHAKE_TABLE = 10_000, 100, "5346"
+GRACE_S = 60
 AGAIN_S = 1.0
 """Maximum time without bytes after one of two paths is cut."""
 TRIES = 3
@@ -58,10 +61,29 @@ def sessions(net: Lab) -> int:
     return sum(int(northbound.agent_status(net.plan, name, documents[name])["sessions"]) for name in documents)
 
 
+def gateway(net: Lab, *argv: str) -> str:
+    """Output of a command in the namespace of the client's gateway."""
+    return subprocess.run(net.exec_argv("agent1", argv), capture_output=True, text=True, check=True).stdout
+
+
 def received(net: Lab, wire: str) -> int:
     """Bytes that the client's gateway has received over a WAN interface."""
-    path = f"/sys/class/net/{wire}/statistics/rx_bytes"
-    return int(subprocess.run(net.exec_argv("agent1", ("cat", path)), capture_output=True, text=True, check=True).stdout)
+    return int(gateway(net, "cat", f"/sys/class/net/{wire}/statistics/rx_bytes"))
+
+
+def test_streams_start_with_a_large_window_and_follow_the_gateways_routes(net: Lab) -> None:
+    """The handshake's mark leads to a route with this window; established streams have no mark."""
+    streams = gateway(net, "ss", "-tineHO", "state", "established", f"( sport = :{STREAM_PORT} or dport = :{STREAM_PORT} )").splitlines()
+    assert streams
+    for stream in streams:
+        assert "fwmark" not in stream, stream
+        assert int(re.findall(r" cwnd:(\d+)", stream)[0]) >= START_WINDOW, stream
+    assert "fwmark" in gateway(net, "ip", "-4", "rule", "list", "table", HANDSHAKE_TABLE)
+    process.stop(net.runner.pid_file("agent1"), grace_s=GRACE_S)
+    try:
+        assert not gateway(net, "ip", "-4", "rule", "list", "table", HANDSHAKE_TABLE)
+    finally:
+        net.start("agent1")
 
 
 @pytest.mark.parametrize("port", [SOS_PORT, PLAIN_PORT])

@@ -158,6 +158,15 @@ pub struct Peer {
     pub agents: Vec<PeerAgent>,
 }
 
+/// Owner of the routes that streams take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RouteOwner {
+    /// The agent, in its own namespace.
+    Agent,
+    /// The machine: only a stream's handshake takes routes of the agent ([`crate::netns::stream_routes`]).
+    Machine,
+}
+
 /// One agent of a peer site.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
@@ -438,6 +447,12 @@ impl AgentConfig {
     pub fn bridge(&self) -> Option<Bridge<'_>> {
         let (interface, discovery) = (self.interface.as_ref()?, self.discovery.as_ref()?);
         Some(Bridge { config: self, interface, discovery })
+    }
+
+    /// Owner of the routes that streams take.
+    #[must_use]
+    pub fn route_owner(&self) -> RouteOwner {
+        if self.bridge().is_some() { RouteOwner::Agent } else { RouteOwner::Machine }
     }
 
     /// The agent's own address of a path's streams.

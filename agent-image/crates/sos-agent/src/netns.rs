@@ -8,6 +8,7 @@ pub mod nft;
 pub mod plan;
 pub mod pod;
 pub mod sockets;
+pub mod stream_routes;
 pub mod tables;
 
 use std::collections::BTreeSet;
@@ -236,6 +237,31 @@ fn output(command: &mut Command, program: &'static str) -> Result<Vec<u8>, NetEr
     Err(NetError::Failed { command: format!("{program} {}", arguments.join(" ")), message })
 }
 
+/// Runs lines of iproute2 in one process and returns their output in JSON. A line that fails, such as the lookup of an unreachable address, does
+/// not stop the others.
+fn batch(lines: &str) -> Result<Vec<u8>, NetError> {
+    let start = |error| NetError::Start { program: "ip", error };
+    let mut command = Command::new("ip");
+    command.args(["-4", "-json", "-force", "-batch", "-"]);
+    let output = with_input(&mut command, lines).map_err(start)?;
+    if !output.status.success() {
+        debug!(message = %String::from_utf8_lossy(&output.stderr).trim(), "lines of ip -batch failed");
+    }
+    Ok(output.stdout)
+}
+
+/// Runs a command on an input.
+fn with_input(command: &mut Command, input: &str) -> std::io::Result<std::process::Output> {
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let mut stdin = child.stdin.take().expect("stdin is piped");
+    std::thread::scope(|scope| {
+        // Written while the output is read: neither pipe may fill up and block the other. Ignore a broken pipe: the exit status and output of
+        // a child that dies early describe the error better.
+        scope.spawn(move || _ = stdin.write_all(input.as_bytes()));
+        child.wait_with_output()
+    })
+}
+
 /// Applies a kernel setting. A container often has `/proc/sys` mounted read-only, although it has a network namespace of its own. In that
 /// case `/proc/sys` is remounted writable for this process only, which needs `SYS_ADMIN`.
 fn set(setting: &Sysctl) -> Result<(), NetError> {
@@ -288,17 +314,7 @@ pub fn detach() {
 /// nft is missing or refuses the script.
 pub fn nft(script: &str) -> Result<(), NetError> {
     let start = |error| NetError::Start { program: "nft", error };
-    let mut command = Command::new("nft");
-    let mut child = command
-        .args(["-f", "-"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(start)?;
-    // Ignore a broken pipe: the exit status and output of a child that dies early describe the error better.
-    let _ = child.stdin.take().expect("stdin is piped").write_all(script.as_bytes());
-    let output = child.wait_with_output().map_err(start)?;
+    let output = with_input(Command::new("nft").args(["-f", "-"]), script).map_err(start)?;
     if output.status.success() {
         return Ok(());
     }

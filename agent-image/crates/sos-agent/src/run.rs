@@ -19,13 +19,14 @@ use crate::bugs;
 use crate::cli::{Attach, Cli};
 use crate::config::keys::{AgentKeys, KeysError};
 use crate::config::source::{Source, SourceError, document_path, load};
-use crate::config::{AgentConfig, Discovery, Intake, Rewrite};
+use crate::config::{AgentConfig, Discovery, Intake, Rewrite, RouteOwner};
 use crate::context::{AgentContext, Controllers, boot_id};
 use crate::netns;
 use crate::netns::NetError;
 use crate::netns::nflog::Copies;
 use crate::netns::nft::{self, Forward};
 use crate::netns::sockets;
+use crate::netns::stream_routes::{self, StreamRoutes};
 use crate::syn_hold::injector::{self, Hold};
 use crate::tasks;
 use crate::tasks::cards::{self, Bounds};
@@ -107,16 +108,20 @@ pub fn run(cli: &Cli) -> Result<(), RunError> {
     let mode = if config.bridge().is_some() { cli.attach } else { Attach::None };
     let metrics = netns::bind_metrics(config.metrics_address, mode)?;
     attach(&config, mode)?;
+    let (owner, routes) = (config.route_owner(), StreamRoutes::open(&config));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(socket_error("cannot start the runtime"))?;
     let leaves_table = mode == Attach::None && intake_interface(&config).is_some();
     let (netns, peers) = (cli.netns.clone(), cli.peers.clone());
-    let agent = Agent { config, keys, boot, source, keys_folder, metrics, netns, peers };
+    let agent = Agent { config, keys, boot, source, keys_folder, metrics, netns, peers, routes };
     let ended = runtime.block_on(agent.run());
     // Closing resets the sockets of sessions that are still open. Blocking tasks delay the exit by at most one second.
     runtime.shutdown_timeout(Duration::from_secs(1));
     if leaves_table {
         netns::detach();
+    }
+    if owner == RouteOwner::Machine {
+        stream_routes::close();
     }
     ended
 }
@@ -140,6 +145,7 @@ struct Agent {
     metrics: std::net::TcpListener,
     netns: PathBuf,
     peers: Option<PathBuf>,
+    routes: StreamRoutes,
 }
 
 /// Sockets that are bound before arming.
@@ -235,7 +241,7 @@ impl Agent {
         if let Some(path) = self.peers {
             tasks.add("cards", exchange_cards(Arc::clone(&context), path));
         }
-        tasks.add("reload", tasks::reload(Arc::clone(&context), self.source, self.keys_folder));
+        tasks.add("reload", tasks::reload(Arc::clone(&context), self.source, self.keys_folder, self.routes));
         tasks.add("measure", tasks::measure(Arc::clone(&context)));
         tasks.add("arm", tasks::arm(Arc::clone(&context), tunnel.willing_peers()));
         let serving = http::serve(metrics, Arc::clone(&context));
@@ -344,7 +350,10 @@ fn listen(config: &AgentConfig, segment_marks: Option<&SegmentMarks>) -> Result<
     };
     let stream = |label| {
         let address = of_label(label);
-        tcp(format!("stream port {address}"), sockets::stream_listener(address, CongestionControl::Cubic))
+        tcp(
+            format!("stream port {address}"),
+            sockets::stream_listener(address, CongestionControl::Cubic, config.route_owner()),
+        )
     };
     let datagrams = |label| {
         let address = of_label(label);

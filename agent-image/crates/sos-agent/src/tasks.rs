@@ -33,6 +33,7 @@ use crate::context::{AgentContext, unix_ms};
 use crate::metrics::Reason;
 use crate::netns;
 use crate::netns::nft;
+use crate::netns::stream_routes::StreamRoutes;
 use crate::netns::tables::Tables;
 use crate::orders::{OrderProtocol, confirms};
 use crate::policy::arming::{self, Armed, Coverage};
@@ -255,7 +256,12 @@ fn take(context: &Arc<AgentContext>, datagram: &[u8]) {
 }
 
 /// Reloads a changed configuration and changed keys, forever.
-pub async fn reload(context: Arc<AgentContext>, mut source: Source, mut keys: PathBuf) {
+pub async fn reload(
+    context: Arc<AgentContext>,
+    mut source: Source,
+    mut keys: PathBuf,
+    mut routes: StreamRoutes,
+) {
     let mut ticks = interval(RELOAD_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -268,10 +274,11 @@ pub async fn reload(context: Arc<AgentContext>, mut source: Source, mut keys: Pa
         (source, keys) = (same_source, same_keys);
         context.let_go();
         match polled {
-            Some(Some(polled)) => _ = fence(|| take_config(&context, &source, polled)),
+            Some(Some(polled)) => _ = fence(|| take_config(&context, &source, polled, &mut routes)),
             Some(None) => {}
             None => _ = context.metrics.config_refused.inc(),
         }
+        tokio::task::block_in_place(|| routes.refresh(&context.config(), Instant::now()));
         let Some(loaded) = loaded else { continue };
         match loaded {
             Ok(loaded) if loaded != *context.keys() => context.set_keys(loaded),
@@ -286,6 +293,7 @@ fn take_config(
     context: &AgentContext,
     source: &Source,
     polled: Result<crate::config::AgentConfig, crate::config::source::SourceError>,
+    routes: &mut StreamRoutes,
 ) {
     let refuse = |why: String| {
         context.metrics.config_refused.inc();
@@ -300,9 +308,12 @@ fn take_config(
         Verdict::Stale => refuse(format!("generation {} is not newer", next.generation)),
         Verdict::NeedsRestart(field) => refuse(format!("{field} has changed: restart the agent to apply it")),
         Verdict::Take => {
-            if let Err(error) = tokio::task::block_in_place(|| netns::update_routes(&next)) {
-                error!(%error, "routes");
-            }
+            tokio::task::block_in_place(|| {
+                if let Err(error) = netns::update_routes(&next) {
+                    error!(%error, "routes");
+                }
+                routes.update(&next, Instant::now());
+            });
             source.keep_seen();
             context.set_config(next);
         }

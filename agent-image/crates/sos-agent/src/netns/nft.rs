@@ -70,6 +70,9 @@ pub const DIALED: u32 = 0x0020_0000;
 /// Mark of the checks of a pod's plain paths (docs/adr/0059).
 pub const CHECK: u32 = 0x0040_0000;
 
+/// Mark of streams during their handshakes, on a machine whose routes belong to others ([`crate::netns::stream_routes`]).
+pub const OPENING: u32 = 0x0080_0000;
+
 /// Netlink group that receives the copies of held SYNs (nfnetlink_log). No other program in the agent's namespace uses a group.
 pub const COPIES: u16 = 5_345;
 

@@ -8,10 +8,12 @@ use std::collections::BTreeSet;
 use ipnet::Ipv4Net;
 
 use crate::config::{Bridge, Rewrite};
-use crate::netns::nft::{MARK, TAKE};
+use crate::netns::nft::{MARK, OPENING, TAKE};
 
 /// Routing table that delivers marked packets locally, independent of their destination.
 pub const LOCAL_TABLE: u32 = 5_345;
+/// Routing table of streams' handshakes on a machine whose routes belong to others ([`crate::netns::stream_routes`]).
+pub const STREAM_TABLE: u32 = 5_346;
 /// Half of a mark that the agent's rules look at.
 const UPPER_HALF: u32 = 0xffff_0000;
 /// Priority of the rules for this table: after the table `local` (0), before `main` (32766).
@@ -22,7 +24,7 @@ const MAX_SOCKET_BUFFER: u32 = 64 * 1024 * 1024;
 /// ([`crate::netns::sockets::stream_listener`]).
 const FIRST_RECEIVE_BUFFER: u32 = 128 * 1024;
 /// Initial congestion and receive windows of streams, segments.
-const STREAM_START: u32 = 100;
+pub const STREAM_START: u32 = 100;
 /// Maximum GSO burst of a stream in segments, if its rate and window allow. The kernel's default burst is one millisecond at the stream's
 /// rate. For one of many streams this is two or three packets, so that switches, devices and agents on the path would handle almost every
 /// packet separately.
@@ -136,6 +138,27 @@ fn former_rule() -> String {
 fn without_rules() -> Vec<Ip> {
     let [mark, take] = rules();
     [former_rule(), mark, take].iter().map(|rule| tidy(&format!("-4 rule delete {rule}"))).collect()
+}
+
+/// Rule that leads streams' handshakes to the copied routes. The table starts empty, even after an agent that was killed.
+#[must_use]
+pub fn stream_rule() -> Vec<Ip> {
+    let mut commands = stream_rule_undone();
+    commands.push(ip(&format!("-4 rule add {}", opening_rule())));
+    commands
+}
+
+/// Removes the rule and the copied routes.
+#[must_use]
+pub fn stream_rule_undone() -> Vec<Ip> {
+    vec![
+        tidy(&format!("-4 rule delete {}", opening_rule())),
+        tidy(&format!("-4 route flush table {STREAM_TABLE}")),
+    ]
+}
+
+fn opening_rule() -> String {
+    format!("priority {RULE_PRIORITY} fwmark {OPENING:#x}/{UPPER_HALF:#x} lookup {STREAM_TABLE}")
 }
 
 /// Undoes the delivery of marked packets.

@@ -11,6 +11,9 @@ use sos_tunnel::{KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES};
 use sos_wire::Marks;
 use tracing::debug;
 
+use crate::config::RouteOwner;
+use crate::netns::nft::OPENING;
+
 /// Backlog of listeners: must hold a burst of clients. The kernel caps it at net.core.somaxconn.
 const BACKLOG: i32 = 4_096;
 /// Maximum time for which a peer may leave data unacknowledged before its stream is closed; pings detect silence earlier.
@@ -96,9 +99,11 @@ pub fn shared_listener(address: SocketAddr) -> io::Result<std::net::TcpListener>
 pub fn stream_listener(
     address: SocketAddrV4,
     congestion: CongestionControl,
+    routes: RouteOwner,
 ) -> io::Result<std::net::TcpListener> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     set_first_window(&socket);
+    opening(&SockRef::from(&socket), routes);
     let listener = listen(socket, address)?;
     set_congestion(&SockRef::from(&listener), congestion);
     Ok(listener)
@@ -220,6 +225,25 @@ pub(crate) fn set_first_window(socket: &Socket) {
     }
 }
 
+/// Leads a stream's handshake to the copied routes. Set before connecting; the handshakes of accepted streams take their listener's mark.
+/// Needs NET_ADMIN.
+pub(crate) fn opening(socket: &SockRef<'_>, routes: RouteOwner) {
+    mark(socket, routes, OPENING);
+}
+
+/// Leads an established stream to the machine's routes.
+pub(crate) fn opened(socket: &SockRef<'_>, routes: RouteOwner) {
+    mark(socket, routes, 0);
+}
+
+fn mark(socket: &SockRef<'_>, routes: RouteOwner, mark: u32) {
+    if routes == RouteOwner::Machine
+        && let Err(error) = socket.set_mark(mark)
+    {
+        debug!(%error, "a stream keeps its mark");
+    }
+}
+
 /// Sets the congestion control of a stream. If the kernel does not know the algorithm, the algorithm in force stays.
 fn set_congestion(socket: &SockRef<'_>, congestion: CongestionControl) {
     if let Err(error) = socket.set_tcp_congestion(kernel_name(congestion).as_bytes()) {
@@ -275,7 +299,9 @@ mod tests {
 
     #[test]
     fn a_stream_is_accepted_with_the_congestion_control_of_its_listener() {
-        let listener = stream_listener("127.0.0.1:0".parse().unwrap(), CongestionControl::Reno).unwrap();
+        let listener =
+            stream_listener("127.0.0.1:0".parse().unwrap(), CongestionControl::Reno, RouteOwner::Agent)
+                .unwrap();
         listener.set_nonblocking(false).unwrap();
         let _dialed = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (stream, _) = listener.accept().unwrap();
@@ -295,7 +321,9 @@ mod tests {
 
     #[test]
     fn a_stream_starts_with_a_large_window_that_the_kernel_may_still_tune() {
-        let listener = stream_listener("127.0.0.1:0".parse().unwrap(), CongestionControl::Cubic).unwrap();
+        let listener =
+            stream_listener("127.0.0.1:0".parse().unwrap(), CongestionControl::Cubic, RouteOwner::Agent)
+                .unwrap();
         listener.set_nonblocking(false).unwrap();
         let _dialed = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (stream, _) = listener.accept().unwrap();

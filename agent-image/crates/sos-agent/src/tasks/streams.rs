@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tracing::{debug, warn};
 
 use crate::bugs;
-use crate::config::PeerAgent;
+use crate::config::{PeerAgent, RouteOwner};
 use crate::context::AgentContext;
 use crate::netns::sockets;
 use crate::tasks::stream_monitor::{PathKey, Paths, StreamMonitor, congestion};
@@ -66,10 +66,14 @@ impl StreamSockets {
         Self { context, paths: Paths::default() }
     }
 
+    fn routes(&self) -> RouteOwner {
+        self.context.config().route_owner()
+    }
+
     fn prepare(&self, socket: &SockRef<'_>, path: PathKey) -> io::Result<()> {
         sockets::prepare_stream(socket, congestion(&self.context, &self.paths, path))?;
         // On a bridge, the agent has set the buffers of its own network namespace.
-        if self.context.config().bridge().is_none() {
+        if self.routes() == RouteOwner::Machine {
             sockets::enlarge_send_buffer(socket);
         }
         Ok(())
@@ -79,6 +83,7 @@ impl StreamSockets {
         let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
         sockets::set_first_window(&socket);
         self.prepare(&SockRef::from(&socket), (*to.ip(), label))?;
+        sockets::opening(&SockRef::from(&socket), self.routes());
         // At a site that rewrites, sessions use their clients' ports, possibly also this stream's port.
         socket.set_reuse_address(true)?;
         socket.bind(&SocketAddr::from((self.context.config().stream_address(label), 0)).into())?;
@@ -88,13 +93,20 @@ impl StreamSockets {
 
 impl Sockets for StreamSockets {
     fn dial(&self, to: SocketAddrV4, label: u8) -> BoxFuture<io::Result<TcpStream>> {
-        let socket = self.socket(to, label);
-        Box::pin(async move { socket?.connect(to.into()).await })
+        let (socket, routes) = (self.socket(to, label), self.routes());
+        Box::pin(async move {
+            let stream = socket?.connect(to.into()).await?;
+            sockets::opened(&SockRef::from(&stream), routes);
+            Ok(stream)
+        })
     }
 
     fn accepted(&self, socket: &TcpStream, label: u8) -> io::Result<()> {
         match socket.peer_addr()? {
-            SocketAddr::V4(peer) => self.prepare(&SockRef::from(socket), (*peer.ip(), label)),
+            SocketAddr::V4(peer) => {
+                sockets::opened(&SockRef::from(socket), self.routes());
+                self.prepare(&SockRef::from(socket), (*peer.ip(), label))
+            }
             SocketAddr::V6(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
