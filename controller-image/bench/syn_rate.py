@@ -31,7 +31,7 @@ BEACONS_EVERY = 2500  # in SYNs: half a second; without beacons the agents would
 
 
 class Meter:
-    """Handle events as the receive loop does, and time nothing else."""
+    """Handle events like the receive loop, and measure only the time of that."""
 
     def __init__(self, world: World, egress: int) -> None:
         self.world, self.engine, self.egress, self.spent = world, world.engine, egress, 0.0
@@ -73,7 +73,7 @@ def one(meter: Meter, index: int) -> None:
     world, before = meter.world, meter.spent
     frame = syn_frame(10 << 24 | 11 + index % 97, 10 << 24 | 139, 1024 + index % 60000, 5001, isn=index)
     commands = meter.message(world.west, packet_in(world.punt_cookie, 3, frame))
-    # The first SYN also causes an ARP request that looks up the server; it is no Prepare
+    # The first SYN also causes an ARP request (server lookup), which is not a Prepare
     prepares = [c for c in commands if isinstance(c, PacketOut) and ethertype(c.data) == ETH_IPV4]
     asked = [apply for c in commands if isinstance(c, Barrier) for apply in one_by_one(c)]
     assert (len(prepares), len(asked)) == (2, 1 + meter.egress), commands

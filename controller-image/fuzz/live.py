@@ -29,13 +29,13 @@ CASES_PER_LIFE = 2_000
 
 
 class Told:
-    """Recorder of a connection's reports to its controller. The reads determine whether consecutive barrier replies are one event."""
+    """Recorder of a connection's reports to its controller."""
 
     def __init__(self) -> None:
         self.said: list[tuple[Any, ...]] = []
 
     def barrier_replies(self, _connection: SwitchConnection, tokens: tuple[int, ...]) -> None:
-        """Record each barrier by itself, however the reads group them."""
+        """Record each barrier separately: consecutive barrier replies are one event only if one read contains them."""
         self.said += (("barrier_reply", token) for token in tokens)
 
     def __getattr__(self, what: str) -> Any:

@@ -1,7 +1,7 @@
 """Targets for arbitrary bytes: every parser of the controller that network input reaches.
 
-Each function returns if the parser accepts the bytes or refuses them with its one declared error, and raises otherwise. If the first byte
-says so, input is signed first, so that it passes the tag check and reaches the code behind it.
+Each function returns if the parser accepts the bytes or refuses them with its only declared error, and raises otherwise. A bit of the first
+byte selects signed input, which passes the tag check and reaches the code behind the check.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def order(data: bytes) -> None:
 
 
 def _named(kind: int, body: bytes) -> tuple[bytes, tuple[tuple[int, int], ...]]:
-    """Encode again a body that holds a session id and at most the accepted flag."""
+    """Decode and encode a body that contains a session id and at most the accepted flag."""
     uuid, accepted = orders.decode_ready(body) if kind == OrderType.READY else (orders.decode_uuid(body), False)
     return (orders.encode_accepted(uuid), ((17, 24),)) if accepted else (uuid, ())
 
@@ -115,7 +115,7 @@ def _signed_probe(frame: bytes) -> bytes:
 
 
 def frame(data: bytes) -> None:
-    """Check that hosts' frames are parsed as by the second parser (`frames`)."""
+    """Check that both parsers of hosts' frames (`packets` and `frames`) agree."""
     _syn(data)
     packet, theirs = packets.parse_udp(data), frames.datagram(data)
     if packet is None or theirs is None:
@@ -154,7 +154,7 @@ def _syn(data: bytes) -> None:
 
 
 def _icmp_error(data: bytes) -> None:
-    """Check that a readdressed ICMP error names the new sender and the same receiver."""
+    """Check that a readdressed ICMP error has the new address and port as receiver and quoted source, and is otherwise unchanged."""
     found = packets.parse_icmp_error(data)
     if found is not None:
         made = packets.parse_icmp_error(packets.readdress_icmp_error(data, found.destination, 9877))

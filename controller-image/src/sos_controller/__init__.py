@@ -1,7 +1,7 @@
 """OpenFlow controller of SOS: a pure core that decides, and thin edges for switches, files and HTTP.
 
-`__main__` reads arguments (`cli`), starts the listeners and loops, and joins the edges. On each event from a switch, `app` calls
-`core.engine.Engine.handle` and carries out the commands that come back.
+`__main__` reads arguments (`cli`), starts the listeners and loops, and connects the edges. On each event from a switch, `app` calls
+`core.engine.Engine.handle` and executes the returned commands.
 
 - `openflow/`: OpenFlow messages, and the connection to a switch; the only package that imports Ryu
 - `api/`: northbound API and metrics

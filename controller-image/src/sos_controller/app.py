@@ -56,13 +56,13 @@ LOG = logging.getLogger("sos_controller.app")
 TICK_S = 0.025
 """Half the shortest timer of an order (spec/order.md 8)."""
 MAX_UNCLAIMED = 256
-"""Maximum number of connections without a claimed datapath. Beyond it the oldest is closed, so that a switch that completes its handshake
-promptly stays connected, however many others do not."""
+"""Maximum number of connections without a claimed datapath. Beyond it the oldest is closed, so that unclaimed connections cannot exclude a
+switch that completes its handshake promptly."""
 MAX_CONNECTIONS = 4_096 + MAX_UNCLAIMED
 """Maximum number of connections: the maximum number of datapaths of a configuration, plus MAX_UNCLAIMED."""
 
 GC_THRESHOLDS = (50_000, 20, 50)
-"""Thresholds of garbage collection. The default, every 700 objects, is far too often, since sessions make no reference cycles."""
+"""Thresholds of garbage collection. The default, every 700 objects, is far too frequent, since sessions make no reference cycles."""
 
 LEAVE_POLL_S = 0.01
 DELAY_GAP_S = 0.001
@@ -72,7 +72,7 @@ Listener = Callable[[Notice], None]
 
 
 class DelayedPacketOut(NamedTuple):
-    """A packet-out that is not due yet. As many packet-outs are kept as sessions begin within the delay."""
+    """A packet-out that is not due yet. The sessions that start within the delay bound the number of kept packet-outs."""
 
     due: float
     number: int
@@ -121,7 +121,7 @@ class Controller:
         return handled
 
     def _happen(self, event: Event, now: float, more: bool = False) -> bool:
-        """Pass an event to the engine and carry out its commands. An exception there is logged and loses one event; the process
+        """Pass an event to the engine and carry out its commands. An exception in the engine is logged and loses one event; the process
         continues."""
         self._latest = max(self._latest, now)
         try:
@@ -157,7 +157,7 @@ class Controller:
             connection.abort()
 
     def packet_in(self, connection: SwitchConnection, message: bytes) -> None:
-        """Handle a packet-in among the last bytes read from a switch. Raise WireError if the message is malformed."""
+        """Handle a packet-in of the current read. Raise WireError if the message is malformed."""
         cookie, in_port, data = ofp.parse_packet_in(message)
         self._happen(PacketIn(connection.dpid, in_port, cookie, data), connection.heard, more=True)
 
@@ -213,7 +213,7 @@ class Controller:
         self._unclaimed.pop(connection, None)
 
     def connected(self, connection: SwitchConnection) -> None:
-        """Handle a completed handshake. The connection that already has the datapath id keeps it while its switch answers
+        """Handle a completed handshake. An existing connection with the same datapath id remains while its switch answers
         (docs/adr/0014)."""
         older = self._connections.get(connection.dpid)
         if older is not None:
@@ -237,14 +237,14 @@ class Controller:
             self.flush()
 
     def keys(self, folder: Folder) -> None:
-        """Pass on the contents of the key folder."""
+        """Pass the contents of the key folder to the engine, if they have changed."""
         if folder != self._keys:
             self._keys = folder
             self.happen(KeysChanged(folder.sites, folder.sending))
             LOG.info("keys of %d sites%s", len(folder.sites), f", signing with {folder.sending}" if folder.sending else "")
 
     def configure(self, data: bytes) -> tuple[Config, bool]:
-        """Apply a configuration document. Raise ConfigError or ConflictError; the configuration in force then stays."""
+        """Apply a configuration document. Raise ConfigError or ConflictError; the configuration in force then remains."""
         config, before = parse(data), self.engine.state.config
         changed = follows(config, before)
         if changed:
@@ -257,7 +257,7 @@ class Controller:
         return config, changed
 
     def _restore(self, before: Config | None) -> None:
-        """Put the former configuration in force: some parts may have applied the failed one."""
+        """Restore the former configuration: some parts of the engine may have applied the failed configuration."""
         if self.engine.state.config is before:
             return
         if before is None:
@@ -273,7 +273,7 @@ class Controller:
     # -- commands
 
     def flush(self) -> None:
-        """Write the output that the last events left.
+        """Write the pending output of the last events.
 
         A connection that cannot take its output is closed, and this call also flushes the output that the closing causes. Order is kept: no
         message overtakes an earlier message to the same switch.
@@ -363,7 +363,7 @@ class Controller:
 
     def leave(self, within_s: float) -> None:
         """Shut down gracefully: new connections stay plain. Wait up to `within_s` for connections being opened, then up to `within_s` until
-        switches have stopped punting and delayed packets have been sent. The controller is not usable after this."""
+        switches have stopped punting and delayed packets have been sent. The controller cannot be used afterwards."""
         self.happen(Leaving())
         self.flush()
         _wait_while(lambda: self.engine.setup.is_opening(time.monotonic()), within_s)

@@ -1,4 +1,4 @@
-"""Audit log: one record for each session that has ended, with its user's addresses (docs/security.md)."""
+"""Audit log: one record for each session that has ended, with addresses and ports of client and server (docs/security.md)."""
 
 from __future__ import annotations
 

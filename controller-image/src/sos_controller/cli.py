@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sos_controller import __version__
 
-EVERYWHERE = "0.0.0.0"  # noqa: S104 - switches and the operator come from other machines
+EVERYWHERE = "0.0.0.0"  # noqa: S104 - switches and the operator connect from other machines
 
 
 def parser() -> argparse.ArgumentParser:

@@ -1,4 +1,5 @@
-"""The northbound API (spec/northbound.md) as a WSGI application. Requests read snapshots; only PUT changes state, the configuration."""
+"""The northbound API (spec/northbound.md) as a WSGI application. Requests read snapshots; only PUT changes state: it replaces the
+configuration."""
 
 from __future__ import annotations
 
@@ -260,7 +261,7 @@ class _Protocol(eventlet.wsgi.HttpProtocol):  # type: ignore[misc]
             self._deadline.cancel()
 
     def parse_request(self) -> bool:
-        """Read the headers. Without a body the request is complete: cancel the deadline. A body has to arrive before the deadline, too."""
+        """Read the headers. A GET without a body is complete: cancel the deadline. A body has to arrive before the deadline, too."""
         read = bool(super().parse_request())
         if read and self.command == "GET" and not {"content-length", "transfer-encoding"} & {name.lower() for name in self.headers}:
             self._deadline.cancel()
