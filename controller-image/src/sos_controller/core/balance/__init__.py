@@ -6,6 +6,6 @@ entries and groups through `state.programmer`.
 - `balances`: decisions and state of all balances
 - `policy`: one balance, parsed for its datapath
 - `entries`: flow entries and groups of one balance; `arp`: ARP entries by which the switch answers by itself
-- `ovs_round_robin`: weighted round robin inside Open vSwitch, while no controller runs
+- `ovs_round_robin`: weighted round robin inside Open vSwitch, without a controller
 - `weighted_round_robin`: weighted round robin in the controller, for SYNs punted to it
 """

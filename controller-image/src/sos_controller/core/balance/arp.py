@@ -21,8 +21,8 @@ _EXACT = 0xFFFFFFFF
 
 
 def host_answers(policy: Policy, gateway: Address | None, subnets: Iterable[Prefix], cookie: int) -> list[FlowEntry]:
-    """Return entries that answer a host's requests for its gateway, or, with routes but no gateway, for a destination. Neighbours answer
-    for themselves."""
+    """Return entries that answer a host's ARP requests for its gateway, and for destinations outside its subnets (requested by hosts with
+    routes but no gateway). Requests for addresses in its subnets are forwarded: neighbours answer them."""
     sender = (policy.client, _EXACT)
     # Forward a host's probe of its own address, so that any other owner answers it (RFC 5227), even if the address is a destination.
     own = FlowEntry(TABLE_FORWARD, PRIORITY_NEIGHBOUR, asking(sender, sender), (Output(PORT_NORMAL),), cookie)

@@ -1,5 +1,4 @@
-"""Balances: spreading a host's connections over uplinks without agents (docs/adr/0013): decisions, ARP, and the desired entries of
-switches.
+"""Balances: decisions, ARP and desired entries for spreading a host's connections over uplinks without agents (docs/adr/0013).
 
 State per connection: keys of connections with entries, and recent decisions for SYNs in flight when their entry was installed.
 """
@@ -39,13 +38,13 @@ from sos_controller.core.wire.packets import Arp, Syn, build_arp_reply, build_ar
 
 CHECK_S = 0.25
 GROUP_AFTER_S = 3.0
-"""Maximum time after a datapath connects before its groups are first made without the answers of all routers: each later change of a group
-moves connections."""
+"""Time after a datapath connects during which its groups are made only if all routers have answered: each later change of a group moves
+connections."""
 MAX_CONNECTIONS = 65_536
 """Maximum number of connections of one datapath with their own entries; further connections use the group."""
 MAX_RECENT = 16_384
 RECENT_S = 130.0
-"""Lifetime of a decision for retransmitted SYNs: Linux retransmits one for 127 s."""
+"""Lifetime of a decision for retransmitted SYNs: Linux retransmits a SYN for 127 s."""
 
 Json = dict[str, Any]
 
@@ -214,8 +213,8 @@ class Balances:
         return working[round_robin.turn()] if working and round_robin is not None and round_robin.weights.keys() == working.keys() else None
 
     def _assign(self, switch: Switch, syn: Syn, policy: Policy, ready: ResolvedBalance, way: UplinkRoute) -> float:
-        """Install a connection's entries. Return the delay of its SYN: the switch may have cached entries of the last connection from the
-        same port."""
+        """Install a connection's entries. Return the delay of its SYN: the switch may still have cached the entries of an earlier
+        connection with the same 4-tuple."""
         state, key = self._state, (switch.dpid, syn.key)
         live = self._live.setdefault(switch.dpid, {})
         after_s = 0.0
@@ -232,7 +231,7 @@ class Balances:
         return after_s
 
     def _host_arp(self, switch: Switch, in_port: PortNo, packet: Arp, there: list[Policy]) -> None:
-        """Learn a host's address, or answer its request for the gateway, or, with routes but no gateway, for a destination."""
+        """Learn a balanced host's location, and answer its request for the gateway or for a destination outside its subnets."""
         if not self._state.is_edge(Location(switch.dpid, in_port)):
             return
         mine = [p for p in there if p.client == packet.sender]
@@ -317,7 +316,7 @@ class Balances:
         return [port for port in found if port is not None]
 
     def _arp_answers(self, policy: Policy, cookie: int) -> list[FlowEntry]:
-        """Return the ARP entries of a datapath; while it is disconnected, the former entries. On external switches the controller
+        """Return the ARP entries of a balance; while its datapath is disconnected, the former entries. On external switches the controller
         answers."""
         switch, site = self._state.switches.get(policy.dpid), self._state.sites[policy.balance.site]
         if switch is None or switch.claim is None:

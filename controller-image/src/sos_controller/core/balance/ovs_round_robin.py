@@ -1,10 +1,10 @@
 """Weighted round robin over a balance's uplinks inside Open vSwitch (docs/adr/0013). Pure functions.
 
-A bare SYN goes through four tables after `TABLE_REDIRECT`. `TABLE_TURN` has one entry for each balance. This entry holds the current
-turn, and the switch replaces the entry without the controller. `TABLE_UPLINK` picks the first uplink with a live port, starting at that
-turn. `TABLE_REMEMBER` makes the switch learn an entry for the connection's further segments. `TABLE_LEAVE` makes the switch learn an entry
-for the responses, and sends the SYN out. If the limit of learned entries is reached, all packets of a new connection, including its SYN,
-use the balance's select group.
+A bare SYN goes through four tables after `TABLE_REDIRECT`. `TABLE_TURN` has one entry for each balance, which contains the current turn;
+the switch replaces this entry without the controller. `TABLE_UPLINK` picks the first uplink with a live port, starting at that turn.
+`TABLE_REMEMBER` makes the switch learn an entry for the connection's further segments. `TABLE_LEAVE` makes the switch learn an entry for
+the responses, and sends the SYN out. If the limit of learned entries is reached, all packets of a new connection, including its SYN, use
+the balance's select group.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ MAX_PORT: Final = 0xFEFF
 MAX_REMEMBERED = 16_384
 """Maximum number of learned connections of one balance: the switch counts them at each new connection."""
 REMEMBERED: Final = 0x10000
-"""Bit of register 0 that marks a SYN whose connection is learned; the lower bits hold the uplink's port number (spec/node-config.md 2)."""
+"""Bit of register 0 that marks a SYN whose connection is learned; the lower bits contain the uplink's port number (spec/node-config.md
+2)."""
 
 _FOUND, _ANY = 2, 1
 

@@ -1,9 +1,9 @@
-"""ARP relay: hosts of different sites resolve each other's MAC addresses although no plain path joins the sites.
+"""ARP relay: hosts of different sites resolve each other's MAC addresses although no plain path connects the sites.
 
-Accelerated connections use every path; the ARP of their hosts, like all plain traffic, uses the base path alone. When the base path is cut,
-a host whose ARP entry has aged gets no answer and stops sending within ten seconds: its connections stall although their streams run. So
-the controller sends a repeated request from the target's switch, and the reply from the requester's switch. It relays only a reply that the
-target itself has just sent; a host that is gone, or has moved, sends none.
+Accelerated connections use every path; ARP packets of their hosts, like all plain traffic, use only the base path. When the base path is
+cut, a host whose ARP entry has aged gets no answer and stops sending within ten seconds: its connections stall although their streams run.
+So the controller sends a repeated request from the target's switch, and the reply from the requester's switch. It relays only a reply that
+the target itself has just sent; a host that is gone, or has moved, sends none.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from sos_controller.core.types import Address, Location, MacAddress
 from sos_controller.core.wire.packets import Arp, build_arp_reply, build_arp_request, is_claim
 
 AGAIN_AFTER_S: Final = 0.5
-"""Minimum interval after which a request counts as repeated: an earlier request is a copy over another path, or its host does not wait for
-replies. Hosts send a request each second (RFC 1122, 2.3.2.1)."""
+"""Minimum interval after which a request counts as repeated: within it, a request is a copy over another path, or its host does not wait
+for replies. Hosts send a request each second (RFC 1122, 2.3.2.1)."""
 PENDING_S: Final = 5.0
 """Lifetime of a remembered request. A later request counts as a first request."""
 MAX_PENDING: Final = 4096

@@ -1,10 +1,10 @@
 """L2 forwarding: plain forwarding on external switches, and release of a punted SYN as plain traffic everywhere.
 
-On `Controller` datapaths table 1 holds, from the top: an entry per host along shortest paths; drop entries for ports on which flooded
-packets must not arrive; one entry that floods over the edge ports and the ports of a loop-free tree. No entry has a timeout. Links on which
-nodes accept labelled paths only are excluded from shortest paths and tree, since nodes drop plain packets on them. A port takes part in
-flooding once it has been up long enough for a probe of a neighbouring switch to have arrived on it. An unreachable switch is assumed to
-keep flooding as last programmed, so its links stay in or out of the tree until its ports go down.
+On `Controller` datapaths table 1 contains, by descending priority: an entry per host along shortest paths; drop entries for ports on which
+flooded packets must not arrive; one entry that floods over the edge ports and the ports of a loop-free tree. No entry has a timeout. Links
+on which nodes accept labelled paths only are excluded from shortest paths and tree, since nodes drop plain packets on them. A port takes
+part in flooding once it has been up long enough for a probe of a neighbouring switch to have arrived on it. An unreachable switch is
+assumed to keep flooding as last programmed, so its links stay in or out of the tree until its ports go down.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ARP_FRESH_S: Final = 300.0
 """Maximum age of a host for which the controller answers ARP requests; the request is flooded in any case."""
 
 MAX_UNSETTLED: Final = 1_024
-"""Maximum number of hosts remembered until their ports have settled; further hosts are learned when next heard."""
+"""Maximum number of hosts remembered until their ports have settled; further hosts are learned from their next packets."""
 
 _EXACT: Final = 0xFFFFFFFF
 
@@ -86,7 +86,7 @@ class Forwarding:
         self._heard(addresses, location)
 
     def segment(self, location: Location, data: bytes) -> None:
-        """Handle a segment of a host with sessions, copied by a switch where the host was not known to be."""
+        """Handle a segment of a host with sessions, copied by a switch other than the host's known switch."""
         source = ipv4_source(data)
         if source is not None:
             self.learn(MacAddress(data[6:12]), source, location)

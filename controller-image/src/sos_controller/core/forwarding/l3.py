@@ -2,10 +2,10 @@
 sites.
 
 Hosts send packets for other sites to `GATEWAY_MAC`. An entry for each requested destination changes this address to the destination host's
-MAC address and decrements the TTL; plain forwarding does the rest (RFC 1812, 5.2). The source's MAC address stays, so that switches learn
-locations of hosts and never a location of the gateway. Destinations are resolved by ARP; a few packets to unresolved destinations are held
-for a short time. Punts are leases: while the controller is dead, known hosts keep communicating, and switches answer for the gateway. The
-next controller adopts the routes that it finds and sends ARP requests to their hosts, so routes survive a restart.
+MAC address and decrements the TTL; plain forwarding does the rest (RFC 1812, 5.2). The source's MAC address is unchanged, so that switches
+learn locations of hosts and never a location of the gateway. Destinations are resolved by ARP; a few packets to unresolved destinations are
+held for a short time. Punts are leases: while no controller runs, known hosts keep communicating, and switches answer for the gateway. The
+next controller adopts existing routes and sends ARP requests to their hosts, so routes survive a restart.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ class Routing:
         state.out.append(Apply(switch.dpid, (self._quiet(target),), (), 0, False))
 
     def tick(self) -> None:
-        """Release packets whose destination is known, drop those held too long; update routes of hosts that have changed their MAC address
-        or are gone; renew leases."""
+        """Release held packets whose destination is known, and drop expired packets; update routes of hosts that have changed their MAC
+        address or are gone; renew leases."""
         state = self._state
         if not self._routed or state.now < self._check_at:
             return

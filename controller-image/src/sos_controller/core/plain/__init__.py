@@ -1,6 +1,7 @@
 """Connections that a service covers and that stay plain TCP.
 
-`sessions.setup` names a reason for each, counts the connection in `traffic`, and asks `backoff` before it tries agents again.
+`sessions.setup` determines the reason for each such connection, counts the connection in `traffic`, and checks `backoff` before each
+set-up.
 
 - `reason`: closed set of reasons, shared with agents, metrics, API and status
 - `traffic`: counters and samples per service and reason

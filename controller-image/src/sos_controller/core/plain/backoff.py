@@ -3,7 +3,7 @@
 
 A *client* is silent when the ingress agent's preparation expires: the agent received its SYN, but the handshake was never completed.
 Whatever the cause (a VLAN, a filter, a return path that bypasses the agent), the next connection would hang as well. A *server* is
-unreachable when the egress agent's SYNs were left unanswered twice; if it answers plain SYNs meanwhile, its packets bypass the agent.
+unreachable when it has left the egress agent's SYNs unanswered twice; if it answers plain SYNs meanwhile, its packets bypass the agent.
 
 Any host can forge another host's SYNs. So a client is identified by its address, its MAC address and its port: forged SYNs from elsewhere
 do not count against it. And a client that has once completed a handshake (`proven`) is plain for FIRST_S at most before it is tried again,
@@ -24,10 +24,10 @@ MAX_S: Final = 3_600.0
 FORGET_S: Final = 2 * MAX_S
 """Age at which failures no longer count."""
 PROVEN_FAILURES: Final = 3
-"""Consecutive failures that make a proven client plain: a single client failure in the middle of a handshake does not count."""
+"""Consecutive failures that make a proven client plain: a client that fails once during a handshake must not become plain."""
 CLIENT_FAILURES, SERVER_FAILURES = 1, 2
 MAX_KEPT: Final = 4_096
-"""Maximum number of failing, and of proven, clients or servers in a table; the least recently heard are dropped, and tried again."""
+"""Maximum number of failing, and of proven, clients or servers in a table; the least recently recorded are dropped, and tried again."""
 REPEAT_S: Final = 1.5
 """Time to watch a plain SYN: if unanswered, it is retransmitted after a second (RFC 6298, 2.1)."""
 
@@ -69,7 +69,7 @@ class Backoff(Generic[Key]):
         return len(self._failing) + len(self._proven)
 
     def failed(self, key: Key, now: float) -> None:
-        """Record that an agent could not serve one of its connections."""
+        """Record that an agent could not serve a connection of a client or server."""
         found = self._failing.get(key)
         if found is None or now - found.at >= FORGET_S:
             found = _Failing(0, 0, 0.0, now)
@@ -85,7 +85,7 @@ class Backoff(Generic[Key]):
         _put(self._failing, key, made, self._limit)
 
     def succeeded(self, key: Key) -> None:
-        """Record that an agent served one of its connections: all failures are forgotten."""
+        """Record that an agent served a connection of a client or server: forget all failures."""
         self._failing.pop(key, None)
         _put(self._proven, key, None, self._limit)
 
@@ -138,7 +138,7 @@ class PlainBackoff:
         return "server-unreachable"
 
     def repeated(self, syn: Syn, site: str) -> None:
-        """Record a retransmission of a SYN that went plain: it has not been answered, so its server is unreachable for plain TCP, too."""
+        """Record a retransmission of a SYN that went plain: the SYN was not answered, so its server is unreachable for plain TCP, too."""
         server = ServerKey(site, syn.server, syn.server_port)
         watched = self._watched.get(server)
         if watched is not None and watched.decision == syn.key + syn.isn:

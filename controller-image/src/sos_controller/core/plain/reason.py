@@ -126,7 +126,7 @@ _OUTCOMES: Final = {
 
 
 def of_outcome(outcome: str) -> PlainReason | None:
-    """Return the reason behind an outcome of the controller's SYN counter; None if the outcome is not of a covered connection."""
+    """Return the reason behind an outcome of the controller's SYN counter; None if the outcome concerns no covered connection."""
     if outcome.startswith("refused-"):
         return _REFUSED.get(int(outcome.removeprefix("refused-")), PlainReason.AGENT_REFUSED)
     return _OUTCOMES.get(outcome)

@@ -1,5 +1,5 @@
 """Covered connections that went plain, or were refused because their service requires more (spec/northbound.md 4): counters by service and
-reason, the latest connections with their addresses, and for each service whether plain is the rule or the exception.
+reason, the latest connections with their addresses, and a flag of each service whose connections are mostly plain (`is_rule`).
 
 The controller counts its own decisions; agents report the connections that they leave plain (spec/order.md 14).
 """
@@ -18,24 +18,23 @@ from sos_controller.core.wire.plain_report import ACCELERATED, PlainReport
 
 SLOT_S: Final = 30.0
 SLOTS: Final = 10
-"""Number of slots in the window: the connections of the last five minutes decide whether plain is the rule."""
+"""Number of slots in the window: the connections of the last five minutes determine `is_rule`."""
 MAX_SAMPLES: Final = 1_024
 """Maximum number of connections kept with their addresses; the oldest are dropped."""
 SAMPLES_PER_S: Final = 50.0
 """Maximum number of samples per second: the first of each second are kept, so that a flood of plain connections does not evict all earlier
-ones."""
+samples."""
 RULE_CONNECTIONS: Final = 5
-"""Minimum number of plain connections in the window for plain to be the rule: a port scan or a start-up causes fewer."""
+"""Minimum number of plain connections in the window that sets `is_rule`: a port scan or a start-up causes fewer."""
 RULE_ENDS_AT: Final = 3
-"""Ratio of accelerated to plain connections at which plain stops being the rule: hysteresis, so that the condition does not flap."""
+"""Ratio of accelerated to plain connections that clears `is_rule`: hysteresis, so that the condition does not flap."""
 FIRST_REPORT_S: Final = 1.0
 """Counters reported within this time of an agent's first report to this controller are baselines: they count earlier connections."""
 MAX_TOLD: Final = 16_384
 """Maximum number of agents' counters kept to compute increments."""
 
 EXPECTED: Final = frozenset({PlainReason.PERCENT, PlainReason.OBSERVED, PlainReason.SERVER_REFUSED, PlainReason.SERVER_SILENT})
-"""Reasons that need no attention, since the service's spec or the server causes them: counted, but plain is not the rule because of
-them."""
+"""Reasons that need no attention, since the service's spec or the server causes them: counted, but ignored by `is_rule`."""
 
 
 class Sample(NamedTuple):
@@ -46,7 +45,7 @@ class Sample(NamedTuple):
     reason: PlainReason
     key: FlowKey
     by: AgentId | None
-    """The agent that left it plain; None for the controller."""
+    """The agent that left the connection plain; None for the controller."""
     refused: bool = False
     """True if the connection was reset, because its service requires more than plain TCP."""
 
@@ -58,7 +57,7 @@ class Recent(NamedTuple):
     plain: dict[PlainReason, int]
     is_rule: bool
     refused: bool = False
-    """Connections that would have been plain were refused."""
+    """Connections that would have been plain are refused."""
 
     @property
     def leading(self) -> PlainReason | None:
