@@ -107,8 +107,8 @@ class View(NamedTuple):
 
 
 def plan(view: View, ends: tuple[Agent, Agent], number: int, labels: int, before: Pair | None) -> Pair | None:
-    """Return the pair with its current paths. If there is no path, the earlier paths stay: entries are moved, never dropped without a
-    replacement."""
+    """Return the pair with its current paths. If there is no path, keep the earlier paths between the same datapaths: entries are moved,
+    never dropped without a replacement."""
     low, high = ends
     count = max(min(labels, low.beacon.stream_ports, high.beacon.stream_ports, MAX_LABELS), 1)
     found = view.disjoint(low.location.dpid, high.location.dpid, count)
@@ -142,7 +142,7 @@ def has_path(g: nx.MultiGraph, pair: Pair) -> bool:
 
 def entries(pair: Pair, low: Agent, high: Agent, cookie: int, *, datagrams: bool = False) -> dict[DatapathId, list[FlowEntry]]:
     """Return path entries of all labels in both directions. A direction has two entries at its first switch and one at each later switch,
-    however many streams there are. With `datagrams`, the first switch has one more, for streams over QUIC."""
+    independent of the number of streams. With `datagrams`, the first switch has one more entry, for streams over QUIC."""
     made: dict[DatapathId, list[FlowEntry]] = {}
     for label, path in enumerate(pair.paths):
         back = Path(path.target, path.source, tuple((b, a) for a, b in reversed(path.steps)), path.cost)

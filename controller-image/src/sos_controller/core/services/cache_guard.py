@@ -35,7 +35,7 @@ _Course = tuple[str, DatapathId, tuple[tuple[DatapathId, ...], ...]]
 
 
 class Since(NamedTuple):
-    """Time since which a switch has had a service's exact entries. `fresh`: not acknowledged yet; arming the service implies the
+    """Time from which a switch has had a service's exact entries. `fresh`: not acknowledged yet; arming the service implies the
     acknowledgement."""
 
     matches: tuple[Match, ...]
@@ -73,7 +73,7 @@ class CacheGuard:
         state.programmer.set_group("exact", wanted, state.out)
 
     def compared(self, dpid: DatapathId) -> None:
-        """Record that a switch was just sent missing entries: it may have been without exact entries until now."""
+        """Record that missing entries were just sent to a switch, which may have had no exact entries until now."""
         self._newest.clear()
         for place, found in self._since.items():
             if place[1] == dpid:
@@ -91,8 +91,7 @@ class CacheGuard:
                 self._since[place] = found._replace(since=now, fresh=False)
 
     def wait(self, session: Session) -> float:
-        """Return the seconds until all switches of a session, which have acknowledged its entries, forward by these entries and no longer
-        by cached megaflows."""
+        """Return the seconds until all switches of a session forward by its acknowledged entries and no longer by cached megaflows."""
         now, settled = self._state.now, session.installed_at + SETTLE_S
         newest = self._all_since(session)
         if newest is None:
@@ -104,7 +103,8 @@ class CacheGuard:
         return max(0.0, until - now)
 
     def _all_since(self, session: Session) -> float | None:
-        """Return the time since which all switches of a session have had its service's exact entries, None if a switch has none."""
+        """Return the time from which all switches of a session have had its service's exact entries, None if a switch has no such
+        entries."""
         course = (session.service, session.dpid, tuple(dpids for dpids, _ in session.entries()))
         if course not in self._newest:
             if len(self._newest) >= MAX_KEPT:

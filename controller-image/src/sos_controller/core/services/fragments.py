@@ -4,10 +4,10 @@ Only the first fragment of a segment has ports, and Open vSwitch matches ports o
 fragment matches no session's entry. It would reach the other host, whose connection has other sequence numbers, and the segment would be
 lost.
 
-Switches copy fragments between the hosts of a service to the controller. From then on fragments from one host to the other are redirected
-to the agent of their sessions. The agent's kernel reassembles them, delivers the segments of the agent's sessions and forwards the rest.
-This works for one agent only: if several agents serve the two hosts, or the agent needs ports rewritten, the sessions are reset and the
-hosts' connections are plain for PLAIN_S.
+Switches copy fragments between the hosts of a service to the controller. After the first copy, fragments from one host to the other are
+redirected to the agent of their sessions. The agent's kernel reassembles them, delivers the segments of the agent's sessions and forwards
+the rest. This works for one agent only: if several agents serve the two hosts, or the agent needs ports rewritten, the sessions are reset
+and the hosts' connections are plain for PLAIN_S.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class Fragments:
         return found
 
     def _lead(self, pair: Pair) -> None:
-        """Install redirect entries at all switches of the sender's site, wherever the host is."""
+        """Install redirect entries at all switches of the sender's site, since the sender may move between them."""
         state, led = self._state, self._redirected[pair]
         agent = state.agents.get(led.agent)
         if agent is not None:

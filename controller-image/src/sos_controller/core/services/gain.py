@@ -1,8 +1,8 @@
 """Gain: speed of a service's connections with and without acceleration, and their ratio (docs/adr/0015).
 
-A hash of addresses and ports assigns each connection to a group, so the groups differ only in acceleration. Yet both contain short and long
-transfers, and may have few samples. So connections are compared within size classes, and each class is weighted by the number of samples in
-both groups. Old samples count less. Only sums are kept: memory is bounded for any number of connections.
+A hash of addresses and ports assigns each connection to a group, so the groups differ only in acceleration. Yet each group contains short
+and long transfers, and may have few samples. So connections are compared within size classes, and each class is weighted by the numbers of
+samples in both groups. Old samples count less. Only sums are kept: memory is bounded for any number of connections.
 """
 
 from __future__ import annotations

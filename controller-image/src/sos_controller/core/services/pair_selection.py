@@ -1,8 +1,8 @@
-"""Selection of the pair of agents for a flow: the nearest pairs, of these the least busy, of these the pair with the fewest sessions
+"""Selection of the pair of agents for a flow: first the nearest pairs, then the least busy of them, then the pair with the lowest load
 (thesis 3.3).
 
-Agents' load (processor, bytes) is measured and fluctuates: pairs that differ by less than `EQUALLY_BUSY` are equal, and their numbers of
-sessions decide.
+Busyness of agents (processor, bytes) is measured and fluctuates: pairs that differ by at most `EQUALLY_BUSY` are equal, and their load
+(sessions) decides.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def nearest(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
 
 
 def least_loaded(candidates: Iterable[Loaded]) -> Candidate | None:
-    """Return the candidate with the lowest load among the least busy, the first in order if equal; None without candidates."""
+    """Return the candidate with the lowest load among the least busy candidates, the first in order if equal; None without candidates."""
     listed = list(candidates)
     least = min((c.busy for c in listed), default=0.0)
     idle = (c for c in listed if c.busy <= least + EQUALLY_BUSY)
@@ -49,8 +49,8 @@ def least_loaded(candidates: Iterable[Loaded]) -> Candidate | None:
 
 
 def choose(candidates: Iterable[Loaded]) -> Candidate | None:
-    """Choose the nearest pairs, of these the least loaded. Total and deterministic: load never makes a farther pair win, and a higher load
-    never makes a pair preferred."""
+    """Choose the least loaded of the nearest pairs. Total and deterministic: load never makes a farther pair win, and a higher load never
+    makes a pair preferred."""
     listed = list(candidates)
     ingress = set(nearest(c.candidate for c in listed))
     return least_loaded(c for c in listed if c.candidate in ingress)

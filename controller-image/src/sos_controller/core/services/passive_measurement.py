@@ -84,7 +84,7 @@ class PassiveMeasurement:
         self._state.programmer.renew(GROUP, self._state.out)
 
     def punted(self, switch: Switch, syn: Syn, why: str) -> None:
-        """Record the decision about a SYN. `why`: reason for plain, "" if it is accelerated."""
+        """Record the decision about a SYN. `why`: reason for plain TCP, "" if the connection is accelerated."""
         service = self._service(switch, syn)
         if service is None or syn.key in self._open:
             return

@@ -70,7 +70,7 @@ class PathAssignments:
         self._given: dict[tuple[PairKey, int], tuple[float, int]] = {}
 
     def turn(self, service: str, pair: PairKey) -> int:
-        """Return the number of earlier sessions of a service between two agents."""
+        """Return the number of earlier sessions of a service between two agents, and count a new session."""
         if (service, pair) not in self._turns and len(self._turns) >= self._limit:
             self._turns.clear()
         turn = self._turns.get((service, pair), 0)

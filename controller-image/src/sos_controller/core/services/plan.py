@@ -1,7 +1,8 @@
 """Plan: derive entries of switches (paths of pairs, guards, punts), and the pair that serves a flow, from configuration and live state.
 
 The plan is recomputed on each change and compared group by group; only differences are sent. Order matters: guards, paths and egress sides
-first; a punt entry is *armed* only when all of these have been acknowledged, and stays while the service has a pair and a path.
+first; a punt entry is *armed* only when all of these have been acknowledged, and remains while the service has a pair and a path. Services
+with requirements (`Service.require`) are always punted.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class Plan:
         self._ready: set[Armed] = set()
         self._unarmed = False
         self.too_large: dict[str, str] = {}
-        """Services whose entries do not fit into a datapath's table, with the numbers."""
+        """Services whose entries do not fit into a datapath's table, with the message to show."""
         self._agents: dict[str, list[Agent]] = {}
         self._view = pairs.View(state.graph, {}, {})
         self._services: dict[str, Service] = {}
@@ -122,7 +123,7 @@ class Plan:
         self.arm()
 
     def arm(self) -> None:
-        """Install the punt entries of ready services, withdraw those of services that are no longer ready."""
+        """Install the punt entries of ready services, withdraw the punt entries of services that are no longer ready."""
         state = self._state
         punts: dict[DatapathId, list[FlowEntry]] = {}
         armed: set[Armed] = set()
@@ -181,7 +182,8 @@ class Plan:
         return self._pick(self.fragments.keep(found, client, server))
 
     def working_pair(self, service: Service) -> Pair | None:
-        """Return the pair of agents that serves a proactive service, the first agent of each site, if both are live and have a path."""
+        """Return the pair of agents that serves a proactive service (the first agent of each site) if both agents are live and have a
+        path."""
         ingress, egress = self._first_agents(service)
         if ingress is None or egress is None:
             return None

@@ -41,7 +41,7 @@ UNARMED_S = 4.0
 """Duration of UNARMED. A SYN sent before the entries were installed is retransmitted within this time unless it has been retransmitted
 twice already (RFC 6298: 1, 2, 4 s)."""
 LEAVE_S = 15.0
-"""Minimum lifetime of a removed service's entries: all agents have been heard by then, even after a restart of the controller."""
+"""Minimum lifetime of a removed service's entries: all agents have sent beacons by then, even after a restart of the controller."""
 REPORT_MARGIN_S = 6.0
 """Minimum time from the withdrawal to a report that names all sessions begun before the withdrawal (one report every 5 s)."""
 
@@ -57,8 +57,7 @@ class Stage(IntEnum):
 
 
 class Footprint(NamedTuple):
-    """Datapaths and matches of a service. While they stay the same, its entries are not changed, whatever else changes about the
-    service."""
+    """Datapaths and matches of a service. The service's entries change only if these change."""
 
     ingress_dpid: DatapathId
     egress_dpid: DatapathId
@@ -173,7 +172,8 @@ class Proactive:
         self._leaving.extend(Leaving(footprint.egress_dpid, entry, now) for entry in entries)
 
     def _is_needed(self, found: Leaving) -> bool:
-        """Return whether a session may still depend on an entry: until every agent at its datapath has reported otherwise."""
+        """Return whether a session may still depend on an entry: an agent at its datapath has not reported recently enough, or a reported
+        session matches the entry."""
         state = self._state
         if state.now - found.since < LEAVE_S:
             return True

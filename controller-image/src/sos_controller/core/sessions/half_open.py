@@ -1,12 +1,12 @@
 """Detect half-open host connections after an agent node dies: send an out-of-window ACK, so that the host's challenge ACK draws a reset.
 
 The kernel of a killed agent resets its connections. A dead machine resets none: a host that only receives would wait forever, since the
-other agent has long reset the peer. So when both sides of such a session are over, the controller sends its host an empty segment with
-out-of-window numbers. The host answers with a challenge ACK (RFC 9293, 3.10.7.4). No entry redirects that ACK any more, so it reaches the
-peer, which resets the unknown connection with the acknowledged sequence number (3.10.7.1), and the host accepts that reset.
+other agent has long reset the peer. So when both sides of such a session are over, the controller sends the dead agent's host an empty
+segment with out-of-window numbers. The host answers with a challenge ACK (RFC 9293, 3.10.7.4). No entry redirects that ACK any more, so it
+reaches the peer, which resets the unknown connection with the acknowledged sequence number (3.10.7.1), and the host accepts that reset.
 
-A host without such a connection resets a connection that does not exist, so a superfluous ACK does no harm. If both agents are lost, no ACK
-is sent: both hosts would still have the connection, and each would reject the sequence numbers of the other.
+A host without such a connection answers with a reset that matches no connection, so a superfluous ACK does no harm. If both agents are
+lost, no ACK is sent: both hosts would still have the connection, and each would reject the sequence numbers of the other.
 """
 
 from __future__ import annotations

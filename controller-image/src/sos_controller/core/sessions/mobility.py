@@ -5,8 +5,8 @@ copies to the controller. Redirect entries are placed at the new switch first. R
 later, and only where a track entry can replace them: spoofing a host's address from elsewhere delays the host by one packet to the
 controller, and breaks none of its sessions.
 
-A host heard where none of our entries matches its packets (another site, behind an uplink) is looked up by ARP at its own site. If it does
-not answer, its sessions are reset at both ends: its packets would reach the peer host, whose connection has other sequence numbers.
+A host detected where none of our entries matches its packets (at another site, behind an uplink) is looked up by ARP at its own site. If it
+does not answer, its sessions are reset at both ends: its packets would reach the peer host, whose connection has other sequence numbers.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ FORGET_S: Final = 30.0
 switches."""
 SWEEP_S: Final = 5.0
 MAX_TRACKING: Final = 8_192
-"""Maximum number of track entries over all switches. Further hosts are followed by their ARP and SYNs alone."""
+"""Maximum number of track entries over all switches. Further hosts are followed only by their ARP packets and SYNs."""
 ASK_S: Final = 0.5
 ASK_TIMES: Final = 4
-"""Number of ARP requests for a host heard out of reach; if all stay unanswered, the host is gone."""
+"""Number of ARP requests for a host detected out of reach; if none is answered, the host is gone."""
 MAX_ASKED: Final = 256
-"""Maximum number of hosts being looked up; further hosts are looked up when they are heard out of reach again."""
+"""Maximum number of hosts being looked up; further hosts are looked up when they are detected out of reach again."""
 
 MOVED_AWAY: Final = "moved-away"
 NOT_FOLLOWED: Final = "not-followed"
@@ -79,7 +79,7 @@ class HostSwitches:
         self.dpids: set[DatapathId] = set()  # with the entries of some session
         self.complete = dpids  # with the entries of every session; a new session has entries at the host's current switch
         self.since = self.idle_since = now
-        self.tracking = 0  # number of track entries, 0 if none are installed
+        self.tracking = 0  # share of MAX_TRACKING: one for each switch of the site, 0 without track entries
 
 
 class Move(NamedTuple):
@@ -92,7 +92,7 @@ class Move(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A host that was heard out of reach."""
+    """A host that was detected out of reach."""
 
     due: float
     times: int

@@ -60,8 +60,8 @@ class ServerLookup:
         return "" if claim is None else claim[0].name
 
     def _ask(self, asker: Agent, site: str, server: Address) -> None:
-        """Send the request as if from the agent: the agent's switch forwards it in the agent's VLAN (NORMAL). If the controller forwards
-        there, each switch of the site sends the request out of the ports where hosts may be."""
+        """Send the request as if from the agent: the agent's switch forwards it in the agent's VLAN (NORMAL). If the controller forwards at
+        the agent's switch, each switch of the site sends the request out of the ports where hosts may be."""
         state, at = self._state, asker.location
         frame = build_arp_request(asker.beacon.mac, asker.beacon.address, server)
         beside = state.switches.get(at.dpid)

@@ -4,15 +4,16 @@
    (4-tuple, ISN).
 2. Prepare goes to both agents, and the redirect entries to the switches, each followed by a barrier. Retransmitted SYNs are dropped
    meanwhile: the held SYN will be delivered.
-3. Both agents are Ready, all barriers are answered and no cache can hold the flow (`cache_guard`): the held SYN goes to the ingress agent.
-   If the server must have accepted first (`accepting_servers`), the egress agent gets its Prepare once the egress entries are installed,
-   since they redirect the server's answer to it, and is ready once it has connected.
+3. Both agents are Ready, all barriers are answered and no cached megaflow can match the flow (`cache_guard`): the held SYN is delivered to
+   the ingress agent. If the server must have accepted first (`accepting_servers`), the egress agent gets its Prepare once the egress
+   entries are installed, since they redirect the server's answer to it, and is ready once it has connected.
 4. After a refusal, a switch failure, or a second without completion, entries are removed, Release is sent, and the SYN goes plain.
 
 So a connection that the server refuses, or does not answer, stays plain TCP: the client learns the outcome from the server itself.
 
-Entries need not wait for the agents' answers: they match one flow only, and while its SYN is held here it has no packets (ADR 0010). The
-ingress entry does not match SYNs, so the SYN of a client that reuses its port is punted and does not reach a session that is ending.
+Entries need not wait for the agents' answers: they match one flow only, and while its SYN is held, the flow has no other packets (ADR
+0010). The ingress entry does not match SYNs, so the SYN of a client that reuses its port is punted and does not reach a session that is
+ending.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class SetUp:
             self._plain(switch, in_port, syn.key + syn.isn, data, why)
 
     def ready(self, agent_id: AgentId, uuid: bytes, accepted: bool, reply_to: int) -> None:
-        """Handle Ready: an agent has prepared a session. `reply_to`: sequence number of the order it answers; `accepted`: the server has
+        """Handle Ready: an agent has prepared a session. `reply_to`: sequence number of the answered order; `accepted`: the server has
         accepted, too."""
         session = self._asked(agent_id, uuid)
         if session is None:
@@ -255,7 +256,7 @@ class SetUp:
         return why or self._start(service, switch, location, syn, data)
 
     def _no_room(self, service: Service, syn: Syn) -> str:
-        """Return the reason for which a service, or its two hosts, cannot have one more session; "" if they can."""
+        """Return the reason why a service, or the two hosts, cannot have one more session; "" if there is none."""
         state = self._state
         if state.sessions.full or state.programmer.busy:
             return "full"
@@ -289,7 +290,8 @@ class SetUp:
         return ""
 
     def _follows_entries(self, session: Session, egress: Leg, where: Collection[DatapathId]) -> bool:
-        """Return whether an order sent after the egress entries, over the same connection, reaches the agent after they are installed."""
+        """Return whether an order sent after the egress entries, over the same OpenFlow connection, reaches the agent after they are
+        installed."""
         dpid = egress.agent.location.dpid
         switch = self._state.switches.get(dpid)
         is_ours = switch is not None and switch.claim is not None and switch.claim.forwarding == "Node"
@@ -305,7 +307,7 @@ class SetUp:
             self._prepare(session)
 
     def _is_rewritten(self, session: Session) -> bool:
-        """Return whether the egress agent has packets of the session rewritten to its own address."""
+        """Return whether switches rewrite the session's packets to the egress agent's address."""
         return bool(self._plan.rewritten_port(session.egress, False, 1))
 
     def _legs(self, choice: pair_selection.Candidate, syn: Syn) -> tuple[Leg, Leg] | None:
@@ -379,7 +381,7 @@ class SetUp:
             self.begun(session)
 
     def _installed(self, session: Session, is_egress: bool, done: bool) -> None:
-        """Handle a redirect entry's outcome. `done`: all barriers after it are answered; False: a barrier never will be."""
+        """Handle a redirect entry's outcome. `done`: all barriers after the entry are answered; False: a barrier will not be answered."""
         if session.state is not Phase.PREPARING:
             return
         if not done:

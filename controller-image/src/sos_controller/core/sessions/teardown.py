@@ -29,12 +29,12 @@ LINGER_S: Final = 1.0
 REPORT_AGE_S: Final = 10.0
 """Minimum age of a session that a report may end: a younger session may be missing because the report was written earlier."""
 ORPHAN_S: Final = 15.0
-"""Time limit within which an adopted entry's agent must be heard."""
+"""Time limit within which an adopted entry's agent must send a beacon."""
 MAX_CHUNKS: Final = 1_024
 
 _UNKNOWN: Final = b"mac:"
 _HEARS_NOTHING: Final = (ENDS.index("peer-lost"), ENDS.index("expired"))
-"""End reasons of an agent whose peer agent is gone: the peer was lost, or never heard after the Prepare."""
+"""End reasons of an agent whose peer agent is gone: the peer was lost, or was never reached after the Prepare."""
 _EXPIRED, _UNREACHABLE = ENDS.index("expired"), ENDS.index("server-unreachable")
 _SERVED: Final = (ENDS.index("closed"), ENDS.index("client-reset"), ENDS.index("server-reset"))
 """End reasons of sessions that were connected to both hosts."""
@@ -102,15 +102,15 @@ class Teardown:
             state.plain_backoff.servers.succeeded(ServerKey(session.site, server, port))
 
     def agent_silent(self, agent_id: AgentId) -> None:
-        """Handle an agent whose beacons are missing. Its side of a session is over if the peer agent has lost it
-        or never reached it: its machine is probably gone. Other sessions may continue."""
+        """Handle an agent whose beacons are missing. Its side of a session is over if the peer agent has lost it or has never reached it:
+        the machine is probably gone. Other sessions may continue."""
         for session in self._state.sessions.of(agent_id):
             told = (how for who, how in session.ended_by.items() if who != agent_id)
             if any(isinstance(how, Ended) and how.reason in _HEARS_NOTHING for how in told):
                 self._end_side(session, agent_id, LOST)
 
     def report(self, agent_id: AgentId, report: Report) -> None:
-        """Handle a chunk of an agent's list of sessions; a complete list ends the sessions it omits."""
+        """Handle a chunk of an agent's list of sessions; a complete list ends the sessions that it omits."""
         if report.chunks > MAX_CHUNKS:
             return
         parts = self._reports.get(agent_id)
@@ -161,7 +161,7 @@ class Teardown:
         return rest
 
     def tick(self) -> None:
-        """Remove entries after LINGER_S, and adopted entries whose agent was not heard within ORPHAN_S."""
+        """Remove entries after LINGER_S, and adopted entries whose agent sent no beacon within ORPHAN_S."""
         now = self._state.now
         while self._timers and self._timers[0].due <= now:
             session = heapq.heappop(self._timers).session
