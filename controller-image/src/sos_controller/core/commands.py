@@ -16,7 +16,7 @@ from sos_controller.core.wire.order import Ended
 class Apply(msgspec.Struct, frozen=True, gc=False):
     """Change entries: adds (which replace), then deletes, with a barrier in between if both exist; then a barrier if `barrier`.
 
-    All messages carry `token`, so that a refusal is attributed to this command.
+    All messages except the barrier in between carry `token`, so that a refusal is attributed to this command.
     """
 
     dpid: DatapathId
@@ -107,7 +107,7 @@ class SessionOver(msgspec.Struct, frozen=True, gc=False):
     seconds: float
     reason: str
     ingress_end: Ended | str | None
-    """The agent's Ended order, or the reason for which its side was assumed to have ended, or None."""
+    """The agent's Ended order, or the reason why the controller assumed the end of this side, or None."""
     egress_end: Ended | str | None
 
 

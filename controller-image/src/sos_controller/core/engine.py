@@ -255,7 +255,8 @@ class Engine:
             self._due["probe"] = 0.0
         if switch.is_ours:
             state.dirty.add("forwarding")
-            # Do not ask bridges with a base table: Open vSwitch accepts a million entries, and its reply would be half a megabyte.
+            # Send no such request to bridges with a base table: Open vSwitch accepts a million entries, and its reply would be half a
+            # megabyte.
             state.out.append(ReadTables(event.dpid))
         self._read(switch)
         state.notice("datapath", dpid=format_dpid(event.dpid), state="connected", claimed=switch.claim is not None)
@@ -386,7 +387,7 @@ class Engine:
         self._due["replan"] = 0.0
 
     def _abandon(self, switch: Switch) -> None:
-        """Remove everything of ours from a datapath that is no longer claimed."""
+        """Remove our entries, sessions and hosts from a datapath that is no longer claimed."""
         state, dpid = self.state, switch.dpid
         for session in state.sessions:
             if dpid in session.datapaths():
@@ -481,8 +482,8 @@ class Engine:
             self._tell_agent(agent, "gone")
 
     def _miss_agents(self, expiry_s: float) -> None:
-        """Stop choosing agents whose beacons are missing. Declare an agent lost only if its switch has been heard since its last beacon. If
-        the switch has also been silent or disconnected, perhaps only the connection to the switch is broken."""
+        """Stop choosing agents whose beacons are missing. Declare an agent lost only if its switch has sent messages since the agent's last
+        beacon. If the switch is silent or disconnected too, perhaps only the connection to the switch is broken."""
         state = self.state
         for agent in state.agents.all():
             if not agent.silent and state.now - agent.seen_at > expiry_s:

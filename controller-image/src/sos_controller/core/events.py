@@ -1,4 +1,4 @@
-"""Events, which edges make and the engine handles."""
+"""Events, which edges create and the engine handles."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class PortChanged(msgspec.Struct, frozen=True):
 
 
 class EntriesRead(msgspec.Struct, frozen=True):
-    """The entries with our cookie prefix that a datapath holds."""
+    """All entries with our cookie prefix on a datapath."""
 
     dpid: DatapathId
     entries: tuple[FlowEntry, ...]
@@ -69,7 +69,7 @@ class EntryGone(msgspec.Struct, frozen=True, gc=False):
 
 
 class Rejected(msgspec.Struct, frozen=True, gc=False):
-    """A datapath refused a message sent under `token`."""
+    """A datapath refused a message that carries `token`."""
 
     dpid: DatapathId
     token: int

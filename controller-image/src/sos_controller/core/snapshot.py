@@ -153,7 +153,7 @@ def sessions(engine: Engine, limit: int = MAX_SESSIONS_SHOWN, client: bytes = b"
 
 
 def place(text: str) -> bytes:
-    """Return the leading bytes of `ADDRESS` or `ADDRESS:PORT` as a filter. Raises ValueError."""
+    """Convert `ADDRESS` or `ADDRESS:PORT` to the prefix of bytes that filters match; raise ValueError for other text."""
     address, colon, port = text.partition(":")
     if colon and not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 0xFFFF):
         raise ValueError(text)

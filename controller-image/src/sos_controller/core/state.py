@@ -1,4 +1,4 @@
-"""State of the engine, in one place. The parts of the engine read and change it; no other module does."""
+"""State of the engine, in one place. The parts of the engine read and change it; edges only read it and count."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MAX_PORTS = 4_000
 """Maximum number of ports used per datapath, so that one entry can output to all of them: a message has 64 KiB, an action 16 bytes
 (OpenFlow 1.3.5, 7.2.5). Further ports carry plain traffic of a `Node` datapath only."""
 PORT_SETTLE_S = 2.5
-"""Time until a new port is settled: two and a half probe intervals, within which a neighbouring switch has been heard."""
+"""Time until a new port is settled: two and a half probe intervals, within which a probe of a neighbouring switch has arrived."""
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ class State:
         return {dpid for dpid, switch in self.switches.items() if self.now - switch.heard_at <= silence_s}
 
     def missed_s(self, agent: Agent) -> float:
-        """Return the seconds for which an agent's switch has been heard without a beacon of the agent, whose beacons pass through it."""
+        """Return the seconds for which an agent's switch has sent messages, but no beacon of the agent."""
         switch = self.switches.get(agent.location.dpid)
         return 0.0 if switch is None else switch.heard_at - max(agent.seen_at, switch.connected_at)
 

@@ -40,7 +40,7 @@ class Prefix(NamedTuple):
 
     @property
     def masked(self) -> tuple[int, int] | None:
-        """Return network and mask to match; None if it holds every address."""
+        """Return network and mask to match; None if the prefix contains every address."""
         return (self.network, self.mask) if self.length else None
 
     def holds(self, address: int) -> bool:

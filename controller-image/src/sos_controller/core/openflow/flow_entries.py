@@ -18,7 +18,7 @@ Masked = tuple[int, int]
 
 
 class Match(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
-    """Match of an entry; None = anything. `raw` holds OXM bytes of an entry that this version can only delete.
+    """Match of an entry; None = anything. `raw` contains OXM bytes of an entry that this version can only delete.
 
     Matches untagged frames only (OFPVID_NONE; OpenFlow 1.3.5, 7.2.3.8). IP and TCP fields match inside a VLAN tag as well (ovs-fields(7)),
     so entries for hosts' addresses would otherwise capture traffic of VLANs that use the same addresses. `any_vlan` matches frames of every
@@ -115,7 +115,7 @@ class ToGroup(msgspec.Struct, frozen=True, gc=False, tag="group"):
 
 
 class TakeTurn(msgspec.Struct, frozen=True, gc=False, tag="take"):
-    """Find the current turn among a balance's uplinks and send the packet there, through the tables of `ovs_round_robin`. Must be the
+    """Find the current turn of a balance and send the packet to the turn's uplink, through the tables of `ovs_round_robin`. Must be the
     entry's only action. Open vSwitch only (ovs-actions(7), "resubmit")."""
 
     group_id: int
@@ -133,7 +133,7 @@ class GiveTurn(msgspec.Struct, frozen=True, gc=False, tag="give"):
 
 class Remember(msgspec.Struct, frozen=True, gc=False, tag="remember"):
     """Learn an entry that sends the packet's connection to the port in register 0, with these addresses, and set bit 16 of the register. Do
-    nothing if `limit` entries have its `cookie`. Must be the entry's only action. Times as in `FlowEntry` and `FinTimeout`. Open vSwitch
+    nothing if `limit` entries with `cookie` exist. Must be the entry's only action. Times as in `FlowEntry` and `FinTimeout`. Open vSwitch
     only (ovs-actions(7), "learn")."""
 
     mac: MacAddress
@@ -161,8 +161,8 @@ class RememberAnswers(msgspec.Struct, frozen=True, gc=False, tag="answers"):
 
 
 class ForgetPort(msgspec.Struct, frozen=True, gc=False, tag="forget"):
-    """Clear the ingress port. Open vSwitch only: it forwards no packet from one protected port to another, even if an entry requests it
-    (`xlate_flow_is_protected`, ofproto-dpif-xlate.c)."""
+    """Clear the ingress port. Open vSwitch only: with the port set, Open vSwitch forwards no packet from one protected port to another,
+    even if an entry requests it (`xlate_flow_is_protected`, ofproto-dpif-xlate.c)."""
 
 
 class FinTimeout(msgspec.Struct, frozen=True, gc=False, tag="fin"):
@@ -200,7 +200,7 @@ Action = (
 
 
 UNKNOWN: Action = Output(PortNo(0xFFFFFFFF))
-"""Placeholder for an unknown action: an output that no entry of ours has, so that the entry differs from every desired one."""
+"""Placeholder for an unknown action: an output that no entry of ours has, so that the entry differs from every desired entry."""
 
 
 EntryKey = tuple[int, int, Match]

@@ -50,7 +50,7 @@ PRIORITY_FRAGMENT: Final = PRIORITY_ICMP
 """Fragments between hosts of a service: copied and forwarded like ICMP errors. Below proactive services, which redirect them to their
 agent."""
 PRIORITY_TRACK: Final = 32000
-"""Segments of a host with sessions at a switch where it is not known to be: above exact entries, below entries of sessions and services."""
+"""Segments of a host with sessions at a switch other than its known switch: above exact entries, below entries of sessions and services."""
 PRIORITY_EXACT: Final = 31000
 """Packets of a service that belong to no session, matched by connection before they continue through the same table
 (`services.cache_guard`)."""
@@ -114,9 +114,9 @@ LEASE_RENEWAL_S: Final = 1.5
 """Two renewals may be lost before a lease runs out."""
 
 SETTLE_S: Final = 0.1
-"""Delay between a change of a flow's entries (the barrier, if there is one) and the flow's SYN. Open vSwitch answers a barrier when its
-tables have changed, but still forwards by cached megaflows for some time: usually less than 25 ms, longer if its threads wait for a CPU.
-Most sessions need no delay (`services.cache_guard`)."""
+"""Delay between a change of a flow's entries (its barrier reply, if a barrier is sent) and the flow's SYN. Open vSwitch answers a barrier
+when its tables have changed, but still forwards by cached megaflows for some time: usually less than 25 ms, longer if its threads wait for
+a CPU. Most sessions need no delay (`services.cache_guard`)."""
 
 MAX_LABELS: Final = 8
 

@@ -1,7 +1,7 @@
 """Sessions that agents began by their own configuration, without an order (docs/adr/0008), from their reports (spec/order.md 11).
 
-The controller neither makes nor ends them. It counts them, keeps the paths of their agents, and keeps a removed service's entries until the
-last of its sessions is over.
+The controller neither starts nor ends these sessions. It counts them, keeps the paths of their agents, and keeps a removed service's
+entries until the service's last session is over.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class Surroundings(NamedTuple):
 
 
 class Heard(NamedTuple):
-    """Changes by a beacon. `restarted`: the boot id or location has changed, so its earlier sessions are gone."""
+    """Changes by a beacon. `restarted`: the agent's boot id, addresses or location have changed, so its earlier sessions are gone."""
 
     agent: Agent
     appeared: bool
@@ -128,7 +128,7 @@ class Agents:
         return self._take(said, location, clock[1])
 
     def expire(self, now: float, max_age: float) -> list[Agent]:
-        """Forget and return the agents not heard for longer than `max_age` seconds."""
+        """Forget and return the agents without a beacon for longer than `max_age` seconds."""
         return self.forget(lambda agent: now - agent.seen_at > max_age)
 
     def forget(self, gone: Callable[[Agent], bool]) -> list[Agent]:

@@ -19,8 +19,8 @@ from sos_controller.core.wire.packets import Syn
 
 MAX_PERCENT = 100
 MAX_PUNTS = 1_024
-"""Maximum number of punt entries of one service on one datapath; beyond it, entries match no ports, and if necessary no client prefixes,
-since the policy decides about punted SYNs anyway."""
+"""Maximum number of punt entries of one service on one datapath; beyond it, entries match all ports and, if necessary, all clients, since
+the policy decides about punted SYNs anyway."""
 
 
 class Covered(Protocol):

@@ -18,8 +18,8 @@ from sos_controller.core.types import DatapathId
 
 MAX_TOKEN: Final = 0xFFFFFFFF
 MAX_PENDING = 262_144
-"""Maximum number of unanswered barriers, over all datapaths, and entries of sessions that wait for them. Above half of this number no
-sessions begin."""
+"""Limit of unanswered barriers, over all datapaths, plus entries of sessions that wait for them. Above half of this number no sessions
+begin."""
 
 Group = Hashable
 
@@ -98,7 +98,7 @@ class Programmer:
 
     def install(self, dpids: tuple[DatapathId, ...], entry: FlowEntry, waiter: Waiter, out: list[Command]) -> None:
         """Add one entry to datapaths; `close` emits its barrier. `waiter` is called once: True when all datapaths have the entry, False if
-        a datapath never will."""
+        a datapath will never have it."""
         key, desired = entry.key, self._desired
         for dpid in dpids:
             desired.setdefault(dpid, {})[key] = entry

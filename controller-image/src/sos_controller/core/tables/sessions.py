@@ -21,7 +21,7 @@ from sos_controller.core.wire.order import Ended
 
 MAX_SESSIONS: Final = 65_536
 MAX_PENDING = 16_384
-"""Maximum number of sessions being set up; each holds a SYN frame, so this bounds the memory of these frames (25 MiB)."""
+"""Maximum number of sessions being set up; each contains a SYN frame, so this bounds the memory of these frames (25 MiB)."""
 
 
 Group = tuple[str, str]
@@ -31,7 +31,7 @@ Group = tuple[str, str]
 class Phase(Enum):
     """Phase of a session's life."""
 
-    __hash__ = object.__hash__  # members are singletons; Enum's own hashes the name, in Python, at each step
+    __hash__ = object.__hash__  # members are singletons; Enum's own method hashes the name in Python at each transition
 
     OBSERVED = "Observed"
     PREPARING = "Preparing"
@@ -74,7 +74,8 @@ _TTL_AT: Final = 22
 
 
 def adopted_uuid(number: bytes) -> bytes:
-    """Return a placeholder for the UUID of an adopted session until a report names it: the cookie has only its last 16 bits."""
+    """Return a placeholder for the UUID of an adopted session until a report contains the UUID: the cookie contains only its last 16
+    bits."""
     return _NAMELESS + number
 
 
@@ -139,7 +140,7 @@ class Session:
         self.state = Phase.OBSERVED
         self.service = ""
         self.site = ""
-        self.requires = False  # its service requires more than plain TCP: if given up, it is refused
+        self.requires = False  # its service requires more than plain TCP: the connection is refused if the set-up is given up
         self.ingress = self.egress = AgentId(b"")
         self.labels = 1
         self.isn = self.syn = b""

@@ -1,4 +1,4 @@
-"""Locations of hosts, learned from ARP and from first packets. The caller excludes agent ports and inter-switch ports.
+"""Locations of hosts, learned from ARP packets, SYNs and tracked segments. The caller excludes agent ports and inter-switch ports.
 
 Bounded: beyond MAX_HOSTS, or MAX_AT_PORT behind one port, no new hosts are learned: traffic to them is flooded, and routed sites do not
 reach them.
@@ -49,7 +49,7 @@ class Hosts:
         return self._by_mac.get(mac)
 
     def by_address(self, address: Address) -> Host | None:
-        """Return the host last heard with this address."""
+        """Return the host that last used this address."""
         mac = self._by_address.get(address)
         return None if mac is None else self._by_mac.get(mac)
 

@@ -1,9 +1,9 @@
 """Links between datapaths, learned from probes and expired when probes stop.
 
 A link counts when both directions have been heard within the expiry: one recorded or relayed probe is not enough. A port that has received
-one of our probes from another port is *inter-switch* immediately, because it is safer to assume a switch there. It stays inter-switch while
-the switch at either end cannot be heard (it may still forward), while both ends are down, and for one link expiry after that. Such a link
-is *unheard*: no path uses it, but it may close a loop.
+one of our probes from another port is *inter-switch* immediately, because it is safer to assume a switch there. The port stays inter-switch
+while the switch at either end is unreachable (it may still forward), while both ends are down, and for one link expiry after that. Such a
+link is *unheard*: no path uses it, but it may close a loop.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Heard(NamedTuple):
 class _Unheard(NamedTuple):
     origin: Location
     since: float | None
-    """Time since which it could have been heard again."""
+    """Time from which probes could arrive again."""
 
 
 def link(one: Location, other: Location) -> Link:

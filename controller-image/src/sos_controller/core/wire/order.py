@@ -214,7 +214,7 @@ def body(data: bytes) -> bytes:
 
 
 def decode_uuid(data: bytes) -> bytes:
-    """Return the UUID in the body of Release or EndedAck."""
+    """Return the UUID in the body of Release, EndedAck or Abort."""
     if len(data) != 16:
         raise OrderError("length")
     return data

@@ -39,7 +39,7 @@ class ServiceRow(NamedTuple):
 
 
 class PathReport(NamedTuple):
-    """Counters of an agent, read at one time since its start."""
+    """Counters of an agent since its start, all read at the same time."""
 
     sampled_ms: int
     paths: tuple[PathRow, ...]
