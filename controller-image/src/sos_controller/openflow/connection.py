@@ -37,7 +37,7 @@ MAX_UNSENT_TO_UNCLAIMED = 256 * 1024
 """The same limit for a switch that no site claims or that has not finished its handshake: it gets echoes only, and there may be many such
 switches."""
 MAX_ENTRIES = 262_144
-"""Maximum number of entries of ours accepted from one switch; more than two per session on one datapath cannot be ours."""
+"""Maximum number of our entries accepted from one switch: more than two entries per session on one datapath cannot be ours."""
 MAX_PORTS = 16_384
 ECHO_INTERVAL_S = 5.0
 SILENCE_S = 15.0
@@ -47,7 +47,7 @@ HANDSHAKE_S = 10.0
 REPORTING_S = 5.0
 """Silence after which a switch is assumed to have stopped reporting its entries."""
 CHALLENGE_S = 2.0
-"""Time for a connected switch to answer an echo when another connection claims its datapath id: a round trip."""
+"""Time limit for a connected switch's echo reply when another connection has the same datapath id."""
 
 
 class SwitchConnection(Datapath):  # type: ignore[misc]
@@ -271,7 +271,7 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
                 self._message(part)
             elif self.state == MAIN_DISPATCHER:
                 self._controller.barrier_replies(self, part)
-        if not sound:  # messages before the invalid message count, however the stream was split
+        if not sound:  # handle messages before the invalid message, independent of the reads
             raise ofp.WireError("bad length")
         return data[at:]
 

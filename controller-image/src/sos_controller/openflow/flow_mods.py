@@ -7,8 +7,8 @@ from sos_controller.openflow import ofp
 
 
 def apply(command: Apply) -> bytes:
-    """Return adds, a barrier if adds and deletes exist, deletes, and a barrier if the command requests it. All messages except the first
-    barrier carry the command's token."""
+    """Return adds, a barrier if adds and deletes exist, deletes, and a barrier if the command requests it. All messages except the barrier
+    before the deletes carry the command's token."""
     parts = [ofp.flow_mod(entry, ofp.ADD, command.token) for entry in command.adds]
     if command.adds and command.deletes:
         parts.append(ofp.barrier_request(0))
@@ -19,10 +19,10 @@ def apply(command: Apply) -> bytes:
 
 
 def install(command: Install) -> bytes:
-    """Return an addition, the same for all datapaths."""
+    """Return the flow-mod that adds the entry, the same for all datapaths."""
     return ofp.flow_mod(command.entry, ofp.ADD, command.token)
 
 
 def withdraw(command: Withdraw) -> bytes:
-    """Return a deletion, the same for all datapaths."""
+    """Return the flow-mod that deletes the entry, the same for all datapaths."""
     return ofp.flow_mod(command.entry, ofp.DELETE_STRICT, 0)

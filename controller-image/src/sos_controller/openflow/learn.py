@@ -29,7 +29,7 @@ _WRITE_RESULT: Final = 4
 """NX_LEARN_F_WRITE_RESULT: report in a bit whether the entry was made."""
 
 _TURN_BITS, _RESULT_BIT = 16, 16
-"""The low half of register 0 holds a turn, then a port; the bit above it is the result."""
+"""The low half of register 0 contains a turn, then a port; the bit above this half is the result."""
 _TURN_PRIORITY: Final = 1
 _MAX_PORTS: Final = 1_024
 """Maximum number of ports of a decoded bundle, far more than there are uplinks: a switch may send any number."""
@@ -71,7 +71,7 @@ def encode(action: TakeTurn | GiveTurn | Remember | RememberAnswers) -> bytes:
 
 
 def decode_leading(actions: bytes) -> tuple[Action | None, bytes]:
-    """Decode the action of ours at the start of a list; return it and the rest of the list."""
+    """Decode our action at the start of a list; return it (None if there is none) and the rest of the list."""
     for decode in (_decode_take, _decode_give, _decode_remember, _decode_answers):
         found = decode(actions)
         if found is not None:

@@ -144,7 +144,7 @@ def _arp_fields(m: Match) -> Iterator[bytes]:
 
 
 def decode_match(oxms: bytes) -> Match:
-    """Return the match of OXM bytes. If they contain a field that we never write, it has only `raw`."""
+    """Return the match of OXM bytes. If the bytes contain a field that we never write, the match has only `raw`."""
     found: dict[str, object] = {"any_vlan": True}
     at = 0
     while at + 4 <= len(oxms):
