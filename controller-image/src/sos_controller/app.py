@@ -1,4 +1,4 @@
-"""Adapter: passes events to the engine and carries out its commands. Holds clocks, timers and connections, and makes no decisions."""
+"""Adapter: passes events to the engine and carries out its commands. Contains clocks, timers and connections, and makes no decisions."""
 
 from __future__ import annotations
 
@@ -275,8 +275,8 @@ class Controller:
     def flush(self) -> None:
         """Write the pending output of the last events.
 
-        A connection that cannot take its output is closed, and this call also flushes the output that the closing causes. Order is kept: no
-        message overtakes an earlier message to the same switch.
+        A connection that does not accept its output is closed, and this call also flushes the output that the closing causes. No message
+        overtakes an earlier message to the same switch.
         """
         while self._unsent:
             connection = next(iter(self._unsent))
@@ -375,7 +375,7 @@ class Controller:
 
     @staticmethod
     def settle() -> None:
-        """Exempt everything made at start-up from garbage collection."""
+        """Exempt all objects made at start-up from garbage collection."""
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)

@@ -19,7 +19,7 @@ _ENCODE = json.JSONEncoder(default=str).encode
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    """Return the values of `extra=`. The value `fields` holds further fields, whose names may equal a LogRecord's own attributes
+    """Return the values of `extra=`. The value `fields` contains further fields, whose names may equal a LogRecord's own attributes
     (`name`)."""
     found = {name: getattr(record, name) for name in sorted(vars(record).keys() - _STANDARD)}
     found.update(getattr(record, "fields", ()))

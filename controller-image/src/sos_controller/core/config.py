@@ -22,7 +22,7 @@ MAX_SITES = 1_024
 MAX_DATAPATHS = 4_096
 MAX_SERVICES = 4_096
 MAX_BALANCES = 64
-"""Maximum number of balances of one datapath: each takes a group and two priorities."""
+"""Maximum number of balances of one datapath: each uses a group and two priorities."""
 MAX_BYTES = 16 * 1024 * 1024
 
 

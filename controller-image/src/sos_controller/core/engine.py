@@ -38,7 +38,7 @@ READ_AGAIN_S = 5.0
 AWAY_S = 3600.0
 """Time after which an agent whose switch is silent or disconnected is lost; until then its traffic may continue."""
 DEAF_AFTER_S = 0.5
-"""Maximum gap between two ticks. A longer gap means that the controller itself was stopped, and could neither receive nor send."""
+"""Maximum gap between two ticks. A longer gap means that the controller itself was stopped, and could not receive or send."""
 LISTEN_S = 1.5
 """Time after such a gap during which silence is ignored: one and a half probe intervals."""
 SILENT = 0.5

@@ -54,7 +54,7 @@ class TablesRead(msgspec.Struct, frozen=True):
 
 
 class BarrierReplies(msgspec.Struct, frozen=True, gc=False):
-    """A datapath has answered the barriers `tokens` in a row: it has processed all messages up to each of them."""
+    """A datapath has answered the consecutive barriers `tokens`: it has processed all messages before each barrier."""
 
     dpid: DatapathId
     tokens: tuple[int, ...]

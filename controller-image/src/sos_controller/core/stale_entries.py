@@ -12,7 +12,7 @@ from sos_controller.core.types import DatapathId
 KEEP_S: Final = 6.0
 """Minimum lifetime of stale entries, so that agents and links are discovered before they count as missing."""
 KEEP_PATHS_S: Final = 30.0
-"""Lifetime of path entries while a datapath at their other end may still be missing: switches reconnect after 8 s."""
+"""Lifetime of path entries while a datapath at their other end may still be missing: switches try to reconnect every 8 s."""
 
 
 class Kept(NamedTuple):

@@ -137,7 +137,7 @@ def _decode_give(actions: bytes) -> GiveTurn | None:
 
 
 def _encode_remember(action: Remember) -> bytes:
-    """Encode the learning of an entry like the controller's entries for connections; the register holds the port."""
+    """Encode the learning of an entry like the controller's entries for connections; the register contains the port."""
     parts = (
         _limited(action, PRIORITY_CONNECTION, _WRITE_RESULT, _REMEMBER_BYTES),
         _LIMIT.pack(action.limit, _RESULT_BIT, 0) + nicira.REG0.to_bytes(4, "big") + _CONNECTION,

@@ -35,7 +35,8 @@ GROUP_ADD, GROUP_MODIFY, GROUP_DELETE = 0, 1, 2
 TYPE_SELECT = 1
 NO_GROUP = 0xFFFFFFFF
 UNHEARD = 0xFFFFFFFF
-"""Transaction id of messages whose refusal is ignored: adding a group that exists. In practice no token reaches this value."""
+"""Transaction id of messages whose refusal is ignored, such as the addition of an existing group. In practice no token reaches this
+value."""
 
 _ACTION_OUTPUT, _ACTION_GROUP, _ACTION_SET_FIELD, _ACTION_DEC_TTL = 0, 22, 25, 24
 _OXM_IPV4_SRC, _OXM_IPV4_DST = 0x8000_1604, 0x8000_1804
@@ -103,7 +104,7 @@ def _decode_arp_answer(actions: bytes) -> tuple[AnswerArp | None, bytes]:
 
 
 def decode_leading(actions: bytes) -> tuple[Action | None, bytes]:
-    """Decode an action of ours that takes several wire actions at the start of a list; return it and the rest of the list."""
+    """Decode our action at the start of a list, if it consists of several wire actions; return it (else None) and the rest of the list."""
     for told, written in _TELL_APART.items():
         if actions.startswith(written):
             return told, actions[len(written) :]

@@ -113,7 +113,8 @@ def group(ready: ResolvedBalance) -> SelectGroup:
 
 
 def standing(ready: ResolvedBalance, cookie: int) -> list[FlowEntry]:
-    """Return the standing entries, none of them per connection: the host's connections go to the group, responses to the host."""
+    """Return the standing entries, whose number is independent of connections: they send the host's connections to the group, and responses
+    to the host."""
     priority = PRIORITY_BALANCE - ready.number
     decide: tuple[Action, ...] = (ToGroup(ready.group_id),)
     found = [FlowEntry(TABLE_REDIRECT, priority, match, decide, cookie) for match in conditions(ready.balance)]

@@ -3,8 +3,8 @@
 On `Controller` datapaths table 1 contains, by descending priority: an entry per host along shortest paths; drop entries for ports on which
 flooded packets must not arrive; one entry that floods over the edge ports and the ports of a loop-free tree. No entry has a timeout. Links
 on which nodes accept labelled paths only are excluded from shortest paths and tree, since nodes drop plain packets on them. A port takes
-part in flooding once it has been up long enough for a probe of a neighbouring switch to have arrived on it. An unreachable switch is
-assumed to keep flooding as last programmed, so its links stay in or out of the tree until its ports go down.
+part in flooding after a time within which a probe of a neighbouring switch would have arrived on it. An unreachable switch is assumed to
+keep flooding as last programmed, so its links stay in or out of the tree until its ports go down.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Forwarding:
         self._flood: dict[DatapathId, tuple[PortNo, ...]] = {}
         self._checked_at = 0.0
         self._unsettled: dict[tuple[MacAddress, Address], Location] = {}
-        """Hosts heard at unsettled ports, behind which a switch may still be discovered."""
+        """Hosts detected at unsettled ports, behind which a switch may still be discovered."""
 
     def learn(self, mac: MacAddress, address: Address, location: Location) -> None:
         """Learn a host from a packet if hosts can be at the location and the address belongs to its site."""

@@ -101,8 +101,8 @@ class AnswerArp(msgspec.Struct, frozen=True, gc=False, tag="arp"):
 
 
 class TellApart(msgspec.Struct, frozen=True, gc=False, tag="apart"):
-    """Read addresses and ports, so that the packet's megaflow covers its connection alone, and resubmit the packet to the table with 1 in
-    register 0. Must be the entry's first action. Open vSwitch only (ovs-actions(7), "move", "resubmit")."""
+    """Read addresses and ports, so that the packet's megaflow covers only its connection, and resubmit the packet to the same table with 1
+    in register 0. Must be the entry's first action. Open vSwitch only (ovs-actions(7), "move", "resubmit")."""
 
     ports: Literal["source", "target", "both"]
     """Ports to read: only the client's, if the match shows which port that is."""

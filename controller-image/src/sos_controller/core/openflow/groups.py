@@ -1,4 +1,4 @@
-"""Select groups as values, and the groups that datapaths hold. Groups have no cookies: their ids identify their owner."""
+"""Select groups as values, and tables of desired and sent groups. Groups have no cookies: their ids identify their owner."""
 
 from __future__ import annotations
 

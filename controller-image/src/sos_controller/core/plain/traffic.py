@@ -1,5 +1,5 @@
 """Covered connections that went plain, or were refused because their service requires more (spec/northbound.md 4): counters by service and
-reason, the latest connections with their addresses, and a flag of each service whose connections are mostly plain (`is_rule`).
+reason, the latest connections with their addresses, and, per service, a flag that most of its recent connections are plain (`is_rule`).
 
 The controller counts its own decisions; agents report the connections that they leave plain (spec/order.md 14).
 """

@@ -1,8 +1,8 @@
 """Passive measurement: connections measured from copies of three packets: SYN, the server's SYN-ACK and its FIN (docs/adr/0015).
 
-For services that are observed, or accelerated in part, the clients' switch copies these packets to the controller and forwards
-them as before. The entries are leases, a constant number per service. The times between the packets give round trip and duration; the FIN's
-sequence and acknowledgement numbers give the bytes of both directions. Accelerated and plain connections are measured at the same place in
+For services that are observed, or accelerated in part, the clients' switch copies these packets to the controller and forwards them as
+before. The entries are leases, a constant number per service. Round trip and duration are the times between the packets; the bytes of both
+directions follow from the FIN's sequence and acknowledgement numbers. Accelerated and plain connections are measured at the same place in
 the same way, so the two can be compared.
 """
 

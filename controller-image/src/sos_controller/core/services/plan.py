@@ -2,7 +2,7 @@
 
 The plan is recomputed on each change and compared group by group; only differences are sent. Order matters: guards, paths and egress sides
 first; a punt entry is *armed* only when all of these have been acknowledged, and remains while the service has a pair and a path. Services
-with requirements (`Service.require`) are always punted.
+with requirements (`Service.require`) are punted even without a pair.
 """
 
 from __future__ import annotations

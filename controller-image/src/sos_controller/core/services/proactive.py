@@ -38,8 +38,8 @@ from sos_controller.core.tables.policies import Policy, error_matches, fragment_
 from sos_controller.core.types import DatapathId, MacAddress, PortNo
 
 UNARMED_S = 4.0
-"""Duration of UNARMED. A SYN sent before the entries were installed is retransmitted within this time unless it has been retransmitted
-twice already (RFC 6298: 1, 2, 4 s)."""
+"""Duration of UNARMED. A SYN sent before the installation of the entries is retransmitted within this time, except a SYN that has already
+been retransmitted twice (RFC 6298: after 1, 2, 4 s)."""
 LEAVE_S = 15.0
 """Minimum lifetime of a removed service's entries: all agents have sent beacons by then, even after a restart of the controller."""
 REPORT_MARGIN_S = 6.0
@@ -245,7 +245,8 @@ class Proactive:
                 state.out.append(ApplyGroup(dpid, pipeline.reject_group_id(state.controller_id), *way, otherwise=REJECT_PORT))
 
     def _find_way(self, dpid: DatapathId) -> None:
-        """Locate the agent of a datapath. Its port is remembered: the switch detects by the port's state whether the agent is there."""
+        """Locate the agent of a datapath. The agent's port is remembered: the switch detects the agent's presence by the state of the
+        port."""
         state = self._state
         claim = state.claims.get(dpid)
         agents = claim[0].agents if claim is not None else []

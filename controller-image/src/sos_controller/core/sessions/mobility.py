@@ -129,7 +129,7 @@ class Mobility:
                 self.begun(session)
 
     def heard(self, addresses: Iterable[Address], location: Location) -> None:
-        """Record that hosts with these addresses were heard at an edge port."""
+        """Record that packets of hosts with these addresses arrived at an edge port."""
         for address in addresses:
             where = self._where.get(address)
             if where is not None and self._state.sessions.has_host(address):
@@ -272,7 +272,7 @@ class Mobility:
     # -- track entries
 
     def _can_track(self, where: HostSwitches) -> bool:
-        """Return whether every switch of a site copies a host's segments to the controller if the host has no entries there."""
+        """Return whether every switch of a site without a host's entries copies the host's segments to the controller."""
         site = self._state.sites.get(where.site)
         return where.tracking > 0 and site is not None and all(d.forwarding == "Node" for d in site.datapaths)
 

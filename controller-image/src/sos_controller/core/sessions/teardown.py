@@ -145,8 +145,8 @@ class Teardown:
     def adopt(self, dpid: DatapathId, installed: Iterable[FlowEntry], first: bool) -> list[FlowEntry]:
         """Take over the redirect entries of an earlier run; return the other entries of earlier runs.
 
-        `first`: this run has sent nothing to the datapath yet, so all its entries are of earlier runs, whatever their epoch: a cookie has
-        only 8 bits of the epoch, and a replacement controller may have the same bits.
+        `first`: this run has sent nothing to the datapath yet, so all its entries are of earlier runs, even entries with the current epoch:
+        a cookie has only 8 bits of the epoch, and a replacement controller may have the same bits.
         """
         rest = []
         epoch = self._state.identity.epoch & 0xFF

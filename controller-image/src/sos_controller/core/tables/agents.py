@@ -16,8 +16,8 @@ MAX_AGENTS = 4_096
 """Maximum number of agents known at once, and of senders whose replay windows are kept."""
 RELAY = "tcp-parallel"
 ASSUMED_BUSY = 0.01
-"""Assumed cost, as a share of a core or of the agent's capacity, of a session assigned since its last beacon. Otherwise all sessions that
-begin within one second would go to one of two agents, and all sessions of the next second to the other."""
+"""Assumed cost, as a share of a core or of the agent's capacity, of a session assigned since its last beacon. Otherwise, of two agents, one
+would get all sessions that begin within one second, and the other all sessions of the next second."""
 
 
 class Agent:
@@ -132,7 +132,7 @@ class Agents:
         return self.forget(lambda agent: now - agent.seen_at > max_age)
 
     def forget(self, gone: Callable[[Agent], bool]) -> list[Agent]:
-        """Forget and return the agents for which `gone` holds."""
+        """Forget and return the agents for which `gone` is true."""
         forgotten = [agent for agent in self.all() if gone(agent)]
         for agent in forgotten:
             del self._agents[agent.agent_id]

@@ -1,9 +1,9 @@
 """Links between datapaths, learned from probes and expired when probes stop.
 
-A link counts when both directions have been heard within the expiry: one recorded or relayed probe is not enough. A port that has received
-one of our probes from another port is *inter-switch* immediately, because it is safer to assume a switch there. The port stays inter-switch
-while the switch at either end is unreachable (it may still forward), while both ends are down, and for one link expiry after that. Such a
-link is *unheard*: no path uses it, but it may close a loop.
+A link counts when probes in both directions have arrived within the expiry: one recorded or relayed probe is not enough. A port that has
+received one of our probes from another port is *inter-switch* immediately, because it is safer to assume a switch there. The port stays
+inter-switch while the switch at either end is unreachable (it may still forward), while both ends are down, and for one link expiry after
+that. Such a link is *unheard*: no path uses it, but it may close a loop.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import networkx as nx
 from sos_controller.core.types import DatapathId, Location
 
 MAX_HEARD = 65_536
-"""Maximum number of ports on which probes are remembered, and of unheard ports."""
+"""Maximum number of ports with recorded probes, and of ports with unheard links."""
 DEFAULT_COST = 10
 
 
@@ -44,12 +44,12 @@ def link(one: Location, other: Location) -> Link:
 
 
 class Topology:
-    """Probes heard: receiver, origin and time."""
+    """Received probes: receiver, origin and time."""
 
     def __init__(self) -> None:
         self._heard: dict[Location, _Heard] = {}
         self._unheard: dict[Location, _Unheard] = {}
-        """Origins heard at a port before it went down, or before one of the two switches could no longer be heard."""
+        """Origins of probes received at a port before it went down, or before one of the two switches became unreachable."""
         self._links: frozenset[Link] = frozenset()
 
     def observe(self, origin: Location, receiver: Location, now: float) -> bool:
@@ -81,10 +81,10 @@ class Topology:
         return self._forget(lambda receiver, origin: receiver.dpid not in dpids or origin.dpid not in dpids)
 
     def expire(self, now: float, max_age: float, present: Collection[DatapathId], is_down: Callable[[Location], bool]) -> bool:
-        """Forget links that were not heard for longer than `max_age` seconds although they could have been heard.
+        """Forget links without probes for longer than `max_age` seconds although probes could have arrived.
 
-        A link could not be heard while one of its datapaths was not `present`, or both its ends were down: the ends of one cable come up
-        together.
+        Probes could not arrive while one of the link's datapaths was not `present`, or while both ends were down: the ends of one cable
+        come up together.
         """
         gone = set()
         for receiver, (origin, before) in self._unheard.items():
@@ -99,7 +99,7 @@ class Topology:
         return self._forget(lambda receiver, _: receiver in gone) or lost
 
     def is_inter_switch(self, location: Location) -> bool:
-        """Return whether another switch has been heard on this port."""
+        """Return whether probes of another switch have arrived on this port."""
         return location in self._heard or location in self._unheard
 
     def inter_switch_ports(self, dpid: DatapathId) -> list[Location]:
@@ -111,7 +111,7 @@ class Topology:
         return sorted(self._links)
 
     def unheard(self) -> list[Link]:
-        """Return all links with a direction that cannot be heard, sorted."""
+        """Return all links with a direction in which no probes arrive, sorted."""
         origins = {r: h.origin for r, h in self._heard.items()} | {r: u.origin for r, u in self._unheard.items()}
         return sorted({link(r, u.origin) for r, u in self._unheard.items() if origins.get(u.origin) == r})
 
@@ -121,7 +121,7 @@ class Topology:
         return min(ends) if ends else 0.0
 
     def _forget(self, is_gone: Callable[[Location, Location], bool]) -> bool:
-        """Forget links for which `is_gone` holds, by receiver and origin."""
+        """Forget links for which `is_gone` is true, by receiver and origin."""
         heard = [r for r, h in self._heard.items() if is_gone(r, h.origin)]
         unheard = [r for r, u in self._unheard.items() if is_gone(r, u.origin)]
         for receiver in heard:

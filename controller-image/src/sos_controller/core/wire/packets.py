@@ -192,7 +192,7 @@ def parse_icmp_error(data: bytes) -> IcmpError | None:
     """Return the ICMP error in a frame that quotes a TCP segment's addresses and ports (RFC 792: at least 64 bits of it), None for other
     frames.
 
-    An error to a host that did not send the quoted segment gives None, since that host would ignore it.
+    An error to a host that did not send the quoted segment yields None, since that host would ignore the error.
     """
     if len(data) < 34 or ethertype(data) != ETH_IPV4 or data[14] >> 4 != 4 or data[23] != PROTO_ICMP:
         return None
@@ -307,8 +307,8 @@ def parse_udp(data: bytes) -> Datagram | None:
 def complete_checksum(frame: bytes) -> bytes:
     """Return the frame of a TCP or UDP packet with its checksum filled in if the sender's kernel left that to the network card.
 
-    Segmentation offload hands over packets whose checksum field holds only the sum of the pseudo header (Linux: CHECKSUM_PARTIAL). A
-    checksum that is wrong in any other way stays wrong. Sums of 16-bit words modulo 2^16 - 1 are one's complement sums (RFC 1071).
+    With segmentation offload, the checksum field contains only the sum of the pseudo header (Linux: CHECKSUM_PARTIAL). A checksum that is
+    wrong in any other way remains wrong. Sums of 16-bit words modulo 2^16 - 1 are one's complement sums (RFC 1071).
     """
     ip = _ipv4_at(frame)
     header, at = _CHECKSUMS.get(frame[ip + 9], (0, 0)) if ip else (0, 0)
