@@ -271,7 +271,8 @@ class FakeNetwork:
         return found
 
     def _expand(self, dpid: DatapathId, entry: FlowEntry, frame: bytes) -> list[Action]:
-        """Return the actions of an entry, with each group replaced by the actions of a bucket. A hash of the connection selects it."""
+        """Return the actions of an entry, with each group replaced by the actions of a bucket. A hash of the connection selects the
+        bucket."""
         found: list[Action] = []
         for action in entry.actions:
             if isinstance(action, ToGroup) and (dpid, action.group_id) not in self.failovers:

@@ -1,6 +1,6 @@
 """Lab with real switches: private Open vSwitch instances, and hosts in network namespaces with random names. Teardown always runs.
 
-client -- edge1 -- core1 -- edge2 -- server          agent1 on edge1, agent2 on edge2; core2 also joins edge1 and edge2
+client -- edge1 -- core1 -- edge2 -- server          agent1 on edge1, agent2 on edge2; core2 also connects edge1 and edge2
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class FakeAgent:
         self.server = "accepts"
         """Server's answer to a connection opened before the client is accepted: "accepts", "refuses" or "silent".
 
-        "unasked" stands for an old agent that does not open connections early.
+        "unasked" means an old agent that does not connect to the server before the client is accepted.
         """
         self.asked: list[order.Prepare] = []
 

@@ -150,7 +150,7 @@ def test_external_switches_release_plain_syns_towards_the_host(external: World) 
 def among_nodes(external: str, labelled: str) -> World:
     """Return a world with one external switch; all other switches are nodes.
 
-    All links of the core `labelled` carry only labelled paths. These are ports `p1` and `p2` of the core and one port of each edge.
+    All links of the core `labelled` carry only labelled paths. They use ports `p1` and `p2` of the core and one port of each edge.
     """
     number = labelled.removeprefix("core")
     names = {"edge1": [f"p{number}"], "edge2": [f"p{number}"], labelled: ["p1", "p2"]}

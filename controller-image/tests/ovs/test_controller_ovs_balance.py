@@ -1,6 +1,7 @@
 """Test balances on a real switch, without agents: a host at edge1, and a router with two links that is also the server.
 
-Offload is off where the switch rewrites addresses. The router's kernel therefore verifies the checksums that the switch has updated.
+Checksum offload is off on links whose packets the switch rewrites, so that the router's kernel verifies the checksums that the switch has
+updated.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Test exact entries (docs/adr/0020): their priorities, unchanged forwarding, and the delay of sessions that caches require."""
+"""Test exact entries (docs/adr/0020): their priorities, unchanged forwarding, and the delay of sessions because of caches."""
 
 from __future__ import annotations
 

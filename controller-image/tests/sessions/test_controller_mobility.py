@@ -195,7 +195,7 @@ def test_host_whose_old_port_went_down_first_is_followed() -> None:
 
 
 def test_new_port_gets_entries_but_old_entries_stay_until_it_settles() -> None:
-    """The port of an arriving machine came up seconds ago. It might turn out to be a link to another switch."""
+    """The port of an arriving machine came up seconds ago, and may still turn out to lead to another switch."""
     world = up()
     begun(world)
     new = Location(C1, PortNo(5))

@@ -192,7 +192,7 @@ steps = st.lists(
 def test_links_need_recent_probes_in_both_directions(history: list) -> None:
     """Compare with a reference model.
 
-    For each port it keeps the neighbour heard, whether the neighbour can be heard now, and the start of its timeout.
+    For each port, the model stores the neighbour, the neighbour's reachability, and the start of the timeout.
     """
     seen, now, down = Topology(), 0.0, set[Location]()
     known = dict[Location, tuple[Location, bool, float | None]]()
