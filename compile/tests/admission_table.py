@@ -30,7 +30,7 @@ def routed(**changes: Any) -> dict[str, Any]:
 
 
 def several(*addresses: str) -> dict[str, Any]:
-    """Return a wan of routes with these addresses of a node."""
+    """Return a `wan` of type Routed with these addresses of a node."""
     return {"type": "Routed", "addresses": [{"node": "a1", "addresses": list(addresses)}]}
 
 

@@ -68,7 +68,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def loaded() -> str:
-    """Return a module that the kernel already contains, so that the test loads none."""
+    """Return a module that the kernel already contains, so that the test loads no module."""
     return min(path.name for path in Path("/sys/module").iterdir())
 
 

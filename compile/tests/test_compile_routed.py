@@ -177,7 +177,7 @@ def test_several_addresses_of_nodes_are_several_paths(paths: dict[str, Any], lab
     near = found.agents["default", "a1"]
     assert (near["wan"], near["streamPorts"]) == (["192.0.2.1", "198.51.100.1"], {"first": 10000, "count": 2})
     (peer,) = near["peers"]
-    # b2 is not listed: it has its InternalIP alone. The list of one address keeps the agent from looking for a second path there.
+    # b2 is not in wan.addresses, so it has only its InternalIP. The list of one address shows the agent that there is no second path to b2.
     assert [(a["address"], a["addresses"]) for a in peer["agents"]] == [
         ("192.0.2.2", ["192.0.2.2", "198.51.100.2"]),
         ("172.18.0.4", ["172.18.0.4"]),

@@ -33,7 +33,7 @@ _ORDER = {kind: i for i, kind in enumerate(("SosService", "SosLink", "SosPeer", 
 _LARGE = frozenset(("SosAgent", "SosSite", "SosController"))
 
 
-class Faulty(Exception):  # noqa: N818 - it carries faults, and is none
+class Faulty(Exception):  # noqa: N818 - it carries faults, and is not a fault itself
     """Raised by an attempt that can name the faulty objects."""
 
     def __init__(self, faults: Faults) -> None:
@@ -49,13 +49,13 @@ def fault_of(key: ObjectKey, error: BaseException) -> Fault:
 
 
 def problem_of(fault: Fault, file: str | None = None) -> Problem:
-    """Return the problem that an object with a fault has."""
+    """Return the problem to report for a fault."""
     key = fault.key
     return Problem(key.kind, key.namespace, key.name, "", Reason.INTERNAL, f"cannot be compiled: {fault.message}", REMEDY, file)
 
 
 def in_order(keys: Iterable[tuple[ObjectKey, str]]) -> list[ObjectKey]:
-    """Sort the keys of objects, given with their creation times, by the order of leaving them out: youngest of a kind first."""
+    """Sort object keys, given with creation times, in the order in which the objects are left out: youngest of a kind first."""
     youngest = sorted(keys, key=lambda item: (item[1], item[0]), reverse=True)
     return [key for key, _ in sorted(youngest, key=lambda item: _ORDER.get(item[0].kind, len(_ORDER)))]
 

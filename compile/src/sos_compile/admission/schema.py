@@ -36,8 +36,8 @@ Path = tuple[str | int, ...]
 def admit(obj: Json, file: str | None = None, old: Json | None = None) -> tuple[Json, list[Problem]]:
     """Return the object with the schema's defaults, and every problem for which the API server would refuse it (at most 64).
 
-    `old` is the object being replaced: with `old`, rules about immutable fields are evaluated as well. `old` gets defaults, too, as does an
-    object that the API server reads from its store. The given objects are not changed. A namespaced object without metadata.namespace gets
+    `old` is the object being replaced: with `old`, rules about immutable fields are evaluated as well. Defaults are also filled into `old`,
+    as the API server does for stored objects. The given objects are not changed. A namespaced object without metadata.namespace gets
     `default`, as with kubectl.
     """
     full, found = _admit(obj, old)

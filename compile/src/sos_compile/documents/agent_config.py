@@ -129,8 +129,8 @@ def _remote_agent(agent: CardAgent, paths: int) -> Json:
 
 
 def _addresses(addresses: tuple[str, ...], paths: int) -> Json:
-    """Return the addresses by path label. One address at both ends needs no list; beside several own addresses a list says that there is
-    only one path (spec/node-config.md clause 37)."""
+    """Return the addresses by path label. One address at both ends needs no list; for an agent with several own addresses, a list of one
+    address shows that there is only one path (spec/node-config.md clause 37)."""
     return {"addresses": list(addresses)} if max(paths, len(addresses)) > 1 else {}
 
 

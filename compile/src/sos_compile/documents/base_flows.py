@@ -19,7 +19,7 @@ FORWARD = 1
 TO_CONTROLLERS = "CONTROLLER:65535"  # the whole packet (OpenFlow 1.3, OFPCML_NO_BUFFER)
 TO_FORWARD = f"goto_table:{FORWARD}"
 UNTAGGED = "vlan_tci=0x0000/0x1fff"
-"""OFPVID_NONE: packet-ins about hosts are only of frames without an 802.1Q tag."""
+"""OFPVID_NONE: switches send only frames without an 802.1Q tag to controllers."""
 
 DISCOVERY_PRIORITY = 65000
 GUARD_PRIORITY = 45000

@@ -24,8 +24,8 @@ __all__ = ["AGENT_OFPORT", "BRIDGE", "DEFAULT_MTU", "build_node_config", "vni"]
 
 def vni(a: int, b: int) -> int:
     """Return the VXLAN network identifier of the tunnel between two nodes: the same at both ends, and unique to the pair. Two VXLAN devices
-    of a machine need different identifiers, as the kernel tells devices apart by identifier and port only. 4,095 nodes need 8,382,465 of
-    the 2^24 identifiers.
+    of a machine need different identifiers, because the kernel distinguishes devices by identifier and port only. 4,095 nodes need
+    8,382,465 of the 2^24 identifiers.
     """
     low, high = min(a, b), max(a, b)
     return high * (high - 1) // 2 + low

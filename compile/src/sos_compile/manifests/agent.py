@@ -36,7 +36,7 @@ PEERS = "/etc/sos/peers"
 PEERS_FILE = f"{PEERS}/peers.json"  # spec/card.md clause 12
 STOP_MARGIN_S = 15  # time after draining to reset the remaining sessions and exit
 NETWORKS_ANNOTATION = "k8s.v1.cni.cncf.io/networks"
-INTERFACE = "net0"  # its name in agent-configs
+INTERFACE = "net0"  # interface name in agent-configs
 NETNS = "/run/netns"  # network namespaces of the node's pods, as container runtimes mount them
 CAPABILITIES = ["NET_ADMIN", "NET_BIND_SERVICE", "NET_RAW", "SYS_ADMIN"]  # reason of each: agent-image/Dockerfile
 

@@ -12,7 +12,7 @@ OWN_CLIENTS = ("operator", "test")  # component labels of the chart's pods that 
 
 
 def build_network_policy(metadata: Json, selector: dict[str, str], openflow: int, api: int, settings: Settings) -> list[Json]:
-    """Return the NetworkPolicy of one controller, or nothing if none is wanted.
+    """Return the NetworkPolicy of one controller; empty if policies are disabled.
 
     OpenFlow connections come from nodes, whose source address at the pod depends on the network plugin, and from switches outside the
     cluster. No static peer covers all these sources in every cluster, so only the installation may narrow the rule. A controller opens no
@@ -25,7 +25,7 @@ def build_network_policy(metadata: Json, selector: dict[str, str], openflow: int
 
 
 def build_agent_policy(metadata: Json, selector: dict[str, str], metrics: int, settings: Settings) -> list[Json]:
-    """Return the NetworkPolicy of agents that are pods of the cluster (attach Multus), or nothing if none is wanted.
+    """Return the NetworkPolicy of agents that are pods of the cluster (attach Multus); empty if policies are disabled.
 
     Their first interface is for probes and metrics. Relayed traffic passes the second interface, on the site's bridge, to which network
     plugins apply no policies.
@@ -57,7 +57,7 @@ def build_disruption_budget(metadata: Json, selector: dict[str, str], agents: in
     """Return the budget of a site's agents: one eviction at a time, as the DaemonSet's own update does.
 
     With a budget, a single agent could never be evicted, and a node that cannot be drained is worse than plain connections. The budget
-    states the number of agents that stay, because a budget cannot use a percentage of a DaemonSet's pods.
+    states the number of agents that must remain, because a budget cannot use a percentage of a DaemonSet's pods.
     """
     if agents < 2:
         return []

@@ -210,9 +210,9 @@ class Service:
     balance: Balance | None = None
     require: frozenset[str] = frozenset()
     reactive: bool = False
-    """True if spec.setup is Reactive, which `setup` alone does not tell from Auto."""
+    """True if spec.setup is Reactive; `setup` is Reactive for Auto, too."""
     all_paths: bool = False
-    """True if spec.paths.mode is Auto: all paths between sites without bridges; between other sites it means Shortest."""
+    """True if spec.paths.mode is Auto: all paths between sites without bridges, Shortest between other sites."""
 
     @property
     def id(self) -> str:
@@ -250,7 +250,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Peer:
-    """SosPeer: another cluster. `endpoints`: (address, port) of its agents for the first contact. `prefixes`: what its sites may have."""
+    """SosPeer: another cluster. `endpoints`: (address, port) of its agents for the first contact. `prefixes`: allowed for its sites."""
 
     origin: Origin
     endpoints: tuple[tuple[str, int], ...]

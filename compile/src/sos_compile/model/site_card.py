@@ -38,7 +38,7 @@ def _prefix(text: str) -> str:
 
 
 def _unicast(text: str) -> str:
-    # As for nodes' addresses (resolve/sites.py).
+    # As for nodes' addresses (resolve/sites.py), except 255.255.255.255.
     address = ipaddress.IPv4Address(text)
     if address.is_multicast or address.is_loopback or address.is_unspecified or address.is_link_local:
         raise ValueError(f"{text} is not the address of an agent")

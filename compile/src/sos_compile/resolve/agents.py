@@ -111,7 +111,7 @@ class _Placer:
             for pool in ordered[:1]
             for node, own in addresses.items()
         ]
-        # No pods on the other nodes: they would find no document.
+        # No pods on the other nodes: these pods would find no document.
         without = {node.node.name for node in placed.nodes} - set(addresses)
         left_out = tuple(sorted({*placed.left_out, *without}))
         return replace(placed, agents=tuple(_distinct(placed, agents, self.verdicts)), left_out=left_out)

@@ -21,7 +21,7 @@ from sos_compile.model.world import Claim
 from sos_compile.resolve.shadows import meeting, region
 from sos_compile.resolve.stream_settings import SHARED
 
-SCOPE_DIGITS = 16  # of a SHA-256: with two scopes of equal digest, a namespace would gain only a number that it already has
+SCOPE_DIGITS = 16  # digits of a SHA-256: after a collision, a changed service would only keep a number that it already has
 CHOOSING_MODES = frozenset({"RoundRobin", "LeastLoaded", "Measured"})
 
 Placed = PlacedService | PlacedBalance
@@ -106,8 +106,8 @@ def _numbered(ordered: Sequence[Placed], before: Mapping[str, Claim]) -> dict[st
 def _between_namespaces(
     theirs: Sequence[Placed], numbers: dict[str, int], band: Callable[[Placed], int], verdicts: Verdicts
 ) -> list[Placed]:
-    """Return the services of a site with several namespaces, without services that conflict with another namespace's service in any
-    order."""
+    """Return the services of a site with several namespaces, without services that conflict with another namespace's service whatever
+    their order."""
     pairs = meeting([region(each) for each in theirs])
     # Beyond the limit, assume that all services overlap: some services lose precedence, but no service overtakes another.
     everything = ((i, j) for i in range(len(theirs)) for j in range(i))
@@ -128,8 +128,8 @@ def _between_namespaces(
 
 
 def _apart(theirs: Sequence[Placed], rank: Mapping[int, Rank], meets: Mapping[int, set[int]], verdicts: Verdicts) -> list[Placed]:
-    """Reject services that would take connections from an earlier service of another namespace in any order: between controllers, the
-    controller's number decides, and any other service wins over a balanced one."""
+    """Reject services that would take connections from an earlier service of another namespace whatever their order: between controllers,
+    the controller's number decides; a balanced service yields to any other service."""
     indexes = sorted(range(len(theirs)), key=lambda i: rank[id(theirs[i])])
     kept: dict[int, None] = {}
     for i in indexes:

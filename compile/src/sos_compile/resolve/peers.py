@@ -103,7 +103,7 @@ class _Taken:
 
 def _taken(own: Sequence[PlacedSite], objects: Objects) -> _Taken:
     taken = _Taken(names={key.name for key in objects.keys if key.kind == "SosSite"})
-    # Include sites that are refused at present: they may become valid, and a peer must not take their prefixes before.
+    # Include sites that are refused at present: they may become valid, and a peer must not take their prefixes until then.
     owned = [(prefix, site.name) for site in objects.sites for prefix in (*site.prefixes, *filter(None, (site.agent_range,)))]
     for prefix, name in sorted(owned, key=lambda each: (each[0].prefixlen, each[0])):
         if taken.prefixes.overlapping(prefix) is None:
@@ -122,7 +122,7 @@ Problem = tuple[Reason, str, str]
 
 
 def _problem(site: CardSite, allowed: _Ranges, taken: _Taken) -> Problem | None:
-    """Return why a site of a card cannot be used."""
+    """Return the problem of a card's site; None if the site can be used."""
     if site.name in taken.names:
         message = f"the peer's site {site.name} has the name of another site"
         return Reason.DUPLICATE, message, "sites of two clusters need different names: delete one, and create it under another name"
@@ -203,7 +203,7 @@ def in_force(
 ) -> tuple[list[PlacedService], dict[str, tuple[str, ...]]]:
     """Return the services that are in force, and the ids of all services with each peer.
 
-    A service with a peer is in force if the peer has accepted it, too: a peer's clients reach only what both clusters permit.
+    A service with a peer is in force if the peer has accepted it, too: clients of a peer reach only servers that both clusters permit.
     """
     kept: list[PlacedService] = []
     offered: dict[str, list[str]] = {}

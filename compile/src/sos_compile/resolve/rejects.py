@@ -1,8 +1,8 @@
 """Connections that a node's switch rejects, because their service requires more than plain TCP (docs/adr/0054).
 
-Their entries are in the base table, below the controller's entries that accelerate, so they reject connections even if no controller, agent
-or `sos-node` runs. As everywhere, the first service that covers a connection decides: connections of an earlier service without
-requirements are left out.
+The reject entries are in the base table, with a lower priority than the controller's entries that accelerate, so they work even if no
+controller, agent or `sos-node` runs. As everywhere, the first service that covers a connection decides: connections of an earlier service
+without requirements are left out.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ class Judge:
         return allowed
 
     def rule(self, namespace: str, site: Site) -> Rule:
-        """Return the first of a site's rules that names or selects a namespace; without one, a rule that allows everything."""
+        """Return the first of a site's rules that names or selects a namespace; if no rule matches, a rule that allows everything."""
         labels = self._labels(namespace) if any(rule.selector is not None for rule in site.rules) else {}
         named = (r for r in site.rules if namespace in r.namespaces or (r.selector is not None and selects(r.selector, labels)))
         return next(named, NO_RULE)

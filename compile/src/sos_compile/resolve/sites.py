@@ -115,7 +115,7 @@ def number(
 ) -> tuple[list[Site], dict[str, int]]:
     """Return the sites with a unique id, and all ids, including the kept ids of left-out sites.
 
-    Sites get no new id of `reserved`, but keep one that they have.
+    A site never gets a new id from `reserved`, but keeps a reserved id that it already has.
     """
     previous = world.observed.allocations.sites
     fixed: dict[int, str] = {}
@@ -148,7 +148,7 @@ class Placed:
 
 
 def place(sites: list[Site], ids: Mapping[str, int], world: World, verdicts: Verdicts) -> Placed:
-    """Give every site its nodes and every node its number. A node goes to the oldest site that selects it."""
+    """Give every site its nodes and every node its number. A node belongs to the oldest site that selects it."""
     claimed: dict[str, Site] = {}
     left_out: dict[str, list[str]] = {}
     verdicts.faults += [fault for key, fault in verdicts.left_out.items() if key.kind == NODE]
