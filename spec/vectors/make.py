@@ -1,7 +1,7 @@
-"""Reference encoder of the binary contracts: writes the golden vectors beside it, or with --check compares them.
+"""Reference encoder of the binary contracts: writes the golden vectors to its own folder, or compares them (--check).
 
-It is written straight from the pages of spec/ with nothing but struct and hmac, and shares no code with the product, so that a
-mistake in one place cannot hide in the other.
+The encoder follows the pages of spec/, uses only Python's standard library, and shares no code with the product, so that a mistake in the
+product is not repeated in the vectors.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ UUID = bytes.fromhex("6f1c2d3e4a5b4c7d8e9f00112233445a")
 
 
 def keys() -> list[dict]:
-    """Vectors of the derivation."""
+    """Vectors of key derivation."""
     rows = [("site 1", MASTER, b"sos/site/\x00\x01"), ("pair 1,2", MASTER, b"sos/pair/\x00\x01\x00\x02")]
     rows += [(label, SITE1, f"sos/{label}/".encode() + WEST) for label in ("beacon", "order/c2a", "order/a2c")]
     rows += [(label, PAIR, f"sos/{label}".encode()) for label in ("tls/dialer", "tls/acceptor")]
@@ -298,7 +298,7 @@ def card(f: dict, offer_tag: bytes = b"", key: bytes = CARD_KEY) -> bytes:
 
 
 def cards() -> list[dict]:
-    """Vectors of Offers, each with the Answers to it. The key is the card key of the secret."""
+    """Vectors of an Offer and of Answers to it. `key` is the card key derived from `secret`."""
     offer = card(OFFER)
     rows = [
         ("offer", OFFER),
@@ -316,7 +316,7 @@ def cards() -> list[dict]:
 
 
 def bad_cards() -> list[dict]:
-    """Messages that a receiver refuses, with the field that is wrong. Those of type 2 answer the Offer of the row."""
+    """Messages that a receiver refuses, with the wrong field. Messages of type 2 answer the Offer of their row."""
     offer, answer = card(OFFER), card(ANSWER, card(OFFER)[-32:])
     other_offer = card(OFFER | {"nonce": "44" * 16})
     as_offer = hmac.new(CARD_KEY, b"sos/card/offer" + answer[:-32], hashlib.sha256).digest()
