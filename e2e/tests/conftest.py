@@ -1,4 +1,4 @@
-"""One cluster for the session; each fixture builds on the previous one, in the order of an operator's work."""
+"""One cluster for the session; each fixture builds on the previous fixture, in the order of an operator's work."""
 
 import contextlib
 import os

@@ -138,7 +138,7 @@ def objects(side: Side) -> list[dict[str, object]]:
         "siteID": side.number,
         "prefixes": [side.pods],
         "wan": {"type": "Routed"},
-        # The chart's own policies are not counted; there are no others here.
+        # networkPolicies is Respect by default; no policy applies to the pods of this test.
         "intake": {"type": "Pods"},
         "services": {"namespaces": "All"},
     }
@@ -210,7 +210,7 @@ def test_a_service_in_only_one_cluster_waits_for_the_peer(paired: Pair) -> None:
 
 
 TIMED_OUT = 28
-"""curl's exit code."""
+"""curl's exit code for a timeout."""
 
 
 @pytest.mark.parametrize("end", ["client's node", "server's node"])
@@ -263,7 +263,7 @@ def add_key(a: Side, b: Side) -> None:
 
 
 def freeze(side: Side) -> None:
-    """Stop all processes of a cluster for a while, as the loss of a cluster does, and let them go on."""
+    """Pause all processes of a cluster for FROZEN_S, like the loss of a cluster, then resume them."""
     nodes = run("kind", "get", "nodes", "--name", side.settings.cluster).split()
     run("docker", "pause", *nodes)
     time.sleep(FROZEN_S)

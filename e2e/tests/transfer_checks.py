@@ -17,7 +17,7 @@ PLAIN_S = 60
 """Time limit of the plain download of the same file. Plain TCP starts at wire rate and needs ten seconds after its first losses to
 drop to the rate that such a path sustains; users wait for the whole file."""
 SHORT_S, SHORT_AT_LEAST = 30, 3.0
-"""Time limit and required multiple in the short suite: within a shorter time, plain TCP is slower by less."""
+"""Time limit and required multiple in the short suite: the shorter the download, the smaller the lead over plain TCP."""
 ROUNDS = 2
 """Maximum number of rounds. The time of the first losses is random: if the first round misses the ratio, the mean of two rounds counts."""
 SHARE = 0.1  # minimum share of the file on every path of a service with several paths; the faster path carries more

@@ -1,4 +1,4 @@
-"""Detection of leaks in a series of measurements: a leak grows without bound, caches and allocators only up to their needs.
+"""Detection of leaks in a series of measurements: a leak grows without bound, caches and allocators only to the size that they need.
 
 The first third of a series is ignored, because pools fill and interpreters warm up. The rest is a leak if two conditions hold:
 

@@ -15,7 +15,7 @@ from sos_e2e.run import wait_for
 SIP = 300_000  # bytes of the long download that are read per tenth of a second, so 96 MiB take 34 s
 PATIENCE_S = 25  # timeout of a new connection: longer than any fault may delay it
 MOST_PROBES = 3000  # five minutes
-TIMED_OUT = 28  # curl's status
+TIMED_OUT = 28  # curl's exit status for a timeout
 
 
 def sips(url: str) -> str:
@@ -52,7 +52,7 @@ class Probe:
     """One new connection."""
 
     at: float  # Unix time, seconds
-    status: int  # curl's
+    status: int  # exit status of curl
     connect_s: float
     total_s: float
     bytes: int
@@ -62,7 +62,7 @@ class Probe:
 class Outcome:
     """Outcome of the load during a fault."""
 
-    status: int  # curl's, of the long download
+    status: int  # exit status of curl for the long download
     sha256: str
     stall_s: float  # longest time without a received byte of the download
     silent_s: float  # from the last received byte to the end of the download
