@@ -70,7 +70,7 @@ def policy_files(policy: str, scenario_paths: int, more: tuple[Path, ...], root:
 
 
 def on_routes(found: declare.Documents, paths: int) -> declare.Documents:
-    """Detach the agents from their bridges: each has one address for each path, and intercepts what arrives on its interface."""
+    """Detach the agents from their bridges: each has one address for each path, and intercepts connections that arrive on its interface."""
     places = {found.agents[agent.node]["agentId"]: list(agent.addresses[:paths]) for agent in agents(found)}
     return replace(found, agents={node: _on_routes(document, places) for node, document in found.agents.items()})
 

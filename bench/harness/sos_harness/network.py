@@ -34,9 +34,9 @@ LINUX_BUFFERS = ("4096 131072 6291456", "4096 16384 4194304")
 LARGE_BUFFERS = ("4096 131072 67108864", "4096 16384 67108864")
 LINUX_CONGESTION = "cubic"
 ROUTER_BUFFERS = ("4096 131072 67108864", "4096 65536 67108864")
-"""Buffer limits that docs/install.md recommends for machines of agents on routes; agents on a bridge set the same."""
+"""Buffers of the machines of agents on routes (maximums as in docs/concepts/pods.md); agents on a bridge set the same values themselves."""
 RELAY_BUFFERS = ("4096 8388608 67108864", "4096 65536 67108864")
-"""Buffer limits that sos-agent sets for itself; other relays have the same limits."""
+"""Buffers of the other relays: sos-agent's maximums, and a larger initial receive buffer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

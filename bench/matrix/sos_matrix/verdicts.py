@@ -44,7 +44,7 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
     """Ratio of geometric means with Welch's interval for the difference of mean logarithms.
 
     The alternatives are worse. A bootstrap of five runs gives intervals that are far too narrow. The median of five runs hides a stalled
-    run, which `never worse` must detect. Logarithms are used because rates on lossy paths differ by factors. Runs are not paired: so a run
+    run, which `never worse` must detect. Logarithms are used because rates on lossy paths differ by factors. Runs are not paired, so a run
     counts even if its partner has failed, and a disturbance of both schemes at the same time only makes the interval too wide.
     """
     logs = [[math.log(value) for value in values] for values in (ours, theirs)]
