@@ -143,7 +143,7 @@ def problems() -> Iterator[str]:
 
 
 def main() -> int:
-    """Print all problems; 0 = there is none."""
+    """Print all problems; exit status 0 without problems, else 1."""
     found = list(problems())
     print("".join(f"links: {problem}\n" for problem in found), end="")
     return 1 if found else 0

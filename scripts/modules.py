@@ -1,6 +1,6 @@
 """Check the module structure: circles of imports, and package pages that omit a module from their list of modules.
 
-Run by `make lint`. Except those under "files", the functions are pure, from module texts to values; `scripts/house.py` uses them to count.
+Run by `make lint`. The functions are pure, from module texts to values, except those under "files"; `scripts/house.py` also uses them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def rust_code(text: str) -> str:
 
 
 def closing(code: str, opening: int) -> int:
-    """Find the brace that closes the one at `opening`; the end of the text if there is none."""
+    """Find the closing brace for the brace at `opening`; the end of the text if it is not closed."""
     depth = 0
     for found in re.finditer(r"[{}]", code[opening:]):
         depth += 1 if found.group() == "{" else -1
@@ -292,7 +292,7 @@ def problems(top: Path = TOP) -> Iterator[str]:
 
 
 def main() -> int:
-    """Print all problems; 0 = there is none."""
+    """Print all problems; exit status 0 without problems, else 1."""
     found = list(problems())
     print("".join(f"modules: {problem}\n" for problem in found), end="")
     return 1 if found else 0

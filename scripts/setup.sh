@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prepares a fresh Debian 12 machine for `make demo`, `make test` and ./lab, and prints what it installs.
+# Prepares a fresh Debian 12 machine for `make demo`, `make test` and ./lab, and prints each installation.
 #
 #   scripts/setup.sh lab     Debian packages, Python environment, the programs of a lab
 #   scripts/setup.sh test    as lab, and the tools of the test suites (an API server, helm)

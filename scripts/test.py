@@ -1,10 +1,10 @@
-"""Runs the test suites, or those named, and ends with one line: `N passed, N failed`.
+"""Run the test suites, or the named suites; the last line is `N passed, N failed`.
 
-Suites run side by side, and of those that mostly wait several files at a time: two on two cores, so that what has sockets, timers and
-switches to serve is not kept waiting for seconds. Slow tests run when they are named (`make test-long`), as do those that measure and
-want the machine to themselves (the same), and those that take minutes (`make test-soak`, `make test-compiled`). A suite that cannot be run,
-runs no test or ends badly without a failed test counts as one failure: nothing is lost in a sum. Each suite's output is kept in
-out/test/<suite>.log. Ctrl-C ends what runs, labs and API servers included.
+Suites run in parallel, and so do the files of suites that mostly wait: two on two cores, so that sockets, timers and switches are not
+delayed by seconds. Suites that run only by name: slow tests, and measuring tests, which need an idle machine (`make test-long`); tests that
+take minutes (`make test-soak`); the compiled controller (`make test-compiled`). A suite that cannot start, runs no test, or fails without a
+failed test counts as one failure. Each suite's output is stored in out/test/<suite>.log. Ctrl-C ends all running suites, labs and API
+servers.
 
 SOS_REPEAT_FAILED=N repeats failed tests once, alone, after all suites: only in suites with at most N failures, and all of them must pass.
 Tests that pass alone are listed as unstable and counted as passed. CI on shared cores sets the variable; nightly runs do not.
@@ -31,10 +31,10 @@ from sos_testbed.lifecycle import lab as labs
 TOP = Path(__file__).resolve().parents[1]
 OUT = TOP / "out" / "test"
 SUITE_TIMEOUT_S = 2400
-GRACE_S = 60  # for what a suite has to take down when it is interrupted
-AT_ONCE = max(1, min(3, os.cpu_count() or 1))  # suites, and files of one
-NICE = 10  # of what computes, beside what has sockets, timers and switches to serve
-_TESTS_NAMESPACE = re.compile(r"(sosn-\w+-[0-9a-f]{8}|c[0-9a-f]{6}-\w+)\b")  # sos-node's and the controller's tests
+GRACE_S = 60  # time for an interrupted suite to clean up
+AT_ONCE = max(1, min(3, os.cpu_count() or 1))  # parallel suites, and parallel files of a suite
+NICE = 10  # niceness of suites that compute, so that suites with sockets, timers and switches have precedence
+_TESTS_NAMESPACE = re.compile(r"(sosn-\w+-[0-9a-f]{8}|c[0-9a-f]{6}-\w+)\b")  # of the tests of sos-node and of the controller
 _CARGO_RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed;", re.MULTILINE)
 _CARGO_FAILED = re.compile(r"^test (\S+) (?:- should panic )?\.\.\. FAILED$", re.MULTILINE)
 _PYTEST_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?::.+?)(?: - .*)?$", re.MULTILINE)
@@ -42,7 +42,7 @@ _PYTEST_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?::.+?)(?: - .*)?$", re.MULT
 
 @dataclass(frozen=True)
 class Count:
-    """How a suite went."""
+    """Numbers of passed and failed tests."""
 
     passed: int
     failed: int
@@ -50,7 +50,7 @@ class Count:
 
 @dataclass(frozen=True)
 class Suite:
-    """One command and how its result is counted from its output."""
+    """A command, and the function that counts its test results from its output."""
 
     name: str
     argv: tuple[str, ...]
@@ -62,17 +62,17 @@ class Suite:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a suite's command ended, and its seconds of CPU with those of the children it waited for."""
+    """Exit status of a suite's command, and CPU seconds of the command and of the children that it waited for."""
 
     status: int
     cpu_s: float
 
 
 def pytest_suite(folder: str, *arguments: str, name: str = "", files_at_once: int = 1, nice: int = 0) -> Suite:
-    """The tests of one Python package; each has its own pytest configuration. `arguments` choose some of them."""
+    """Suite of one Python package, with the package's own pytest configuration; `arguments` select some of its tests."""
     name = name or folder
     report = OUT / f"{name}.xml"
-    # a file's tests share a lab, an API server or a controller
+    # a file stays on one worker, because its tests share a lab, an API server or a controller
     workers = () if files_at_once == 1 else ("-n", str(files_at_once), "--dist", "loadfile")
     options = ("--color=no", "-p", "no:cacheprovider")
     argv = (sys.executable, "-m", "pytest", folder, *arguments, *workers, *options, f"--junitxml={report}")
@@ -87,7 +87,7 @@ def pytest_suite(folder: str, *arguments: str, name: str = "", files_at_once: in
 
 
 def compiled_suite() -> Suite:
-    """The controller's tests against what scripts/compiled.sh made, but for those that fuzz its sources or put a class in place of one."""
+    """Suite of the controller's tests with the modules of scripts/compiled.sh, without tests that fuzz the sources or replace a class."""
     left_out = ("fuzz", "engine_bugs")
     ignored = (f"--ignore=controller-image/tests/process/test_controller_{name}.py" for name in left_out)
     source = pytest_suite("controller-image", *ignored, name="controller-compiled")
@@ -102,7 +102,7 @@ def compiled_suite() -> Suite:
 
 
 def cargo_suite(name: str, folder: str) -> Suite:
-    """The tests of one Cargo workspace, unit, integration and documentation."""
+    """Suite of one Cargo workspace: unit, integration and documentation tests."""
     argv = ("cargo", "test", "--locked", "--no-fail-fast", "--workspace", "--manifest-path", f"{folder}/Cargo.toml")
 
     def repeat(output: str) -> Suite | None:
@@ -113,7 +113,7 @@ def cargo_suite(name: str, folder: str) -> Suite:
 
 
 def count_junit(report: Path) -> Count:
-    """Passed and failed from a JUnit file; an error in set-up is a failure; a skipped test has not passed."""
+    """Count the tests of a JUnit file. An error in set-up counts as failed, a skipped test as neither passed nor failed."""
     try:
         cases = list(ET.parse(report).getroot().iter("testcase"))  # noqa: S314 - written by our own pytest
     except (OSError, ET.ParseError):
@@ -124,7 +124,7 @@ def count_junit(report: Path) -> Count:
 
 
 def count_cargo(output: str) -> Count:
-    """Sums of cargo's `test result:` lines."""
+    """Sum cargo's `test result:` lines."""
     found = [(int(passed), int(failed)) for passed, failed in _CARGO_RESULT.findall(output)]
     return Count(sum(passed for passed, _ in found), sum(failed for _, failed in found))
 
@@ -140,7 +140,7 @@ def failed_cargo(output: str) -> tuple[str, ...]:
 
 
 class Processes:
-    """The suites that run, each the leader of a process group: what is late or interrupted is ended with all it started."""
+    """Running suites. Each leads a process group, so that a late or interrupted suite ends together with all its processes."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -148,7 +148,7 @@ class Processes:
         self._ending = False
 
     def start(self, suite: Suite) -> subprocess.Popen[str]:
-        """Start a suite; OSError if its program is not there, InterruptedError once `end` was called."""
+        """Start a suite. Raises OSError if its program does not exist, InterruptedError after a call of `end`."""
         with self._lock:
             if self._ending:
                 raise InterruptedError("interrupted")
@@ -168,7 +168,7 @@ class Processes:
 
     def wait(self, process: subprocess.Popen[str]) -> Ended:
         """Collect a process whose output has ended."""
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # its number stays taken while a signal may be on its way
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # the pid stays reserved while `signal` may use it
         with self._lock:
             _, status, used = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
@@ -176,13 +176,13 @@ class Processes:
         return Ended(process.returncode, used.ru_utime + used.ru_stime)
 
     def signal(self, process: subprocess.Popen[str], number: signal.Signals) -> None:
-        """Send a signal to all of a process's group, if it still runs."""
+        """Send a signal to a process's group, if the process still runs."""
         with self._lock:
             if process in self._running:
                 os.killpg(process.pid, number)
 
     def end(self) -> None:
-        """Interrupt all that run, so that they take down what they have up; kill what has not ended after a minute."""
+        """Interrupt all running suites, so that they clean up; kill suites that have not ended after GRACE_S."""
         with self._lock:
             self._ending = True
         for process in self._left():
@@ -203,7 +203,7 @@ PROCESSES = Processes()
 
 @dataclass(frozen=True)
 class Result:
-    """One suite's run."""
+    """Result of one suite."""
 
     suite: Suite
     count: Count
@@ -211,7 +211,7 @@ class Result:
 
 
 def run(suite: Suite, *, live: bool) -> Result:
-    """Run a suite; its output goes to its log, and to the terminal as it comes (`live`) or in one piece at its end."""
+    """Run a suite; write its output to its log, and to the terminal immediately (`live`) or at the suite's end."""
     print(f"== {suite.name}: {' '.join(suite.argv[:4])} ...", flush=True)
     started = time.monotonic()
     output, ended = execute(suite, live=live)
@@ -245,7 +245,7 @@ def repeat_failed(result: Result, limit: int) -> tuple[Count, tuple[str, ...]]:
 
 
 def execute(suite: Suite, *, live: bool) -> tuple[str, Ended]:
-    """A suite's output, kept in its log too, and how it ended; one over its time is interrupted, then killed."""
+    """Execute a suite and log its output; return output and exit status. At its time limit a suite is interrupted, then killed."""
     lines: list[str] = []
     with (OUT / f"{suite.name}.log").open("w", encoding="utf-8") as log:
 
@@ -279,7 +279,7 @@ def execute(suite: Suite, *, live: bool) -> tuple[str, Ended]:
 
 
 def side_by_side(suites: list[Suite]) -> list[Result]:
-    """Run suites a few at a time, in their order."""
+    """Run suites in the given order, at most AT_ONCE in parallel."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         try:
             return list(pool.map(lambda suite: run(suite, live=False), suites))
@@ -290,7 +290,7 @@ def side_by_side(suites: list[Suite]) -> list[Result]:
 
 
 def sweep() -> None:
-    """Remove the labs and namespaces of tests that were interrupted: those with a test's name and nothing that runs in them."""
+    """Remove labs of interrupted tests, and network namespaces with a test's name and without processes."""
     labs.sweep(lambda line: print(line, file=sys.stderr, flush=True))
     listed = subprocess.run(("ip", "netns", "list"), capture_output=True, text=True, check=False).stdout
     for name in [line.split()[0] for line in listed.splitlines() if _TESTS_NAMESPACE.match(line)]:
@@ -299,22 +299,22 @@ def sweep() -> None:
 
 
 def interrupt(_number: int, _frame: object) -> None:
-    """SIGTERM, and SIGINT where it was ignored, are Ctrl-C."""
+    """Handle SIGTERM, and SIGINT even if it was ignored at the start, like Ctrl-C."""
     raise KeyboardInterrupt
 
 
 def main() -> int:
-    """All suites, or those named on the command line."""
+    """Run the suites of `together`, or the suites named on the command line."""
     together = [
-        # The longest begins; what computes runs niced beside what waits.
+        # The longest suite starts first; suites that compute are niced beside suites that wait.
         pytest_suite("operator", "-m", "not slow and not long", files_at_once=2, nice=NICE),
         pytest_suite("testbed", "-m", "not slow and not measures and not long", files_at_once=AT_ONCE),
-        pytest_suite("controller-image"),  # eventlet and execnet do not go together
+        pytest_suite("controller-image"),  # no parallel files: eventlet is incompatible with execnet (pytest-xdist)
         cargo_suite("agent-image", "agent-image"),
         pytest_suite("compile", nice=NICE),
         cargo_suite("linkemu", "testbed/linkemu"),
         cargo_suite("ofbench", "bench/controller"),
-        cargo_suite("agent-fuzz", "agent-image/fuzz"),  # what fuzzing has learned, once more
+        cargo_suite("agent-fuzz", "agent-image/fuzz"),  # replays the fuzzing corpus
     ]
     slow = [
         pytest_suite("operator", "-m", "slow and not long", name="operator-slow", files_at_once=2, nice=NICE),
@@ -333,7 +333,7 @@ def main() -> int:
     if unknown := sorted(wanted - set(names)):
         parser.error(f"no such suite: {', '.join(unknown)} (there are {', '.join(names)})")
     OUT.mkdir(parents=True, exist_ok=True)
-    for number in (signal.SIGINT, signal.SIGTERM):  # handled here, so that suites do not inherit it ignored from a background job
+    for number in (signal.SIGINT, signal.SIGTERM):  # otherwise suites of a background job would inherit an ignored SIGINT
         signal.signal(number, interrupt)
     try:
         results = side_by_side([suite for suite in together + slow if suite.name in wanted])
