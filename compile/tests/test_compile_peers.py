@@ -194,7 +194,10 @@ def test_a_service_between_two_peers_is_refused() -> None:
             {"sites": [{"name": "e", "id": 2, "prefixes": ["10.2.0.0/16"], "agents": [AGENT | {"addresses": ["192.0.2.1"] * 2}]}]},
             "addresses",
         ),
-        ({"sites": [{"name": "e", "id": 2, "prefixes": ["10.2.0.0/16"], "agents": [AGENT | {"addresses": ["127.0.0.1"]}]}]}, "addresses"),
+        *(
+            ({"sites": [{"name": "e", "id": 2, "prefixes": ["10.2.0.0/16"], "agents": [AGENT | {"addresses": [address]}]}]}, "addresses")
+            for address in ("127.0.0.1", "0.1.2.3", "169.254.1.1", "224.0.0.1", "255.255.255.255")
+        ),
     ],
 )
 def test_invalid_cards_are_refused_with_the_field(change: dict[str, Any], named: str) -> None:

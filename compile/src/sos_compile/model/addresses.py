@@ -6,6 +6,9 @@ import ipaddress
 import re
 from collections.abc import Iterable
 
+_THIS_NETWORK = ipaddress.IPv4Network("0.0.0.0/8")  # RFC 6890 section 2.2.2
+_BROADCAST = ipaddress.IPv4Address("255.255.255.255")
+
 CIDR = re.compile(r"^[0-9A-Fa-f:.]+/[0-9]{1,3}\Z")
 
 
@@ -49,6 +52,12 @@ def is_ipv4(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def is_reachable(address: ipaddress.IPv4Address) -> bool:
+    """Return whether other machines can reach a machine at the address. 240.0.0.0/4 counts, because some clouds use it."""
+    special = address.is_loopback or address.is_multicast or address.is_link_local or address in _THIS_NETWORK
+    return not special and address != _BROADCAST
 
 
 def ports(ranges: Iterable[tuple[int, int]]) -> str:

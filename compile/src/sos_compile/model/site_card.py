@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
+from sos_compile.model.addresses import is_reachable
 from sos_compile.model.scalars import AgentId, Label, Name, Port, SiteId
 
 MAX_CARD_BYTES = 262_144  # clause 4
@@ -38,9 +39,9 @@ def _prefix(text: str) -> str:
 
 
 def _unicast(text: str) -> str:
-    # As for nodes' addresses (resolve/sites.py), except 255.255.255.255.
+    # Agents refuse a whole configuration with an address that no host can have (agent-image/crates/sos-agent/src/config/check.rs).
     address = ipaddress.IPv4Address(text)
-    if address.is_multicast or address.is_loopback or address.is_unspecified or address.is_link_local:
+    if not is_reachable(address):
         raise ValueError(f"{text} is not the address of an agent")
     return str(address)
 

@@ -11,7 +11,7 @@ from ipaddress import IPv4Address
 from sos_compile.admission.fault_isolation import NODE, REMEDY
 from sos_compile.admission.objects import Objects
 from sos_compile.admission.verdicts import Verdicts
-from sos_compile.model.addresses import is_ipv4
+from sos_compile.model.addresses import is_ipv4, is_reachable
 from sos_compile.model.network import MAX_NODE_NUMBER, NodePlace, PlacedSite
 from sos_compile.model.problem import Reason
 from sos_compile.model.resources import Site, selects
@@ -24,7 +24,6 @@ MAX_NODES_PER_SITE = 1024
 MAX_NODE_NAME = 63  # maximum length in a beacon (spec/beacon.md clause 2)
 SITE_IDS = (1, 0xFFFF)
 MAX_SHOWN = 64  # maximum number of characters shown of an invalid address
-BROADCAST = IPv4Address("255.255.255.255")
 
 
 def datapath_id(site_id: int, node: str) -> str:
@@ -200,8 +199,7 @@ def with_usable_addresses(nodes: Iterable[Node], by_name: Mapping[str, Node]) ->
 def _address_problem(text: str) -> str | None:
     if not is_ipv4(text):
         return f"its only InternalIP {text[:MAX_SHOWN]} is not IPv4, which tunnels need: give the node an IPv4 InternalIP as well"
-    address = IPv4Address(text)
-    if address.is_loopback or address.is_multicast or address.is_unspecified or address.is_link_local or address == BROADCAST:
+    if not is_reachable(IPv4Address(text)):
         return f"its InternalIP {text} cannot be reached from other nodes: correct it (kubelet --node-ip)"
     return None
 
