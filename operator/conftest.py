@@ -1,4 +1,4 @@
-"""Import path of the fixtures in tests/support, shared by the tests of operator and plugin, which use one API server."""
+"""Add tests/support to the import path: the tests of operator and plugin share its fixtures and one API server."""
 
 import sys
 from pathlib import Path

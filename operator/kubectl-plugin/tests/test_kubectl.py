@@ -62,7 +62,7 @@ def test_status_for_programs_and_a_wait_that_ends(example: Operator) -> None:
 
 
 def test_status_loads_no_cluster_client_and_asks_once_for_each_kind(example: Operator, tmp_path: Path) -> None:
-    """Imports and calls determine the start-up time. The time itself depends on the machine."""
+    """Check imports and calls, which determine the start-up time. The time itself depends on the machine."""
     folder = unreliable(tmp_path, "", times=0)  # records every call
     environment = plugin_environment(example.kube)
     environment["PATH"] = os.pathsep.join((str(folder), environment["PATH"]))

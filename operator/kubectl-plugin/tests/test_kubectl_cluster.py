@@ -26,7 +26,7 @@ STATUS = [
 ]
 
 NAMED = ("--from-address", "10.0.0.120/24", "--to-address", "10.0.0.250/24")
-"""Addresses for the pods: no controller answers here that knows the free addresses."""
+"""Addresses for the pods, because no controller runs here that knows free addresses."""
 
 prefixes = st.tuples(st.integers(0, 2**32 - 1), st.integers(20, 30)).map(lambda p: IPv4Network(p, strict=False))
 
@@ -96,7 +96,7 @@ def test_a_pods_address_is_its_address_on_the_sites_network() -> None:
 
 @pytest.fixture
 def networks(example: Operator) -> Iterator[Kube]:
-    """The example with the kind of Multus, networks as the operator creates them, and the configuration in the controller's ConfigMap."""
+    """The example with the CRD of Multus, networks as the operator creates them, and the configuration in the controller's ConfigMap."""
     kube = example.kube
     names = {"plural": "network-attachment-definitions", "singular": "network-attachment-definition", "kind": "NetworkAttachmentDefinition"}
     schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
@@ -194,7 +194,7 @@ def test_probe_pods_use_the_sites_network_and_are_deleted(networks: Kube) -> Non
 
 
 def test_without_a_controller_no_address_is_assumed_free(networks: Kube) -> None:
-    """A host with the same address would lose its connections."""
+    """A pod with the address of a live host would break the host's connections."""
     done = sos(networks, "diagnose", "west", "east", "-o", "json", "--from-address", "10.0.0.120/24")
     (said,) = json.loads(done.stdout)["pairs"]
     (why,) = [finding["what"] for finding in said["findings"] if finding["code"] == "NoEnds"]

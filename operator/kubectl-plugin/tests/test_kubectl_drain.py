@@ -138,7 +138,7 @@ def only(kube: Kube, sites: list[str]) -> bool:
 
 
 def test_the_drain_label_keeps_the_agent_away_until_it_is_removed(managed: Kube) -> None:
-    """DaemonSets honour affinity also for pods that run: the label ends the agent's pod, which drains it."""
+    """DaemonSets enforce affinity also for running pods: the label ends the agent's pod, which drains the agent."""
     kube = managed
     (target, *_) = targets(CONFIG, "edge1")
     assert target.label == "drain.sos.network/default"

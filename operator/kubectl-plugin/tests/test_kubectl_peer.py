@@ -1,4 +1,4 @@
-"""`kubectl sos peer`: what an invitation contains, and how it is made on a real API server."""
+"""`kubectl sos peer`: content of an invitation, and its creation on a real API server."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ esac
 def test_events_are_requested_from_the_objects_namespaces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str, names: list[str]
 ) -> None:
-    """Events of all namespaces with one call, or per namespace if the user may not; refused namespaces are listed as missing."""
+    """Events of all namespaces with one call, or per namespace if the user may not list all; refused namespaces are listed as missing."""
     (tmp_path / "kubectl").write_text(EVERYWHERE)
     (tmp_path / "kubectl").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")

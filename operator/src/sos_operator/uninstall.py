@@ -1,7 +1,7 @@
 """Remove everything that the operator created, in an order that leaves nothing behind: `helm uninstall` runs this first.
 
 The operator stops, agents drain and exit, and nodes take their bridges down. Then pods, Secrets and default objects are deleted. Users'
-objects and the CRDs stay; the objects' status says that no operator serves them.
+objects and the CRDs stay; the objects' status reports that no operator serves them.
 """
 
 from __future__ import annotations

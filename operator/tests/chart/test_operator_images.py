@@ -1,4 +1,5 @@
-"""Images have their labels, and an unprivileged user if their pods run as one."""
+"""Labels of images, and the unprivileged user of images whose pods run without root."""
+
 
 from __future__ import annotations
 

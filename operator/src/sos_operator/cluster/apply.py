@@ -49,7 +49,7 @@ class Applier:
         return result
 
     def remember_only(self, refs: Iterable[Ref]) -> None:
-        """Forget the applies of all objects except `refs`: other clients may have removed these objects."""
+        """Remember only the applies of `refs`: other clients may have removed the other objects."""
         wanted = frozenset(refs)
         self.memory = {ref: left for ref, left in self.memory.items() if ref in wanted}
 

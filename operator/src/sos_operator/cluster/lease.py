@@ -46,7 +46,7 @@ class Candidate:
         self.me = f"{socket.gethostname()}_{secrets.token_hex(4)}"
 
     async def acquire(self, stop: asyncio.Event) -> bool:
-        """Wait for the Lease and take it; False if stopped before. Each time the Lease is read, call `turned`, with True if another process
+        """Wait for the Lease and take it; False if stopped before. After each failed attempt, call `turned`, with True if another process
         holds the Lease."""
         while not stop.is_set():
             wait, others = self._terms.pace, False
@@ -184,7 +184,7 @@ async def held(opened: Callable[[], AbstractAsyncContextManager[Candidate]], sto
 
 
 class _Life:
-    """The thread that keeps the Lease, and the channel to it."""
+    """Work of the thread that keeps the Lease, and the events and the future that connect it to the main loop."""
 
     def __init__(self) -> None:
         self.stop, self.worked = asyncio.Event(), asyncio.Event()

@@ -62,7 +62,7 @@ class Observer:
             self._seen = None
 
     def knows(self, change: Changed, uid: str, version: str) -> bool:
-        """True if the lists hold exactly this version of an object: its watch event is then no change."""
+        """True if the lists contain exactly this version of an object: its watch event is then no change."""
         kind = _BY_PLURAL.get(change.plural)
         held = self._objects.get(kind, {}).get((change.namespace, change.name)) if kind else None
         return held is not None and (held["metadata"].get("uid"), held["metadata"].get("resourceVersion")) == (uid, version)

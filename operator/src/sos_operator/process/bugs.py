@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class Bugs:
-    """Fences against unexpected exceptions, and the count of caught exceptions."""
+    """Catches unexpected exceptions, and counts the caught exceptions."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -30,7 +30,7 @@ class Bugs:
 
     @contextmanager
     def fence(self, where: str, what: str) -> Iterator[None]:
-        """Keep unexpected exceptions in the block. Expected exceptions (OperatorError) pass through."""
+        """Catch unexpected exceptions of the block. Expected exceptions (OperatorError) pass through."""
         try:
             yield
         except OperatorError:

@@ -23,7 +23,7 @@ class Health:
     """End of the last pass, successful or not."""
     passed: bool = False
     """True once any pass has ended, successful or not. A rolling update keeps the old operator until the new one is ready, and an object
-    that is always refused must not block it; failing passes show in the metrics and their alert."""
+    that is always refused must not block the update; failing passes show in the metrics and their alert."""
     standing_by: bool = False
     """True if another operator is active, and this one has seen its Lease."""
 

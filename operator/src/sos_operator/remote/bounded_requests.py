@@ -25,7 +25,7 @@ class BoundedRequests:
         return frozenset(name for name, task in self._tasks.items() if not task.done())
 
     async def run(self, calls: Mapping[str, Callable[[], Awaitable[None]]], late: Callable[[], None]) -> None:
-        """Start requests that are not in flight yet, and wait ANSWER_WAIT_S; call `late` for each request that ends later."""
+        """Start requests that are not in flight yet, and wait at most ANSWER_WAIT_S; call `late` for each request that ends later."""
         for name in [name for name, task in self._tasks.items() if task.done()]:
             task = self._tasks.pop(name)
             if not task.cancelled() and (error := task.exception()) is not None:
@@ -50,7 +50,7 @@ class BoundedRequests:
 async def bounded_body(reply: aiohttp.ClientResponse, limit: int) -> bytes:
     """Return the whole body of a reply. Raises ValueError above `limit` bytes."""
     content = bytearray()
-    # content.read(n) returns what has arrived, which is a part of a long body.
+    # content.read(n) returns only the bytes that have arrived so far.
     async for chunk in reply.content.iter_chunked(65_536):
         content += chunk
         if len(content) > limit:

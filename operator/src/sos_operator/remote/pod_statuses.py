@@ -1,7 +1,7 @@
 """Read the status of each node's `sos-node`, and of agents without controllers (GET /status), which a pod's readiness does not show.
 
-A node's status gives the reason why a bridge is not up, and tells whether a node has removed everything of a departing site. An agent's
-status tells which services it accelerates.
+A node's status gives the reason why a bridge is not up, and confirms that the node has removed everything of a departing site. An agent's
+status lists the services that the agent accelerates.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Answer = TypeVar("Answer")
 
 
 class PodStatuses(Generic[Answer]):
-    """The last answer of every pod with a container of this name."""
+    """The last answer of every pod that has a container named `container`."""
 
     def __init__(self, session: aiohttp.ClientSession, bugs: Bugs, container: str, parse: Callable[[bytes], Answer | None]) -> None:
         self._session = session

@@ -15,7 +15,7 @@ IMPATIENCE_S = 1.0
 
 @contextmanager
 def ended_once() -> Iterator[None]:
-    """Raise KeyboardInterrupt at the first of these signals; ignore further signals within a second, because the clean-up has begun."""
+    """Raise KeyboardInterrupt at the first signal of ENDING; ignore further signals within a second, because the clean-up has begun."""
     first = [float("-inf")]
 
     def stop(_number: int, _frame: FrameType | None) -> None:
@@ -33,7 +33,7 @@ def ended_once() -> Iterator[None]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Ignore these signals. Only the main thread may set handlers; signals interrupt no other thread."""
+    """Ignore the signals of ENDING. Other threads do nothing: only the main thread may set handlers, and signals interrupt no other."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -31,7 +31,7 @@ NOT_INSTALLED = "SOS is not installed in this cluster: helm install sos"
 
 
 class SourceError(Exception):
-    """No answer, or an invalid one; the text names the source and the remedy."""
+    """Missing or invalid answer; the text names the source and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +104,8 @@ class Kubectl:
         return list(found.get("items", [found]))
 
     def run(self, *command: str, stdin: str = "", timeout_s: float = TIMEOUT_S, alone: bool = False) -> str:
-        """Return a command's output; SourceError with kubectl's message if it fails. `alone`: Ctrl-C at the terminal does not reach the
-        command."""
+        """Return a command's output; raise SourceError with kubectl's message if the command fails. `alone`: Ctrl-C at the terminal does
+        not reach the command."""
         try:
             done = subprocess.run(
                 self.argv(*command),
@@ -150,7 +150,7 @@ class Controller:
     kubectl: Kubectl | None = None
     path: str = ""
     inside: tuple[str, ...] = ()
-    """Prefix of the command that reaches the URL, because a lab's controller is in a network namespace."""
+    """Command prefix that enters the network namespace of a lab's controller."""
 
     def get(self, what: str) -> Json:
         """GET a document, for example `/v1/status`."""
@@ -166,7 +166,7 @@ class Controller:
             return str(answer.read(ANSWER_MAX_BYTES).decode(errors="replace"))
 
     def events(self) -> Iterator[Json]:
-        """Yield changes as they happen, one object each; empty lines only show that the connection is alive."""
+        """Yield changes as they happen, one object per change; empty lines are keepalives."""
         if self.kubectl is not None:
             lines = self.kubectl.stream(self.path + "/v1/events")
         elif self.inside:
@@ -193,7 +193,7 @@ class Controller:
 
     @contextmanager
     def _open(self, what: str, timeout: float | None) -> Iterator[Any]:
-        """Provide an answer. Any failure until it has been read is a SourceError that names the URL."""
+        """Open a URL and provide the answer. Any failure before the end of reading raises a SourceError that names the URL."""
         if not self.url.startswith(("http://", "https://")):
             raise SourceError(f"--url {self.url}: it begins with http:// or https://")
         try:

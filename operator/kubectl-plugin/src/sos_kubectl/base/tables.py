@@ -16,7 +16,7 @@ GOOD, BAD, WAITING = "32", "31", "33"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int = WIDTH) -> list[str]:
-    """Return the lines of a table, with the widest columns cut until it fits; no lines without rows."""
+    """Return the lines of a table; cut the widest columns until the table fits. Without rows, return no lines."""
     if not rows:
         return []
     widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
@@ -30,7 +30,7 @@ def _cell(text: str, size: int) -> str:
 
 
 def wrapped(text: str, indent: str = "    ", width: int = WIDTH) -> list[str]:
-    """A sentence in lines, indented. A word longer than a line continues on the next line."""
+    """Wrap a sentence into indented lines. A word longer than a line continues on the next line."""
     room = width - len(indent)
     lines, line = list[str](), indent
     for word in (part for whole in text.split() for part in _pieces(whole, room)):

@@ -1,4 +1,4 @@
-"""One module per verb of `kubectl sos`: it parses options, calls a pure package, and prints lines.
+"""One module per verb of `kubectl sos`: each module parses options, calls a pure package, and prints lines.
 
 `status`      every object, with the reason if it is not ready
 `topology`    a controller's datapaths, agents, hosts and links

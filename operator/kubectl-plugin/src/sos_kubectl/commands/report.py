@@ -70,7 +70,7 @@ def report(  # noqa: PLR0913, PLR0917 - one parameter per option
         lambda: {"file": str(path), "members": bundle.members, "missing": missing},
         lambda: [f"{path}: {bundle.members} files, {path.stat().st_size // 1024 + 1} KiB"],
     )
-    if bundle.members <= 2:  # itself and the list of missing members
+    if bundle.members <= 2:  # about.json and missing.txt
         raise typer.Exit(options.FAILED)
 
 
@@ -95,7 +95,7 @@ def _controller(bundle: Bundle, find: Callable[[], Controller]) -> None:
         for datapath in controller.get("/v1/status")["datapaths"]:
             dpid = datapath["dpid"]
             if not re.fullmatch(r"[0-9a-f]{16}", dpid):
-                raise SourceError(f"{dpid[:40]!r} is no datapath id")  # it would name a file
+                raise SourceError(f"{dpid[:40]!r} is no datapath id")  # the id becomes a file name
             bundle.add_json(f"controller/entries/{dpid}.json", controller.get(f"/v1/entries?dpid={dpid}"))
 
     _try(bundle, "/v1/entries", entries)
@@ -125,8 +125,7 @@ def _cluster(bundle: Bundle, kubectl: Kubectl, namespace: str) -> None:
 
 
 def _events(bundle: Bundle, kubectl: Kubectl, objects: list[Json]) -> None:
-    """Add events about our objects, from the objects' namespaces. A user who may not list events everywhere may list them in some
-    namespaces."""
+    """Add events about SOS objects: from all namespaces, or from the objects' namespaces if the user may not list events in all."""
     ours = ("--field-selector", f"involvedObject.apiVersion={API_VERSION}", "-o", "json")
     try:
         found = kubectl.json("get", "events", "--all-namespaces", *ours, timeout_s=SLOW_S)["items"]
@@ -167,7 +166,7 @@ def _logs(bundle: Bundle, kubectl: Kubectl, namespace: str, pod: Json) -> None:
 
 
 def _metrics(bundle: Bundle, kubectl: Kubectl, namespace: str, pod: Json) -> None:
-    """Add the metrics of agents and switches."""
+    """Add the metrics of agents and node processes."""
     name, labels = pod["metadata"]["name"], pod["metadata"].get("labels") or {}
     if labels.get("app.kubernetes.io/component") not in ("agent", "node"):
         return

@@ -1,7 +1,7 @@
 """`kubectl sos diagnose`: derive findings from facts, in the order of cause. Pure.
 
-The checks are independent of each other: each covers one layer, and `findings.ORDER` ranks findings, so that a finding explains those after
-it. For users, "works" means that a transfer arrived; a condition never proves it.
+The checks are independent of each other, one per layer. `findings.ORDER` ranks findings, so that a finding explains the later ones.
+For users, "works" means that a transfer arrived; a condition never proves this.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def verdict(facts: Facts, found: list[Finding]) -> str:
     if facts.through is None or not sent:
         return UNKNOWN
     if not facts.accelerated or any(finding.code == "NotCovered" for finding in found):
-        return PLAIN  # another accelerated connection does not answer the question
+        return PLAIN  # the accelerated connection was not the requested one
     return DEGRADED if found or facts.plain is None else OK
 
 
 def chosen(facts: Facts) -> Json | None:
-    """The service to check: of the requested services, the first that covers the connection, or else the one that comes nearest to it."""
+    """Select the service to check: the first of `services` that covers the connection, or else the closest match."""
     return min(services(facts), key=lambda service: _misses(facts, service), default=None)
 
 
@@ -58,7 +58,7 @@ def _covers(facts: Facts, service: Json) -> bool:
 
 
 def _misses(facts: Facts, service: Json) -> tuple[bool, bool, bool]:
-    """Return three flags, for server, port and client: True if it is outside the service. An unknown value counts as inside."""
+    """Return three flags, for server, port and client: True if the value is outside the service. An unknown value counts as inside."""
     client, (server, port) = facts.client, _target(facts)
     return (
         bool(server) and not ports.inside(server, service["to"]["prefixes"]),
@@ -83,7 +83,7 @@ def _controller(facts: Facts) -> Iterable[Finding]:
 
 
 def _objects(facts: Facts) -> Iterable[Finding]:
-    """Objects whose spec is refused. Other checks name the reasons of objects that are not ready; other teams' objects are left out."""
+    """Findings for objects with a refused spec or reference, except other teams' objects. Other checks cover objects that are not ready."""
     service = chosen(facts)
     served = service is not None and _covers(facts, service)
     for obj in facts.objects:
@@ -170,7 +170,7 @@ def _agent(facts: Facts, where: str, known: Json | None, view: AgentView | None)
 
 
 def _streams(facts: Facts) -> Iterable[Finding]:
-    """Agents without a stream to each other, although they answer the controllers and this command."""
+    """Findings for ingress agents without a stream, although both sites' agents are willing and the ingress agent answers this command."""
     agents = facts.agents.get("agents", ())
     both = [[a for a in agents if a["site"] == site and a["willing"] and not a["draining"]] for site in _pair(facts)]
     service = chosen(facts)

@@ -40,7 +40,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class AgentView:
-    """Status of an agent; `error` when it does not answer."""
+    """Status of an agent; `error` if the agent does not answer."""
 
     name: str
     site: str
@@ -49,7 +49,7 @@ class AgentView:
     streams: int = 0
     draining: bool = False
     told: bool = True
-    """True if it has answered; the user may lack the right to query a running agent."""
+    """False if the agent runs, but the user may not query it."""
 
 
 @dataclass(frozen=True, slots=True)

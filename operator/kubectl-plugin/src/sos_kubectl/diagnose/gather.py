@@ -34,7 +34,7 @@ class Place(Protocol):
     def ends(
         self, sites: tuple[Json, Json], prefixes: tuple[list[str], list[str]]
     ) -> AbstractContextManager[tuple[End | None, End | None, str]]:
-        """Provide a client and a server at two sites inside the block, preferably within some prefixes; or the reason of failure."""
+        """Provide a client and a server at two sites inside the block, preferably within some prefixes, or the reason of the failure."""
 
     def agents(self, config: Json) -> list[tuple[str, str, str]]:
         """Id, name and site of every agent that should run."""
@@ -45,7 +45,7 @@ class Place(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The subject and the thoroughness of a diagnosis."""
+    """The target of a diagnosis, its controller, and the duration of transfers."""
 
     place: Place
     controller: Controller
@@ -54,7 +54,7 @@ class Look:
 
 
 def gather(look: Look, asked: Asked) -> Facts:
-    """Gather all facts about two sites. SourceError only for an invalid question."""
+    """Gather all facts about two sites. SourceError if a site is unknown or the objects cannot be read."""
     facts = Facts(asked=asked, objects=look.place.objects())
     before = _refused(look)
     _config(look, facts)
@@ -79,7 +79,7 @@ def gather(look: Look, asked: Asked) -> Facts:
 
 
 def pairs(config: Json, service: str = "") -> list[tuple[str, str]]:
-    """The pairs of sites with a declared service, each once; with `service`, only that service's pairs, SourceError if there are none."""
+    """Return each pair of sites with a declared service once; with `service`, only that service's pairs (SourceError if there are none)."""
     declared = config.get("services", ())
     found = [each for each in declared if service in ("", each["id"])]
     if service and not found:
@@ -126,7 +126,7 @@ def samples(text: str) -> dict[str, float]:
 
 
 def _refused(look: Look) -> dict[str, int]:
-    """Beacons dropped so far, by reason; empty without an answer, which another finding reports."""
+    """Beacons dropped so far, by reason; empty if the controller does not answer, which another finding reports."""
     try:
         text = look.controller.text("/metrics")
     except SourceError:
@@ -187,12 +187,12 @@ def _through(look: Look, facts: Facts, ends: tuple[End, End], port: int) -> Pair
     client, server = ends
 
     def seen(own: str) -> bool:
-        """True if a session of this very connection is seen; other connections of the same hosts do not count."""
+        """True if the controller lists an active session of this connection; other connections of the same hosts do not count."""
         try:
             sessions = look.controller.get(f"/v1/sessions?client={own}&server={server.address}:{port}")["sessions"]
         except SourceError:
             return False
-        # a session that is being set up may still be refused, and its connection become plain
+        # a session that is being set up may still be refused, which makes its connection plain
         return any(s["client"] == own and s["server"] == f"{server.address}:{port}" and s["state"] == "Active" for s in sessions)
 
     way = Way(client, server.address, port, look.seconds)

@@ -1,4 +1,4 @@
-"""Links between the switches of two sites and of transit sites: down or silent ones. Pure."""
+"""Findings for links that are down or silent, between the switches of two sites and of transit sites. Pure."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _uplinks(facts: Facts, datapaths: list[Json]) -> Iterator[Finding]:
 
 
 def _declared(facts: Facts, site: str) -> list[str]:
-    """The uplinks of a site that lead to other switches (one with a gateway leads to a router)."""
+    """The uplinks of a site that lead to other switches (an uplink with a gateway leads to a router)."""
     wan = (_spec(facts, site) or {}).get("wan") or {}
     return [uplink["name"] for uplink in wan.get("uplinks") or () if not uplink.get("gateway")]
 
@@ -63,8 +63,8 @@ def _spec(facts: Facts, site: str) -> Json | None:
 
 
 def _tunnels(facts: Facts, datapaths: list[Json]) -> Iterator[Finding]:
-    """Findings for silent tunnels; every two nodes of overlay sites have a tunnel. A switch whose tunnels are all silent is one finding,
-    not one per tunnel."""
+    """Findings for silent tunnels; each pair of nodes of overlay sites has a tunnel. If all tunnels of a switch are silent, report the
+    switch once instead of each tunnel."""
     if facts.topology.get("truncated"):
         return  # an unlisted link may exist
     meshed = _meshed(facts)
@@ -98,7 +98,7 @@ def _bounded(found: list[T]) -> Iterator[tuple[T, str]]:
 
 
 def _meshed(facts: Facts) -> set[str]:
-    """The datapaths that have tunnels: nodes of sites with the overlay, the default of a site."""
+    """The datapaths that have tunnels: nodes of sites with `wan.type: Overlay`, the default."""
     found = set[str]()
     for site in facts.config.get("sites", ()):
         spec = _spec(facts, site["name"])

@@ -69,7 +69,7 @@ def _controllers(facts: Facts) -> set[str]:
 
 
 def _service(obj: Json, facts: Facts, *, served: bool) -> bool:
-    """True for a refused service that would cover the connection, if no accepted service does."""
+    """True for the requested service; without a request, for a service that would cover the connection if no accepted service does."""
     asked, meta, spec = facts.asked, obj["metadata"], obj.get("spec") or {}
     if asked.service:
         return f"{meta.get('namespace', '')}/{meta['name']}" == asked.service

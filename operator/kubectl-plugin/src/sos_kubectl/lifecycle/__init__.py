@@ -1,5 +1,5 @@
 """Pure parts of the commands that change a cluster.
 
 `drain`     agents that a name selects, and the progress of draining them
-`removal`   the Job that uninstalls a release, and what `--purge` deletes
+`removal`   the Job that uninstalls a release, and the objects that `--purge` deletes
 """

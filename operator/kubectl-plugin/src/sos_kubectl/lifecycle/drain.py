@@ -97,7 +97,7 @@ class Progress:
     taking: tuple[str, ...]
     sessions: int
     left: tuple[str, ...]
-    """Agents that still exist, taking sessions or not."""
+    """Agents that the controller still lists, taking sessions or not."""
 
     @property
     def done(self) -> bool:
@@ -118,7 +118,7 @@ class Progress:
 
 
 def not_yet(agents: Json, wanted: list[Target]) -> list[Target]:
-    """Return the agents that are not draining yet. A second drain order would end an agent immediately, with all its sessions."""
+    """Return the agents that are not draining yet. A second SIGTERM would end an agent immediately, with all its sessions."""
     busy = {agent["id"] for agent in agents["agents"] if agent["draining"]}
     return [target for target in wanted if target.id not in busy]
 

@@ -1,1 +1,1 @@
-"""Pure part of `kubectl sos peer`: what an invitation contains."""
+"""Pure part of `kubectl sos peer`: the content of an invitation."""

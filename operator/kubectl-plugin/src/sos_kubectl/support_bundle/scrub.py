@@ -23,7 +23,7 @@ _PATTERNS = (
     # site keys, pair keys and tokens are 32 bytes in hex; hashes are marked as such
     re.compile(r"(?<![0-9a-fA-F])(?<!sha256:)(?<!sha256-)[0-9a-fA-F]{64,}(?![0-9a-fA-F])"),
     re.compile(r"(?<![0-9a-fA-F:])[0-9a-fA-F]{2}(?:[: ][0-9a-fA-F]{2}){31,}(?![0-9a-fA-F:])"),
-    # the same in base64 of either alphabet, as in a Secret's data: 32 bytes, or 64 digits with or without a line's end
+    # the same in base64 of either alphabet, as in a Secret's data: 32 bytes, or 64 hex digits with or without a newline
     re.compile(rf"{_B64_STARTS}(?:{_B64}{{43}}=|{_B64}{{86}}==|{_B64}{{87}}=)"),
     # the same without padding; names of objects may be as long, but have no capitals
     re.compile(rf"{_B64_STARTS}(?={_B64}*[A-Z])(?:{_B64}{{86,87}}|{_B64}{{43}})(?!{_B64}|=)"),

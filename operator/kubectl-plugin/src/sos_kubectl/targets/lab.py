@@ -34,7 +34,7 @@ class Lab:
     facts: Json
 
     def controller(self, name: str = "default") -> Controller:
-        """Its controller, reached from inside the control namespace."""
+        """The lab's controller, reached from inside its network namespace."""
         found = self.facts["reach"]["controllers"].get(name)
         if found is None:
             raise SourceError(
@@ -47,7 +47,7 @@ class Lab:
         return [loaded["obj"] for loaded in self.facts["objects"]]
 
     def config(self) -> Json:
-        """The last configuration given to its controller, running or not."""
+        """The last configuration given to the lab's controller, even if the controller has stopped."""
         try:
             found: Json = json.loads((self.root / "controller-config.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -56,8 +56,8 @@ class Lab:
 
     @contextmanager
     def ends(self, sites: tuple[Json, Json], prefixes: tuple[list[str], list[str]]) -> Iterator[tuple[End | None, End | None, str]]:
-        """A host of each of two sites (entries of a controller-config), if possible within some prefixes, and the reason of a missing
-        host."""
+        """A host of each of two sites (entries of a controller-config), preferably within some prefixes, and the reason if a host is
+        missing."""
         found = [self._end(within) or self._end(site["prefixes"]) for site, within in zip(sites, prefixes, strict=True)]
         missing = [site["name"] for site, end in zip(sites, found, strict=True) if end is None]
         yield found[0], found[1], f"lab {self.facts['name']} has no host at {' and '.join(missing)}" if missing else ""

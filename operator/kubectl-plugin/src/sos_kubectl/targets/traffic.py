@@ -52,7 +52,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _line(process: subprocess.Popen[str], end: End, within_s: float) -> Json:
-    """The one line that a probe prints. A separate reader waits for the line, so that the wait is bounded on every platform."""
+    """Read the next line of a probe. A separate thread waits for the line, so that the wait is bounded on every platform."""
     said: list[str] = []
     reader = threading.Thread(target=lambda: said.append(process.stdout.readline() if process.stdout is not None else ""), daemon=True)
     reader.start()
@@ -121,7 +121,7 @@ def watched(way: Way, direction: str, seen: Callable[[str], bool]) -> tuple[Tran
 
 
 def _let_go(process: subprocess.Popen[str]) -> None:
-    """Close the probe's standard input, which ends its hold time, because the session has been seen."""
+    """Close the probe's standard input, which ends its hold time."""
     with contextlib.suppress(OSError, ValueError):
         if process.stdin is not None:
             process.stdin.close()
@@ -147,7 +147,7 @@ def _transfer(way: Way, direction: str, hold: int, opened: Callable[[subprocess.
 
 
 def connect(end: End, address: str, port: int) -> str:
-    """Probe for a listening port: "" if there is one, or the failure in one word."""
+    """Test whether a port listens: return "", or the failure in one word."""
     process = _start(end, ("connect", address, str(port)))
     try:
         return str(_line(process, end, START_S)["failure"] or "")

@@ -84,7 +84,7 @@ def became(connection: Json) -> str:
 
 
 def event(change: Json) -> list[str]:
-    """A change: one line, with the rest below it."""
+    """Format a change as one line, with continuation lines if it is long."""
     said = " ".join(f"{key}={value}" for key, value in change.items() if key != "kind" and value != "")
     first, *rest = tables.wrapped(f"{change['kind']} {said}", indent="  ")
     return [first.strip(), *rest]

@@ -15,7 +15,8 @@ _ORDER = ("SosController", "SosPeer", "SosSite", "SosAgent", "SosLink", "SosServ
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One object. `ready` is True, False or Unknown, as its condition says."""
+    """One object. `ready` is the status of its Ready condition: True, False or Unknown."""
+
 
     kind: str
     name: str

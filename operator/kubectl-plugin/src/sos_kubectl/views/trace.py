@@ -1,7 +1,7 @@
 """`kubectl sos trace`: the expected outcome of a connection, step by step, with reasons.
 
-It follows the order in which the controller decides (the configuration in force, spec/controller-config.md clauses 3 and 5), but it sends
-no packet.
+The steps follow the controller's order of decisions in the configuration in force (spec/controller-config.md clauses 3 and 5). No packet is
+sent.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Question:
 
 @dataclass(slots=True)
 class Trace:
-    """Steps with their verdicts, and the outcome: `accelerated`, `plain`, `spread`, or `unknown` if it depends on datapaths that have not
-    all acknowledged the service."""
+    """Steps with their verdicts, and the outcome: `accelerated`, `spread`, `plain`, `refused`, or `unknown` if only some datapaths have
+    acknowledged the service."""
 
     steps: list[tuple[bool, str]] = field(default_factory=list)
     outcome: str = "plain"
@@ -155,7 +155,7 @@ def _hosts(question: Question, service: Json, status: Json, seen: Json, found: T
 
 
 def add_recent_plain(found: Trace, plain: Json, status: Json) -> None:
-    """Add the recent outcome of such connections, which may differ from the expected one."""
+    """Add recent outcomes of such connections, which may differ from the expected outcome."""
     for last in plain["connections"][:1]:
         when = f"{last['client']} to {last['server']}, {round(last['ageSeconds'])} s ago"
         found.recent_plain.append(f"went plain: {when}: {last['reason']}, {last['message']} (decided by {last['by']})")

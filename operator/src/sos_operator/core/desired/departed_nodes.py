@@ -47,7 +47,7 @@ def left_nodes(sites: Collection[str], nodes: Collection[str], seen: Seen) -> tu
 
 
 def _is_without_bridge(pod: Object) -> bool:
-    """Return whether an agent uses its node's network: it stays on the node when the node's bridge is removed."""
+    """Return whether an agent uses its node's network: such an agent stays on the node when the node's bridge is removed."""
     spec = pod.get("spec") or {}
     arguments = [argument for container in spec.get("containers") or [] for argument in container.get("args") or []]
     return bool(spec.get("hostNetwork")) and "none" in arguments

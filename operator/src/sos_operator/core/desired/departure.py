@@ -99,7 +99,7 @@ def _refuse(text: str) -> None:
 
 def anew(child: Object | None) -> Object:
     """Rebuild the manifest of one of our children, without the fields that the API server has added."""
-    assert child is not None  # noqa: S101 - something of it has been read
+    assert child is not None  # noqa: S101 - the caller has read it
     meta = child["metadata"]
     kept = {key: meta[key] for key in ("name", "namespace", "labels", "annotations", "ownerReferences") if key in meta}
     content: Object = {key: child[key] for key in ("data", "spec") if key in child}

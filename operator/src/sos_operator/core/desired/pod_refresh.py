@@ -21,7 +21,7 @@ CONTROLLER_LABEL = "sos.network/controller"
 
 
 Mount = tuple[str, str]
-"""Pod of a digest: (DaemonSet, node) or (Deployment, "")."""
+"""Pod that a digest belongs to: (DaemonSet, node) or (Deployment, "")."""
 
 
 def config_hashes(compiled: sos_compile.Compiled, departing: tuple[Departing, ...], folders_of: tuple[Object, ...]) -> dict[Mount, str]:

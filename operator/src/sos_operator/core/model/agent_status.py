@@ -1,4 +1,4 @@
-"""Status of an agent as it reports it itself (spec/node-config.md clause 40), for sites without controllers."""
+"""Status that an agent reports itself (spec/node-config.md clause 40), for sites without controllers."""
 
 from __future__ import annotations
 

@@ -36,10 +36,10 @@ class Transition:
 
 
 def summary(verdicts: Sequence[Verdict], reason: str, message: str = "") -> Verdict:
-    """The Ready condition: True with `reason` if all verdicts are True, else a copy of the first False, or else Unknown, verdict.
+    """The Ready condition: True with `reason` if all verdicts are True, else a copy of the first False verdict, or else the first Unknown.
 
-    False comes before Unknown because it is certain; order within the same status is the order of `verdicts`, which goes
-    from causes to effects.
+    False comes before Unknown because it is certain. Among verdicts of the same status the first wins: `verdicts` are in order from cause
+    to effect.
     """
     for wanted in ("False", "Unknown"):
         for verdict in verdicts:

@@ -19,15 +19,15 @@ class ControllerView:
 
     name: str
     asked: bool = True
-    """False for an External controller without apiURL: the operator cannot ask it."""
+    """False for an External controller without apiURL: the operator cannot query the controller."""
     status: Mapping[str, Any] | None = None
     """The last answer to GET /v1/status, None if it is too old or missing."""
     error: str = ""
     """Reason of a missing answer."""
     push_error: str = ""
-    """Reason for which the controller refused the configuration."""
+    """Reason why the controller refused the configuration."""
     wanted_hash: str = ""
-    """Hash of the configuration it should have."""
+    """Hash of the configuration that the controller should have."""
     has_token: bool = True
     """True if a bearer token for sending it a configuration exists."""
     awaited: bool = False
@@ -35,7 +35,7 @@ class ControllerView:
 
     @property
     def reachable(self) -> bool:
-        """True if it answered recently."""
+        """True if the controller has answered recently."""
         return self.status is not None
 
     @property

@@ -79,7 +79,7 @@ _BY_NAME = {(k.api_version, k.kind): k for k in (*OWN_KINDS, NODE, NAMESPACE, PO
 
 
 def kind_of(manifest: dict[str, object]) -> Kind:
-    """The kind of a manifest; raises KindMissing for one that this operator never handles."""
+    """The kind of a manifest; raises KindMissing for a kind that this operator never handles."""
     key = (str(manifest.get("apiVersion")), str(manifest.get("kind")))
     try:
         return _BY_NAME[key]

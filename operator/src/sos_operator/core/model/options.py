@@ -52,7 +52,7 @@ class Settings:
     load_modules: bool = False
     """True if pods of nodes load kernel modules."""
     pod_monitors: PodMonitors | None = None
-    """PodMonitors for all components; None: none. They are created once the cluster serves that kind."""
+    """Settings of PodMonitors for all components, created once the cluster serves the kind; None: no PodMonitors."""
     deployment: str = "sos-operator"
     """Name of the operator's own Deployment, which `uninstall` stops before it removes anything."""
     lease: str = ""

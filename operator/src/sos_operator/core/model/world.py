@@ -108,7 +108,7 @@ def with_departing(world: sos_compile.World, seen: Seen) -> sos_compile.World:
 def _node(obj: Object) -> sos_compile.Node:
     addresses = (obj.get("status") or {}).get("addresses") or []
     internal = [str(a.get("address") or "") for a in addresses if a.get("type") == "InternalIP"]
-    # Without an IPv4 address, pass on the first address: the compilation reports what is wrong with it.
+    # Without an IPv4 address, pass on the first address: the compilation reports the fault.
     address = next(filter(is_ipv4, internal), internal[0] if internal else "")
     meta = obj["metadata"]
     prefixes = tuple(filter(is_ipv4_prefix, (obj.get("spec") or {}).get("podCIDRs") or []))
@@ -184,7 +184,8 @@ def _version(obj: Object) -> Hashable:
 def parse_allocations(objects: Iterable[Object]) -> sos_compile.Allocations:
     """Numbers and addresses allocated before, read back from the objects' status.
 
-    The objects' status holds them, not a child, so that datapath ids and agent addresses survive a reinstallation of the release.
+    They are stored in the objects' status, not in a child, so that datapath ids and agent addresses survive a reinstallation of the release.
+
     """
     sites: dict[str, int] = {}
     controllers: dict[str, int] = {}

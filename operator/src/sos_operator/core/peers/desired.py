@@ -60,7 +60,7 @@ class Target:
     endpoints: tuple[tuple[str, int], ...]
     """Addresses and ports in spec.endpoints of the SosPeer."""
     stored: Received | None = None
-    """The last card, as an earlier process has stored it."""
+    """The card in use, with which a new exchange starts."""
 
 
 def present(seen: Seen) -> list[str]:
@@ -142,7 +142,7 @@ def peer_manifests(settings: Settings, seen: Seen, cards: Mapping[str, SiteCard]
 def key_files(compiled: sos_compile.Compiled, peering: Peering) -> dict[int, dict[str, str]]:
     """Return the key files for peers, by the id of one of this cluster's sites.
 
-    Only sites that the compilation has accepted get key files, because a card must not choose the names of our key files.
+    Only sites that the compilation has accepted get key files, because a peer's card must not determine the names of our key files.
     """
     found: dict[int, dict[str, str]] = {}
     for number in {document["site"]["id"] for document in compiled.agents.values()}:

@@ -104,7 +104,7 @@ def stored_cards(seen: Seen) -> dict[str, Received]:
         try:
             found[name] = Received(str(data["pairing"]), str(data["installation"]), _parse(data["card.json"]))
         except (KeyError, CardError):
-            continue  # the next exchange replaces it
+            continue  # the next exchange replaces the card
     return found
 
 

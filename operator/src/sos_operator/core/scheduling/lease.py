@@ -84,7 +84,7 @@ def look(before: Sight | None, record: Record, now: float) -> Sight:
 
 
 def free_in(sight: Sight | None, me: str, now: float) -> float:
-    """Seconds until the lease may be claimed; 0 if there is none, it has no holder, it is mine, or it has expired."""
+    """Seconds until the Lease may be claimed; 0 if it does not exist, has no holder, is held by `me`, or has expired."""
     if sight is None or sight.record.holder in ("", me):
         return 0.0
     return max(0.0, sight.since + sight.record.duration - now)

@@ -119,7 +119,7 @@ def derived_secrets(
     sites = {site["metadata"]["name"]: site for site in seen.of(SITE.kind)}
     found = []
     for name, number in sorted(own.items()):
-        # A peer's key never replaces one of this cluster.
+        # A peer's key never replaces a key of this cluster.
         files = {**for_peers.get(number, {}), **masters.site_files(number, ids)}
         found.append(build_secret(settings, naming.site_keys(PREFIX, name), "agent", files, sites.get(name)))
     here = {secret.name: secret.owner for secret in wanted_secrets(seen)}

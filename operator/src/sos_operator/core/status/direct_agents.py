@@ -35,7 +35,7 @@ class DirectAgent:
 
 
 def is_routed(document: Json) -> bool:
-    """Return whether an agent-config is that of an agent without a bridge."""
+    """Return whether an agent-config belongs to an agent without a bridge."""
     return "wan" in document
 
 
@@ -82,7 +82,7 @@ def registered(type_: str, agents: Iterable[DirectAgent]) -> tuple[Verdict, int]
 
 
 def programmed(id_: str, situation: Situation, source: str, target: str) -> Verdict:
-    """Return whether the agents of this cluster's sites of a service accelerate its connections."""
+    """Return the verdict on whether this cluster's agents accelerate the connections of a service."""
     here = [site for site in (source, target) if ObjectKey(SITE.kind, "", site) in situation.compiled.facts]
     for site in here:
         agents = list(direct_agents(situation, site=site))

@@ -81,7 +81,7 @@ def _programmed(id_: str, views: list[ControllerView], situation: Situation) -> 
 
 
 def _gain(id_: str, views: list[ControllerView]) -> str:
-    """Speed-up over the control group, from the first controller that reports it; "" while none does."""
+    """Speed-up over the control group, from the first controller that reports a gain; "" if none does."""
     rows = [view.service(id_) for view in views if view.asked]
     known = [row["gain"] for row in rows if row and isinstance(row.get("gain"), int | float)]
     return f"{known[0]:.1f}x"[:GAIN_MAX] if known else ""
@@ -115,7 +115,7 @@ def build_link_report(obj: Object, facts: sos_compile.Facts, situation: Situatio
 
 
 def _up(spec: Mapping[str, Any], situation: Situation) -> Verdict:
-    """True if a controller of both sites receives probes over a link."""
+    """Return the condition Up: True if a controller of both sites receives probes over the link."""
     ends = tuple((str(spec[end]["site"]), str(spec[end]["uplink"])) for end in ("a", "b"))
     names = set(site_controllers(ends[0][0], situation)).intersection(site_controllers(ends[1][0], situation))
     asked = [view for view in situation.controllers(names) if view.asked]
