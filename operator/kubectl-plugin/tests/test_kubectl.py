@@ -1,4 +1,4 @@
-"""`kubectl sos` as users run it: started by kubectl, against a real API server and a real controller."""
+"""`kubectl sos` as users run it: started by kubectl, against a real API server."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """Labels of images, and the unprivileged user of images whose pods run without root."""
 
-
 from __future__ import annotations
 
 import re

@@ -59,7 +59,7 @@ def test_a_full_resync_writes_nothing(stage: tuple[Operator, Controller]) -> Non
 
 
 def test_a_changed_service_rewrites_only_affected_documents(stage: tuple[Operator, Controller]) -> None:
-    """Rewritten are three of the ConfigMaps with documents and one status; all other documents keep their generation."""
+    """Only three ConfigMaps with documents and one status are rewritten; all other documents keep their generation."""
     operator, controller = stage
     kube, before = operator.kube, quiet(operator)
     path = path_of(build("service0000", {"kind": "SosService", "spec": {}}), with_name=True)

@@ -85,7 +85,7 @@ def test_every_published_field_has_a_description(installed: Kube) -> None:
 
 @pytest.mark.parametrize("kind", PLURALS)
 def test_kubectl_explains_every_field(installed: Kube, kind: str) -> None:
-    """Runs `kubectl explain`: its tree has all fields, and it prints descriptions down to the second level and of the deepest field."""
+    """Runs `kubectl explain`: its tree has all fields, and it prints the descriptions of the upper two levels and of the deepest field."""
     known = dict(fields(served(installed)[kind], kind.lower()))
     assert tree(installed.kubectl("explain", kind.lower(), "--recursive").stdout, kind.lower()) == set(known)
     deepest = max(known, key=lambda path: path.count("."))

@@ -34,7 +34,7 @@ CHILDREN = "daemonsets,deployments,services,configmaps,networkpolicies,poddisrup
 
 @pytest.fixture(scope="module")
 def living(installed: Kube, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    """An operator without a controller that answers."""
+    """An operator whose controller does not answer."""
     kube = installed
     kube.apply(*({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in NAMESPACES if name != NAMESPACE))
     # the API server is shared with other tests, so all objects are deleted afterwards

@@ -12,7 +12,7 @@ from sos_operator.remote.controller_api import ControllerApi, open_session
 
 
 def test_the_connection_of_a_refused_answer_is_not_reused() -> None:
-    """Until a Service's address is programmed, requests leave the cluster, and a stranger may answer and keep the connection open."""
+    """Until a Service's address is programmed, requests leave the cluster; an unrelated server may answer and keep the connection open."""
     strangers: list[web.BaseRequest] = []
 
     async def answer(request: web.BaseRequest) -> web.Response:

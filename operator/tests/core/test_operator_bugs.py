@@ -187,7 +187,7 @@ def test_faults_of_a_compilation_are_logged_once(caplog: pytest.LogCaptureFixtur
 
 
 def test_a_node_that_cannot_be_compiled_keeps_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The node keeps its bridge: only a node that has left its site is ordered to remove it."""
+    """The node keeps its bridge: only a node that has left its site is ordered to remove the bridge."""
     first = build_output(SEEN, SETTINGS, Issued(0, ""), {})
     children = tuple({**m, "metadata": {**m["metadata"], "uid": "u", "resourceVersion": "1"}} for m in first.compiled.manifests)
     from sos_compile.documents import node_config

@@ -16,7 +16,7 @@ SETTINGS = Settings(namespace="n", images=Images(controller="c", agent="a", node
 
 
 class Api:
-    """A controller that refuses every configuration and counts them."""
+    """A controller that refuses every configuration and counts the refusals."""
 
     def __init__(self, words: str) -> None:
         self.words, self.offered, self.started = words, 0, 1

@@ -328,7 +328,7 @@ def compute_on(seconds: float) -> None:
 
 
 def work_without_a_pause(how: Callable[[float], None], goes_away: bool) -> None:
-    """A separate process with a real watchdog, whose event loop is blocked for longer than its lease's duration."""
+    """Body of a separate process with a real watchdog: block its event loop for longer than the lease's duration."""
 
     async def body() -> None:
         shelf = Shelf()

@@ -224,7 +224,7 @@ def site(number: int) -> dict[str, Any]:
 
 
 def compiled_with(sent: SiteCard, *numbers: int) -> sos_compile.Compiled:
-    """A cluster with sites of these ids, and the SosPeer dc2."""
+    """Compile a cluster with sites of these ids and the SosPeer dc2."""
     pool = {"apiVersion": "sos.network/v1alpha1", "kind": "SosAgent", "metadata": {"name": "default"}, "spec": {}}
     nodes = tuple(sos_compile.Node(f"n{number}", {"site": str(number)}, f"172.18.0.{number}") for number in numbers)
     objects = (*(site(number) for number in numbers), pool, peer("dc2"))

@@ -20,7 +20,7 @@ from sos_operator.core.status.situation import Situation
 
 
 def node(given: str, wanted: str = "new", pod: str = "Ready", state: str = "Ready", said: str = "", turn: bool = False) -> Standing:
-    """A node with a pod. `said` is the hash that the node reports, by default its document's hash; `turn`: delivered by a rollout."""
+    """A node with a pod. `said` is the hash that the node reports, by default its document's hash; `turn`: delivered in a rollout."""
     answer = NodeAnswer(said or given, state, "br-sos", "as configured" if state == "Ready" else "no such luck")
     return Standing(wanted, given, pod, answer, turn=turn)
 

@@ -27,7 +27,7 @@ def master(ids: tuple[int, ...] = (1,), **annotations: str) -> dict[str, Any]:
 
 
 def merged(obj: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
-    """RFC 7386, limited to the features of these patches."""
+    """Apply a merge patch (RFC 7386), limited to the features of these patches."""
     data = {name: text for name, text in (obj["data"] | patch.get("data", {})).items() if text is not None}
     meta = obj["metadata"] | {"annotations": obj["metadata"]["annotations"] | patch["metadata"]["annotations"]}
     return {"metadata": meta, "data": data}

@@ -34,7 +34,7 @@ def secret(request: str = "march", **files: str) -> dict[str, Any]:
 
 
 def merged(obj: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
-    """RFC 7386, limited to the features of these patches."""
+    """Apply a merge patch (RFC 7386), limited to the features of these patches."""
     data = {name: text for name, text in (obj["data"] | patch.get("data", {})).items() if text is not None}
     return {"metadata": obj["metadata"] | {"annotations": obj["metadata"]["annotations"] | patch["metadata"]["annotations"]}, "data": data}
 

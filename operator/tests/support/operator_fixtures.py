@@ -47,7 +47,7 @@ def cluster(installed: Kube) -> Iterator[Kube]:
 
 @pytest.fixture(scope="module")
 def operator(installed: Kube, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    """A running operator for the module's tests, without a controller that answers."""
+    """A running operator for the module's tests; its controller does not answer."""
     folder = tmp_path_factory.mktemp("operator")
     with populated(installed) as kube, operator_running(kube, folder, SOS_CONTROLLER_API_OVERRIDE="default=http://127.0.0.1:1") as running:
         yield running

@@ -34,7 +34,7 @@ AUDIT_POLICY = {
 
 @cache
 def tool(name: str) -> str:
-    """Path of a tool of scripts/kube-tools.sh, which builds it if it is missing."""
+    """Path of a tool of scripts/kube-tools.sh, which builds a missing tool."""
     script = ROOT / "scripts" / "kube-tools.sh"
     subprocess.run([str(script), name], check=True)
     return subprocess.run([str(script), "--where", name], check=True, capture_output=True, text=True).stdout.strip()

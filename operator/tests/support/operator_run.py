@@ -43,7 +43,7 @@ def install(kube: Kube, *values: str) -> None:
     """`helm install`: CRDs, namespace, service account and RBAC. The Deployment has no pods, because no controller creates them here."""
     helm(kube, "install", "sos", str(ROOT / "charts" / "sos"), "-n", NAMESPACE, "--create-namespace", *values)
     kube.kubectl("wait", "--for=condition=Established", "crd", "-l", "app.kubernetes.io/part-of=sos", "--timeout=30s")
-    # an established kind is not served yet: at first the server answers that storage is (re)initializing
+    # an established kind is not served immediately: at first the server answers that storage is (re)initializing
     eventually("the kinds are served", lambda: all(kube.items(kind, "-A") is not None for kind in OWN_KINDS))
 
 

@@ -1,7 +1,7 @@
 """Simulated datapath: enough OpenFlow 1.3 for a controller to regard it as connected, and its entries as confirmed.
 
-It delivers LLDP probes to the switch at the other end of a wire, so links are discovered. When the controller goes away, it reconnects
-repeatedly, as Open vSwitch does; packet-ins are lost in the meantime.
+The datapath delivers LLDP probes to the switch at the other end of a wire, so links are discovered. When the controller stops, the datapath
+tries to reconnect, as Open vSwitch does; packet-ins are lost in the meantime.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from itertools import pairwise
 
 VERSION = 4
-HELLO, ECHO, FEATURES, CONFIG, MULTIPART, BARRIER, ROLE, ASYNC = 0, 2, 5, 7, 18, 20, 24, 26  # request types; an answer's is one higher
+HELLO, ECHO, FEATURES, CONFIG, MULTIPART, BARRIER, ROLE, ASYNC = 0, 2, 5, 7, 18, 20, 24, 26  # request types; answers are one higher
 DESCRIPTION, PORTS = 0, 13
 PACKET_IN, PACKET_OUT = 10, 13
 LEFT, RIGHT = 1, 2  # ports of switches in a row

@@ -17,7 +17,6 @@ _ORDER = ("SosController", "SosPeer", "SosSite", "SosAgent", "SosLink", "SosServ
 class Row:
     """One object. `ready` is the status of its Ready condition: True, False or Unknown."""
 
-
     kind: str
     name: str
     ready: str

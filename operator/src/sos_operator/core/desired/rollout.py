@@ -35,7 +35,7 @@ TURNS_ANNOTATION = "sos.network/rollout"
 KEPT_FOR_NETWORKS = "it keeps the document that attaches its agents until the cluster serves Multus, or the pool has attach: Host"
 ASKED_AHEAD = 4  # nodes next in turn that a pass queries for each busy node of a site; also the minimum per site
 
-# A port or an address in the match of a base entry. Ports below 34001 are the node's own uplinks (spec/node-config.md clause 1).
+# A port or an address in the match of a base entry, except the node's own ports 33000 to 33999 (spec/node-config.md clauses 6 and 35).
 _NAMES_OTHERS = re.compile(r"(?:in_port=(?!33\d{3}\b)\w+|(?:nw_src|nw_dst|arp_[st]pa)=[0-9./]+)")
 _NUMBER = re.compile("[0-9]{1,4}")
 

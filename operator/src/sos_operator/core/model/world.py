@@ -184,8 +184,7 @@ def _version(obj: Object) -> Hashable:
 def parse_allocations(objects: Iterable[Object]) -> sos_compile.Allocations:
     """Numbers and addresses allocated before, read back from the objects' status.
 
-    They are stored in the objects' status, not in a child, so that datapath ids and agent addresses survive a reinstallation of the release.
-
+    They are in the objects' status, not in a child, so that datapath ids and agent addresses survive a reinstallation of the release.
     """
     sites: dict[str, int] = {}
     controllers: dict[str, int] = {}
