@@ -146,7 +146,7 @@ def spoilt(kube: Kube, key: str) -> None:
 
 
 def service_elsewhere(kube: Kube) -> None:
-    """Create a refused service in another team's namespace, which also holds the events about the service."""
+    """Create a refused service in another team's namespace, which also contains the events about the service."""
     spec = {"from": {"site": "west"}, "to": {"site": "nowhere"}, "ports": [{"port": 7000}]}
     kube.apply(
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "science"}},

@@ -94,8 +94,8 @@ class Reconciler:
         self._own_cards: Mapping[str, SiteCard] = {}
 
     async def reconcile(self, woken: frozenset[Changed]) -> Outcome:
-        """Run one pass. Raises OperatorError if the cluster cannot be read; every other error is reported on the object that it
-        concerns."""
+        """Run one pass. Raises OperatorError if the cluster cannot be read or the master key is missing; an object's own errors are
+        reported in its status."""
         self._p.observer.forget(woken)
         seen = await self._p.observer.see(time.monotonic())
         before = self._p.bugs.count

@@ -105,7 +105,7 @@ async def _stop_operator(parts: Parts, clock: Clock) -> None:
 
 
 async def _remove_tests(parts: Parts) -> None:
-    """Delete objects of `helm test`: they are hooks, which helm does not track. Harmless if the deletion fails."""
+    """Delete objects of `helm test`: they are hooks, which helm does not track. A failure is only logged."""
     settings = parts.settings
     try:
         place = {"name": settings.test, "namespace": settings.namespace}
@@ -202,7 +202,7 @@ async def _sign_off(parts: Parts) -> None:
 
 
 async def _purge(cluster: Cluster, clock: Clock) -> list[Object]:
-    """Delete users' objects, then their CRDs; return the objects that remain, held by another client's finalizer."""
+    """Delete users' objects, then their CRDs; return the objects that remain, because of another client's finalizer."""
     left = await _deleted(clock, lambda: _all(cluster, OWN_KINDS), cluster)
     if left:
         return left  # deleting a CRD would also delete these objects, and hang on the same finalizers

@@ -208,7 +208,7 @@ def test_only_the_holder_writes_and_a_clean_stop_hands_over_the_lease(several: S
 
     first.process.terminate()
     assert first.process.wait(20) == 0
-    # within 30 of the lease's 60 s, because the holder has released it
+    # 30 s are less than the lease's 60 s: the holder has released the Lease
     eventually("the second takes over", second.leads, 30)
     create(kube, sites(1)[0])
     kube.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n00", "labels": {"site": "0"}}})

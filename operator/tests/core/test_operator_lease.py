@@ -351,7 +351,7 @@ def test_renewals_continue_while_work_blocks_the_event_loop(how: Callable[[float
 
 
 FENCE_S = 0.5
-PAST_FENCE_S = 2 * FENCE_S  # only after this time is it certain that the watchdog did not end the process
+PAST_FENCE_S = 2 * FENCE_S  # after this time, it is certain that the watchdog did not end the process
 FENCED = f"""
 import sys, threading, time
 from sos_operator.cluster import lease_watchdog

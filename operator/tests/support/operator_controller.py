@@ -63,7 +63,7 @@ class Controller:
             return dict(json.load(answer))
 
     def admits(self, token: bytes) -> bool:
-        """True if the API accepts a token; the request's document is invalid, so it changes nothing."""
+        """True if the API accepts a token; the document is invalid, so the request changes nothing."""
         said = {"Authorization": f"Bearer {token.decode().strip()}"}
         request = urllib.request.Request(self.url + "/v1/config", b"{}", said, method="PUT")
         try:

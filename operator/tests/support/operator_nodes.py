@@ -16,7 +16,7 @@ from operator_run import NAMESPACE
 
 
 class Nodes:
-    """HTTP servers of all nodes: each reports that it has applied its node-config from the cluster, unless `slow` or `words` names it."""
+    """HTTP servers of all nodes: each reports its node-config from the cluster as applied, unless `slow` or `words` names the node."""
 
     def __init__(self, kube: Kube, sites: Mapping[str, str] = FIGURE8) -> None:
         self.kube = kube

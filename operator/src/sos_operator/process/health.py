@@ -25,7 +25,7 @@ class Health:
     """True once any pass has ended, successful or not. A rolling update keeps the old operator until the new one is ready, and an object
     that is always refused must not block the update; failing passes show in the metrics and their alert."""
     standing_by: bool = False
-    """True if another operator is active, and this one has seen its Lease."""
+    """True if another operator is active, and this operator has seen the Lease."""
 
     def wait(self, now: float, others: bool) -> None:
         """Record that the Lease was read, a standby's only activity; `others`: another operator holds the Lease."""

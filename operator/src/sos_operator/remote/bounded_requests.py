@@ -12,7 +12,7 @@ ANSWER_WAIT_S = 1.0
 
 
 class BoundedRequests:
-    """At most one request per name. Used from one event loop only."""
+    """At most one request in flight per name. Used from one event loop only."""
 
     def __init__(self, bug: Callable[[str, BaseException], None]) -> None:
         self._bug = bug

@@ -23,7 +23,7 @@ from sos_operator.core.peers.messages import Message, MessageError, Status
 from sos_operator.process.bugs import Bugs
 from sos_operator.remote.bounded_requests import bounded_body
 
-# A round takes at most 2 x 2 s, so that a peer is heard within contact.CONNECTED_S even if it only connects to us.
+# A round takes at most 2 x 2 s, so that a peer's message is received within contact.CONNECTED_S even if the peer only connects to us.
 EXCHANGE_S = 2.0  # pause between two rounds
 TIMEOUT_S = 2.0  # of one exchange
 ATTEMPTS = 2  # agents of a peer tried in one round
@@ -202,7 +202,7 @@ def _after(contact: Contact, answer: Message) -> Contact:
 
 
 def _endpoints(exchange: _Exchange) -> list[tuple[str, int]]:
-    """Return the endpoints of the spec and those of all agents that the peer has announced, without duplicates."""
+    """Return the endpoints of the spec and the addresses of all agents that the peer has announced, without duplicates."""
     received = exchange.contact.received
     agents = [(agent.addresses[0], agent.card_port) for site in received.card.sites for agent in site.agents] if received else []
     return list(dict.fromkeys([*exchange.target.endpoints, *agents]))[:MAX_ENDPOINTS]

@@ -31,14 +31,14 @@ class End:
 
 
 def own_prefixes(sites: Sequence[Json]) -> tuple[str, ...]:
-    """Return the prefixes of a cluster's sites without bridges, joined where possible."""
+    """Return the prefixes of a cluster's sites without bridges, aggregated where possible."""
     routed = [site["spec"] for site in sites if (site["spec"].get("wan") or {}).get("type") == "Routed"]
     found = [IPv4Network(text) for spec in routed for text in spec.get("prefixes") or ()]
     return tuple(str(prefix) for prefix in collapse_addresses(found))
 
 
 def own_endpoints(pods: Sequence[Json]) -> tuple[str, ...]:
-    """Return address and port of the agents on routes, at most 16. The other cluster learns of all agents by the first exchange."""
+    """Return address and port of agents of sites without bridges, at most 16. The other cluster learns all agents from the first card."""
     routed = [pod for pod in pods if any("--peers" in (c.get("args") or ()) for c in pod["spec"].get("containers") or ())]
     addresses = sorted({str((pod.get("status") or {}).get("hostIP") or "") for pod in routed} - {""})
     return tuple(f"{address}:{CARD_PORT}" for address in addresses if ":" not in address)[:MAX_ENDPOINTS]

@@ -79,7 +79,7 @@ def _entries(service_id: str, known: Json | None, found: Trace) -> str:
 
 
 def _service(question: Question, config: Json, status: Json, found: Trace) -> Json | None:
-    """The service that decides about the connection."""
+    """Return the service that determines the connection's outcome; None if there is none, or if a balance spreads the connection."""
     sites = [site["name"] for site in config["sites"] if _inside(question.client, site["prefixes"])]
     found.step(bool(sites), f"{question.client} is in site {sites[0]}" if sites else f"{question.client} is in no site's prefixes")
     covering = [s for s in config["services"] if _inside(question.client, s["from"]["prefixes"])]
@@ -101,7 +101,7 @@ def _service(question: Question, config: Json, status: Json, found: Trace) -> Js
 
 
 def _overruled(winner: str, others: list[Json], found: Trace) -> None:
-    """Name the services that also cover the connection, but do not decide."""
+    """Name the services that also cover the connection, but come later."""
     found.hidden = [other["id"] for other in others]
     if found.hidden:
         found.step(True, f"it comes before {', '.join(found.hidden)}, which would cover the connection without {winner}")

@@ -119,7 +119,7 @@ def on_nodes(daemon_set: Object, nodes: Collection[str]) -> Object:
     changed = copy.deepcopy(daemon_set)
     affinity = changed
     for key in ("spec", "template", "spec", "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution"):
-        affinity = affinity.setdefault(key, {})  # another client may have removed it
+        affinity = affinity.setdefault(key, {})  # another client may have removed the key
     named = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]} for node in nodes]
     terms = [term for term in affinity.get("nodeSelectorTerms") or [] if term.get("matchExpressions")]
     affinity["nodeSelectorTerms"] = [*terms, *named]

@@ -40,7 +40,7 @@ class Memos:
 def build_output(
     seen: Seen, settings: Settings, last: Issued, in_force: Mapping[str, tuple[int, str]], memos: Memos | None = None
 ) -> Output:
-    """Compile, and raise the generation if any document differs from the one issued last, or if a controller is ahead of us.
+    """Compile, and raise the generation if any document differs from the last issue, or if a later generation is in use (`next_issued`).
 
     An unchanged document keeps its generation: a change of one service must not rewrite the files of every node.
     """

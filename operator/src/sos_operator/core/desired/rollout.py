@@ -174,7 +174,7 @@ def _meanwhile(text: str, wanted: Mapping[str, Any]) -> str:
     nodes and agents.
 
     The present document stays if nothing is new, if the two documents cannot be merged, or if no generation is left between them. A
-    generation stands for one document only, so the generation of `wanted` is reserved for the document that the node waits for.
+    generation identifies one document only, so the generation of `wanted` is reserved for the document that the node waits for.
     """
     given = _document(text)
     generation = int(wanted["generation"]) - 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-# With polls every 2 s while anything is pending, requests of up to 2 s and one retry, this limit keeps the promised "within 10 s".
+# With polls every 2 s while anything is pending, requests of up to 2 s and one retry, this limit keeps statuses at most 10 s old.
 UNREACHABLE_AFTER_S = 4.0
 COUNT_MAX = 2**53
 """Maximum of a count: larger numbers are invalid, and some programs cannot read them."""
@@ -29,7 +29,7 @@ class ControllerView:
     wanted_hash: str = ""
     """Hash of the configuration that the controller should have."""
     has_token: bool = True
-    """True if a bearer token for sending it a configuration exists."""
+    """True if a bearer token for the controller exists."""
     awaited: bool = False
     """True while a request to the controller is pending and its last answer is still fresh: conditions wait for the new answer."""
 

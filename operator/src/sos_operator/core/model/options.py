@@ -35,7 +35,7 @@ class Settings:
     """Settings of one operator process."""
 
     namespace: str
-    """The release namespace, which holds every child."""
+    """The release namespace, which contains every child."""
     images: Images
     release: str = "sos"
     """Name of the Helm release, for the label app.kubernetes.io/instance."""

@@ -22,7 +22,7 @@ MASTER = naming.child(PREFIX, "master")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A Secret that must exist; its content must not change after its creation."""
+    """A Secret that must exist; after its creation, only a rotation changes its content."""
 
     name: str
     file: str | None

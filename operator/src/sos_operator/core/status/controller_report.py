@@ -66,7 +66,7 @@ def _available(obj: Object, view: ControllerView, situation: Situation) -> Verdi
 
 
 def _cannot_be_available(obj: Object, view: ControllerView, situation: Situation) -> Verdict | None:
-    """Return a reason in the cluster for which the controller cannot be available, regardless of its answers; None if there is none."""
+    """Return the reason why the cluster makes the controller unavailable, regardless of the controller's answers; None if there is none."""
     name = obj["metadata"]["name"]
     error = situation.apply_errors.get((CONTROLLER.kind, name))
     addresses = service_addresses(name, situation.seen) if (obj.get("spec") or {}).get("type") != "External" else ()

@@ -138,7 +138,7 @@ class Expected:
     names: Mapping[str, str]
     """Id -> name to show."""
     method: str
-    """Name of the view's method that lists the ids it knows."""
+    """Name of the view's method that lists the ids known to the controller."""
     good: str
     bad: str
     noun: str
