@@ -121,9 +121,9 @@ pub struct PeerConfig {
     pub agent: AgentId,
     /// The peer's site.
     pub site: SiteId,
-    /// Address of the peer's streams in both directions.
+    /// Addresses of the peer's streams in both directions, by path label; a label without an entry uses the first address.
     pub addresses: Vec<Ipv4Addr>,
-    /// Its TCP and UDP port of path label 0.
+    /// The peer's TCP and UDP port for path label 0.
     pub first_stream_port: u16,
     /// Number of streams to keep open, by path label.
     pub streams: BTreeMap<u8, usize>,
@@ -140,18 +140,18 @@ impl PeerConfig {
     pub const DEFAULT_STREAMS: usize = 4;
     /// Additional streams per label, reserved for interactive sessions: one.
     pub const RESERVED_STREAMS: usize = 1;
-    /// Maximum number of streams per path for a bulk session under bbr. Each stream takes the highest rate that it has measured for its
-    /// own, and the sum of these rates exceeds the rate of the path (20 ms, 1 % loss, 200 Mbit/s: eight streams reach 0.89 of the wire and
-    /// retransmit 17 %, two reach 0.92).
+    /// Maximum number of streams per path for a bulk session under bbr. Each stream sends at the highest rate that it has measured, and the
+    /// sum of these rates exceeds the rate of the path (20 ms, 1 % loss, 200 Mbit/s: eight streams reach 0.89 of the wire and retransmit 17
+    /// %, two reach 0.92).
     pub const BBR_STREAMS: usize = 2;
 
-    /// Its address on a path; unspecified if it has none.
+    /// The peer's address on a path; unspecified if the peer has no address.
     pub fn address(&self, label: u8) -> Ipv4Addr {
         let of_label = self.addresses.get(usize::from(label)).or(self.addresses.first());
         of_label.copied().unwrap_or(Ipv4Addr::UNSPECIFIED)
     }
 
-    /// True if one of its addresses is this one.
+    /// True if the peer has this address.
     pub fn has_address(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.addresses.iter().any(|own| IpAddr::V4(*own) == address)

@@ -139,7 +139,7 @@ impl Stream {
         let bbr_limit = if path.uses_bbr() { PeerConfig::BBR_STREAMS } else { usize::MAX };
         let info = path.info();
         self.note_rtt(micros(info.rtt));
-        // Read before the queue, which may shrink meanwhile but not grow: the acknowledged bytes are never overestimated.
+        // Read before the queue length: bytes queued in between count as unacknowledged, so the acknowledged bytes are never overestimated.
         let queued_total = self.outgoing.queued_total();
         let queued = self.queued();
         StreamView {

@@ -251,7 +251,7 @@ async fn plain_streams_end_although_the_dialer_cannot_replace_them() {
 
 #[tokio::test]
 async fn plain_streams_are_closed_immediately_if_sessions_must_be_encrypted() {
-    // New encrypted streams fail here for seconds. Until then there are no streams, and no session is accepted.
+    // The dialer cannot open new streams here: without streams, no session is accepted.
     let net = Net::new(Setup { near_key: [7; 32], ..Setup::default() }).await;
     net.cuttable.refuses.store(true, std::sync::atomic::Ordering::SeqCst);
     let (_client, mut server, session) = net.pair().await;

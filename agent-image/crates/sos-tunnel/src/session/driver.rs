@@ -371,7 +371,7 @@ impl Driver {
         any
     }
 
-    /// Waits for the core's next deadline; returns whether one has passed.
+    /// Waits for the next deadline of the session; returns true if a deadline has passed.
     fn poll_timer(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
         let reading =
             self.host.as_ref().is_none_or(|host| !host.has_ended()) && self.session.local_room() > 0;

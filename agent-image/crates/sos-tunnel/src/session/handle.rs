@@ -20,7 +20,7 @@ pub(crate) struct Progress {
     pub(crate) down: AtomicU64,
 }
 
-/// A session opened by this agent: a future of its end. Dropping the handle does not end the session.
+/// A session opened by this agent: a future that resolves to the result of the session. Dropping the handle does not end the session.
 #[derive(Debug)]
 pub struct SessionHandle {
     pub(crate) mailbox: Arc<Mailbox>,

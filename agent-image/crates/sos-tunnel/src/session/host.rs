@@ -35,8 +35,8 @@ const MIN_READ: usize = 4 << 10;
 const MIN_TICK_READ: usize = 32 << 10;
 
 /// Minimum and maximum window offered to a host, because bytes in the kernel's buffer also count as ahead of the far host. The minimum lets
-/// a host on the same LAN send without a pause between two turns of the agent, and the maximum between two ticks at 20 Gbit/s. Between
-/// these bounds, the window is a fraction of the read-ahead limit.
+/// a host on the same LAN send without a pause between two polls of the agent. The maximum lets a host send at 20 Gbit/s between two ticks.
+/// Between these bounds, the window is a fraction of the read-ahead limit.
 const LEAST_WINDOW: u64 = 64 << 10;
 const MOST_WINDOW: u64 = 8 << 20;
 const WINDOW_SHARE: u64 = 8;
@@ -76,7 +76,7 @@ pub(crate) struct Host {
     buffer: BytesMut,
     /// The host sends large amounts at a time.
     busy: bool,
-    /// `buffer` is reused.
+    /// `buffer` belongs to the pool of read buffers.
     pooled: bool,
     ended: bool,
     /// Maximum window offered to the host.

@@ -1,8 +1,8 @@
 //! Host liveness, from the kernel's counters (frame.md section 7).
 //!
-//! One task polls all host legs a few times a second, with one system call per host; a timer per session would cost a turn of its task. The
-//! task recognizes keepalive probes (segments without data or progress on an idle connection), predicts the next probe, and triggers a
-//! query of the far host before it. It also detects a host that leaves data unacknowledged.
+//! One task polls all host legs a few times a second, with one system call per host; a timer per session would wake the session's task each
+//! time. The task recognizes keepalive probes (segments without data or progress on an idle connection), predicts the next probe, and
+//! triggers a query of the far host before it. It also detects a host that leaves data unacknowledged.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -59,7 +59,7 @@ pub(crate) struct HostSignals {
 #[derive(Debug, Default)]
 struct Watch {
     last: Option<LegInfo>,
-    /// Time of the host's last probe, and its interval from the segment before it.
+    /// Time of the host's last probe, and the interval between the preceding segment and the probe.
     probed: Option<Instant>,
     cadence: Option<Duration>,
     /// Predicted probe before which the agent has queried the far host.

@@ -25,9 +25,9 @@ impl StreamLimit {
     }
 }
 
-/// Reserves streams of each label for other sessions. A bulk session leaves all working streams beyond the path's parallelism, and every
-/// session leaves the streams beyond `most`. If a label has enough streams, busy sessions also leave its first stream: their blocks take
-/// several round trips to leave a queue, and a request behind them would have to wait.
+/// Reserves streams of each label for other sessions. A bulk session does not use working streams beyond the path's parallelism, and no
+/// session uses streams beyond `most`. If a label has enough streams, busy sessions do not use its first stream either: their blocks take
+/// several round trips to leave a queue, and a request behind these blocks would have to wait.
 pub(crate) fn reserve(streams: &mut [StreamView], session: &SessionStats, most: StreamLimit) {
     let (bulk, much) = (session.sent >= BULK, session.held >= MUCH);
     let works = |view: &StreamView| !view.stalled && !view.suspect;

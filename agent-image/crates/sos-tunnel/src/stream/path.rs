@@ -84,7 +84,7 @@ impl Path {
         if info.acknowledged != self.info.acknowledged {
             self.acked_at = now;
         }
-        // After a pause, time counts from when the first segment is seen.
+        // After a pause, the time starts at the first refresh that sees a segment in flight.
         if info.acknowledged != self.info.acknowledged || info.outstanding == 0 || self.info.outstanding == 0
         {
             self.progress_at = now;

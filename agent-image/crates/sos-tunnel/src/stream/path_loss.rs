@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 const HALF: Duration = Duration::from_secs(60);
 /// Minimum number of retransmissions on a lossy path: a single retransmission may be chance.
 const LEAST: f64 = 2.0;
-/// Minimum fraction of segments retransmitted. Below it, so few short exchanges meet a loss that their 99th percentile is unaffected.
+/// Minimum fraction of segments retransmitted. Below it, loss delays less than a hundredth of short requests, so their 99th percentile is
+/// unaffected.
 const PART: f64 = 0.002;
 
 /// The loss of one path.

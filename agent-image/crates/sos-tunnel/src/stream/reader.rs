@@ -121,7 +121,8 @@ impl<'a> Reader<'a> {
         };
         self.full &= read.is_some();
         self.gathered += read.unwrap_or(0);
-        // A read that left bytes behind counts as a tick, unless it read no more than a header.
+        // A read that emptied the socket counts as a tick. Other reads count only after [`MIN_READ`] bytes in total, because they may have
+        // read only a header.
         let counts = !self.full || self.gathered >= MIN_READ;
         if counts && !self.batching.note_tick(std::mem::take(&mut self.gathered)) {
             (self.busy, self.passing) = (false, false);

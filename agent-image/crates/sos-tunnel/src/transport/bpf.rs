@@ -112,7 +112,7 @@ pub(crate) fn load_filter(program: &[Instruction]) -> io::Result<OwnedFd> {
         kind: PROG_TYPE_SOCKET_FILTER,
         count: u32::try_from(program.len()).map_err(io::Error::other)?,
         instructions: program.as_ptr() as u64,
-        // The filter's helpers do not require another license.
+        // The filter's helpers do not require a license compatible with the GPL.
         license: c"Apache-2.0".as_ptr() as u64,
         log: [0; 2],
         rest: [0; 8],

@@ -35,7 +35,8 @@ use crate::transport::tls::{self, Expected, FindKey, PairKeyName};
 
 /// Maximum bytes received behind a gap, per stream: 67 ms at 1 Gbit/s.
 const WINDOW: u32 = 8 << 20;
-/// Divisor of the sessions' memory for the additional memory of all streams' windows together. Sent bytes are accounted to the sessions.
+/// The windows of all streams together may take the sessions' memory divided by this value, in addition to it. Sent bytes are accounted to
+/// the sessions.
 pub(crate) const MEMORY_PART: usize = 2;
 /// Idle timeout of the connection, if the stream's own pings have not detected the failure earlier.
 const IDLE: Duration = Duration::from_secs(10);
@@ -101,7 +102,7 @@ impl Connected {
     }
 }
 
-/// Connects to a peer and opens the stream. `name` is the name of the pair key at the acceptor, which contains this site.
+/// Connects to a peer and opens the stream. `name` is the acceptor's name for the pair key; it contains this agent's site.
 pub(crate) async fn dial(
     endpoint: Option<quinn::Endpoint>,
     to: SocketAddrV4,

@@ -11,8 +11,8 @@ use tokio::net::TcpStream;
 
 use crate::transport::path_info::{Pacing, PathInfo};
 
-/// Sets SO_RCVLOWAT: a poll reports data only from this amount on (socket(7)), but the end and errors immediately. The kernel caps it at half of
-/// the receive buffer's limit, and always reports a full window.
+/// Sets SO_RCVLOWAT: a poll reports data only if at least this amount has arrived (socket(7)), but reports the end and errors immediately.
+/// The kernel caps it at half of the receive buffer's limit, and always reports a full window.
 fn set_receive_low_water(socket: &TcpStream, bytes: u32) -> io::Result<()> {
     set_int(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
 }
@@ -59,7 +59,7 @@ pub fn set_first_window(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
 
 /// Limits the window that a socket offers, in place of the kernel's tuning. Sets the receive buffer (SO_RCVBUF, half of which the kernel
 /// uses for itself), because the kernel resets a limit on the window alone when it learns the segment size (`tcp_measure_rcv_mss`). Also
-/// sets TCP_WINDOW_CLAMP, without which a buffer that has grown opens no window. Exceeding net.core.rmem_max needs NET_ADMIN.
+/// sets TCP_WINDOW_CLAMP, without which a larger buffer does not enlarge the window. Exceeding net.core.rmem_max needs NET_ADMIN.
 ///
 /// # Errors
 /// Error of the kernel.
@@ -80,7 +80,7 @@ pub(crate) fn unacknowledged(socket: &impl AsFd) -> io::Result<u64> {
     if result == 0 { Ok(u64::try_from(bytes).unwrap_or(0)) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Filter of a host's segments (SO_ATTACH_FILTER, socket(7)): the kernel drops all other segments before TCP sees them.
+/// Filter of a host's segments (SO_ATTACH_FILTER, socket(7)): before TCP receives them, the kernel drops the segments that do not pass.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Gate {
     /// All segments pass.

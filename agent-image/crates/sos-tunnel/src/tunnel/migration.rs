@@ -2,8 +2,9 @@
 //! reverse. Also replaces TCP streams after QUIC has failed, because QUIC may work by now.
 //!
 //! The dialer establishes the new stream first, then closes the old one; sessions retransmit the bytes in flight on the old stream. If the
-//! dialer does not (its configuration is older, or it does not support encryption), the acceptor closes plain streams after a while, a few
-//! at a time. Either end alone can enforce encryption; only both ends together can drop it: until then the stream stays encrypted.
+//! dialer does not do this (because its configuration is older, or it does not support encryption), the acceptor closes plain streams after
+//! a while, a few at a time. Either end alone can enforce encryption; only both ends together can drop it: until then the stream stays
+//! encrypted.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -394,8 +394,8 @@ impl Peer {
         }
     }
 
-    /// Wakes the session that has waited longest for buffer space on a stream of this label. That session may not use this stream, so the
-    /// first session that uses every stream is woken, too. Returns true if a session was woken.
+    /// Wakes the session that has waited longest for buffer space on a stream of this label. If that session does not use every stream, it
+    /// may not use this one, so the first waiting session that uses every stream is woken, too. Returns true if a session was woken.
     pub(crate) fn wake_next(&self, label: u8) -> bool {
         if !self.others_wait() {
             return false;

@@ -7,8 +7,8 @@ use crate::session::host::Host;
 
 /// Poll interval of the host's acknowledgement: short after new bytes or progress, increasing for a slow host.
 const LOOK: Duration = Duration::from_millis(2);
-/// Below this number of unacknowledged bytes no prompt poll is needed: the other agent's host may be further ahead anyway, and most hosts
-/// send little at a time.
+/// Below this number of unacknowledged bytes no prompt poll is needed: the read-ahead limit is higher at any rate, and most hosts send
+/// little at a time.
 const LITTLE: u64 = 64 << 10;
 const LOOK_LITTLE: Duration = Duration::from_millis(50);
 const LOOK_MAX: Duration = Duration::from_millis(500);
@@ -54,7 +54,7 @@ impl Driver {
         self.session.handle_unacknowledged(left, now);
     }
 
-    /// Shares the measured rate with the next sessions towards the peer.
+    /// Shares the measured rate with later sessions towards the peer.
     pub(super) fn tell_rate(&mut self) {
         let rate = self.session.rate();
         if rate > self.delivery.told_rate {

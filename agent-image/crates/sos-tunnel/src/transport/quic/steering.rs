@@ -191,7 +191,7 @@ impl Controller for Steered {
     fn on_ack(&mut self, now: Instant, sent: Instant, bytes: u64, app_limited: bool, rtt: &RttEstimator) {
         self.rtt = rtt.get();
         self.steering.acknowledged.fetch_add(bytes, Ordering::Relaxed);
-        // An unused window is not validated: it must not grow while the rate limit holds.
+        // An unused window is not validated: it must not grow while the rate limit is lower.
         let bounded = self.bound() < self.inner.window();
         self.inner.on_ack(now, sent, bytes, app_limited || bounded, rtt);
     }

@@ -1,7 +1,7 @@
 //! Detects unacknowledged data over QUIC.
 
 /// Acknowledgement state. quinn also reports packets that contain only acknowledgements to congestion control, although such packets are
-/// never acknowledged. Judged by its bytes in flight, a connection that sent the last packet would wait forever.
+/// never acknowledged. By its bytes in flight alone, the end that sent the last packet would seem to wait forever.
 #[derive(Debug, Default)]
 pub(super) struct Unanswered {
     acknowledged: u64,

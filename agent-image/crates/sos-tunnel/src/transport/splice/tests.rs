@@ -122,7 +122,7 @@ fn a_process_refused_more_pipes_uses_those_it_has() {
     })
     .join()
     .unwrap();
-    // `fs.pipe-user-pages-soft` has 16,384 pages by default: 64 pipes, some of which other processes may have.
+    // `fs.pipe-user-pages-soft` allows 16,384 pages by default: 64 pipes, some of which other processes may use.
     assert!(bound < MAX_PIPES, "{bound}");
     assert_eq!(pipes.most.load(Ordering::Relaxed), bound);
     assert_eq!(pipes.take().is_some(), bound > 0);

@@ -42,7 +42,7 @@ impl Wire {
         }
     }
 
-    /// Flips a bit of the peer's bytes.
+    /// Appends the peer's bytes with one bit flipped.
     fn change(&mut self, bytes: &[u8], at: u8) {
         let mut sealed = self.seal(bytes);
         if !sealed.is_empty() {

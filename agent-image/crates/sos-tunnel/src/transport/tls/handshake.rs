@@ -20,7 +20,7 @@ use super::{PairKeyName, TlsError, server_name};
 /// Maximum number of bytes buffered for the handshake: a record of the maximum size. Less than 2 KiB is needed.
 const MAX_INCOMING: usize = 17 << 10;
 
-/// Runs the dialer's side. `name` is the name of the pair key at the acceptor, which contains this site.
+/// Runs the dialer's side. `name` is the acceptor's name for the pair key; it contains this agent's site.
 pub(crate) async fn dial(
     socket: &mut TcpStream,
     key: &Key,
@@ -31,7 +31,7 @@ pub(crate) async fn dial(
     shake(socket, UnbufferedClientConnection::new(Arc::new(config), to)?).await
 }
 
-/// Runs the acceptor's side. `find` looks up the pair key that the dialer names, if it may name it; also returns the name.
+/// Runs the acceptor's side. `find` looks up the pair key that the dialer names, if the dialer may name this key; also returns the name.
 pub(crate) async fn accept(
     socket: &mut TcpStream,
     find: FindKey,
