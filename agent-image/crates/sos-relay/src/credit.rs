@@ -4,7 +4,7 @@
 //! a host that stops reading stops the peer after one window and no earlier, and the receiver never holds more than it granted.
 //!
 //! The window must cover the path: rate times round trip, and about as much again for blocks that wait behind a lost block. The window
-//! starts at the protocol's initial credit, and grows when the host takes half of it within about one round trip: then the window, not the
+//! starts at the protocol's initial credit, and grows when the host takes half of it within about two round trips: then the window, not the
 //! path, would soon limit the sender. Growing by a factor of four up to 4 MiB lets the window run ahead of the streams' slow start, which
 //! doubles each round trip; above that the window doubles.
 //!
@@ -24,7 +24,8 @@ use crate::budget::{Budget, Reservation};
 const EAGER_BELOW: u64 = 4 << 20;
 /// Divisor of the budget for the initial window of a session that is nearly alone: 32 MiB of one gibibyte.
 const ALONE: usize = 32;
-/// Initial window of other sessions, while all reservations stay within this divisor of the budget: they would soon reach that size anyway.
+/// Initial window of other sessions, while all reservations stay within the budget divided by `PLENTY`: windows would soon reach this size
+/// anyway.
 const FIRST: usize = EAGER_BELOW as usize;
 const PLENTY: usize = 16;
 /// Maximum grant: two round trips at this rate, in bytes per second, plus some time for the scheduling delay of both ends. On a short path,
@@ -32,7 +33,7 @@ const PLENTY: usize = 16;
 /// host reads it.
 const FASTEST: f64 = 5e9;
 const TURNS: Duration = Duration::from_millis(2);
-/// Tolerance added to the round trip when growth is judged: on short paths the host's scheduling delay exceeds the round trip.
+/// Tolerance added to two round trips when growth is judged: on short paths the host's scheduling delay exceeds the round trip.
 const SLACK: Duration = Duration::from_millis(10);
 
 /// Receive window of one direction.

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   host socket                                 Session                                     streams
-//!   read       -> handle_local_data/eof/reset |         | handle_frame(stream, body)    <-  read
+//!   read       -> handle_local_data/eof/reset |         | handle_frame(body)            <-  read
 //!   (only while local_room() > 0)             | Sender  | poll_transmit(streams)        ->  write
 //!   write      <- deliverable                 | Receiver| handle_stream_up/closed       <-  up, closed
 //!              -> handle_delivered(n), or     |         | poll_timeout, handle_timeout  <-> a timer
@@ -13,8 +13,9 @@
 //!   shut, reset <- poll_event                 |
 //! ```
 //!
-//! Call a `handle_*` when its event happens, then `deliverable`, `poll_event` and `poll_transmit` until they return nothing, then sleep until
-//! the next event or `poll_timeout`. Every call takes the current time; the same calls with the same times give the same results.
+//! Call a `handle_*` when its event happens, then `deliverable`, `poll_event` and `poll_transmit` until they return nothing, then sleep
+//! until the next event or `poll_timeout`. Calls that depend on the time take it as an argument; the same calls with the same times give
+//! the same results.
 //!
 //! **Sending.** The host's bytes are cut into blocks when a stream is about to take them, so that the stream is chosen late
 //! ([`Scheduler`]). Blocks are kept until cumulatively acknowledged. Blocks on a stream that was lost, or that stalled while other streams

@@ -63,7 +63,7 @@ impl Announced {
 pub(crate) struct Received {
     /// Number of the change that applies to the next bytes.
     applied: u64,
-    /// Later changes, by the offset from which they apply.
+    /// Later changes by number, with the offset from which they apply.
     pending: BTreeMap<u64, (u64, Marks)>,
 }
 

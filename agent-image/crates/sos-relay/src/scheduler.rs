@@ -157,8 +157,8 @@ fn least_in_doubt(streams: &[StreamView], avoided: impl Fn(&StreamView) -> bool)
     streams.iter().filter(|s| Some(doubt(s)) == least).collect()
 }
 
-/// Maximum number of bytes expected to arrive before a frame and then wait for it, which bounds the delay that a slow stream may add. It is
-/// a quarter of the estimate, because a few lost segments suffice to delay a slow path by a multiple of its expected delay.
+/// Maximum number of bytes expected to arrive before a frame and then wait for it, which bounds the delay that a slow stream may add. The
+/// value is a quarter of the acceptable number, because a few lost segments delay a slow path by a multiple of its expected delay.
 const WORTH: f64 = (8 << 20) as f64;
 
 /// True if a frame should wait for a stream without buffer space instead of using `here`, the best stream with buffer space.

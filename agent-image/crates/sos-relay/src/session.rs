@@ -87,8 +87,8 @@ impl Session {
         Self::new(config, Opening::Repeat { open, sent_on: BTreeSet::new(), again: false }, budget, now)
     }
 
-    /// Creates the acceptor's end, at the egress agent, on the first Open of a number. `None` if the budget does not suffice for another
-    /// session.
+    /// Creates the acceptor's end, at the egress agent, on the first Open with a session number. `None` if the budget does not suffice for
+    /// another session.
     pub fn accept(config: &SessionConfig, budget: &Arc<Budget>, now: Instant) -> Option<Self> {
         Self::new(config, Opening::Connecting, budget, now)
     }

@@ -14,8 +14,8 @@ const REINJECTED: usize = 64;
 
 impl Sender {
     /// Retransmits one of the first blocks if its copy is expected to arrive well before the original (thesis 3.6: a gap stops all later
-    /// data). Uses only streams without other data to send. `place` returns the placement of a block of a given length, and `expected` the
-    /// expected arrival of the original.
+    /// data). Call this only if there is nothing else to send. `place` returns the placement of a block of a given length, and `expected`
+    /// the expected arrival of the original.
     pub(crate) fn reinject(
         &mut self,
         place: impl Fn(usize) -> Place,

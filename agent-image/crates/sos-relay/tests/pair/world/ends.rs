@@ -11,7 +11,7 @@ use sos_wire::{Body, EndReason, Frame, Keeper, Kept, Marks, Payload};
 
 use super::{Happening, MS, NUMBER, Stream, World};
 
-/// Size of a stream's queue, as in the real driver.
+/// Size of a stream's queue: two blocks of the default size.
 const STREAM_ROOM: usize = 128 << 10;
 /// CPU time of compressing a block.
 const CPU: Duration = Duration::from_micros(200);
