@@ -19,7 +19,7 @@ pub const VERSION: &str = "v1alpha1";
 pub const MAX_DOCUMENT_BYTES: usize = 4 * 1024 * 1024;
 /// Maximum number of uplinks of one node.
 pub const MAX_UPLINKS: usize = 64;
-/// Maximum number of tunnels of one node: one for each other site.
+/// Maximum number of tunnels of one node: one for each other node.
 pub const MAX_TUNNELS: usize = 1_024;
 /// Maximum number of agent ports of one node.
 pub const MAX_AGENT_PORTS: usize = 256;

@@ -83,7 +83,7 @@ pub struct Ticked {
     pub status: Status,
     /// Kinds of changes made.
     pub made: Vec<&'static str>,
-    /// True if nothing failed.
+    /// True if nothing failed and nothing is outstanding.
     pub well: bool,
 }
 

@@ -1,6 +1,6 @@
 //! Keeps one node's Open vSwitch in the state of its node-config (spec/node-config.md, sections 1 and 2).
 //!
-//! Who calls what, in which order:
+//! Order of calls:
 //!
 //! 1. [`daemon`] checks four times a second for changes: the config file ([`store`], [`config`]), Open vSwitch's sockets, the list of
 //!    network devices, notifications of Open vSwitch's database ([`watch`]). [`schedule`] turns them into passes, at least one every few

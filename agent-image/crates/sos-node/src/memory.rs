@@ -36,7 +36,7 @@ impl Memory {
     pub fn load(store: &Store, now: Instant) -> Self {
         Self {
             store: store.clone(),
-            // Without a boot id, every start counts as the first start after a boot, and nothing is restored.
+            // An unreadable boot id counts as empty; a reboot is then not detected.
             boot: std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
                 .unwrap_or_default()
                 .trim()

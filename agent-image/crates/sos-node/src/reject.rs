@@ -14,7 +14,7 @@ pub const TABLE: &str = "sos_reject";
 pub struct Rejected {
     /// Bare SYNs, including retransmissions.
     pub connections: u64,
-    /// Segments of established connections.
+    /// All other TCP segments.
     pub segments: u64,
 }
 

@@ -12,7 +12,7 @@ use prometheus_client::registry::Registry;
 
 use crate::status::Status;
 
-/// Time without a pass after which the loop counts as stuck: longer than the sum of the deadlines of its commands.
+/// Time without a heartbeat after which the loop counts as stuck: longer than the sum of the deadlines of a pass's commands.
 const STUCK_AFTER: Duration = Duration::from_secs(60);
 
 /// State of the loop, for HTTP clients.

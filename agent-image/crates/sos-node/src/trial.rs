@@ -55,7 +55,7 @@ pub struct Reached {
 /// State kept on disk.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// Hash of its config.
+    /// Hash of the config that the record belongs to.
     pub hash: String,
     /// Uplinks on trial.
     pub trying: BTreeSet<String>,

@@ -1,9 +1,9 @@
 //! Foreign ports in a VLAN other than that of the agents' ports: traffic from them is forwarded as plain traffic.
 //!
 //! Agents are in VLAN 0, the VLAN of frames without an 802.1Q tag. Open vSwitch applies the VLAN of a port only in its own forwarding
-//! (NORMAL). For every other entry, a frame from an access port of VLAN 100 is untagged. Entries for hosts would redirect its connections
-//! to an agent, whose answers in VLAN 0 would never arrive. Each such port has an entry that outputs to NORMAL, with a higher priority than
-//! all entries of controllers (spec/node-config.md clause 34).
+//! (NORMAL). For every other entry, a frame from an access port of VLAN 100 is untagged. Entries for hosts would redirect connections of
+//! such a port to an agent, whose answers in VLAN 0 would never arrive. Each such port has an entry that outputs to NORMAL, with a higher
+//! priority than all entries of controllers (spec/node-config.md clause 34).
 
 use std::collections::BTreeSet;
 

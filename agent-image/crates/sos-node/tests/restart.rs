@@ -1,4 +1,4 @@
-//! Losses of an Open vSwitch restart and their restoration, with the image's own start script. Needs root.
+//! State that a restart of Open vSwitch loses, and the restoration of this state, with the image's own start script. Needs root.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails, in its helpers too")]
 

@@ -177,7 +177,7 @@ fn agent(lab: &Lab) -> Namespace {
     agent
 }
 
-/// The userspace datapath of Open vSwitch keeps reading from the old device, without an error.
+/// After a device is replaced, the user-space datapath of Open vSwitch keeps reading from the old device, without an error.
 #[test]
 fn a_replaced_agent_is_reachable_again() {
     let lab = Lab::new(true);
