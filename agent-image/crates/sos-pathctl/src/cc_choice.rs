@@ -27,8 +27,8 @@ const MIN_LOSSES: u64 = 3;
 /// takes a number of round trips (100 ms, 0.1 % loss, 300 Mbit/s: cubic 0.52 of the wire, bbr 0.89).
 const LOSS: f64 = 0.003;
 const LOSS_RTT: Duration = Duration::from_millis(20);
-/// On longer paths, loss also hurts a stream that carries at least this fraction of cubic's rate at that loss. Loss then bounds the stream:
-/// no queue indicates a full path (200 Mbit/s, 160 ms, 0.01 % loss: four cubic streams 0.5 of the wire, bbr 0.9).
+/// On longer paths, loss also hurts a stream that carries at least this fraction of cubic's rate at that loss. Without a queue the path is
+/// not full, so loss bounds the stream (200 Mbit/s, 160 ms, 0.01 % loss: four cubic streams 0.5 of the wire, bbr 0.9).
 const LOSS_BOUND: f64 = 0.5;
 /// Ratio of the round trip to its minimum that indicates a queue. The difference must also exceed the scheduling delay of both ends: by the
 /// ratio alone, a 1 ms path would always have a queue (1 Gbit/s, 3 % loss: 82 Mbit/s with cubic, 900 with bbr).

@@ -5,7 +5,7 @@
 //! fifth of the path free, the share of one more flow beside four streams, in two cases:
 //!
 //! * At the start of a transfer on a path whose rate is known. A flow that starts simultaneously can then find its own rate, and the queue
-//!   that it builds meanwhile reveals it.
+//!   that this flow builds reveals the flow.
 //! * While there is a queue although the streams get less than the path's known rate: competing traffic uses the rest.
 //!
 //! Headroom ends once there has been no queue for some seconds. The rate is learned while the path is full, so a path whose queue is never
@@ -20,7 +20,7 @@ use crate::sample::DeliverySample;
 /// Fraction of the path's rate that the streams use while they leave headroom.
 const USED: f64 = 0.8;
 /// If the streams get less than this fraction of the known rate of a full path, competing traffic shares the path. Without competing
-/// traffic, rates vary by half of the difference to 1.
+/// traffic, rates vary by about 1 %.
 const FULL_RATE: f64 = 0.98;
 /// Number of consecutive windows that must show competing traffic.
 const EVIDENCE: u32 = 3;

@@ -23,7 +23,7 @@
 //!
 //! | module | decides |
 //! |---|---|
-//! | [`sample`] | input: what one stream delivered, lost and queued since its last poll |
+//! | [`sample`] | input: deliveries, losses and queue of one stream since its last poll |
 //! | [`tuning`] | output: congestion control, pacing rate, unsent bytes, parallelism; the caller's [`Parameters`] |
 //! | [`path_state`] | entry point; combines the modules below |
 //! | [`headroom`] | the fifth of the path left to competing traffic |
@@ -35,7 +35,8 @@
 //! | [`parallelism`] | the number of streams that carry bulk |
 //! | [`rate_sampler`] | delivery rates of all streams of a path, summed |
 //!
-//! Dependencies point one way: no module imports [`path_state`]; [`sample`] and [`tuning`] import no other module.
+//! Dependencies point one way: no module imports [`path_state`]; [`tuning`] imports only [`sample`], and [`sample`] imports no other
+//! module.
 #![forbid(unsafe_code)]
 
 mod bbr_fallback;

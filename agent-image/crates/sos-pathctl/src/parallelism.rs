@@ -77,7 +77,7 @@ pub(crate) struct Parallelism {
     streams: Option<usize>,
     /// Last time the path was full.
     full_at: Instant,
-    /// Number of streams that the bytes in flight sufficed for in the previous window, if the path was full.
+    /// Number of streams for which the bytes in flight of the previous window suffice, if the path was full.
     before: Option<usize>,
     /// Rate in bytes per second before the limit was last lowered; and whether the previous window, with a backlog, had a far lower rate.
     rate_before: f64,

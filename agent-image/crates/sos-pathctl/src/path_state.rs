@@ -10,9 +10,8 @@ use crate::parallelism::Parallelism;
 use crate::sample::{StreamCounters, StreamSample};
 use crate::tuning::{CongestionControl, Decision, Parameters, PathConfig, SocketTuning, pacing, unsent};
 
-/// Age at which bbr's model of the path is restarted while its streams share a limit. After ten seconds without a shorter round trip bbr
-/// stops for a fifth of a second (PROBE_RTT), because its own queue might hide a shorter round trip. Below the limit there is no queue to
-/// drain.
+/// Age at which bbr's model of the path is restarted while a cap is in force. After ten seconds without a shorter round trip bbr stops for
+/// a fifth of a second (PROBE_RTT), because its own queue might hide a shorter round trip. Under the cap there is no queue to drain.
 const MODEL_MAX_AGE: Duration = Duration::from_secs(8);
 
 /// One stream of the path.
