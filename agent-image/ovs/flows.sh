@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Preserves flow entries and groups over a restart of Open vSwitch, which itself starts without any.
+# Preserves flow entries and groups over a restart of Open vSwitch, which itself starts without entries.
 #
 #   flows.sh save FOLDER      saves entries and groups of all bridges; FOLDER is replaced atomically
-#   flows.sh hold FOLDER      before the start of ovs-vswitchd: if FOLDER is not too old, the switch forwards no new flows and
-#                             connects to no controller until `release`
+#   flows.sh hold FOLDER      before the start of ovs-vswitchd: if FOLDER is not too old, the switch forwards no new flows until
+#                             `restore` or `release`, and connects to no controller until `release`
 #   flows.sh restore FOLDER   after the start: installs the saved entries and groups
 #   flows.sh release          lets the switch forward and connect to its controllers, in any case
 #
 # Environment:
 #   OVS_RUNDIR   folder of the sockets db.sock and BRIDGE.mgmt (default /run/openvswitch)
 #
-# Reason for the four steps: ovs-vswitchd drops a bridge's entries when it configures the bridge's first controller. While
-# flow-restore-wait is set, which keeps the cache of the kernel's datapath forwarding, it configures no controller. So `hold` gives
-# the controllers addresses at which no process listens. `restore` ends the wait, which configures these controllers without a
-# connection, and installs the entries. `release` gives the controllers their own addresses back, and they find the entries.
+# Reason for the four steps: ovs-vswitchd drops a bridge's entries when it configures the bridge's first controller. While flow-restore-wait
+# is set, it configures no controller, and the cache of the kernel's datapath continues to forward. So `hold` gives the controllers
+# addresses at which no process listens. `restore` ends the wait, so that ovs-vswitchd configures these controllers without a connection,
+# and then installs the entries. `release` gives the controllers their own addresses back, and they find the entries.
 #
 # Entries keep their cookies and timeouts. The timeouts start again, so a lease of some seconds is prolonged by the restart. Ports keep
 # their numbers, since the database stores them.
@@ -40,7 +40,7 @@ ofctl() {
 
 save() {
     local folder=$1 bridge bridges
-    # Lock: a planned stop saves, too, without waiting for the next regular save.
+    # Lock, because a planned stop may save while a regular save is running.
     exec 9>"$folder.lock"
     flock --wait $ANSWER_S 9
     rm -rf "$folder.new" "$folder.old"

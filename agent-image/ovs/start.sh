@@ -73,7 +73,7 @@ fi
 
 database_pid='' switch_pid='' keeper_pid=''
 
-# Retried, because without the release the node does not forward.
+# Retry, because without the release the node does not forward.
 release() {
     local try
     for try in 1 2 3 4 5; do
