@@ -212,7 +212,8 @@ pub struct PathStats {
     pub rtt: Duration,
     /// Minimum round trip that the kernel has seen recently, zero = unknown.
     pub min_rtt: Duration,
-    /// Hosts' bytes handed to streams of the label since this agent has known the peer.
+    /// Hosts' bytes, after compression and including retransmissions, that streams of the label have taken since this agent has known the
+    /// peer.
     pub sent: u64,
     /// Hosts' bytes received over these streams.
     pub received: u64,
@@ -239,7 +240,7 @@ pub struct Stats {
     pub quic_fallbacks_total: u64,
     /// Streams dialed or accepted with a successful handshake.
     pub streams_total: u64,
-    /// Streams that failed.
+    /// Established streams that have ended, for any reason.
     pub streams_lost_total: u64,
     /// Handshakes that failed: wrong key, garbage, timeout, not permitted.
     pub handshakes_failed_total: u64,

@@ -33,7 +33,7 @@ impl Counter {
 /// Traffic of a label's streams, including closed streams.
 #[derive(Debug)]
 pub(crate) struct Meter {
-    /// Hosts' bytes.
+    /// Hosts' bytes, after compression and including retransmissions.
     pub(crate) sent: Counter,
     pub(crate) received: Counter,
     loss: Mutex<PathLoss>,

@@ -1,8 +1,8 @@
 //! Streams between agents, and the tasks that drive sessions over them.
 //!
-//! This is the Tokio edge of the relay. It owns sockets and timers and decides nothing about the protocol: `sos-relay` decides what a session
-//! sends next, `sos-wire` defines the bytes, and the process around this crate decides which flows are accepted and where they go. That process
-//! calls [`Tunnel`], and implements the callbacks [`Keys`], [`Sockets`] and [`EgressHandler`].
+//! This is the Tokio edge of the relay. It owns sockets and timers and decides nothing about the protocol: `sos-relay` decides what a
+//! session sends next, `sos-wire` defines the bytes, and the process around this crate decides which flows are accepted and to which peer
+//! they are relayed. That process calls [`Tunnel`], and implements the callbacks [`Keys`], [`Sockets`] and [`EgressHandler`].
 //!
 //! ```text
 //! Tunnel::start(TunnelConfig) -> Tunnel                      inside a Tokio runtime; Tunnel is Clone

@@ -1,4 +1,4 @@
-//! Sessions: the task that drives each one, its host's connection, and its mailbox.
+//! Sessions: the task, the host's connection and the mailbox of each session.
 
 pub(crate) mod driver;
 pub(crate) mod handle;

@@ -1,4 +1,4 @@
-//! The tunnel: the handle that the process holds, and the tasks that keep its streams and open its sessions.
+//! The tunnel: the handle of the process, and the tasks that keep streams open and start sessions.
 
 pub(crate) mod accept;
 pub(crate) mod context;
@@ -120,7 +120,7 @@ impl Tunnel {
         self.send_ahead(peer, Body::Connected { session, refused }, Labels::ALL);
     }
 
-    /// Notifies a peer that the session for which it was to connect will not start.
+    /// Notifies a peer that a session for which a connection was requested ahead will not start.
     pub fn release(&self, peer: AgentId, session: SessionUuid) {
         self.send_ahead(peer, Body::Release { session }, Labels::ALL);
     }

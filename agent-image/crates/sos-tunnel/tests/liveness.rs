@@ -1,5 +1,5 @@
-//! Keepalives and user timeouts of a host measure the far host, not the host's own agent. A host is hardly further ahead of the far host
-//! than over plain TCP.
+//! Keepalives and user timeouts of a host measure the far host, not the host's own agent. A host sends only slightly further ahead of the
+//! far host than over plain TCP.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;
@@ -19,7 +19,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(2), SECOND, 3);
 const NOTICED: Duration = Duration::from_secs(2 + 3);
 
-/// Drops everything that arrives at a host, as if its machine had failed.
+/// Drops all packets that arrive at a host, as if its machine had failed.
 fn kill(host: &TcpStream) {
     const BPF_RET: u16 = 6;
     SockRef::from(host).attach_filter(&[SockFilter::new(BPF_RET, 0, 0, 0)]).unwrap();
@@ -87,7 +87,7 @@ async fn a_host_that_recovers_in_time_keeps_its_connection() {
     let (mut client, mut server, _session) = net.pair().await;
     keep_alive(&client);
     kill(&server);
-    // Long enough for probes to be left unanswered, too short for all of them.
+    // Long enough for some probes to stay unanswered, too short for all of them.
     tokio::time::sleep(Duration::from_millis(3_200)).await;
     revive(&server);
     let early = tokio::time::timeout(2 * NOTICED, client.read(&mut [0])).await;

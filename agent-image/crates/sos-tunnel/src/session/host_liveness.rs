@@ -2,7 +2,7 @@
 //!
 //! One task polls all host legs a few times a second, with one system call per host; a timer per session would wake the session's task each
 //! time. The task recognizes keepalive probes (segments without data or progress on an idle connection), predicts the next probe, and
-//! triggers a query of the far host before it. It also detects a host that leaves data unacknowledged.
+//! triggers a query of the far host shortly before the predicted probe. It also detects a host that leaves data unacknowledged.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -76,7 +76,7 @@ impl TransportHandle {
     /// Sets congestion control by the kernel's name: `cubic`, `bbr` or `reno`.
     ///
     /// # Errors
-    /// Error of the kernel if it has no congestion control of that name; the current one stays.
+    /// Error of the kernel if it has no congestion control of that name; the current congestion control stays in force.
     pub fn set_congestion(&self, name: &str) -> io::Result<()> {
         match &self.under {
             Under::Tcp(socket) => SockRef::from(socket).set_tcp_congestion(name.as_bytes()),

@@ -96,7 +96,7 @@ impl Connected {
         self.from
     }
 
-    /// Splits the directions; the reading half holds the window.
+    /// Splits the directions; the reading half keeps the reservation of the window.
     pub(crate) fn into_split(self) -> ((Receiver, Reservation), Sender) {
         ((self.receiver, self.window), self.sender)
     }

@@ -128,7 +128,7 @@ async fn accept_quic(
     Ok((Channel::quic(connected), Some(proved)))
 }
 
-/// Pair keys that a dialer at an address may name.
+/// Pair keys that a dialer at address `from` may name.
 fn keys_of(context: &Arc<TunnelContext>, from: IpAddr) -> FindKey {
     let context = Arc::clone(context);
     Box::new(move |(site, id)| {

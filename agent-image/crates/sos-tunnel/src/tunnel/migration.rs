@@ -93,8 +93,8 @@ pub(crate) async fn overdue(peer: &Arc<Peer>, stream: &Stream, timing: &Timing) 
     }
 }
 
-/// Deadline of a plain stream with `before` older plain streams. Streams close one after the other, so that there is time to replace them. As
-/// older streams close, later ones move up, so the rate of closing increases.
+/// Deadline of a plain stream with `before` older plain streams. Streams close one after the other, so that there is time to replace them.
+/// As older streams close, later streams move up, so the rate of closing increases.
 fn patience(timing: &Timing, before: u32) -> Duration {
     timing.switch.saturating_add(timing.ping.saturating_mul(before))
 }

@@ -1,4 +1,4 @@
-//! Bookkeeping of the tasks that keep streams, and of pending handshakes.
+//! Bookkeeping of the tasks that keep streams open, and of pending handshakes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
@@ -12,7 +12,7 @@ use crate::lock;
 /// Maximum number of pending handshakes; above that the oldest is aborted (frame.md clause 3).
 pub(crate) const MAX_PENDING: usize = 64;
 
-/// Tasks that keep streams, one per peer, label and slot.
+/// Tasks that keep streams open, one per peer, label and slot.
 #[derive(Debug, Default)]
 pub(crate) struct StreamSlots(pub(super) Mutex<BTreeMap<(AgentId, u8, usize), AbortHandle>>);
 

@@ -322,7 +322,7 @@ impl Net {
         until(|| self.near.stats().streams >= n && self.far.stats().streams >= n).await;
     }
 
-    /// A client whose connection is carried to `server`.
+    /// A client whose connection is relayed to `server`.
     pub(crate) async fn connect(
         &self,
         server: SocketAddr,
@@ -399,7 +399,7 @@ pub(crate) fn pattern(len: usize) -> Vec<u8> {
 }
 
 #[allow(unused_macros)]
-/// The same tests over both transports: `over_both! { one_thread: [...], two_threads: [...] }` with functions of a [`Setup`].
+/// Declares the same tests over both transports: `over_both! { one_thread: [...], two_threads: [...] }` with functions of a [`Setup`].
 macro_rules! over_both {
     (one_thread: [$($one:ident),* $(,)?], two_threads: [$($two:ident),* $(,)?]) => {
         mod tcp {

@@ -112,7 +112,7 @@ fn beyond_the_limit_kept_bytes_are_copied() {
 fn a_process_refused_more_pipes_uses_those_it_has() {
     let pipes = Arc::<PipePool>::default();
     let limited = Arc::clone(&pipes);
-    // Capabilities dropped by one thread are kept by the other threads.
+    // Only this thread drops its capabilities; the other threads keep them.
     let bound = std::thread::spawn(move || {
         let none = rustix::thread::CapabilitySet::empty();
         let sets = rustix::thread::CapabilitySets { effective: none, permitted: none, inheritable: none };

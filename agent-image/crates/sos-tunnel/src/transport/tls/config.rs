@@ -30,7 +30,8 @@ static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| {
     })
 });
 
-/// Cipher suites in the dialer's order of preference, which decides. Without AES instructions, AES is several times slower than ChaCha20.
+/// Cipher suites in the dialer's order of preference, which determines the choice. Without AES instructions, AES is several times slower
+/// than ChaCha20.
 fn suites(has_aes: bool) -> Vec<SupportedCipherSuite> {
     let mut suites = vec![TLS13_AES_128_GCM_SHA256, TLS13_CHACHA20_POLY1305_SHA256];
     if !has_aes {
