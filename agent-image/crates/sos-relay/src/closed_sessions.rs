@@ -1,6 +1,6 @@
 //! Closed sessions, and the answers to their late frames (frame.md clause 10).
 //!
-//! The last frames of a session may be lost with their stream. A peer that still waits for one of them retransmits on another stream, and
+//! The last frames of a session may be lost with their stream. A peer that still waits for such a frame retransmits on another stream, and
 //! the answer carries the end reason.
 
 use std::collections::{BTreeMap, VecDeque};

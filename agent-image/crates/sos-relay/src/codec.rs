@@ -23,7 +23,7 @@ thread_local! {
 
 struct Compressor {
     context: CCtx<'static>,
-    /// Buffer for the longest result. The result is copied out of it, so that a queue holds no more than the actual length.
+    /// Buffer for the longest result. The result is copied out of this buffer, so that a queue holds no more than the actual length.
     out: Box<[u8]>,
 }
 

@@ -45,7 +45,7 @@ pub(crate) struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// At most `max` bytes ahead.
+    /// Creates a limit of at most `max` bytes ahead.
     pub(crate) fn new(max: u64) -> Self {
         let rtt = Duration::ZERO;
         Self {
