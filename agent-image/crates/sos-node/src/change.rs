@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use crate::flow::Flow;
 use crate::observed::{Device, Offloads, Row};
 
-/// One change. [`crate::encode`] knows the commands, [`crate::plan`] the conditions.
+/// One change. [`crate::plan`] decides on changes, and [`crate::encode`] turns them into commands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
     /// Create a VXLAN device, mark it as created by this program and set it up.
@@ -42,7 +42,8 @@ pub enum Change {
         /// The device.
         name: String,
     },
-    /// Create the veth pair at which the kernel resets connections, mark its outer end as created by this program and set both ends up.
+    /// Create the veth pair at which the kernel resets connections, mark the device on the bridge as created by this program and set both
+    /// ends up.
     AddReject {
         /// The device on the bridge.
         name: String,

@@ -27,7 +27,7 @@ pub const MAX_AGENT_PORTS: usize = 256;
 pub const MAX_CONTROLLERS: usize = 16;
 /// Maximum number of base flow entries: a few per port and agent.
 pub const MAX_BASE_FLOWS: usize = 16_384;
-/// Maximum port number (`OFPP_MAX` of OpenFlow 1.0 less one, which is Open vSwitch's limit).
+/// Maximum port number in Open vSwitch: `OFPP_MAX` of OpenFlow 1.0 less one.
 const MAX_OFPORT: u16 = 0xfeff;
 /// MTUs of Ethernet devices: from the IPv4 minimum of a link (RFC 791) to the usual jumbo frame.
 const MTU_RANGE: std::ops::RangeInclusive<u32> = 576..=9_216;
@@ -43,7 +43,7 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    /// Build an error at a path; an empty field name stands for the document.
+    /// Build an error at a path; an empty path stands for the document.
     pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
         let path = Some(path.into()).filter(|path| !path.is_empty());
         Self { path: path.unwrap_or_else(|| ".".into()), message: message.into() }

@@ -112,8 +112,8 @@ pub fn bridge_row(config: &NodeConfig, observed: &Observed) -> Row {
     .into()
 }
 
-/// MAC address of the bridge's local port: the low 40 bits of the datapath id after `06`, which is locally administered and not the start
-/// of a path MAC (02:53). By default Open vSwitch would use the MAC address of a port, and change it whenever the ports change.
+/// MAC address of the bridge's local port: `06`, which is locally administered and not the start of a path MAC (02:53), followed by the low
+/// 40 bits of the datapath id. By default Open vSwitch would use the MAC address of a port, and change it whenever the ports change.
 fn local_mac(datapath_id: u64) -> String {
     let [_, _, _, a, b, c, d, e] = datapath_id.to_be_bytes();
     format!("06:{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}")

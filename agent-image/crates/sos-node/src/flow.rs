@@ -8,7 +8,7 @@ use std::fmt;
 
 use crate::config::{ConfigError, NodeConfig};
 
-/// Cookie of every base entry, to which the low 32 bits of the config's hash are added (spec/node-config.md clause 3).
+/// High 32 bits of the cookie of every base entry; the low 32 bits are those of the config's hash (spec/node-config.md clause 3).
 pub const BASE_COOKIE: u64 = 0x534f_0001_0000_0000;
 /// Cookie mask that selects base entries.
 pub const BASE_COOKIE_MASK: u64 = 0xffff_ffff_0000_0000;

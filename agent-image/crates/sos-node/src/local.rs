@@ -23,7 +23,7 @@ const METRICS: [&str; 2] = ["mtu", "advmss"];
 /// State of the local port at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LocalPort {
-    /// Boot id of the kernel in which `index` is valid.
+    /// Kernel boot id for which `index` is valid.
     pub boot: String,
     /// The device's index.
     pub index: u32,

@@ -12,7 +12,7 @@ use crate::trial::{self, Reached, Trials, Watched};
 
 /// Maximum duration of flow-restore-wait, after which this program makes Open vSwitch forward: a restore takes much less.
 const RESTORE_PATIENCE: Duration = Duration::from_secs(30);
-/// Number of attempts to restore the local port's addresses and routes, over half a minute. Afterwards the port's current state is
+/// Number of attempts to restore the local port's addresses and routes, within about half a minute. Afterwards the port's current state is
 /// accepted.
 const GIVE_BACK_TRIES: u32 = 10;
 /// Interval between probes of the anchors of a trial.
