@@ -162,7 +162,7 @@ impl Cap {
         if loss <= lost * HELPS { Ok(cap.enter(Phase::Raised(STEP))) } else { Err(Dropped::Useless) }
     }
 
-    /// Ends a window under a steady cap: lowers, drops or probes.
+    /// Ends a window under a steady cap: keeps, lowers or drops the cap, or raises it as a probe.
     fn adjust(self, since: Instant, window: WindowSummary, now: Instant) -> Result<Self, Dropped> {
         let less = window.backlogged && window.loss() > self.loss && window.rate < self.rate * LESS;
         let against = if less || window.loss() > self.loss + OVERFLOW { self.against + 1 } else { 0 };

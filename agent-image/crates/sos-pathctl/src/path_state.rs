@@ -123,7 +123,7 @@ impl PathState {
             let refused = self.cc.refuses_bbr();
             self.cc.observe(sample.loss, now);
             if !refused && self.cc.refuses_bbr() {
-                // A cap learned from bbr does not hold for cubic.
+                // A cap learned from bbr does not apply to cubic.
                 self.pacing_cap = PacingCap::new(self.parameters, now);
             }
         }

@@ -1,8 +1,8 @@
 //! Startup limiter: bounds a bbr STARTUP that does not end.
 //!
 //! In STARTUP each stream sends at almost three times its delivery rate for three round trips, until it concludes that the rate no longer
-//! grows (ADR 0039). A round trip in which the stream runs out of data does not count, as on a long path whose whole window is in flight.
-//! Then the stream stays in STARTUP, and a third of all data is lost.
+//! grows (ADR 0039). A round trip in which the stream runs out of data does not count. This happens repeatedly on a long path whose whole
+//! window is in flight: the stream stays in STARTUP, and a third of all data is lost.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -34,7 +34,7 @@ struct Stream {
 #[derive(Debug, Clone, Copy)]
 struct Hold {
     until: Instant,
-    /// Bound of all extensions.
+    /// Maximum of `until` after all extensions.
     latest: Instant,
 }
 

@@ -385,7 +385,7 @@ proptest! {
         world.capacity = after;
         world.pass(61.0);
         let rate = world.arrives(120);
-        // Without a limit streams send `excess` times the path's capacity, which may be less than the capacity.
+        // Without a limit, streams send `excess` times the path's capacity; `excess` may be less than 1.
         prop_assert!(rate >= after * (1.0 - loss) * excess.min(1.0) * 0.9, "{rate} of {after} Mbit/s");
     }
 }
