@@ -8,7 +8,7 @@
 #   OVS_DBDIR           folder of the database conf.db (default: RUNDIR)
 #   OVS_USERSPACE_TSO   true or false: segmentation offload of the datapath in user space (default true). Packets keep
 #                       correct checksums only if no fields except MAC addresses are rewritten. If the node-config does not
-#                       expect this offload, sos-node disables the ports' own offloads. ovs-vswitchd reads it only at its start.
+#                       expect this offload, sos-node disables the ports' own offloads. ovs-vswitchd reads the setting only at its start.
 #   OVS_HANDLERS        threads that look up the first packet of a flow (default 2)
 #   OVS_REVALIDATORS    threads that revalidate flows of the datapath (default 1)
 #   OVS_BUFFERS         library that enlarges the receive buffers of the user-space datapath's ports, and keeps the size of TCP
@@ -65,7 +65,7 @@ mkdir -p "$rundir" "$dbdir"
 rm -f "$rundir"/ovsdb-server.{pid,ctl} "$rundir"/ovs-vswitchd.{pid,ctl} "$rundir"/db.sock "$rundir"/*.mgmt "$rundir"/*.snoop
 
 if [[ ! -e $database ]]; then
-    # Created under another name first, so that a container stopped meanwhile leaves no partial database.
+    # Create the database under another name first, so that a container stopped meanwhile leaves no partial database.
     rm -f "$database.new" && ovsdb-tool create "$database.new" "$schema" && mv "$database.new" "$database"
 elif [[ $(ovsdb-tool needs-conversion "$database" "$schema") == yes ]]; then
     ovsdb-tool convert "$database" "$schema"

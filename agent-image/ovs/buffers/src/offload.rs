@@ -5,9 +5,8 @@
 //! large as that port's MTU allows, regardless of the connection's MSS, and a checksum in the outermost TCP or UDP header, even
 //! if it was missing in another header. Such segments cannot pass a hop with a smaller MTU.
 //!
-//! So [`keep`] writes the segment size into the checksum field, which stays with the frame. At that time the field holds the sum
-//! of the pseudo header. This sum follows from other fields, and [`restore`] computes it again. No state is kept outside the
-//! frame.
+//! So [`keep`] writes the segment size into the checksum field, which stays with the frame. At that time the field contains the sum of the
+//! pseudo header. This sum follows from other fields, and [`restore`] computes it again. No state is kept outside the frame.
 //!
 //! Frames come from hosts: their contents are not trusted, and a frame with an unknown header stays unchanged.
 
@@ -78,7 +77,7 @@ pub(crate) fn keep(head: &mut [u8], rest: &[u8]) {
     }
 }
 
-/// Restore the segment size stored by [`keep`] in a frame that leaves by a port. A frame without a stored size stays unchanged,
+/// In a frame that leaves by a port, restore the segment size that [`keep`] has stored. A frame without a stored size stays unchanged,
 /// because its checksum field is valid. So a second call changes nothing. `frame_len` includes bytes after `head`'s buffer.
 pub(crate) fn restore(head: &mut [u8], frame_len: usize) {
     let Some((raw, frame)) = head.split_first_chunk_mut::<VNET>() else { return };

@@ -3,8 +3,8 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Number of tracked descriptors: sixteen times the ports that a node's bridge may have, since the kernel assigns the lowest free
-/// number. A port with a higher descriptor works as without this library.
+/// Number of tracked descriptors. A node's bridge has far fewer ports, and the kernel assigns the lowest free number. A port with a higher
+/// descriptor works as without this library.
 const MAX_FDS: usize = 65_536;
 
 pub(crate) struct Ports([AtomicU64; MAX_FDS / 64]);
