@@ -6,6 +6,7 @@ import base64
 import json
 import secrets
 import tarfile
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ from operator_fixtures import children, play_kubelet
 from operator_kube import Kube
 from operator_plugin import sos
 from operator_run import NAMESPACE, Operator, eventually
+from sos_kubectl.__main__ import app
 from sos_kubectl.base.source import API_VERSION, Controller, Kubectl
 from sos_kubectl.commands import report
 from sos_kubectl.support_bundle import scrub
 from sos_kubectl.support_bundle.archive import MEMBER_MAX_BYTES, Bundle
+from typer.testing import CliRunner
 
 keys = st.binary(min_size=32, max_size=32)
 around = st.sampled_from(["", " ", '"', "\n", "key=", "key: ", "'", "<", ","])
@@ -153,6 +156,18 @@ def service_elsewhere(kube: Kube) -> None:
         {"apiVersion": API_VERSION, "kind": "SosService", "metadata": {"name": "theirs", "namespace": "science"}, "spec": spec},
     )
     eventually("an event about it", lambda: kube.items("events", "-n", "science"))
+
+
+def test_the_bundle_names_the_plugins_version_where_no_operator_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def installed_alone(package: str) -> str:
+        if package != "sos-kubectl":
+            raise PackageNotFoundError(package)
+        return "1.2.3"
+
+    monkeypatch.setattr(report, "version", installed_alone)
+    path = tmp_path / "all.tar.gz"
+    done = CliRunner().invoke(app, ["report", "--url", "http://127.0.0.1:9", "-f", str(path)])
+    assert json.loads(read(path)["about.json"])["plugin"] == "1.2.3", done.output
 
 
 def test_a_clusters_bundle_has_everything_but_secrets(example: Operator, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def report(  # noqa: PLR0913, PLR0917 - one parameter per option
     except OSError as error:
         raise SourceError(f"--file {path}: {error.strerror}") from None
     try:
-        bundle.add_json("about.json", {"plugin": version("sos-operator"), "python": platform.python_version(), "time": time.time()})
+        bundle.add_json("about.json", {"plugin": version("sos-kubectl"), "python": platform.python_version(), "time": time.time()})
         if lab:
             found = options.the_lab(lab)
             _lab(bundle, found)
