@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sos_compile import Images, NodeResources, Settings, World, compile_world
+from sos_compile import DefaultResources, Images, Settings, World, compile_world
 from sos_compile.artifacts import FIGURE8, OVERLAY, example_world
 from sos_compile.manifests import naming
 from worlds import nodes, obj, service, site, world, worlds
@@ -230,7 +230,7 @@ def test_every_container_of_a_node_requests_resources(figure8: dict[tuple[str, s
         "node": {"requests": {"cpu": "20m", "memory": "32Mi"}},
     }
     more = {"requests": {"memory": "1Gi"}, "limits": {"memory": "2Gi"}}
-    told = replace(example_world("01-two-sites", FIGURE8), settings=Settings(node_resources=NodeResources(ovs=more)))
+    told = replace(example_world("01-two-sites", FIGURE8), settings=Settings(resources=DefaultResources(ovs=more)))
     assert pod_of(by_name(told)["DaemonSet", "sos-node-west"])["containers"][0]["resources"] == more
 
 

@@ -47,7 +47,10 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 - {name: SOS_CONTROLLER_PRIORITY_CLASS, value: {{ .Values.dataPlane.controllerPriorityClassName | quote }}}
 - {name: SOS_NODE_PRIORITY_CLASS, value: {{ .Values.dataPlane.nodePriorityClassName | quote }}}
 {{- with .Values.dataPlane.resources }}
-- {name: SOS_NODE_RESOURCES, value: {{ toJson . | quote }}}
+- {name: SOS_RESOURCES, value: {{ toJson . | quote }}}
+{{- end }}
+{{- with .Values.dataPlane.ports }}
+- {name: SOS_PORTS, value: {{ toJson . | quote }}}
 {{- end }}
 {{- if .Values.dataPlane.loadModules }}
 - {name: SOS_LOAD_MODULES, value: "true"}

@@ -24,12 +24,14 @@ from sos_compile.admission.load import LoadError, load
 from sos_compile.admission.schema import admit
 from sos_compile.compiler import DocumentName, Draft, compile_world, draft
 from sos_compile.model.memo import Memo
+from sos_compile.model.ports import find_port_conflict
 from sos_compile.model.problem import Problem, Reason
 from sos_compile.model.world import (
     AgentAllocation,
     Allocations,
     Claim,
     Compiled,
+    DefaultResources,
     Facts,
     Fault,
     Images,
@@ -37,10 +39,10 @@ from sos_compile.model.world import (
     Namespace,
     NetworkPolicies,
     Node,
-    NodeResources,
     ObjectKey,
     Observed,
     Overlap,
+    Ports,
     Settings,
     Shadow,
     World,
@@ -51,6 +53,7 @@ __all__ = [
     "Allocations",
     "Claim",
     "Compiled",
+    "DefaultResources",
     "DocumentName",
     "Draft",
     "Facts",
@@ -62,10 +65,10 @@ __all__ = [
     "Namespace",
     "NetworkPolicies",
     "Node",
-    "NodeResources",
     "ObjectKey",
     "Observed",
     "Overlap",
+    "Ports",
     "Problem",
     "Reason",
     "Settings",
@@ -74,5 +77,6 @@ __all__ = [
     "admit",
     "compile_world",
     "draft",
+    "find_port_conflict",
     "load",
 ]

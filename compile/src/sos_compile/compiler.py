@@ -148,5 +148,5 @@ def _documents(network: Network, world: World, memo: Memo) -> Iterator[tuple[Doc
         yield ("node", name), memo.documents.get(node_config.depends_on(*given), partial(node_config.build_node_config, *given))
     agents = [((agent.pool, agent.node), placed, agent) for placed in network.sites.values() for agent in placed.agents]
     for key, placed, agent in sorted(agents, key=lambda each: each[0]):
-        make = partial(agent_config.build_agent_config, network, placed, agent, world.settings.generation)
-        yield ("agent", *key), memo.documents.get(agent_config.depends_on(network, placed, agent), make)
+        make = partial(agent_config.build_agent_config, network, placed, agent, world.settings)
+        yield ("agent", *key), memo.documents.get(agent_config.depends_on(network, placed, agent, world.settings), make)

@@ -14,4 +14,4 @@ TROUBLESHOOTING = (ROOT / "docs" / "troubleshooting.md").read_text()
 
 @pytest.mark.parametrize("text", [REMEDIES["LinkSilent"], TROUBLESHOOTING.partition("### LinkSilent\n")[2].partition("\n### ")[0]])
 def test_remedies_name_the_udp_port_of_tunnels(text: str) -> None:
-    assert re.findall(r"UDP (\d+)", text) == [str(sos_compile.Settings().vxlan_udp_port)]
+    assert re.findall(r"UDP (\d+)", text) == [str(sos_compile.Settings().ports.tunnels)]

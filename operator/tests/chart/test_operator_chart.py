@@ -140,12 +140,20 @@ def test_image_references_follow_the_values() -> None:
 
 def test_values_override_the_resources_of_nodes() -> None:
     """The compiler's defaults apply unless values override them; null removes a default."""
-    plain = parse_settings(environment_of(find(render(), "Deployment"))).node_resources
-    assert plain == sos_compile.NodeResources()
+    plain = parse_settings(environment_of(find(render(), "Deployment"))).resources
+    assert plain == sos_compile.DefaultResources()
     more = ("--set", "dataPlane.resources.ovs.limits.memory=1Gi", "--set", "dataPlane.resources.node.requests=null")
-    asked = parse_settings(environment_of(find(render(*more), "Deployment"))).node_resources
+    asked = parse_settings(environment_of(find(render(*more), "Deployment"))).resources
     assert asked.ovs == {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}
     assert asked.node == {}
+
+
+def test_values_override_ports_of_nodes_and_the_operator_refuses_collisions() -> None:
+    assert parse_settings(environment_of(find(render(), "Deployment"))).ports == sos_compile.Ports()
+    moved = environment_of(find(render("--set", "dataPlane.ports.node=29464", "--set", "dataPlane.ports.tunnels=24789"), "Deployment"))
+    assert parse_settings(moved).ports == sos_compile.Ports(node=29464, tunnels=24789)
+    with pytest.raises(SettingsError, match="SOS_PORTS.node: 10001: 10000 to 11023 is for streams"):
+        parse_settings(environment_of(find(render("--set", "dataPlane.ports.node=10001"), "Deployment")))
 
 
 def test_modules_are_loaded_on_request() -> None:

@@ -9,21 +9,20 @@ from sos_compile.model import formats as doc
 from sos_compile.model.memo import ByIdentity
 from sos_compile.model.network import AgentPlace, Network, PlacedService, PlacedSite
 from sos_compile.model.site_card import CardAgent
-from sos_compile.model.world import Json
+from sos_compile.model.world import Json, Settings
 
 INTERFACE = "net0"
-METRICS_PORT = 9465  # plus the agent's slot: agents of a node share its addresses
 MAX_PEER_AGENTS = 1024
 
 
-def build_agent_config(network: Network, placed: PlacedSite, agent: AgentPlace, generation: int) -> Json:
-    """Return the document of one agent."""
+def build_agent_config(network: Network, placed: PlacedSite, agent: AgentPlace, settings: Settings) -> Json:
+    """Return the document of one agent. Agents of a node share its addresses, so each slot has a port for metrics."""
     pool = network.pools[agent.pool]
     services = _services(network, placed)
     peers = sorted({_peer_of(placed, each) for each in services})
     config = doc.AgentConfig.model_validate(
         {
-            "generation": generation,
+            "generation": settings.generation,
             "node": agent.node,
             "pool": agent.pool,
             "agentId": agent.id,
@@ -37,19 +36,19 @@ def build_agent_config(network: Network, placed: PlacedSite, agent: AgentPlace, 
             "peers": [_peer(network.sites[name], len(agent.addresses)) for name in peers],
             "services": [_service(network, placed, each, agent) for each in services],
             "limits": {"sessions": pool.sessions, "memoryMiB": pool.memory_mib, "sessionMemoryMiB": pool.session_memory_mib},
-            "metricsAddress": f"0.0.0.0:{METRICS_PORT + agent.slot}",
+            "metricsAddress": f"0.0.0.0:{settings.ports.agents + agent.slot}",
             "drainSeconds": pool.drain_s,
         }
     )
     return doc.encode(config)
 
 
-def depends_on(network: Network, placed: PlacedSite, agent: AgentPlace) -> Hashable:
+def depends_on(network: Network, placed: PlacedSite, agent: AgentPlace, settings: Settings) -> Hashable:
     """Return all inputs of an agent's document except its generation."""
     services = _services(network, placed)
     peers = [network.sites[name] for name in sorted({_peer_of(placed, each) for each in services})]
     return (
-        (ByIdentity(network.pools[agent.pool]), agent, ByIdentity(placed.site), placed.id),
+        (ByIdentity(network.pools[agent.pool]), agent, ByIdentity(placed.site), placed.id, settings.ports.agents),
         tuple(
             (ByIdentity(each.service), each.source, each.target, each.ports, each.source_prefixes, each.target_prefixes)
             for each in services

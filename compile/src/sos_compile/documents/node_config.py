@@ -82,7 +82,7 @@ def depends_on(
     attached = tuple(network.pools[agent.pool].attach for agent in placed.agents)
     controllers = tuple(_controllers(network, placed.site, endpoints))
     required = tuple((matches, each.service.setup) for each, matches in network.rejects.get(placed.site.name, ()))
-    return (ByIdentity(placed.site), placed.id, own, mesh, agents, attached, controllers, required, settings.vxlan_udp_port)
+    return (ByIdentity(placed.site), placed.id, own, mesh, agents, attached, controllers, required, settings.ports.tunnels)
 
 
 def rewrites(site: Site) -> bool:
@@ -106,7 +106,7 @@ def _tunnels(network: Network, placed: PlacedSite, node: NodePlace, settings: Se
             ofport=TUNNEL_OFPORT + other.number,
             remote=other.node.address,
             vni=vni(node.number, other.number),
-            udp_port=settings.vxlan_udp_port,
+            udp_port=settings.ports.tunnels,
             base=True,
         )
         for other in mesh

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from sos_compile.documents.agent_config import METRICS_PORT
 from sos_compile.documents.node_config import BRIDGE
 from sos_compile.manifests import naming
 from sos_compile.manifests.common import (
@@ -57,7 +56,7 @@ def build_agents(pool: Pool, placed: PlacedSite, slot: int, configs: Mapping[str
     config_map = build_config_map(metadata, {f"{node}.json": config for node, config in configs.items()})
     found = [config_map, daemon_set, *build_disruption_budget(metadata, selector, len(configs))]
     if _uses_multus(pool, placed):
-        found += [_network(pool, placed, slot, settings), *build_agent_policy(metadata, selector, METRICS_PORT + slot, settings)]
+        found += [_network(pool, placed, slot, settings), *build_agent_policy(metadata, selector, settings.ports.agents + slot, settings)]
     return found
 
 
@@ -108,8 +107,8 @@ def _pod(pool: Pool, placed: PlacedSite, name: str, slot: int, settings: Setting
         **priority(settings.node_priority),
         "terminationGracePeriodSeconds": pool.drain_s + STOP_MARGIN_S,
         "tolerations": [{"operator": "Exists"}],
-        "affinity": build_node_affinity(placed, naming.drain_label(pool.name)),
-        "containers": [_container(pool, placed, METRICS_PORT + slot, settings)],
+        "affinity": build_node_affinity(placed, pool.node_selector, unwanted=(naming.drain_label(pool.name),)),
+        "containers": [_container(pool, placed, settings.ports.agents + slot, settings)],
         "volumes": [
             {"name": "config", "configMap": {"name": name}},
             {"name": "keys", "secret": {"secretName": keys, "defaultMode": 0o400}},
@@ -148,7 +147,7 @@ def _container(pool: Pool, placed: PlacedSite, port: int, settings: Settings) ->
         "securityContext": {**security_context(CAPABILITIES), "appArmorProfile": {"type": "Unconfined"}},
         "livenessProbe": http_probe("/healthz", port, period_s=10, failures=3),
         "readinessProbe": http_probe("/readyz", port, period_s=2, failures=3),
-        "resources": pool.resources,
+        "resources": pool.resources or settings.resources.agent,
         "volumeMounts": [
             mount("config", CONFIG, read_only=True),
             mount("keys", KEYS, read_only=True),

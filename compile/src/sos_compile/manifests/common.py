@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from sos_compile.admission.schema import API_VERSION
 from sos_compile.model.memo import Source
 from sos_compile.model.network import PlacedSite
-from sos_compile.model.resources import Origin, Site
+from sos_compile.model.resources import Origin
 from sos_compile.model.world import Json, Settings
 
 HASH_ANNOTATION = "sos.network/config-hash"
@@ -69,20 +69,21 @@ def config_map_bytes(config_map: Json) -> int:
     return sum(len(name) + len(text.encode()) for name, text in config_map["data"].items())
 
 
-def build_node_affinity(placed: PlacedSite, *unwanted: str) -> Json:
+def build_node_affinity(placed: PlacedSite, selector: Json | None = None, unwanted: Iterable[str] = ()) -> Json:
     """Return the affinity that places pods on the site's nodes, by the site's selector, so that a joining node does not replace other
     nodes' pods.
 
-    Nodes with one of the labels `unwanted` are excluded.
+    `selector` excludes further nodes; nodes with one of the labels `unwanted` are excluded.
     """
-    requirements = [*_requirements(placed.site), *({"key": label, "operator": "DoesNotExist"} for label in unwanted)]
+    excluded = [{"key": label, "operator": "DoesNotExist"} for label in unwanted]
+    requirements = [*_requirements(placed.site.selector), *_requirements(selector), *excluded]
     fields = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in placed.left_out[:MAX_NOT_IN]]
     term = {"matchExpressions": requirements, **({"matchFields": fields} if fields else {})}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
 
 
-def _requirements(site: Site) -> list[Json]:
-    selector = site.selector or {}
+def _requirements(selector: Json | None) -> list[Json]:
+    selector = selector or {}
     labels = [{"key": key, "operator": "In", "values": [value]} for key, value in sorted(selector.get("matchLabels", {}).items())]
     expressions = [
         {"key": each["key"], "operator": each["operator"], **({"values": each["values"]} if each.get("values") else {})}

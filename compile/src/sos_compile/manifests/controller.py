@@ -64,6 +64,7 @@ def _deployment(controller: Controller, name: str, metadata: Json, selector: dic
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         **priority(settings.controller_priority),
+        **controller.placement,
         "terminationGracePeriodSeconds": 10,
         "containers": [_container(controller, settings)],
         "volumes": [
@@ -107,7 +108,7 @@ def _container(controller: Controller, settings: Settings) -> Json:
         "readinessProbe": http_probe("/readyz", "api", period_s=2, failures=3),
         "startupProbe": http_probe("/healthz", "api", period_s=1, failures=60),
         "securityContext": {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}},
-        "resources": controller.resources,
+        "resources": controller.resources or settings.resources.controller,
         "volumeMounts": [
             mount("config", CONFIG, read_only=True),
             mount("keys", KEYS, read_only=True),

@@ -24,7 +24,7 @@ def build_modules(site: Site, settings: Settings) -> Json:
         "args": arguments,
         # On failure, the loader's output becomes the container's message, which the site's status shows as the node's message.
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "resources": settings.node_resources.node,
+        "resources": settings.resources.node,
         "securityContext": security_context(LOADER_CAPABILITIES),
         "volumeMounts": [mount(VOLUME, FOLDER, read_only=True)],
     }

@@ -30,7 +30,6 @@ from sos_compile.model.world import Json, Settings
 
 COMPONENT = "node"
 CONFIG = "/etc/sos/node"
-HTTP_PORT = 9464  # below the agents' ports (agent_config.METRICS_PORT): all share the node's addresses
 OVS_CAPABILITIES = ["IPC_LOCK", "NET_ADMIN", "NET_RAW", "SYS_ADMIN", "SYS_NICE"]
 NODE_CAPABILITIES = ["NET_ADMIN", "NET_RAW", "SYS_ADMIN"]  # SYS_ADMIN: to enter pods' network namespaces (agent-image/Dockerfile)
 
@@ -87,7 +86,7 @@ def _ovs(placed: PlacedSite, settings: Settings) -> Json:
             # Set only if offload must be off: setting the variable everywhere would replace the pods of all other sites.
             *([{"name": "OVS_USERSPACE_TSO", "value": "false"}] if rewrites(placed.site) else []),
         ],
-        "resources": settings.node_resources.ovs,
+        "resources": settings.resources.ovs,
         "securityContext": security_context(OVS_CAPABILITIES),
         # A restart interrupts the network of the node's pods for seconds: restart only after minutes of silence.
         "livenessProbe": {**answers, "periodSeconds": 30, "failureThreshold": 5, "initialDelaySeconds": 30},
@@ -117,17 +116,17 @@ def _node(settings: Settings) -> Json:
             *("--state", f"{settings.state_dir}/node"),
             *("--ovs-rundir", settings.ovs_rundir),
             *("--status-file", f"{settings.state_dir}/node/status.json"),
-            *("--listen", f"0.0.0.0:{HTTP_PORT}"),
+            *("--listen", f"0.0.0.0:{settings.ports.node}"),
             # The API server, from the variables that the kubelet sets in every pod: no uplink may cut the node off from it.
             *("--anchor", "$(KUBERNETES_SERVICE_HOST):$(KUBERNETES_SERVICE_PORT)"),
             *("--log-format", "json"),
         ],
         "env": [node_name_variable(), {"name": "RUST_LOG", "value": settings.log_level}],
-        "ports": [{"name": "http-node", "containerPort": HTTP_PORT, "hostPort": HTTP_PORT, "protocol": "TCP"}],
-        "resources": settings.node_resources.node,
+        "ports": [{"name": "http-node", "containerPort": settings.ports.node, "hostPort": settings.ports.node, "protocol": "TCP"}],
+        "resources": settings.resources.node,
         "securityContext": security_context(NODE_CAPABILITIES),
-        "livenessProbe": http_probe("/healthz", HTTP_PORT, period_s=10, failures=6),
-        "readinessProbe": http_probe("/readyz", HTTP_PORT, period_s=2, failures=2),
+        "livenessProbe": http_probe("/healthz", settings.ports.node, period_s=10, failures=6),
+        "readinessProbe": http_probe("/readyz", settings.ports.node, period_s=2, failures=2),
         "volumeMounts": [
             mount("config", CONFIG, read_only=True),
             mount("ovs", settings.ovs_rundir),

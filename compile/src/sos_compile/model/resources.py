@@ -129,7 +129,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Pool:
-    """SosAgent: a pool of agents."""
+    """SosAgent: a pool of agents. `selector` selects sites, `node_selector` selects nodes of these sites."""
 
     origin: Origin
     selector: Json
@@ -140,6 +140,7 @@ class Pool:
     drain_s: int
     image: str | None
     resources: Json
+    node_selector: Json = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -222,7 +223,7 @@ class Service:
 
 @dataclass(frozen=True)
 class Controller:
-    """SosController."""
+    """SosController. `placement`: nodeSelector, tolerations and affinity of its pod, as far as they are set."""
 
     origin: Origin
     managed: bool
@@ -230,6 +231,7 @@ class Controller:
     service_type: str
     image: str | None
     resources: Json
+    placement: Json = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -351,6 +353,7 @@ def _pool(origin: Origin, spec: Json) -> Pool:
         drain_s=spec["drainSeconds"],
         image=spec.get("image"),
         resources=spec.get("resources", {}),
+        node_selector=spec.get("nodeSelector", {}),
     )
 
 
@@ -397,6 +400,7 @@ def _controller(origin: Origin, spec: Json) -> Controller:
         service_type=spec["service"]["type"],
         image=spec.get("image"),
         resources=spec.get("resources", {}),
+        placement={name: spec[name] for name in ("nodeSelector", "tolerations", "affinity") if spec.get(name)},
     )
 
 

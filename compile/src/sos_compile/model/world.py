@@ -61,16 +61,28 @@ def _requests(cpu: str, memory: str) -> Json:
 
 
 @dataclass(frozen=True)
-class NodeResources:
-    """Resource requests of the containers in a node's pod, as `resources` of a container.
+class DefaultResources:
+    """Resources of containers, as in a pod; `agent` and `controller` apply where SosAgent and SosController set none.
 
     Requests are small but not zero: a pod without requests is evicted first when a node's memory runs short, whatever its priority class,
-    and is refused where a ResourceQuota counts requests. There are no limits: the demand of Open vSwitch in user space follows the
-    traffic, and killing it cuts off the node's pods.
+    and is refused where a ResourceQuota counts requests. There are no limits: demand follows the traffic, and killing Open vSwitch cuts off
+    the node's pods.
     """
 
     ovs: Json = field(default_factory=lambda: _requests("50m", "128Mi"))
     node: Json = field(default_factory=lambda: _requests("20m", "32Mi"))
+    agent: Json = field(default_factory=lambda: _requests("50m", "64Mi"))
+    controller: Json = field(default_factory=lambda: _requests("50m", "128Mi"))
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Ports on nodes' own addresses. `node`: health and metrics of sos-node. `agents`: those of the first SosAgent's agents; the agents of
+    further SosAgents have the following ports. `tunnels`: UDP port of VXLAN."""
+
+    node: int = 9464
+    agents: int = 9465
+    tunnels: int = 14789
 
 
 @dataclass(frozen=True)
@@ -104,12 +116,12 @@ class Settings:
     pull_secrets: tuple[str, ...] = ()
     state_dir: str = "/var/lib/sos"
     ovs_rundir: str = "/run/sos/openvswitch"
-    vxlan_udp_port: int = 14789
+    ports: Ports = Ports()
     log_level: str = "info"
     network_policies: NetworkPolicies | None = NetworkPolicies()
     controller_priority: str = "system-cluster-critical"
     node_priority: str = "system-node-critical"
-    node_resources: NodeResources = NodeResources()
+    resources: DefaultResources = DefaultResources()
     load_modules: bool = False
     software: str = ""
     """Version of SOS, for site cards."""

@@ -10,7 +10,7 @@ from ipaddress import IPv4Address
 from sos_compile import keys
 from sos_compile.admission.verdicts import Verdicts
 from sos_compile.model.addresses import is_ipv4
-from sos_compile.model.network import MAX_SLOTS, AgentPlace, PlacedSite
+from sos_compile.model.network import MAX_SLOTS, AgentPlace, NodePlace, PlacedSite
 from sos_compile.model.problem import Reason
 from sos_compile.model.resources import Pool, selects
 from sos_compile.model.world import AgentAllocation
@@ -21,9 +21,14 @@ Place = tuple[str, str]
 
 
 def serves(pool: Pool, placed: PlacedSite) -> bool:
-    """Return whether the pool has agents at the site: one on each of its nodes."""
+    """Return whether the pool has agents at the site."""
     site = placed.site
     return not site.transit and not site.remote and selects(pool.selector, dict(site.origin.labels))
+
+
+def runs_on(pool: Pool, node: NodePlace) -> bool:
+    """Return whether the pool has an agent on a node of a site that it serves."""
+    return selects(pool.node_selector, dict(node.node.labels))
 
 
 def place(sites: list[PlacedSite], pools: Sequence[Pool], previous: Iterable[AgentAllocation], verdicts: Verdicts) -> list[PlacedSite]:
@@ -64,7 +69,7 @@ class _Placer:
         return {IPv4Address(old.address) for old in self.before.values() if is_ipv4(old.address)}
 
     def place(self, placed: PlacedSite, pools: list[Pool]) -> PlacedSite:
-        wanted = [(pool.name, node.node.name) for pool in pools for node in placed.nodes]
+        wanted = [(pool.name, node.node.name) for pool in pools for node in placed.nodes if runs_on(pool, node)]
         given = self._kept(placed, wanted)
         agents: list[AgentPlace] = []
         for pool, node in wanted:
@@ -83,7 +88,7 @@ class _Placer:
         return replace(placed, agents=tuple(ordered))
 
     def place_routed(self, placed: PlacedSite, pools: list[Pool]) -> PlacedSite:
-        """Place one agent on each node of a site without a bridge, at the node's own addresses.
+        """Place one agent on each selected node of a site without a bridge, at the node's own addresses.
 
         Two agents would intercept the same connections, so the pool with the lowest slot serves the site.
         """
@@ -97,7 +102,7 @@ class _Placer:
             if pool.attach != "Host":
                 message = f"SosSite {placed.site.name} has no bridge: its agents use their nodes' network"
                 self.verdicts.warn(pool.origin, "spec.attach", Reason.INVALID, message, "set attach: Host for its pool")
-        addresses = self._wan_addresses(placed)
+        addresses, nodes = self._wan_addresses(placed), {node.node.name: node for node in placed.nodes}
         agents = [
             AgentPlace(
                 pool.name,
@@ -110,9 +115,10 @@ class _Placer:
             )
             for pool in ordered[:1]
             for node, own in addresses.items()
+            if runs_on(pool, nodes[node])
         ]
         # No pods on the other nodes: these pods would find no document.
-        without = {node.node.name for node in placed.nodes} - set(addresses)
+        without = nodes.keys() - addresses.keys()
         left_out = tuple(sorted({*placed.left_out, *without}))
         return replace(placed, agents=tuple(_distinct(placed, agents, self.verdicts)), left_out=left_out)
 

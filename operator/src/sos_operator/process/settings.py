@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sos_compile import NetworkPolicies, NodeResources
+from sos_compile import DefaultResources, NetworkPolicies, Ports, find_port_conflict
 
 from sos_operator.core.model.options import Images, PodMonitors, Settings
 
@@ -80,8 +80,17 @@ def _network_policies(env: Mapping[str, str]) -> NetworkPolicies | None:
     return NetworkPolicies(openflow=tuple(given.get("openflow", [])), api=tuple(given.get("api", [])))
 
 
-def _node_resources(env: Mapping[str, str]) -> NodeResources:
-    return NodeResources(**(_object(env, "SOS_NODE_RESOURCES", {"ovs": dict, "node": dict}) or {}))
+def _resources(env: Mapping[str, str]) -> DefaultResources:
+    fields = {"ovs": dict, "node": dict, "agent": dict, "controller": dict}
+    return DefaultResources(**(_object(env, "SOS_RESOURCES", fields) or {}))
+
+
+def _ports(env: Mapping[str, str]) -> Ports:
+    ports = Ports(**(_object(env, "SOS_PORTS", {"node": int, "agents": int, "tunnels": int}) or {}))
+    conflict = find_port_conflict(ports)
+    if conflict is not None:
+        raise SettingsError(f"SOS_PORTS.{conflict[0]}: {conflict[1]}")
+    return ports
 
 
 def _pod_monitors(env: Mapping[str, str]) -> PodMonitors | None:
@@ -113,7 +122,8 @@ def parse_settings(env: Mapping[str, str]) -> Settings:
         data_plane_log_level=env.get("SOS_DATA_PLANE_LOG_LEVEL", "") or "info",
         controller_priority=env.get("SOS_CONTROLLER_PRIORITY_CLASS", "system-cluster-critical"),
         node_priority=env.get("SOS_NODE_PRIORITY_CLASS", "system-node-critical"),
-        node_resources=_node_resources(env),
+        resources=_resources(env),
+        ports=_ports(env),
         load_modules=_yes(env, "SOS_LOAD_MODULES"),
         network_policies=_network_policies(env),
         pod_monitors=_pod_monitors(env),

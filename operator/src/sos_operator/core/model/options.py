@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sos_compile import NetworkPolicies, NodeResources
+from sos_compile import DefaultResources, NetworkPolicies, Ports
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +47,10 @@ class Settings:
     """Priority class of controllers, empty for the cluster's default."""
     node_priority: str = "system-node-critical"
     """Priority class of agents and switches."""
-    node_resources: NodeResources = field(default_factory=NodeResources)
-    """Resource requests of the switches' containers."""
+    resources: DefaultResources = field(default_factory=DefaultResources)
+    """Resources of the containers of switches, agents and controllers."""
+    ports: Ports = field(default_factory=Ports)
+    """Ports on nodes' own addresses."""
     load_modules: bool = False
     """True if pods of nodes load kernel modules."""
     pod_monitors: PodMonitors | None = None

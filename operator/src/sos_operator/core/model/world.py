@@ -80,7 +80,8 @@ def compile_settings(settings: Settings, generation: int) -> sos_compile.Setting
         network_policies=settings.network_policies,
         controller_priority=settings.controller_priority,
         node_priority=settings.node_priority,
-        node_resources=settings.node_resources,
+        resources=settings.resources,
+        ports=settings.ports,
         load_modules=settings.load_modules,
         software=__version__,
     )
