@@ -1,6 +1,6 @@
 //! Site cards of peer clusters: the decisions of an acceptor (spec/card.md sections 2 and 4). No I/O; [`crate::tasks::cards`] is the edge.
 //!
-//! 1. [`exchange::admit`] finds pairing and key of an Offer from its header.
+//! 1. [`exchange::admit`] finds the pairing and the key of an Offer by its header.
 //! 2. [`exchange::answer`] verifies the whole Offer, stores it in the [`store::CardStore`], and composes the Answer.
 //! 3. [`page::page`] renders the stored Offers for the operator, in `base64`.
 //!
@@ -20,7 +20,7 @@ use store::CardStore;
 pub struct Cards(Mutex<CardStore>);
 
 impl Cards {
-    /// Calls `act` with the store. A panic of `act` leaves the store usable, since every step of its methods does.
+    /// Calls `act` with the store. A panic of `act` leaves the store usable, since every step of the store's methods leaves it valid.
     pub fn with<T>(&self, act: impl FnOnce(&mut CardStore) -> T) -> T {
         act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -30,11 +30,11 @@ pub const MAX_PEERS: usize = 1_024;
 pub const MAX_SERVICES: usize = 4_096;
 /// Maximum number of prefixes or port ranges in one list (controller-config.md clause 4).
 pub const MAX_LIST: usize = 64;
-/// Maximum number of agents of one peer site. A site's address plan holds no more agents, and every list needs a bound.
+/// Maximum number of agents of one peer site: a site's address plan has no room for more.
 pub const MAX_AGENTS_PER_PEER: usize = 1_024;
-/// Maximum number of pods (node-config.md clause 38): four times the default of a kubelet.
+/// Maximum number of pods (node-config.md clause 38): more than four times a kubelet's default of 110.
 pub const MAX_PODS: usize = 512;
-/// Path labels are 0 to 7 (node-config.md clause 9).
+/// Maximum number of stream ports: one for each path label, 0 to 7 (node-config.md clause 9).
 pub const MAX_STREAM_PORTS: u16 = 8;
 
 /// A configuration error: JSON path and description.
@@ -84,14 +84,14 @@ pub struct AgentConfig {
     /// Interception of connections at a site without bridges.
     #[serde(default)]
     pub intake: Option<Intake>,
-    /// Pods of this node that take part, with intake Pods; without a list, every pod of the node with an address of the site.
+    /// Pods of this node to intercept, with intake `Pods`. If absent: every pod of the node with an address of the site.
     #[serde(default)]
     pub pods: Option<Vec<Pod>>,
     /// Ports of the peers' streams.
     pub stream_ports: StreamPorts,
     /// Peer sites.
     pub peers: Vec<Peer>,
-    /// Services this site takes part in.
+    /// Services with clients or servers at this site.
     pub services: Vec<Service>,
     /// Limits.
     pub limits: Limits,
@@ -121,7 +121,7 @@ pub struct Site {
 pub enum Rewrite {
     /// Switches change only MAC addresses: the agent uses the hosts' addresses.
     Transparent,
-    /// Switches rewrite addresses and ports: the agent sees its own address and port, and each host sees those of the other host.
+    /// Switches rewrite addresses and ports: the agent sees its own address and port, and each host sees the other host's address and port.
     OpenFlow,
 }
 
@@ -176,12 +176,13 @@ pub struct PeerAgent {
     pub id: AgentId,
     /// Its node's name.
     pub node: String,
-    /// Address of the agent's streams in both directions, on every label without an address of its own.
+    /// Address of the agent's streams in both directions, on every label that has no separate address.
     pub address: Ipv4Addr,
-    /// Addresses by path label, if it has several; the first is `address`. It has no labels beyond these.
+    /// Addresses by path label, if the agent has several; the first is `address`. The agent has no other labels.
     #[serde(default)]
     pub addresses: Vec<Ipv4Addr>,
-    /// Servers beside this agent, which no other agent of its site reaches in their clients' names. Only for agents on routes.
+    /// Prefixes of servers beside this agent: no other agent of the site can connect to them from the clients' addresses. Only for agents
+    /// on routes.
     #[serde(default)]
     pub prefixes: Vec<Ipv4Net>,
     /// Port of label 0.
@@ -232,7 +233,7 @@ pub enum Source {
     /// The client's address and port.
     #[default]
     Preserve,
-    /// The agent's address, as of any proxy.
+    /// The agent's address, as with an ordinary proxy.
     Agent,
 }
 
@@ -251,7 +252,7 @@ pub struct Service {
     /// Acceptance of clients that arrive without an order. Omitted if Early, so that documents for older agents do not change.
     #[serde(default)]
     pub accept: Accept,
-    /// Source address of connections to the service's servers. Written only if it is the agent's.
+    /// Source address of connections to the service's servers. Written only if `Agent`.
     #[serde(default)]
     pub source: Source,
     /// Client prefixes.

@@ -251,7 +251,7 @@ impl AgentContext {
         agents.filter(|id| self.tunnel().peer_willing(*id)).collect()
     }
 
-    /// Removes expired servers, and calls `act` with the servers that recently did not answer.
+    /// Calls `act` with the servers that recently did not answer, after removing expired ones.
     pub fn with_unreachable<T>(&self, act: impl FnOnce(&mut Unreachable) -> T) -> T {
         let mut unreachable = lock(&self.unreachable);
         unreachable.expire(Instant::now());
@@ -269,20 +269,20 @@ impl AgentContext {
         &self.pods
     }
 
-    /// Counts a held SYN that is reinjected towards its server. In the agent's own namespace nft lists the connection for [`Self::note_plain`];
-    /// pods' tables are not read.
+    /// Counts a held SYN of a pod that is reinjected towards its server, since pods' tables are not read. In the agent's own namespace, nft
+    /// lists the connection for [`Self::note_plain`].
     pub fn note_left(&self, reason: PlainReason) {
         if self.config().is_in_pods() {
             self.metrics.plain.get_or_create(&metrics::Reason { reason: plain_traffic::label(reason) }).inc();
         }
     }
 
-    /// SYNs that wait for the egress agent.
+    /// Held SYNs, and the sockets that reinject them.
     pub fn hold(&self) -> &Hold {
         &self.hold
     }
 
-    /// Closes connections to servers whose preparations have been released or have expired.
+    /// Closes server connections opened ahead whose preparations have been released or have expired.
     pub fn close_server_legs(&self) {
         self.with_server_legs(|legs| legs.keep(|session| lock(&self.protocol).stands(session)));
     }
@@ -314,7 +314,7 @@ impl AgentContext {
         result
     }
 
-    /// Socket of orders.
+    /// Sends datagrams of the order protocol to the controllers.
     pub fn send_orders(&self, datagrams: &[Vec<u8>]) {
         let Some(controllers) = &self.controllers else { return };
         for datagram in datagrams {

@@ -1,13 +1,15 @@
 //! The relay agent: sockets, orders and beacons around the tunnel between agents.
 //!
-//! Who calls what, in which order:
+//! Callers, in call order:
 //!
 //! 1. [`run`] reads the configuration ([`config`]), prepares the network namespace ([`netns`]), makes the [`context::AgentContext`] and the
 //!    tunnel of `sos-tunnel`, and starts the [`tasks`].
-//! 2. nft, in the agent's own namespace or in those of pods ([`tasks::pods`]), redirects a client's SYN to [`tasks::ingress`], through [`tasks::held_syns`] if the server must accept first. Ingress finds the
-//!    flow's order ([`orders`]) or service ([`policy::flow_policy`]) and opens a session of the tunnel towards the peer.
-//! 3. At the peer, [`tasks::egress`] checks the session against the peer's own configuration and connects to the server in the client's
-//!    name (`server_dial`), or uses the connection that `connect_ahead` has opened. `sos-tunnel` relays between the two sockets.
+//! 2. nft, in the agent's own namespace or in pods' namespaces ([`tasks::pods`]), redirects a client's SYN to [`tasks::ingress`], through
+//!    [`tasks::held_syns`] if the server must accept first. Ingress finds the flow's order ([`orders`]) or service
+//!    ([`policy::flow_policy`]) and opens a session of the tunnel towards the peer.
+//! 3. At the peer, [`tasks::egress`] checks the session against the peer's own configuration and connects to the server, normally from
+//!    the client's address (`server_dial`), or uses the connection that `connect_ahead` has opened. `sos-tunnel` relays between the two
+//!    sockets.
 //! 4. Orders of controllers arrive in [`tasks`]; [`orders::OrderProtocol`] accepts or refuses them and answers. Its `poll` expires
 //!    preparations and retransmits reports.
 //! 5. Streams between agents are opened and accepted in [`tasks::streams`]; `stream_monitor` polls each stream for path control
@@ -20,7 +22,7 @@
 //! | [`config`] (`attachment`, `canonical`, `check`, `keys`, `source`) | the configuration document, its hash, its file, and the key folder |
 //! | [`config::peers`], [`config::peers_file`] | the document of peer clusters, and its file |
 //! | [`policy::flow_policy`], [`policy::flow_key`], [`policy::classifier`] | flows that the configuration covers |
-//! | [`policy::arming`] | acceptance of new connections, and the flows to take over |
+//! | [`policy::arming`] | decision to accept new connections, and the flows to intercept |
 //! | [`policy::stream_pool`] | the streams to keep to each peer |
 //! | [`policy::load`], [`policy::service_meters`], [`policy::plain_traffic`] | figures for beacons and reports |
 //! | [`orders`] (`prepare`, `reports`) | the order protocol between controllers and this agent |

@@ -67,7 +67,7 @@ pub enum NetError {
     NameTaken {
         /// Name.
         name: String,
-        /// Its owner.
+        /// Kind of the device.
         kind: String,
     },
     /// A required kernel setting cannot be applied.
@@ -85,7 +85,7 @@ pub enum NetError {
 }
 
 /// Binds the metrics listener; called before [`attach_host`], so that the listener stays in the host's namespace. With attach `none`,
-/// connections in hosts' names use the same namespace, so the listener shares its port with these connections.
+/// connections from hosts' addresses use the same namespace, so the listener shares its port with these connections.
 ///
 /// # Errors
 /// The address is in use, or is not an address of this machine.
@@ -154,7 +154,7 @@ pub fn attach_none(bridge: Bridge<'_>) -> Result<(), NetError> {
     configure(bridge, present(bridge, &shown))
 }
 
-/// `ip -json address show dev NAME`.
+/// Returns the output of `ip -json address show dev NAME`.
 fn exists(name: &str) -> Result<Vec<u8>, NetError> {
     let shown = output(Command::new("ip").args(["-json", "address", "show", "dev", name]), "ip");
     shown.map_err(|error| match error {

@@ -1,7 +1,7 @@
 //! Order protocol between controllers and this agent (spec/order.md), without a socket or a clock.
 //!
-//! Input is a datagram, output the datagrams to send. [`OrderProtocol::poll`] handles deadlines: preparations expire, end reports are
-//! retransmitted until acknowledged, sessions are reported.
+//! [`OrderProtocol::handle`] takes a datagram and returns the datagrams to send. [`OrderProtocol::poll`] handles deadlines: preparations
+//! expire, end reports are retransmitted until acknowledged, sessions are reported.
 
 pub mod active_sessions;
 pub mod pending_end_reports;
@@ -77,7 +77,7 @@ pub struct Env<'a> {
     pub live: &'a BTreeSet<AgentId>,
     /// Servers temporarily left to plain TCP.
     pub unreachable: &'a Unreachable,
-    /// True if a connection can be made in a client's name (from the agent's own address if the site rewrites).
+    /// True if a connection can be opened from the client's address and port (from the given own address, if the site rewrites).
     pub can_bind: fn(SocketAddrV4, Option<Ipv4Addr>) -> bool,
     /// Monotonic time.
     pub now: Instant,
@@ -309,7 +309,7 @@ impl OrderProtocol {
         Ok(())
     }
 
-    /// Removes the least recently heard controller without a session or preparation here.
+    /// Removes the controller whose last order is the oldest, of the controllers without a session or preparation here.
     fn forget_idle_controller(&mut self) -> bool {
         let idle = |id: &ControllerId| {
             self.running.of(*id).next().is_none() && self.preparations.of(*id).next().is_none()

@@ -176,7 +176,7 @@ fn intake_interface(config: &AgentConfig) -> Option<(String, Forward)> {
     }
 }
 
-/// Writers and copies of held SYNs in this namespace, after the table that redirects to the listener.
+/// Creates the table that redirects to the listener, then opens the writers and the copies of held SYNs in this namespace.
 fn open_hold(config: &AgentConfig, clients: &TcpListener) -> Result<(Hold, Option<Copies>), RunError> {
     let Some((interface, forward)) = intake_interface(config) else { return Ok((Hold::for_pods(), None)) };
     let port = clients.local_addr().map_err(socket_error("transparent listener"))?.port();

@@ -4,9 +4,9 @@
 //! the server has accepted, it is a known server, and its clients need no connection opened ahead. With `Confirmed`, each client has an ask
 //! of its own.
 //!
-//! To respect network policies, hold a SYN until a *check* shows that the plain path to the server is open ([`plain_path`], docs/adr/0059).
-//! Ask the egress agent only afterwards: it connects from inside the server's pod, where no policy applies. With `Learned`, an answered check
-//! replaces the ask, because the answer shows that the server accepts.
+//! To respect network policies, a SYN is held until a *check* shows that the plain path to the server is open ([`plain_path`],
+//! docs/adr/0059). The egress agent is asked only afterwards, because it connects from inside the server's pod, where no policy applies.
+//! With `Learned`, an answered check replaces the ask, because the answer shows that the server accepts.
 
 pub mod check_packet;
 pub mod injector;
@@ -159,8 +159,8 @@ impl SynHold {
         std::iter::once(Step::Leave(syn.packet, reason)).chain(release).collect()
     }
 
-    /// Removes an earlier SYN of a connection that waits for the egress agent; returns a step if no other SYN waits for the same answer. The
-    /// path of such a connection was open, or was not checked, until a moment ago.
+    /// Removes an earlier SYN of a connection, held for the egress agent's answer; returns a Release if no other SYN waits for this answer.
+    /// When the earlier SYN arrived, the path was open, or was not checked.
     fn stop_holding(&mut self, flow: FlowKey) -> Option<Step> {
         let session = self.held.remove(&flow)?;
         self.leave(flow.server);
@@ -280,7 +280,7 @@ impl SynHold {
         flows.into_iter().filter_map(take).collect()
     }
 
-    /// Makes all SYNs plain that wait for the check of a path. The server stays known: a policy that forbids one pod must not delay others.
+    /// Makes all SYNs that wait for the check of a path plain. The server stays known: a policy that forbids one pod must not delay others.
     fn close(&mut self, of: Path, reason: PlainReason) -> Vec<Step> {
         self.take_unchecked(of).into_iter().map(|(syn, _)| Step::Leave(syn.packet, reason)).collect()
     }

@@ -89,7 +89,7 @@ pub async fn arm(context: Arc<AgentContext>, mut peers: watch::Receiver<BTreeSet
         tables = same;
         match done {
             Ok(true) => {}
-            // Some pods' tables still have their former content; the next tick goes on.
+            // Some pods' tables still have their former content; the next tick continues.
             Ok(false) => continue,
             Err(error) => {
                 // The heartbeat expires by itself; the next tick sets everything again.

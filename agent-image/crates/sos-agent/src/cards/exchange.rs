@@ -1,4 +1,4 @@
-//! The two decisions of an exchange: before the card is read, and on the whole Offer (spec/card.md clauses 5 to 7).
+//! The two decisions of an exchange: on the header, before the card is read, and on the whole Offer (spec/card.md clauses 5 to 7).
 
 use std::time::Instant;
 
@@ -56,7 +56,7 @@ impl Admitted<'_> {
     }
 }
 
-/// This cluster's card for a peer; an installation that must not use the pairing gets none.
+/// The Answer with this cluster's card, or without a card if the installation must not use the pairing.
 fn compose(installation: InstallationId, peer: &Peer, status: CardStatus) -> CardAnswer<'_> {
     let card = if status == CardStatus::OtherInstallation { "" } else { &peer.card };
     let sequence = if card.is_empty() { 0 } else { peer.sequence };

@@ -17,7 +17,7 @@ pub enum Refusal {
     UnknownKey,
     /// The tag is wrong.
     WrongTag,
-    /// The sequence is not higher than that of the stored Offer.
+    /// The sequence is not higher than the stored Offer's sequence.
     NotNewer,
     /// The Offer is from an installation that must not use the pairing.
     OtherInstallation,
@@ -109,8 +109,8 @@ impl CardStore {
         self.refused.get(&refusal).copied().unwrap_or(0)
     }
 
-    /// Drops Offers that a new document excludes: those of removed pairings, which bounds the store, and those of installations that it does
-    /// not admit, because their higher sequence would block Offers of the right installation.
+    /// Drops Offers that a new document excludes. Offers of removed pairings are dropped to bound the store. Offers of installations that
+    /// the document does not admit are dropped because their higher sequence would block Offers of the right installation.
     pub fn apply(&mut self, peers: &Peers) {
         self.offers.retain(|pairing, stored| {
             peers.peer(*pairing).is_some_and(|peer| peers.admits(peer, stored.installation))

@@ -1,5 +1,5 @@
-//! Attachment of an agent to a site's bridge, where switches redirect connections and controllers order sessions, or to routes
-//! (docs/adr/0056).
+//! Attachment of an agent: to a site's bridge, with switches that redirect connections and controllers that order sessions; or to routes,
+//! without both (docs/adr/0056).
 
 use std::net::Ipv4Addr;
 

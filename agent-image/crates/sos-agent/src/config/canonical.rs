@@ -25,8 +25,7 @@ pub fn document_hash(text: &[u8]) -> Result<String, serde_json::Error> {
     Ok(hash)
 }
 
-/// Writes a value with sorted keys. Keys are sorted here because a feature of `serde_json` that another crate may enable leaves them
-/// unsorted.
+/// Writes a value with sorted keys. The map of `serde_json` is unsorted if another crate enables the feature `preserve_order`.
 fn write_value(value: &Value, out: &mut String) {
     match value {
         Value::Object(fields) => {

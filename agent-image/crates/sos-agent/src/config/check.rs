@@ -46,7 +46,7 @@ impl AgentConfig {
         self.check_discovery(discovery)
     }
 
-    /// An agent on routes: without interface, discovery and controllers.
+    /// Checks an agent on routes, which has no interface, no discovery address and no controllers.
     fn check_routes(&self) -> Result<(), ConfigError> {
         require(self.interface.is_none(), "interface", "must be absent where wan has addresses")?;
         require(self.discovery.is_none(), "discovery", "must be absent where wan has addresses")?;
@@ -208,7 +208,7 @@ fn check_addresses(agent: &PeerAgent, path: &str) -> Result<(), ConfigError> {
     check_path_addresses(&agent.addresses, &path)
 }
 
-/// One address for each path: hosts' addresses, all different.
+/// Checks the addresses of paths: hosts' addresses, all different.
 fn check_path_addresses(addresses: &[Ipv4Addr], path: &str) -> Result<(), ConfigError> {
     for (i, address) in addresses.iter().enumerate() {
         let path = format!("{path}[{i}]");

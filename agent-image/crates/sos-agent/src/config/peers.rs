@@ -1,4 +1,4 @@
-//! The document of peer clusters: the own cards, and the installation that may use each pairing (spec/card.md clause 12).
+//! The document of peer clusters: this cluster's cards, and the installation that may use each pairing (spec/card.md clause 12).
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU16;
@@ -39,7 +39,7 @@ pub struct Peer {
     pub installation: Option<InstallationId>,
     /// Time at which the card was issued, milliseconds since 1970.
     pub sequence: u64,
-    /// Text of the own card for this peer.
+    /// Text of this cluster's card for the peer.
     pub card: String,
 }
 
@@ -93,8 +93,8 @@ impl Peers {
         self.peers.iter().find(|peer| peer.pairing == pairing)
     }
 
-    /// True if an installation may offer cards under the pairing of `peer`. The own installation never may: both clusters sign with the
-    /// same key, so that an own Offer could be recorded and sent to the own agents.
+    /// True if an installation may offer cards under the pairing of `peer`. This cluster's own installation is never admitted: both
+    /// clusters sign with the same key, so an attacker could record an Offer of this cluster and replay the Offer to this cluster's agents.
     #[must_use]
     pub fn admits(&self, peer: &Peer, installation: InstallationId) -> bool {
         installation != self.installation && peer.installation.is_none_or(|only| only == installation)

@@ -36,7 +36,7 @@ pub enum SourceError {
 pub enum Verdict {
     /// The document is already in force.
     Same,
-    /// The document is older, or is another document with the generation in force.
+    /// The document has a lower generation, or has other content with the generation in force.
     Stale,
     /// The document changes a setting that is applied only at start; names the field.
     NeedsRestart(&'static str),
@@ -56,7 +56,7 @@ pub fn judge(current: &AgentConfig, next: &AgentConfig) -> Verdict {
     current.restart_reason(next).map_or(Verdict::Take, Verdict::NeedsRestart)
 }
 
-/// Path of a node's configuration: PATH itself, or `<node>.json` in it.
+/// Path of a node's configuration: `path` itself, or `<node>.json` in it if `path` is a folder.
 #[must_use]
 pub fn document_path(path: &Path, node: &str) -> PathBuf {
     if path.is_dir() { path.join(format!("{node}.json")) } else { path.to_owned() }
@@ -139,7 +139,7 @@ impl Source {
     /// Polls the file; `None` if its content has not changed. Each document is returned once, valid or not.
     ///
     /// # Errors
-    /// The new content is invalid. A briefly missing file is no error, since an update replaces mounted files.
+    /// The file cannot be read, or its new content is invalid. A missing file is no error: an update of a mounted file briefly removes it.
     pub fn poll(&mut self) -> Option<Result<AgentConfig, SourceError>> {
         let path = document_path(&self.path, &self.node);
         let text = match read(&path) {

@@ -35,14 +35,14 @@ impl InterceptedPods {
         lock(&self.pods).values().cloned().collect()
     }
 
-    /// True if the agent does not intercept pods, or once it has scanned the node's namespaces and entered their pods. Until then, it cannot
-    /// connect to servers in pods.
+    /// True if the agent does not intercept pods, or has scanned the node's namespaces and entered their pods. Before this scan, the agent
+    /// cannot connect to servers in pods.
     #[must_use]
     pub fn is_ready(&self, in_pods: bool) -> bool {
         !in_pods || self.ready.load(Ordering::Relaxed)
     }
 
-    /// Notes that the first scan is over, and its pods have been entered.
+    /// Notes that the first scan has ended, and that its pods have been entered.
     pub fn note_ready(&self) {
         self.ready.store(true, Ordering::Relaxed);
     }

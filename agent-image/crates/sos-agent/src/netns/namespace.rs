@@ -1,4 +1,4 @@
-//! Network namespaces of pods, found by the pods' addresses. A new thread enters a namespace for each task, and ends there.
+//! Network namespaces of pods, found by the pods' addresses. For each task, a new thread enters the namespace and ends afterwards.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;

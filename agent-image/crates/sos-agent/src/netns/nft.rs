@@ -5,15 +5,14 @@
 //! 1. To one of the agent's own addresses: delivered (streams, orders).
 //! 2. A bare SYN that went plain before stays plain: its retransmissions must get the same verdict.
 //! 3. A bare SYN with MD5, AO or MPTCP options goes plain: hosts that use these would notice a relay.
-//! 4. A bare SYN that the switch has marked as belonging to a service that is not yet, or no longer, armed goes plain (spec/node-config.md
-//!    clause 22).
+//! 4. A bare SYN goes plain if the switch has marked its service as not armed (spec/node-config.md clause 22).
 //! 5. A bare SYN to a server that has not answered recently (`unreachable`) goes plain.
 //! 6. A bare SYN of a service whose server must accept first (marked in `armed`) is copied to this agent and dropped, on the conditions of
 //!    rule 7. The agent reinjects the SYN later, to the listener or to the server ([`crate::tasks::held_syns`]). A bare SYN of an
 //!    established connection is delivered.
-//! 7. A bare SYN inside `armed` (clients, servers and ports, see [`crate::policy::classifier`]), is delivered to the transparent listener
-//!    while `heartbeat` holds an element. The element expires in [`HEARTBEAT_SECONDS`] unless the agent renews it, and `tproxy` does not
-//!    match without a listening socket. So a dead agent takes over no connection.
+//! 7. A bare SYN inside `armed` (clients, servers and ports, see [`crate::policy::classifier`]) is delivered to the transparent listener
+//!    while `heartbeat` contains an element. The element expires in [`HEARTBEAT_SECONDS`] unless the agent renews it, and `tproxy` does not
+//!    match without a listening socket. So a dead agent intercepts no connection.
 //! 8. A packet of a known transparent socket is delivered. An ICMP error about a segment of such a socket is delivered, too: a router has
 //!    addressed the error to the host whose address the agent used in the segment.
 //! 9. Any other bare SYN is remembered in `plain` and forwarded. A connection that goes plain for the first time is listed in `plain_seen`
@@ -80,7 +79,7 @@ pub const COPIES: u16 = 5_345;
 const REASON: u32 = 0xffff;
 const NOT_REASON: u32 = !REASON;
 
-/// Source MAC address of SYNs that the switch marks as not to be taken over (spec/node-config.md clause 22).
+/// Source MAC address by which the switch marks SYNs of services that are not armed (spec/node-config.md clause 22).
 pub const UNARMED_MAC: &str = "02:53:4f:53:00:02";
 
 /// Names of the counters in the table, each with its meaning for the metrics page.
@@ -99,7 +98,7 @@ pub const COUNTERS: [(&str, &str); 7] = [
 pub enum Forward {
     /// Only packets that arrive from the bridge and leave to it.
     WithinInterface,
-    /// All packets: the namespace is that of a router.
+    /// All packets: the namespace belongs to a router.
     Any,
 }
 
@@ -188,10 +187,10 @@ meta mark set {MARK:#x} counter name syn_accelerated accept
     )
 }
 
-/// A connection, in sets.
+/// Key of a connection in the sets.
 const TUPLE: &str = "ip saddr . tcp sport . ip daddr . tcp dport";
 
-/// TCP options that would not survive a relay, so hosts that use them would notice it.
+/// TCP options that would not survive a relay: hosts that use them would notice the relay.
 const SPECIAL: &str = "    tcp option md5sig exists goto special_syn
     tcp option 29 exists goto special_syn
     tcp option mptcp exists goto special_syn

@@ -14,7 +14,7 @@ use crate::netns::nft::{MARK, OPENING, TAKE};
 pub const LOCAL_TABLE: u32 = 5_345;
 /// Routing table of streams' handshakes on a machine whose routes belong to others ([`crate::netns::stream_routes`]).
 pub const STREAM_TABLE: u32 = 5_346;
-/// Half of a mark that the agent's rules look at.
+/// Upper half of a mark, which the agent's rules compare.
 const UPPER_HALF: u32 = 0xffff_0000;
 /// Priority of the rules for this table: after the table `local` (0), before `main` (32766).
 const RULE_PRIORITY: u32 = 5_345;
@@ -124,7 +124,7 @@ pub fn inner(bridge: Bridge<'_>, present: Present) -> Vec<Ip> {
     commands
 }
 
-/// Rules for packets with a mark of the agent: the upper half counts, so that marks of other programs do not match.
+/// Rules for packets with the agent's marks. The rules compare the whole upper half, so that marks of other programs do not match.
 fn rules() -> [String; 2] {
     [MARK, TAKE]
         .map(|mark| format!("priority {RULE_PRIORITY} fwmark {mark:#x}/{UPPER_HALF:#x} lookup {LOCAL_TABLE}"))
@@ -241,7 +241,7 @@ pub fn without_offload(bridge: Bridge<'_>) -> Option<[&str; 4]> {
 }
 
 /// Arguments of `ethtool` for streams over QUIC: the kernel itself segments datagrams sent in bulk, because a user-space switch handles
-/// unsegmented packets of TCP but drops those of UDP.
+/// unsegmented TCP packets but drops unsegmented UDP packets.
 #[must_use]
 pub fn datagrams_cut(bridge: Bridge<'_>) -> [&str; 4] {
     ["-K", &bridge.interface.name, "tx-udp-segmentation", "off"]

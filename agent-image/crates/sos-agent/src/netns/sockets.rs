@@ -14,14 +14,14 @@ use tracing::debug;
 use crate::config::RouteOwner;
 use crate::netns::nft::OPENING;
 
-/// Backlog of listeners: must hold a burst of clients. The kernel caps it at net.core.somaxconn.
+/// Backlog of listeners: enough for a burst of clients. The kernel caps the backlog at net.core.somaxconn.
 const BACKLOG: i32 = 4_096;
 /// Maximum time for which a peer may leave data unacknowledged before its stream is closed; pings detect silence earlier.
 const STREAM_USER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum RTO of a stream (Linux 6.15 and later). After a failover, a stream uses the new path within this time; the kernel's default RTO
 /// would by then have doubled to several seconds.
 const STREAM_RETRANSMIT_MAX: Duration = Duration::from_secs(1);
-/// Socket buffer for a stream port's datagrams, per direction: 33 ms at 1 Gbit/s, enough time for the runtime to schedule every task of the
+/// Socket buffer for a stream port's datagrams, per direction: 34 ms at 1 Gbit/s, enough time for the runtime to schedule every task of the
 /// agent.
 const DATAGRAM_BUFFER: usize = 4 << 20;
 /// Initial receive window of a stream: 34 ms at 1 Gbit/s; the kernel tunes it from there.
@@ -125,7 +125,7 @@ pub fn datagrams(address: SocketAddrV4) -> io::Result<std::net::UdpSocket> {
 /// Error of the kernel, except about the buffers: with smaller buffers, the socket works but loses packets of bursts.
 pub fn stream_datagrams(address: SocketAddrV4) -> io::Result<std::net::UdpSocket> {
     let socket = datagrams(address)?;
-    // Exceeds net.core.rmem_max, which holds only a few packets: needs NET_ADMIN, which the agent has.
+    // A buffer larger than net.core.rmem_max needs NET_ADMIN, which the agent has.
     let set = set_socket_recv_buffer_size_force(&socket, DATAGRAM_BUFFER)
         .and_then(|()| set_socket_send_buffer_size_force(&socket, DATAGRAM_BUFFER));
     if let Err(error) = set {
@@ -209,8 +209,8 @@ pub fn prepare_stream(socket: &SockRef<'_>, congestion: CongestionControl) -> io
     Ok(())
 }
 
-/// Lets a stream's send buffer hold a long path's packets in flight, regardless of the machine's tcp_wmem. The buffer fills only as far as the
-/// congestion window requires, because [`STREAM_NOTSENT_LOWAT`] limits the unsent bytes. Needs NET_ADMIN.
+/// Enlarges a stream's send buffer for the packets in flight on a long path, regardless of the machine's tcp_wmem. The buffer fills only as
+/// far as the congestion window requires, because [`STREAM_NOTSENT_LOWAT`] limits the unsent bytes. Needs NET_ADMIN.
 pub(crate) fn enlarge_send_buffer(socket: &SockRef<'_>) {
     if let Err(error) = set_socket_send_buffer_size_force(&**socket, MAX_STREAM_BUFFER) {
         debug!(%error, "the kernel does not enlarge the send buffer of a stream");

@@ -1,5 +1,5 @@
-//! Arming: the agent's willingness to take new sessions, and the flows it takes over (design: the switches redirect, the agent decides;
-//! spec/node-config.md clause 11).
+//! Arming: the agent's willingness to accept new sessions, and the flows that it intercepts (design: the switches redirect, the agent
+//! decides; spec/node-config.md clause 11).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -19,10 +19,10 @@ pub const MAX_ARMED: usize = 16_384;
 pub const UNREACHABLE_FOR: Duration = Duration::from_secs(30);
 /// Maximum number of servers remembered as unreachable; above that the server that expires first is removed.
 pub const MAX_UNREACHABLE: usize = 256;
-/// Margin below the limits at which arming stops, which leaves capacity for SYNs already in flight.
+/// Divisor of a limit: arming stops at this fraction below the limit, which leaves capacity for SYNs already in flight.
 const LIMIT_MARGIN_DIVISOR: u32 = 16;
 
-/// Inputs of the agent's willingness to take new sessions.
+/// Inputs of the agent's willingness to accept new sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Health {
     /// SIGTERM was received.
@@ -97,8 +97,8 @@ pub struct Armed {
     pub left_out: Vec<String>,
 }
 
-/// Flows to arm: Ingress services whose egress agent is alive, without unreachable servers. The classifier is kept until the configuration or
-/// the set of live agents changes.
+/// Flows to arm: Ingress services that have a live egress agent, without unreachable servers. The classifier is kept until the
+/// configuration or the set of live agents changes.
 #[derive(Debug, Default)]
 pub struct Coverage {
     of: Option<(Arc<AgentConfig>, BTreeSet<AgentId>)>,

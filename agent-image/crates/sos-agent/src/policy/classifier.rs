@@ -2,7 +2,7 @@
 //!
 //! Enumerating a service's client prefixes x server prefixes x port ranges takes their product, 262,144 elements for 64 of each. So packets are
 //! classified one field at a time. Client addresses with the same covered servers form one class. Within a class, server addresses with the same
-//! covered ports form one class, with a set of ports. Each lookup is one nft set or map, so a service of 64 x 64 x 64 takes 192 elements.
+//! covered ports form one class, with a set of ports. Each lookup is one nft map, so a service of 64 x 64 x 64 takes 192 elements.
 //! Services may overlap freely.
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ pub struct Rule {
     pub servers: Vec<Range>,
     /// Server ports.
     pub ports: Vec<Range>,
-    /// The service's connections are held until their server has accepted.
+    /// The service's SYNs are held until the server has accepted, or until the plain path has been checked.
     pub held: bool,
 }
 

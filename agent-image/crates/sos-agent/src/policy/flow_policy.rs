@@ -24,7 +24,7 @@ pub fn own_address(config: &AgentConfig) -> Option<Ipv4Addr> {
     (config.site.rewrite == Rewrite::OpenFlow).then(|| config.stream_address(0))
 }
 
-/// Source address of the connection to a flow's server: as the service says that permits the flow to the peer.
+/// Source address of the connection to a flow's server: the setting of the Egress service that permits the flow to the peer.
 #[must_use]
 pub fn egress_source(config: &AgentConfig, flow: FlowKey, peer: AgentId) -> Source {
     let site = config.peers.iter().find(|site| site.agents.iter().any(|agent| agent.id == peer));
@@ -32,8 +32,8 @@ pub fn egress_source(config: &AgentConfig, flow: FlowKey, peer: AgentId) -> Sour
     service.map_or(Source::Preserve, |service| service.source)
 }
 
-/// Number of routers between the agent's site and a host of another site (docs/adr/0018): between sites with subnets of their own the switches
-/// route, and an agent on routes is a router itself.
+/// Number of routers between the agent's site and a host of another site (docs/adr/0018). Switches route between sites with separate
+/// subnets, and an agent on routes is a router itself.
 #[must_use]
 pub fn routers(config: &AgentConfig, far_host: Ipv4Addr) -> u8 {
     let routed =
@@ -54,9 +54,9 @@ pub fn can_have_port(config: &AgentConfig, prepare: &Prepare) -> bool {
 
 /// Agent that serves a flow of an Ingress service without an order.
 ///
-/// On a bridge, a proactive service uses the first agent of the peer's site, to which the egress switch's entries lead (docs/adr/0012), and any
-/// other service any live agent. On routes, a server that is beside an agent is served by that agent only. Pass `None` as `server` to find out
-/// if any agent can serve the service.
+/// On a bridge, a proactive service uses only the first agent of the peer's site, because the egress switch's entries lead to this agent
+/// (docs/adr/0012); any other service uses the first live agent. On routes, if some agent is beside the server, only such an agent serves
+/// the flow. Pass `None` as `server` to find out if any agent can serve the service.
 #[must_use]
 pub fn far_agent(
     config: &AgentConfig,
@@ -83,8 +83,8 @@ pub fn ingress_service_towards<'a>(
     config.services.iter().find(|s| s.role == Role::Ingress && s.peer == site && covers(s, flow))
 }
 
-/// Egress service by which this agent may connect to the flow's server in the client's name, for a peer of `site`: the client must be
-/// inside that site's prefixes or the service's `from`, the server and port inside one of the Egress services.
+/// Egress service that permits this agent to connect to the flow's server for a peer of `site`. The client must be inside the site's
+/// prefixes or the service's `from`; the server and its port must be inside the service's `to` and `ports`.
 #[must_use]
 pub fn egress_service<'a>(config: &'a AgentConfig, flow: FlowKey, site: &str) -> Option<&'a Service> {
     let peer = config.peer(site)?;

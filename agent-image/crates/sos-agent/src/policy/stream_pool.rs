@@ -23,8 +23,8 @@ impl OrderedLabels {
     }
 }
 
-/// The tunnel's peers: every configured agent. Each label that a service may use or an order has named has the largest number of streams
-/// that a service requests. The streams are encrypted, or use QUIC, if any service requests it.
+/// The tunnel's peers: every configured agent. Each label that a service may use or an order has named gets the largest number of streams
+/// that any service requests. If any service requests encryption or QUIC, all streams use it.
 #[must_use]
 pub fn peers(config: &AgentConfig, ordered: &OrderedLabels) -> Vec<PeerConfig> {
     let mut list = Vec::new();
@@ -55,7 +55,7 @@ pub fn peers(config: &AgentConfig, ordered: &OrderedLabels) -> Vec<PeerConfig> {
 pub struct DepartingPeers(BTreeMap<AgentId, (PeerConfig, Instant)>);
 
 impl DepartingPeers {
-    /// Adds peers that are no longer listed but have preparations, with the last expiry of these.
+    /// Adds peers that are no longer listed but have preparations, with the last expiry of the preparations.
     pub fn note(
         &mut self,
         before: Vec<PeerConfig>,
@@ -125,8 +125,8 @@ fn labels(config: &AgentConfig, peer: &Peer) -> u16 {
     services.map(|service| service.labels).max().unwrap_or(1)
 }
 
-/// Configured congestion control of the streams with an agent, by its address: from the first service towards the agent's site that names
-/// an algorithm.
+/// Configured congestion control of the streams with the agent that has this address: from the first service towards the agent's site that
+/// names an algorithm.
 #[must_use]
 pub fn congestion(config: &AgentConfig, address: Ipv4Addr) -> CongestionControl {
     let named = |peer: &Peer| {
@@ -136,7 +136,7 @@ pub fn congestion(config: &AgentConfig, address: Ipv4Addr) -> CongestionControl 
     peer_at(config, address).and_then(named).unwrap_or(CongestionControl::Auto)
 }
 
-/// True if a service towards an agent's site names the number of streams; by the agent's address.
+/// True if a service towards the site of the agent with this address names the number of streams.
 #[must_use]
 pub fn names_streams(config: &AgentConfig, address: Ipv4Addr) -> bool {
     peer_at(config, address).is_some_and(|peer| named_streams(config, peer).is_some())

@@ -8,7 +8,7 @@ use crate::syn_hold::syn::{IP_HEADER, TCP, TCP_HEADER, fold, sum};
 /// A maximum segment size of 536 bytes (RFC 1122, 4.2.2.6), so that the server takes the check for an ordinary SYN.
 const OPTIONS: [u8; 4] = [2, 4, 0x02, 0x18];
 const ICMP: u8 = 1;
-/// Destination unreachable (RFC 792), which also says "administratively prohibited".
+/// Destination unreachable (RFC 792); its codes include "administratively prohibited".
 const UNREACHABLE: u8 = 3;
 /// Bytes of an ICMP error before the packet that it quotes.
 const ICMP_HEADER: usize = 8;

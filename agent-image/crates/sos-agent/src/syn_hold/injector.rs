@@ -39,7 +39,7 @@ pub enum Place {
 #[derive(Debug)]
 pub struct Writers {
     to_listener: Socket,
-    /// Bound to the agent's interface, because the sites' hosts are not reachable through a pod's other interfaces.
+    /// Bound to the interface towards the servers, if one is given: the sites' hosts are not reachable through a pod's other interfaces.
     to_server: Mutex<Socket>,
     checks: Option<Checks>,
 }
@@ -48,7 +48,7 @@ pub struct Writers {
 #[derive(Debug)]
 struct Checks {
     writer: Socket,
-    /// Bound and never connected: no program of the pod can get this port, and the kernel resets each connection that a server opens halfway.
+    /// Bound and never connected: no program of the pod can get this port, and the kernel resets each half-open connection of a server.
     _reserved: Socket,
     port: u16,
 }

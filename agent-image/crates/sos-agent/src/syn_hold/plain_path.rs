@@ -1,8 +1,9 @@
 //! Checks whether a client's host may connect to a server without SOS (docs/adr/0059). Pure: returns the check packets to send.
 //!
 //! A *check* is a bare SYN from the client's own address and a reserved port. Network policies and firewalls on the plain path judge the check
-//! as they judge the client's connection. An answer with SYN and ACK opens the path for some time; silence closes it for some time, and a
-//! reset until the next check. The kernel resets the server's half-open connection, so that the server's program never sees a check.
+//! as they judge the client's connection. An answer with SYN and ACK opens the path for [`OPEN_FOR`]. A missing answer closes the path for
+//! [`CLOSED_FOR`]. After a reset or an ICMP error, the next connection is checked. The kernel resets the server's half-open connection, so
+//! that the server's program never sees a check.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddrV4};

@@ -139,7 +139,7 @@ impl Listener {
     }
 }
 
-/// Everything that an exchange needs, apart from its connection and the document in force.
+/// Inputs shared by all exchanges.
 #[derive(Clone)]
 struct Acceptor {
     cards: Arc<Cards>,
@@ -174,7 +174,7 @@ impl Acceptor {
         message[..HEADER_LEN].copy_from_slice(&header);
         stream.read_exact(&mut message[HEADER_LEN..]).await.map_err(incomplete)?;
         let answer = admitted.answer(&message, &self.cards, Instant::now())?;
-        // The decision stands even if the dialer does not read it.
+        // The decision remains valid even if the dialer does not read the Answer.
         if let Err(error) = stream.write_all(&answer).await {
             debug!(%error, "cannot send the answer to an offer of a site card");
         }

@@ -1,4 +1,4 @@
-//! Egress: connections to servers in the clients' names.
+//! Egress: connections to servers on behalf of clients.
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind};
@@ -135,7 +135,7 @@ async fn patiently(
 fn end_reason(error: &io::Error) -> EndReason {
     match error.kind() {
         ErrorKind::ConnectionRefused => EndReason::ServerRefused,
-        // AddrNotAvailable: a server that this agent cannot reach in its client's name, for which its clients stay plain for a while.
+        // AddrNotAvailable: the server's replies to the client's address would not reach this agent, so its clients stay plain for a while.
         ErrorKind::TimedOut
         | ErrorKind::HostUnreachable
         | ErrorKind::NetworkUnreachable

@@ -43,7 +43,7 @@ pub async fn hold_syns(context: Arc<AgentContext>, copies: Copies, pod: Option<H
         match copies.receive(&mut buffer).await {
             Ok(length) => {
                 for packet in nflog::packets(&buffer[..length]) {
-                    // A program in a pod may send copies of its own making.
+                    // A program in a pod may cause copies of any packet: only a packet from the pod's address is handled as its SYN.
                     if pod.is_none_or(|pod| pod.address == source(packet)) {
                         fence(|| arrived(&context, packet));
                     } else if let Some(pod) = pod {
@@ -100,7 +100,7 @@ fn arrived(context: &AgentContext, packet: &[u8]) {
 }
 
 /// Returns the parameters of a client's SYN from the configuration, or `Err` if the egress agent need not be asked. `Err` with a reason
-/// leaves the connection plain; `Err(None)` takes the SYN.
+/// makes the connection plain; `Err(None)` reinjects the SYN for the listener.
 fn covered(context: &AgentContext, flow: FlowKey) -> Result<Covered, Option<PlainReason>> {
     // A controller has already prepared this client (reactive set-up of a proactive service).
     if context.with_order_protocol(|protocol, env| protocol.expects(flow, env.now)) {

@@ -61,7 +61,7 @@ fn admit(context: &Arc<AgentContext>, client: TcpStream, from: SocketAddr, arriv
     let route = match arrival {
         Arrival::Transparent => route(context, arrived),
         Arrival::Pod(address) if address != *arrived.client.ip() => {
-            // A program in the pod has used another address as its own.
+            // A program in the pod has used a source address that is not the pod's.
             reject("socket");
             return;
         }
@@ -131,8 +131,8 @@ struct Route {
     ordered: bool,
 }
 
-/// Route by a preparation, or else by the agent's own services. The server connection is the one that the egress agent has opened ahead, or
-/// a new one.
+/// Route by a preparation, or else by the agent's own services. The session uses the server connection that the egress agent has opened
+/// ahead, if there is one.
 fn route(context: &AgentContext, flow: FlowKey) -> Option<Route> {
     if let Some(ordered) = ordered_route(context, |protocol| protocol.begin_arriving(flow, Instant::now())) {
         return Some(ordered);

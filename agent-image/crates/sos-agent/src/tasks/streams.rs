@@ -60,7 +60,7 @@ pub struct StreamSockets {
 }
 
 impl StreamSockets {
-    /// Creates sockets bound to `address`, the agent's own address.
+    /// Sockets of one agent's streams.
     #[must_use]
     pub fn new(context: Arc<AgentContext>) -> Self {
         Self { context, paths: Paths::default() }

@@ -9,8 +9,8 @@ use super::{
     sets, written_back,
 };
 
-/// Lifetime of the heartbeat in pods' tables, milliseconds. It is renewed three times as often: two renewals may be late before new connections go
-/// plain.
+/// Lifetime of the heartbeat in pods' tables, milliseconds. The agent renews the heartbeat after a third of this time: two renewals may
+/// be late before new connections go plain.
 pub const POD_HEARTBEAT_MS: u64 = 900;
 
 const NOT_DIALED: u32 = !DIALED;

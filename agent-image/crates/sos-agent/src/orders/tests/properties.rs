@@ -25,8 +25,8 @@ fn act() -> impl Strategy<Value = Act> {
 }
 
 proptest! {
-    /// After all sessions have ended and time has passed no state is left, and the end of every session promised to a controller (Ready) was
-    /// reported to it, unless the controller released the session.
+    /// After all sessions have ended and all timeouts have expired, no state is left. The end of every session for which a controller got
+    /// Ready has been reported to this controller, unless the controller released the session.
     #[test]
     fn every_promised_session_is_reported_ended(acts in prop::collection::vec(act(), 0..60)) {
         let mut world = World::new();
