@@ -23,7 +23,7 @@ const KEY: Key = Key::new([7; 32]);
 const PAIRING: PairingId = PairingId([0x11; 16]);
 const WEST: InstallationId = InstallationId([0xaa; 16]);
 const EAST: InstallationId = InstallationId([0xbb; 16]);
-/// Bound of every wait of a test, far above what a busy machine needs.
+/// Timeout of every wait of a test, long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 const CONNECTIONS: usize = 16;
 /// Time limit of an exchange in tests in which it must not expire.
@@ -72,7 +72,7 @@ impl West {
         .await
     }
 
-    /// Sends bytes, and returns the answer: empty if the connection is closed without one.
+    /// Sends bytes, and returns the answer: empty if the connection is closed without an answer.
     async fn exchange(&self, message: &[u8]) -> Vec<u8> {
         let mut stream = self.connect().await;
         stream.write_all(message).await.unwrap();
@@ -101,7 +101,7 @@ fn document(port: u16, installation: Option<InstallationId>) -> Value {
     json!({"version": "v1alpha1", "port": port, "installation": WEST.to_string(), "peers": [peer]})
 }
 
-/// Replaces a file at once, as an update of a mounted folder does.
+/// Replaces a file atomically, as an update of a mounted folder does.
 fn write_whole(path: &Path, text: &str) {
     let beside = path.with_extension("new");
     std::fs::write(&beside, text).unwrap();
@@ -132,7 +132,7 @@ async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> 
     timeout(PATIENCE, found).await.unwrap_or_else(|_| panic!("not within {PATIENCE:?}: {what}"))
 }
 
-/// Reads until the peer closes, by FIN, or by RST if it has not read everything.
+/// Reads until the peer closes: by FIN, or by RST if the peer has not read everything.
 async fn read_to_close(stream: &mut TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     let read = timeout(PATIENCE, stream.read_to_end(&mut bytes)).await.expect("the connection is closed");
@@ -192,7 +192,7 @@ async fn invalid_offers_are_closed_without_an_answer_and_counted() {
     oversize[68..72].copy_from_slice(&262_145_u32.to_be_bytes());
     for (bytes, cause, count) in [
         (forged.as_slice(), "WrongTag", 1),
-        // The rest is neither awaited nor read: the header decides.
+        // The acceptor decides by the header, without waiting for the rest.
         (&unknown[..72], "UnknownKey", 1),
         (&oversize[..72], "Malformed", 1),
         (&[0; 72], "Malformed", 2),
@@ -229,7 +229,7 @@ async fn connections_above_the_maximum_are_closed() {
     assert!(read_to_close(&mut west.connect().await).await.is_empty());
     west.wait_refused("TooMany", 1).await;
     drop(waiting.pop());
-    // The place is free as soon as the acceptor has read the FIN.
+    // The slot is free as soon as the acceptor has read the FIN.
     west.wait_refused("Malformed", 1).await;
     let message = offer(EAST, 7).encode(&KEY).unwrap();
     let answer = eventually("a place is free", async || {
@@ -260,7 +260,7 @@ async fn listens_while_the_file_exists_and_keeps_stored_offers() {
         _ => None,
     };
     refused().await.expect("port closed while there is no peers file");
-    // An address in use is tried again.
+    // The acceptor retries an address in use.
     let taken = TcpListener::bind((Ipv4Addr::UNSPECIFIED, west.port)).await.unwrap();
     west.write_peers(None);
     sleep(Duration::from_millis(50)).await;

@@ -83,8 +83,8 @@ fn a_syn_marked_as_not_armed_goes_plain_and_stays_plain() {
     let syns = |decision: &str, count: u64| {
         near.wait_metric(&format!("sos_agent_syns_total{{decision=\"{decision}\"}}"), |syns| syns == count);
     };
-    // The switch of this lab does not set the marking source MAC address, so the client itself uses that address. Then the kernel drops its
-    // neighbour entries.
+    // The switch of this lab does not set the marking source MAC address, so the client itself uses that address. The kernel drops a
+    // device's neighbour entries when the device's address changes.
     let wear = |mac: &str| {
         lab.ip("client", &format!("link set dev eth0 address {mac}"));
         lab.ip("client", &format!("neigh replace {SERVER} lladdr 02:53:00:00:01:01 dev eth0 nud permanent"));

@@ -20,7 +20,7 @@ on_every_network!(
     an_accepting_server_is_known_until_it_refuses
 );
 
-/// Longest time of a connection that need not wait, less than the second after which a client retransmits its SYN.
+/// Maximum duration of a set-up without a lost SYN: less than the second after which a client retransmits its SYN.
 const AT_ONCE: Duration = Duration::from_millis(900);
 
 fn plain(agent: &Agent, reason: &str, count: u64) {

@@ -198,7 +198,8 @@ impl Lab {
         lab.ip("ctl", "route add 10.0.0.0/24 dev eth0");
     }
 
-    /// Directs packets between the hosts to the agents. Call it again after a link was down, because the kernel then removes neighbour entries.
+    /// Directs packets between the hosts to the agents. Call this again after a link was down, because the kernel then removes neighbour
+    /// entries.
     pub(crate) fn redirect(&self) {
         if self.network != Network::Bridge {
             // The kernel removes the routes of a link that goes down.

@@ -309,7 +309,7 @@ fn connections_to_a_server_outside_the_nodes_pods_are_plain_with_source_preserve
     assert_eq!(accepted(&near), Some(0));
 }
 
-/// A rule on a node as network plugins add for a policy: it judges packets between the node's pods and the network.
+/// Adds a rule on a node, as network plugins do for a policy. The rule applies to packets between the node's pods and the network.
 fn policy(lab: &Lab, node: &str, verdict: &str) {
     let nft = format!("ip netns exec {} nft", lab.ns(node));
     sh(&format!("{nft} add table ip guard && {nft} flush table ip guard"));

@@ -8,11 +8,11 @@ use crate::wire::{assert_works, content, serve};
 #[test]
 fn attach_host_creates_its_own_namespace_and_removes_it_on_exit() {
     let lab = Lab::new();
-    // The switch's namespace stands for the node's namespace, in which the agent places the outer end of its veth pair.
+    // The switch's namespace acts as the node's namespace, in which the agent places the outer end of its veth pair.
     lab.ip("sw", "link set lo up");
     lab.ip("sw", "link set p-near nomaster");
     lab.configure(NEAR, 1);
-    // A foreign device with that name is not changed; the veth of a killed agent is removed.
+    // A foreign device with the name of the outer end is not changed; the veth of a killed agent is removed.
     lab.ip("sw", "link add sosag0 type bridge");
     assert_eq!(lab.agent_in(NEAR, "sw", "host").wait(), Some(1));
     lab.ip("sw", "link delete sosag0 type bridge");
