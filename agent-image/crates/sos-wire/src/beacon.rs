@@ -19,7 +19,7 @@ const WILLING: u16 = 2;
 /// One announcement of an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Beacon {
-    /// Id of the beacon key that signs it.
+    /// Id of the beacon key that signs the beacon.
     pub key_id: KeyId,
     /// Site that the agent claims.
     pub site: SiteId,

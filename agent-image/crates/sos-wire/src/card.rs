@@ -26,7 +26,7 @@ const ANSWER_TAG: &[u8] = b"sos/card/answer";
 pub enum CardStatus {
     /// The offered card is stored.
     Stored,
-    /// The sequence is not higher than that of the stored card.
+    /// The sequence is not higher than the stored card's sequence.
     NotNewer,
     /// Another installation has this pairing.
     OtherInstallation,
@@ -93,7 +93,7 @@ impl OfferHeader {
 /// An Offer whose tag is correct.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CardOffer<'a> {
-    /// Id of the card key that signs it.
+    /// Id of the card key that signs the Offer.
     pub key_id: KeyId,
     /// The pairing.
     pub pairing: PairingId,

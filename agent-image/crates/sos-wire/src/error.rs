@@ -43,7 +43,7 @@ pub enum Replay {
     /// The sequence was received before.
     #[error("sequence seen before")]
     Seen,
-    /// Too far behind the highest sequence to tell whether it was received.
+    /// The sequence is outside the replay window, so it may have been received before.
     #[error("sequence too old")]
     TooOld,
     /// A new boot id with a time too far from the receiver's clock.

@@ -179,7 +179,7 @@ impl Backlog {
 pub struct Open {
     /// Names the session across controllers and agents.
     pub session: SessionUuid,
-    /// The client's address and port, which the server sees as its peer.
+    /// The client's address and port, which the server sees as its peer unless the service has `source: Agent`.
     pub client: SocketAddrV4,
     /// The server's address and port.
     pub server: SocketAddrV4,

@@ -1,7 +1,7 @@
 //! The handshake of a stream: Hello, Welcome, Confirm (frame.md section 1).
 //!
-//! Each side proves possession of the pair key by a tag over the other side's fresh nonce, so a recorded handshake is worthless. The dialer
-//! proves itself last, so a Hello without a valid Confirm costs the acceptor one HMAC and no state.
+//! Each side proves possession of the pair key by a tag over the other side's fresh nonce, so a recorded handshake cannot be replayed. The
+//! dialer proves possession last, so a Hello without a valid Confirm costs the acceptor one HMAC and no state.
 
 use crate::cursor::Cursor;
 use crate::error::WireError;

@@ -21,7 +21,7 @@ const MAGIC: [u8; 4] = *b"SOSO";
 /// Header of every order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OrderHeader {
-    /// Id of the order key that signs it.
+    /// Id of the order key that signs the order.
     pub key_id: KeyId,
     /// The controller, as sender or receiver.
     pub controller: ControllerId,

@@ -84,7 +84,7 @@ wire_enum! {
         SessionLimit = 2,
         /// The agent has no memory for another session.
         MemoryLimit = 3,
-        /// The other agent is not a peer of its configuration.
+        /// The other agent is not in the agent's own configuration, or (ingress agent) is not alive and willing.
         UnknownPeer = 4,
         /// The agent's own configuration does not cover the addresses.
         NotPermitted = 5,

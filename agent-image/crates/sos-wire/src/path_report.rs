@@ -58,7 +58,7 @@ pub struct ServiceRow {
 /// Counters of an agent at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PathReport {
-    /// Monotonic milliseconds of the sender's boot.
+    /// Milliseconds since the sender's boot, monotonic.
     pub sampled_ms: u64,
     /// At most 16 paths.
     pub paths: Vec<PathRow>,

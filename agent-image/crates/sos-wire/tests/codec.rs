@@ -279,7 +279,7 @@ proptest! {
         prop_assert_eq!(decoded, frames);
     }
 
-    /// The parts that a reader without buffer space takes add up to the frame, by their offsets.
+    /// The parts of a frame that a reader without buffer space takes join, by their offsets, to the frame's payload.
     #[test]
     fn parts_of_a_data_frame_join_to_its_payload(
         at in 0u64..1 << 40,
