@@ -1,4 +1,4 @@
-//! Outcomes of a connection, one word each, by which `kubectl sos diagnose` decides.
+//! Outcomes of a connection, one word each, for `kubectl sos diagnose`.
 
 use std::io::{Error, ErrorKind};
 

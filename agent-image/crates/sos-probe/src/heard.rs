@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 pub const WRONG: u64 = u64::MAX;
 /// Bytes allowed in flight before the first acknowledgement: twenty seconds at 100 kbit/s.
 pub const FIRST_UNDER_WAY: u64 = 256 << 10;
-/// Minimum of bytes allowed in flight after this many bytes have been acknowledged: a round trip of 164 ms at 400 Mbit/s.
+/// Limit of the window's initial growth, before the rate is known: a round trip of 168 ms at 400 Mbit/s.
 const USUAL_UNDER_WAY: u64 = 8 << 20;
 /// Period of the rate measurement, and its steps, which bound the memory.
 const BACK: Duration = Duration::from_secs(1);
@@ -42,7 +42,7 @@ impl Default for Heard {
 }
 
 impl Heard {
-    /// Read the reverse direction of a connection until it ends, or the result is no longer used.
+    /// Read the reverse direction of a connection until the direction ends, or the result is no longer used.
     pub fn listen(mut from: impl Read + Send + 'static) -> Arc<Self> {
         let heard = Arc::new(Self::default());
         let mine = Arc::clone(&heard);

@@ -5,7 +5,7 @@
 //! that passes unfragmented. `kubectl sos diagnose` interprets these lines. A fifth verb, `compare`, prints its own verdict:
 //! `helm test` runs it. No verb needs privileges, files or configuration. A server runs as long as its standard input is open.
 //!
-//! Who calls what, in which order:
+//! Callers, in call order:
 //!
 //! 1. `main` parses the arguments with [`cli`] and calls one verb: [`serve::serve`], [`transfer::transfer`], [`compare::compare`],
 //!    [`connect::connect`] or [`mtu::find`].

@@ -111,7 +111,7 @@ fn round(socket: &UdpSocket, sizes: &[u16]) -> std::io::Result<(u16, u16)> {
         for size in sizes {
             match socket.send(&filled(QUESTION, *size)) {
                 Err(error) if error.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error()) => {}
-                // an ICMP error about an earlier packet, whose missing answer counts
+                // an ICMP error about an earlier packet: the packet's missing answer shows that it did not pass
                 Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {}
                 other => _ = other?,
             }
