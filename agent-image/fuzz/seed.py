@@ -1,4 +1,4 @@
-"""Write the seeds of the corpus from the golden vectors of spec/, signed with the key of fuzzing.
+"""Write the seeds of the corpus from the golden vectors of spec/, signed with the fuzzing key.
 
 Fuzzing itself extends the corpus; interesting inputs are committed by hand.
 """

@@ -11,7 +11,7 @@ use sos_wire::{CardAnswer, CardOffer, InstallationId, Key, KeyId, PairingId, Unv
 
 use crate::KEY;
 
-/// The Offer that answers in the corpus are for.
+/// The Offer to which the Answers of the corpus belong.
 static OFFER: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let offer = CardOffer {
         key_id: KeyId::new(3).expect("not 0"),
@@ -44,7 +44,7 @@ fn offer(data: &[u8]) {
     accept(data, &unverified);
 }
 
-/// The acceptor of a document that lists the pairing.
+/// An acceptor whose document lists the pairing answers the Offer, and the Answer is valid.
 fn accept(message: &[u8], offer: &UnverifiedOffer<'_>) {
     let pairing = offer.header.pairing;
     let peer = Peer { pairing, installation: None, sequence: 9, card: "{}".to_owned() };
@@ -68,7 +68,7 @@ fn answer(data: &[u8]) {
     }
 }
 
-/// The Answer to the Offer of the corpus, if the bytes are one.
+/// Parses and verifies an Answer to [`OFFER`].
 pub fn answered(data: &[u8]) -> Option<CardAnswer<'_>> {
     let offer = UnverifiedOffer::parse(&OFFER).expect("it is an Offer");
     CardAnswer::verify(data, &Key::new(KEY), &offer).ok()

@@ -168,7 +168,7 @@ fn sealed(data: &[u8]) -> Option<Vec<u8>> {
     Some(Value::Object(document).to_string().into_bytes())
 }
 
-/// Frames of hosts, as parsed by the library that is preloaded into ovs-vswitchd.
+/// Frames of hosts are parsed or rejected by the library that is preloaded into ovs-vswitchd.
 pub fn offload(data: &[u8]) {
     sos_ovs_buffers::fuzz_frame(data);
 }

@@ -144,8 +144,8 @@ impl Driver {
         }
     }
 
-    /// `states` has two bits for each slot: the high bit is 0 if the stream has buffer space, and the low bit is 1 if the stream
-    /// has stalled. Paths differ by slot.
+    /// `states` has two bits for each slot: bit 4 + slot is 0 if the stream has buffer space, and bit slot is 1 if the stream has
+    /// stalled. Paths differ by slot.
     fn transmit(&mut self, states: u8) {
         let view = |(slot, id): (&u8, &StreamId)| StreamView {
             id: *id,
