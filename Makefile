@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help demo quick-start test test-long test-compiled test-soak e2e check lint fmt fuzz bench bench-controller bench-matrix bench-operator bench-relay bench-sessions bench-short bench-wan crds figures lab clean setup setup-test setup-compiled worlds
 
-# A folder called operator/ must never shadow Python's own module (docs/adr, design notes on layout)
+# The folder operator/ must never shadow Python's module operator (CONTRIBUTING.md)
 export PYTHONSAFEPATH := 1
 # Keep compiled modules: without them, each start of a controller or an operator compiles a hundred modules, which takes two seconds
 unexport PYTHONDONTWRITEBYTECODE
