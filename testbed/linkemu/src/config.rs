@@ -65,7 +65,7 @@ impl Direction {
         }
     }
 
-    /// The direction with a name, if the name is valid.
+    /// The direction of this name, if the name is valid.
     pub fn from_name(name: &str) -> Option<Direction> {
         Direction::BOTH.into_iter().find(|d| d.name() == name)
     }
@@ -114,7 +114,7 @@ impl DirectionChange {
         Ok(())
     }
 
-    /// This change, with `base` for the values that this change does not set.
+    /// This change, completed by the values of `base`.
     pub fn or(self, base: DirectionChange) -> DirectionChange {
         DirectionChange {
             rate_bps: self.rate_bps.or(base.rate_bps),

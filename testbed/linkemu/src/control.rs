@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use thiserror::Error;
 
-/// Longest request line; a longer one ends the connection.
+/// Maximum size of an incomplete request line; a client that exceeds it is disconnected.
 pub const MAX_LINE: usize = 4096;
 
 /// Reason for rejecting a request.

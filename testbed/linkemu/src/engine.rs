@@ -144,8 +144,8 @@ impl Engine {
         })
     }
 
-    /// Attach to every interface, and wait up to `patience` for interfaces that are missing or down. Returns `false` if
-    /// stopped meanwhile.
+    /// Attach to every interface, and wait up to `patience` for interfaces that are missing or down. Returns `false` after a
+    /// stop signal.
     pub fn attach(&mut self, patience: Nanos) -> Result<bool, EngineError> {
         let deadline = now() + patience;
         loop {

@@ -1,6 +1,6 @@
 //! Emulates WAN links between pairs of network interfaces, for kernels without `netem`.
 //!
-//! Who calls what, in which order:
+//! Order of calls:
 //!
 //! 1. `main` parses the arguments ([`config`], [`units`]), creates an [`engine::Engine`] with one [`link::Link`] and two [`port::Port`]s
 //!    per `--link`, attaches the ports and runs the loop.

@@ -123,8 +123,7 @@ impl Port {
             return Ok(None);
         }
         socket.silence_arp(&self.name)?;
-        // Ignore errors: without IPv6 in the kernel there is nothing to disable, and a read-only /proc does not allow
-        // it.
+        // Ignore errors: the kernel may have no IPv6, or /proc may be read-only.
         let _ = fs::write(
             format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", self.name),
             "1",

@@ -47,8 +47,8 @@ fn set_option<T>(
     .map(drop)
 }
 
-/// Give this thread priority over all ordinary processes, as the kernel's own packet queues have; children do not
-/// inherit the priority. The kernel still reserves a twentieth of the time for other processes (sched(7)).
+/// Give this thread priority over all ordinary processes, like the kernel's own packet processing. Children do not inherit
+/// the priority. The kernel still reserves a twentieth of the time for other processes (sched(7)).
 pub fn become_realtime() -> io::Result<()> {
     let parameters = libc::sched_param { sched_priority: 1 };
     let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
