@@ -31,7 +31,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-INTERRUPTED = 130  # as a shell reports SIGINT
+INTERRUPTED = 130  # exit status of a shell after SIGINT
 
 LabOption = Annotated[str | None, typer.Option("--lab", help="Name of the lab, if several are up.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -268,7 +268,7 @@ def main() -> None:
     except typer.Exit as leave:
         sys.exit(leave.exit_code)
     except Exception as error:
-        if not hasattr(error, "show"):  # click's usage errors have a text of their own
+        if not hasattr(error, "show"):  # only click's usage errors can print themselves
             raise
         error.show()
         sys.exit(2)

@@ -1,4 +1,4 @@
-"""The controllers of a lab: one process per SosController. Several controllers over the same switches are slices."""
+"""The controllers of a lab: one process per SosController. Controllers that share switches have separate slices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FIRST = IPv4Address("172.31.255.1")
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """Sort controllers: default first, then by name. Raise LabError if there are some without default, or more than MOST controllers."""
+    """Sort controllers: default first, then by name. Raise LabError for names without default, or for more than MOST names."""
     found = sorted(set(names), key=lambda name: (name != DEFAULT, name))
     if found and DEFAULT not in found:
         raise LabError(f"no SosController {DEFAULT!r} is declared")

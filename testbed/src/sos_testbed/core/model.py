@@ -101,7 +101,7 @@ class Router:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentPlace:
-    """Namespace for the agent of one switch's node; the agent-config has the agent's address. At a `Node` it is the node's own namespace.
+    """Namespace for the agent of one switch's node; the agent-config has the agent's address. At a `Node`, this is the node's namespace.
 
     The namespace is empty while no SosAgent with the pool's name is declared.
     """

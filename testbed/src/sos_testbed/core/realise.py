@@ -349,7 +349,7 @@ def _switch(plan: LabPlan, switch: Switch, *, tso: bool) -> Iterator[Step]:
 
 
 def _node(plan: LabPlan, node: Node) -> Iterator[Step]:
-    """Steps of a gateway without a bridge, as docs/concepts/pods.md asks for: forwarding, routes, and large socket buffers for streams."""
+    """Steps of a gateway without a bridge, as docs/concepts/pods.md requires: forwarding, routes, and large socket buffers for streams."""
     netns, title = plan.netns(node.name), f"node {node.name}"
     for name, value in _NODE_SYSCTLS:
         yield _run(title, inside(netns, "sysctl", "-qw", f"{name}={value}"), inside(netns, "true"))

@@ -71,7 +71,7 @@ def reshape(lab: Lab, name: str, shape: Shape) -> None:
 
 
 def emulator(lab: Lab, request: dict[str, Any]) -> Any:
-    """Send a request to the emulator's control socket and return its answer; each is a line of JSON."""
+    """Send a request to the emulator's control socket and return its answer; both are one line of JSON."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(_CONTROL_TIMEOUT_S)
         try:

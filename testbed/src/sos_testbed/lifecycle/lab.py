@@ -226,7 +226,7 @@ class Lab:
         return documents
 
     def leaving(self) -> list[str]:
-        """Undeclared agents that are still draining. Interfaces of ended undeclared agents are removed, like a pod's namespace."""
+        """Undeclared agents that are still draining. Delete the interfaces of ended ones, as Kubernetes deletes the namespace of a pod."""
         places = [place for place in self.topology.agents if place.key not in self._declared()]
         busy = [place.name for place in places if process.find(self.runner.pid_file(place.name)) is not None]
         for place in places:
@@ -291,7 +291,7 @@ def find(name: str | None) -> Lab:
 
 
 def sweep(report: Report = silent) -> None:
-    """Take down abandoned labs; report failures; `down` can remove the rest."""
+    """Take down abandoned labs. Report labs that could not be removed completely; `down` removes the rest."""
     for lab in every():
         if lab.is_abandoned():
             report(f"taking down lab {lab.name} ({lab.root.name}): its owner process was killed")
@@ -407,7 +407,7 @@ def _missing(lab: Lab, documents: Documents, controller: str) -> list[str]:
 
 
 def wait_ready(lab: Lab, documents: Documents, timeout_s: float = READY_TIMEOUT_S) -> None:
-    """Wait until datapaths, links, agents and services are up; raise LabError with unmet conditions, or with an ended program."""
+    """Wait until datapaths, links, agents and services are up; raise LabError that names unmet conditions or an ended program."""
     deadline = time.monotonic() + timeout_s
     told = ""
     while True:

@@ -19,7 +19,7 @@ def get(plan: LabPlan, path: str, controller: str = controllers.DEFAULT) -> Any:
 
 
 def put_config(plan: LabPlan, document: dict[str, Any], token: str) -> Any:
-    """Push its configuration file to a controller (spec/northbound.md)."""
+    """Push a controller's configuration file to the controller (spec/northbound.md)."""
     controller = str(document["controller"]["name"])
     # pass the token by standard input, because command lines are visible to all users
     body = plan.root / controllers.config_file(controller)

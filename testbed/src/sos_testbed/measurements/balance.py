@@ -37,7 +37,7 @@ _TAKEN_WAIT_S = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """One run. `rates` has the rate of each uplink in Mbit/s; `shares` has its number of downloads from the server's log."""
+    """One run. `rates`: rate of each uplink in Mbit/s. `shares`: number of downloads over each uplink, from the server's log."""
 
     at: str
     weights: Mapping[str, int]
@@ -48,7 +48,7 @@ class Spread:
 
     @property
     def ideal_s(self) -> float:
-        """Time of the single uplink, divided by the ratio of the total capacity to its capacity."""
+        """Time of the single uplink, divided by the ratio of the total capacity to the single uplink's capacity."""
         return self.single_s * self.rates["wan0"] / sum(self.rates[name] for name in self.weights)
 
     @property

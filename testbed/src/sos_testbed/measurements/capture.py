@@ -15,7 +15,7 @@ _BACKLOG_S = 30.0  # on a busy machine, packets are read seconds late
 
 
 def passing(interface: str, *options: tuple[int, int], last_look_s: float) -> Iterator[socket.socket]:
-    """Yield a packet socket for each packet to read; stop `last_look_s` after the end of standard input, when all packets are read.
+    """Yield a packet socket for each packet to read; stop when standard input ended `last_look_s` ago and all packets are read.
 
     `options` are the (level, name) pairs of socket options to set before the first packet. Prints `listening` when the capture starts.
     """

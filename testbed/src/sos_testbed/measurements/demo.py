@@ -134,7 +134,7 @@ def main(out: Path, rate_bps: int, say: Say, scenarios: tuple[Scenario, ...] = S
 
 @contextmanager
 def _taken_down() -> Iterator[Used]:
-    """Take labs down while the next one is built, one at a time; on exit all labs are down, including a lab interrupted by Ctrl-C."""
+    """Take labs down one at a time while the next lab is built. On exit all labs are down, including a lab interrupted by Ctrl-C."""
     labs_used: list[Lab] = []
     with ThreadPoolExecutor(1) as pool:
 

@@ -71,7 +71,7 @@ class WireLimit:
     formula_mbps: float
     udp_mbps: float
     tcp_mbps: float | None
-    """None if UDP filled the wire, or so little of the wire that the caller tries a slower wire."""
+    """None if UDP filled the wire, or filled so little that the caller tries a lower rate."""
 
     @property
     def mbps(self) -> float:
