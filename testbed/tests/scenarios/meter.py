@@ -3,8 +3,8 @@
     meter.py INTERFACE
 
 `flows`: payload bytes of each direction of a connection per tenth of a second since the epoch (each byte once, by sequence numbers).
-`round_trips`: for each local port of the namespace (source port of outgoing packets), pairs of the arrival time of an acknowledgement and
-the milliseconds since the segment that it acknowledges completely. Retransmitted segments are excluded (Karn).
+`round_trips`: by local port (source port of outgoing packets), a pair for each segment that was acknowledged completely: arrival time of
+the acknowledgement, and milliseconds since the segment was sent. Retransmitted segments are excluded (Karn).
 """
 
 import json

@@ -2,9 +2,9 @@
 
     tap.py INTERFACE
 
-With checksum offload the checksum field holds the sum of the pseudo header only, and the packet's virtio-net header has the position
-of the rest. The tap completes such checksums as a network card does, and then verifies every IPv4 and TCP checksum like a receiver.
-Inside one machine no receiver verifies checksums, so a checksum that a switch corrupts passes there and fails on the first real link.
+With checksum offload, the checksum field contains only the sum of the pseudo header, and the packet's virtio-net header has the start
+of the rest and the position of the field. The tap completes such checksums as a network card does, and then verifies every IPv4 and TCP
+checksum like a receiver. Receivers on the same machine do not verify checksums, so an error of a switch would appear only on a real link.
 """
 
 import collections
@@ -23,7 +23,7 @@ LAST_LOOK_S = 0.5
 
 
 def total(data: bytes) -> int:
-    """One's complement sum of 16-bit words (RFC 1071): with end-around carry a number is its remainder by 0xFFFF, which stands for 0."""
+    """One's complement sum of 16-bit words (RFC 1071): the data as a number modulo 0xFFFF, with 0xFFFF for remainder 0 of nonzero data."""
     number = int.from_bytes(data + bytes(len(data) & 1), "big")
     return (number - 1) % 0xFFFF + 1 if number else 0
 

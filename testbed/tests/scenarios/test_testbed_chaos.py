@@ -139,7 +139,7 @@ def agent_drained(random_: random.Random, at_s: float) -> list[Trouble]:
 
 KINDS = (link_down, link_black, link_worse, streams_cut)
 LEAVING = (agent_gone, agent_drained)
-LEAVES = 0.4  # share of runs in which an agent leaves: such a run takes seconds to restore the lab
+LEAVES = 0.4  # share of runs in which an agent leaves; restoring the lab after such a run takes seconds
 
 
 def schedule(random_: random.Random) -> list[Trouble]:
@@ -320,7 +320,7 @@ def judge(exchange: Exchange, ours: list[dict[str, Any]], count: int, *, agents_
         there = theirs.get(here["client"])
         print(f"client {here}\nserver {there}")
         assert [wrong(told) for told in (here, there) if told] == [""] * (2 if there else 1)
-        # A host is done when it has received all bytes and its agent has read all sent bytes: it does not see an agent's later death.
+        # A host that has received all bytes, and whose agent has read all sent bytes, does not notice an agent's later death.
         assert not (agents_stay and lone(here, there)), "an error that only one host sees"
         assert not agents_stay or there is None or clean(here), "no agent has left, and no path was down for long"
 

@@ -40,11 +40,11 @@ COVERED, OTHER, PLAIN = 5010, 5011, 7010  # the service covers the first two por
 BUSY, IDLE = 15, 10  # of each kind
 GAP_S = 0.1
 MANY = 10  # short connections: one second
-# A client retransmits its SYN after 1 s (RFC 6298). A shorter connection lost no SYN, even on a busy machine and with 40 ms to the server
+# A client retransmits a lost SYN after 1 s (RFC 6298). A connection that takes less lost no SYN; 0.8 s suffice on a busy machine with 40 ms
 PROMPT_S = 0.8
 # Longer than all timers that expire without a controller: leases 5 s, preparations 8 s, retransmission of Ended 6.2 s, OpenFlow echo 10 s
 OUTAGE_S = 13.0
-# A lease; Open vSwitch removes expired entries about once a second
+# Duration of a lease, plus slack for Open vSwitch, which removes expired entries about once a second
 LEASE_S = 5.0 + 1.5
 # A new controller keeps stale entries for 6 s, checks sessions after 10 s against reports every 5 s, and waits 15 s for agents
 JUDGED_S = 17.0
@@ -223,7 +223,7 @@ def one_more(net: Lab) -> int:
 
 
 def kinds(net: Lab, switch: str, epoch: int) -> dict[int, set[int]]:
-    """Kinds of the controller's entries on a switch, grouped by the low byte of this epoch, and -1 for all other epochs."""
+    """Kinds of the controller's entries on a switch, by epoch: the low byte of this epoch, or -1 for all other epochs."""
     found: dict[int, set[int]] = {}
     for entry in parse_flows(dump_flows(net, switch)):
         if entry.cookie >> 32 == 0x534F0100 + int(net.documents.controller["controller"]["id"]):
@@ -251,7 +251,7 @@ def as_configured(net: Lab, switch: str) -> bool:
 
 
 def test_rule_4_new_connections_succeed_while_the_controller_is_dead(net: Lab, everybody: Everybody) -> None:
-    """Lose no connection: punt entries are leases in reactive set-up, so new connections go plain within seconds and recover later."""
+    """Lose no connection. In reactive set-up punt entries are leases: new connections are plain within seconds, and later accelerated."""
     with visiting(net, COVERED) as covered, visiting(net, PLAIN) as plain:
         more_are_taken(net)
         faults.controller(net, "controller", up=False)
@@ -276,7 +276,7 @@ def test_rule_4_new_connections_succeed_while_the_controller_is_dead(net: Lab, e
 
 
 def test_rule_8_sessions_survive_a_controller_without_state(net: Lab, everybody: Everybody) -> None:
-    """Replace the controller by one without state: it adopts the sessions from switches and agents' reports, and breaks none."""
+    """Start a controller without state: it adopts all sessions from switch entries and agents' reports, and breaks no session."""
     epoch = northbound.get(net.plan, "/v1/status")["controller"]["epoch"]
     own = set(everybody.accelerated.ports)
     redirects = {switch: redirected(net, switch, own) for switch in ("edge1", "edge2")}
@@ -318,7 +318,7 @@ def redirected(net: Lab, switch: str, clients: set[int]) -> set[tuple[Any, ...]]
 def test_connections_survive_a_restart_of_an_edge_switch(net: Lab, everybody: Everybody, edge: str) -> None:
     """Restart a switch, which loses all entries. sos-node restores plain forwarding and the controller the rest; connections stay intact.
 
-    A connection whose egress leg is being opened at this moment may be reset. Its server's port is then plain for half a minute (rule 6).
+    A connection whose egress leg is being opened at this moment may be reset. The server's port is then plain for half a minute (rule 6).
     """
     with visiting(net, OTHER) as other, visiting(net, PLAIN) as plain:
         more_are_taken(net)
@@ -365,7 +365,7 @@ def test_rule_9_connections_survive_changes_of_their_service(net: Lab, everybody
 
 
 def one_of_three(net: Lab, accelerated: int) -> bool:
-    """True if at least `accelerated` of three new connections are accelerated, or none for 0; `visiting` may add to the count."""
+    """True if at least `accelerated` of three new connections are accelerated; for 0, if none is. `visiting` may add to the count."""
     return (one_more(net) >= accelerated) if accelerated else (one_more(net) == 0)
 
 

@@ -220,12 +220,12 @@ def restart(net: Lab, agent: str) -> None:
     faults.agent(net, agent, up=True)
 
 
-# -- faults without a finding code: a transfer fails, but all parts seem healthy
+# -- faults without a finding code of their own: a transfer fails, but all parts seem healthy
 
 
 @contextmanager
 def filtered(net: Lab, part: str, chain: str, rule: str) -> Iterator[None]:
-    """Install a packet filter that an operator might have forgotten. `chain`: the filter's hook."""
+    """Install a packet filter, such as one that an administrator has forgotten. `chain`: the filter's hook."""
     rules = f"table ip fault {{ chain it {{ type filter hook {chain} priority -400; {rule}; }}; }}"
     subprocess.run(net.exec_argv(part, ("nft", "-f", "-")), input=rules, text=True, check=True)
     try:

@@ -18,7 +18,7 @@ from sos_testbed.lifecycle.lab import Lab, Options
 from sos_testbed.measurements import measure
 from sos_testbed.measurements.measure import Request
 
-STATES = Path("/run/sos-lab-tests")  # each folder has the name of the test process that owns it
+STATES = Path("/run/sos-lab-tests")  # each folder is named by pid and start time of the test process that owns it
 REPOSITORY = Path(__file__).resolve().parents[3]
 BAD = {
     "balance-and-transport.yaml": ("SosService default/both", "spec.transport"),
@@ -64,7 +64,7 @@ def test_two_labs_on_one_machine_do_not_affect_each_other(net: Lab, tmp_path: Pa
 
 @pytest.fixture
 def state() -> Iterator[Path]:
-    """State folder of one test, which other labs do not clean up; removes labs and folders of killed tests."""
+    """State folder of one test, separate from other labs. Also remove labs and folders that killed tests have left."""
     STATES.mkdir(exist_ok=True)
     for left in STATES.iterdir():
         number, started = map(int, left.name.split("-"))
@@ -84,7 +84,7 @@ def take_down(folder: Path) -> None:
     shutil.rmtree(folder)
 
 
-# The signals hit between the first namespace and the last program; at any time, nothing may be left
+# The signals arrive between the creation of the first namespace and the start of the last program; nothing may be left at any time
 @pytest.mark.parametrize(("how", "after_s"), [(signal.SIGKILL, 0.7), (signal.SIGKILL, 1.5), (signal.SIGKILL, 4.0), (signal.SIGINT, 2.0)])
 def test_interrupted_start_of_a_lab_leaves_nothing_behind(state: Path, how: signal.Signals, after_s: float) -> None:
     environment = {**os.environ, "SOS_STATE": str(state)}

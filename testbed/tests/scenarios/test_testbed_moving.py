@@ -33,7 +33,7 @@ CABLES = {
 }
 """Switch ports between which hosts move: at two switches of their site, and at one switch. The first port is the lab's original port."""
 SLACK_S = 5.0
-"""RTOs double: if a retransmission just misses the end of the gap, the next one doubles the gap, on a busy machine to seconds.
+"""The RTO doubles with each retransmission, so a retransmission just before the end of the gap doubles it: to seconds on a busy machine.
 Sessions that do not follow the host stay silent until the end."""
 
 SERVE = """

@@ -37,7 +37,7 @@ def fetch(net: Lab, name: str) -> float:
 
 
 def answered_within(micros: float, waited: list[float]) -> bool:
-    """True if the value is between the path's round-trip time and the longest wait of a client: a busy machine delays both values."""
+    """True if the value is between the path's round-trip time and the longest wait of a client, because a busy machine delays answers."""
     return RTT_US - DELAY_SLACK_MS * 1000 <= micros <= max(waited) + DELAY_SLACK_MS * 1000
 
 

@@ -122,7 +122,7 @@ def pause_after(net: Lab, mode: str, name: str) -> float:
     client = peer(net, "client", "fetch", measure.address(net, "server"), COVERED_PORT)
     eventually("a session", lambda: active(net), within_s=5)
     eventually("bytes at the client", lambda: flowing(net, int(COVERED_PORT)), within_s=5)
-    # A service that has just changed may still open streams.
+    # After a change of the service, agents may still be opening streams.
     eventually("all streams", lambda: len(streams(net, 0)) == STREAMS + LIGHT)
     stood = set(streams(net, 0))
     fault.strike(net, before[0])

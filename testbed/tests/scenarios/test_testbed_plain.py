@@ -1,4 +1,4 @@
-"""No connection goes plain without a reason, even with many prefixes and ports, or with an agent's listener port as client port."""
+"""No connection is plain without a reason, even with many prefixes and ports, or with an agent's listener port as client port."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Both sites rewrite (thesis, tables 2 and 6): hosts see each other's addresses, agents see their own, and checksum offload is off.
+"""Both sites rewrite (thesis, tables 2 and 6): hosts see each other's addresses, agents use their own, and checksum offload is off.
 
 client -- edge1 ======= core1 ------- edge2 -- server          edge1 and edge2 rewrite addresses for their agents
             |    40 ms                  |

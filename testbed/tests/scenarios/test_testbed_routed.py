@@ -55,7 +55,7 @@ def routes(net: Lab, switch: str, host: str = "") -> int:
 def test_hosts_reach_each_other_over_exactly_one_router_hop(net: Lab) -> None:
     for host, other in (("client", "server"), ("server", "client")):
         target = measure.address(net, other)
-        # The controller trusts a host's port only after it has been up for a while, because a switch might be connected to it.
+        # The controller trusts a host's port only after the port has been up for a while: another switch might be connected there.
         eventually("first echo replies", lambda host=host, target=target: ", 0% packet loss" in ping(net, host, target))
         found = ping(net, host, target)
         assert ", 0% packet loss" in found and "ttl=63" in found, found

@@ -147,7 +147,7 @@ def pause_after_cut(net: Lab, wire: str, *, silent: bool) -> float:
 
 
 def restore_routes(net: Lab) -> None:
-    """Add the routes again that the kernel removed with an interface that was down."""
+    """Restore the routes that the kernel removed when an interface went down."""
     for node in net.topology.nodes:
         for prefix, gateway in node.routes:
             argv = ("ip", "-n", net.plan.netns(node.name), "route", "replace", str(prefix), "via", str(gateway))
@@ -155,7 +155,7 @@ def restore_routes(net: Lab) -> None:
 
 
 def both_carry(net: Lab) -> bool:
-    """True if a new download uses both paths: streams on a path that was cut send again only after their retransmission time-out."""
+    """True if a new download uses both paths. Streams on a repaired path send again only after their RTO."""
     before = [received(net, wire) for wire in ("wan0", "wan1")]
     fetch = ("curl", "-sS", "-m", "20", "-r", "0-9999999", "-o", "/dev/null", f"http://{measure.address(net, 'server')}/100M")
     subprocess.run(net.exec_argv("client", fetch), check=True)

@@ -156,7 +156,7 @@ def both(net: Lab, inner: str, host: str, address: str, way: str) -> tuple[float
         other = tuple(net.exec_argv("server" if host == "client" else "client", ()))
         ends = (other, own, measure.address(net, "server")) if host == "client" else (own, other, address)
         seconds.append(transfer(net, *ends, port, way))
-        if port == COVERED and accepted(net) == before:  # set-up took over a second on a busy machine: correctly plain, so repeat
+        if port == COVERED and accepted(net) == before:  # plain, because set-up took over a second on a busy machine: repeat
             seconds[-1] = transfer(net, *ends, port, way)
         assert accepted(net) - before == (port == COVERED)
         sh(*net.exec_argv("server" if host == "client" else "client", ("ip", "route", "flush", "cache")))
@@ -174,7 +174,7 @@ def test_path_mtu_discovery_behind_a_router_is_as_fast_as_plain(net: Lab, host: 
     assert covered < 2 * plain + 5.0, "without ICMP errors the kernel would probe the path MTU for half a minute"
 
 
-# This test does not use the agents of the test above: an agent that knows a small path MTU to a host announces a small MSS.
+# Inner hosts have other addresses than in the test above: an agent that knows a small path MTU to a host announces a small MSS.
 @pytest.mark.parametrize("routers", ["rewriting", "transparent"], indirect=True)
 @pytest.mark.parametrize(("host", "address", "way"), [("client", "10.0.0.13", "up"), ("server", "10.0.0.141", "down")])
 def test_fragments_reach_the_agent_or_make_their_hosts_plain(net: Lab, host: str, address: str, way: str) -> None:
