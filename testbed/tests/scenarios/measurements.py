@@ -1,4 +1,4 @@
-"""Access to a controller's measurements, and declaration of services that require properties of the path."""
+"""Access to a controller's measurements, and declaration of a changed service."""
 
 import time
 from typing import Any

@@ -20,7 +20,7 @@ def connect(address: str, port: int) -> None:
 
 
 def probe(address: str) -> None:
-    """Send three ARP probes one second apart, and listen for two more seconds."""
+    """Send three ARP probes one second apart, and listen for five seconds in total."""
     taken = socket.inet_aton(address)
     end, following, sent = time.monotonic() + 5, time.monotonic(), 0
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ARP)) as raw:

@@ -1,5 +1,5 @@
 """Fifty connections, accelerated and plain, busy and idle, survive all faults and changes: a dead and a replaced controller, a restarted
-edge switch, changed services, added and removed agents. New connections are opened all the time.
+edge switch, changed services, added and removed agents. New connections are opened continuously.
 
 client -- edge1 ==(40 ms)== core1 -- edge2 -- server
            |||  \\=(80 ms)== core2 --/  |||

@@ -124,7 +124,7 @@ def test_connections_stay_accelerated_without_a_controller(net: Lab, tmp_path: P
 
     open_for(2)
     faults.controller(net, "controller", up=False)
-    open_for(12)  # twice the lifetime of punt entries and beacons
+    open_for(12)  # more than twice the lifetime of punt entries and beacons
     faults.controller(net, "controller", up=True)
     open_for(12)
     assert accepted(net) - taken == count > 20

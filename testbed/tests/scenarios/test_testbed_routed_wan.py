@@ -1,4 +1,4 @@
-"""Two sites without switches: gateways with agents intercept connections and connect the sites over two paths of routes.
+"""Two sites without switches: gateways with agents intercept connections; two routed paths connect the sites.
 
 client 10.1.0.11 -- agent1 ==wan0, 40 ms== agent2 -- 10.2.0.11 server
                            ==wan1, 80 ms==

@@ -152,7 +152,7 @@ def routed(path1: PathOptions, path2: PathOptions) -> Topology:
 
 
 def routed_wan(path1: PathOptions, path2: PathOptions) -> Topology:
-    """Two sites without switches, connected by two paths of routes."""
+    """Two sites without switches, connected by two routed paths."""
     lans = {"agent1": IPv4Interface("10.1.0.1/24"), "agent2": IPv4Interface("10.2.0.1/24")}
     ends = {name: _wan_addresses(number) for number, name in enumerate(lans, 1)}
     nodes = []
