@@ -8,6 +8,7 @@ The input is `World`, the resolved configuration of all objects is `Network`, an
 `formats`     controller-config, node-config and agent-config as pydantic models; source of spec/*.schema.json
 `site_card`   site cards of this cluster and of peers, and their parser (spec/card.md)
 `scalars`     names, numbers and ids with their bounds
+`ports`       conflicts among the ports on nodes' own addresses
 `problem`     a problem of an object: reason, field, message, remedy
 `memo`        results kept for the next compilation; affects the time taken, never the result
 `addresses`   addresses, prefixes and port ranges as text
