@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo quick-start test test-long test-compiled test-soak e2e check lint fmt fuzz bench bench-controller bench-matrix bench-operator bench-relay bench-sessions bench-short bench-wan crds figures lab clean setup setup-test setup-compiled worlds
+.PHONY: help demo quick-start quick-start-bridge test test-long test-compiled test-soak e2e check lint fmt fuzz bench bench-controller bench-matrix bench-operator bench-relay bench-sessions bench-short bench-wan crds figures lab clean setup setup-test setup-compiled worlds
 
 # The folder operator/ must never shadow Python's module operator (CONTRIBUTING.md)
 export PYTHONSAFEPATH := 1
@@ -35,7 +35,11 @@ setup-compiled:
 demo: setup ## measure plain TCP and SOS on long paths, one and two in parallel: table, bars, out/demo.png, out/demo.json (root)
 	@$(python) -m sos_testbed demo --out out
 
-quick-start: setup ## two sites on a kind cluster, which keeps running for experiments: docs/quick-start.md (root; needs a container engine)
+quick-start: setup ## two kind clusters with ordinary pods over an emulated WAN, which keep running for experiments: docs/quick-start.md (root; needs a container engine)
+	@$(python) -m pytest e2e --keep-cluster --cluster sos-e2e-try -k first_accelerated_byte
+	@echo 'The clusters are up. Next: export KUBECONFIG=$(CURDIR)/out/e2e/a/kubeconfig:$(CURDIR)/out/e2e/b/kubeconfig PATH=$(CURDIR)/.venv/bin:$$PATH:~/.cache/sos/bin'
+
+quick-start-bridge: setup ## two sites with Open vSwitch on a kind cluster, which keeps running for experiments: docs/quick-start-bridge.md (root; needs a container engine)
 	@$(python) -m pytest e2e --small --keep-cluster --cluster sos-e2e-try -k "sites_become_ready or fast_with_the_service"
 	@echo 'The cluster is up. Next: export KUBECONFIG=$(CURDIR)/out/e2e/kubeconfig PATH=$$PATH:~/.cache/sos/bin'
 

@@ -19,6 +19,7 @@ GOOD = {
     "06-routed": FIGURE8,
     "07-pods": {"a1": "west", "b1": "east"},
     "08-routed-wan": {"agent1": "west", "agent2": "east"},
+    "09-two-clusters": {"a1": "a", "b1": "b"},  # both sites in one cluster
 }
 BAD = {
     "unknown-field": ("SosService default/typo", "spec.transprt", 'unknown field "spec.transprt"'),

@@ -22,7 +22,7 @@ EXAMPLE = ROOT / "examples" / "01-two-sites"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--keep-cluster", action="store_true", help="keep cluster and cables for inspection")
-    parser.addoption("--small", action="store_true", help="one node per site, as in `make e2e SUITE=short` and `make quick-start`")
+    parser.addoption("--small", action="store_true", help="one node per site, as in `make e2e SUITE=short` and `make quick-start-bridge`")
     parser.addoption("--cluster", default=None, help="name of the cluster, sos-e2e-...")
 
 

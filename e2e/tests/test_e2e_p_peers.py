@@ -19,6 +19,7 @@ from sos_e2e.observation.load import Load, brief
 from sos_e2e.run import run, say, wait_for
 from sos_e2e.settings import ROOT, Settings
 
+EXAMPLE = ROOT / "examples" / "09-two-clusters"
 NAMESPACE = "default"
 COVERED, PLAIN = 80, 8080
 AT_LEAST = 5.0
@@ -84,16 +85,16 @@ def paired(hosts: Pair, built: dict[str, str]) -> Pair:
     hosts.took["helm install, twice"] = time.monotonic() - began
     began = time.monotonic()
     for side in hosts.sides:
-        side.kube.apply(*objects(side))
+        side.kube.ctl("apply", "-f", str(EXAMPLE / f"site-{side.name}.yaml"))
     for side in hosts.sides:
         side.kube.wait_condition(f"sossite/{side.name}", "Ready", timeout=120)
     hosts.took["sites"] = time.monotonic() - began
     began = time.monotonic()
     a, b = hosts.sides
-    invitation = a.kube.plugin("peer", "invite", "b", "--as", "a", "--prefix", b.pods)
+    invitation = a.kube.plugin("peer", "invite", "b", "--as", "a", "--prefix", b.network)
     b.kube.ctl("apply", "-f", "-", stdin=invitation)
     for side in hosts.sides:
-        side.kube.apply(service("a", "b"), service("b", "a"))
+        side.kube.ctl("apply", "-f", str(EXAMPLE / "sosservice.yaml"))
     for side, other in ((a, "b"), (b, "a")):
         side.kube.wait_condition(f"sospeer/{other}", "Ready", timeout=120)
         for name in ("a-to-b", "b-to-a"):
@@ -129,20 +130,6 @@ def install(side: Side, built: dict[str, str]) -> None:
             overrides += ["--set", f"images.{part}.{key}={value}"]
     side.kube.helm("install", "sos", str(ROOT / "charts" / "sos"), "--namespace", workload.RELEASE_NAMESPACE, "--create-namespace",
                    "--wait", "--timeout", "180s", *overrides)  # fmt: skip
-
-
-def objects(side: Side) -> list[dict[str, object]]:
-    selector = {"matchLabels": {"sos.network/site": side.name}}
-    spec = {
-        "nodeSelector": selector,
-        "siteID": side.number,
-        "prefixes": [side.pods],
-        "wan": {"type": "Routed"},
-        # networkPolicies is Respect by default; no policy applies to the pods of this test.
-        "intake": {"type": "Pods"},
-        "services": {"namespaces": "All"},
-    }
-    return [{"apiVersion": "sos.network/v1alpha1", "kind": "SosSite", "metadata": {"name": side.name}, "spec": spec}]
 
 
 def service(source: str, target: str) -> dict[str, object]:

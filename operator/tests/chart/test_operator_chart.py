@@ -152,7 +152,7 @@ def test_values_override_ports_of_nodes_and_the_operator_refuses_collisions() ->
     assert parse_settings(environment_of(find(render(), "Deployment"))).ports == sos_compile.Ports()
     moved = environment_of(find(render("--set", "dataPlane.ports.node=29464", "--set", "dataPlane.ports.tunnels=24789"), "Deployment"))
     assert parse_settings(moved).ports == sos_compile.Ports(node=29464, tunnels=24789)
-    with pytest.raises(SettingsError, match="SOS_PORTS.node: 10001: 10000 to 11023 is for streams"):
+    with pytest.raises(SettingsError, match=r"SOS_PORTS\.node: 10001: 10000 to 11023 is for streams"):
         parse_settings(environment_of(find(render("--set", "dataPlane.ports.node=10001"), "Deployment")))
 
 

@@ -7,9 +7,10 @@ import shlex
 import subprocess
 import sys
 
+import pytest
 from operator_kube import ROOT
 
-QUICK_START = (ROOT / "docs" / "quick-start.md").read_text()
+PAGES = {target: (ROOT / "docs" / f"{target}.md").read_text() for target in ("quick-start", "quick-start-bridge")}
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -17,10 +18,11 @@ def make(*args: str) -> str:
     return subprocess.run(["make", "-C", str(ROOT), *args], capture_output=True, text=True, check=True, timeout=60).stdout
 
 
-def test_the_quick_start_is_five_commands_at_most() -> None:
-    start, *_, end = BLOCK.findall(QUICK_START)
-    assert len((start + end).splitlines()) <= 5
-    assert start.startswith("make quick-start\n")
+@pytest.mark.parametrize("target", PAGES)
+def test_a_quick_start_is_five_commands_at_most(target: str) -> None:
+    start, *_ = BLOCK.findall(PAGES[target])
+    assert len(start.splitlines()) <= 5
+    assert start.startswith(f"make {target}\n")
 
 
 def test_every_make_target_in_the_docs_is_in_the_help() -> None:
@@ -30,17 +32,25 @@ def test_every_make_target_in_the_docs_is_in_the_help() -> None:
     assert {"demo", "quick-start", "crds"} <= named <= listed
 
 
-def test_the_quick_start_sets_up_two_sites_and_a_fast_service() -> None:
+@pytest.mark.parametrize(
+    ("target", "tests"),
+    [
+        ("quick-start", {"test_first_accelerated_byte_comes_within_three_minutes"}),
+        (
+            "quick-start-bridge",
+            {"test_sites_become_ready_with_their_agents", "test_a_transfer_between_pods_is_fast_with_the_service"},
+        ),
+    ],
+)
+def test_a_quick_start_sets_up_fast_services(target: str, tests: set[str]) -> None:
     """Collect the tests of the target's command: a renamed test would silently be left out."""
-    (command,) = [line for line in make("-n", "quick-start").splitlines() if "pytest" in line]
+    (command,) = [line for line in make("-n", target).splitlines() if "pytest" in line]
     words = shlex.split(command)
     assert words[1:4] == ["-m", "pytest", "e2e"] and "--keep-cluster" in words
     asked = [sys.executable, *words[1:], "--collect-only", "-q", "-p", "no:cacheprovider"]
     done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
     chosen = re.findall(r"<Function (\w+)>|::(\w+)", done.stdout)
-    assert {name for pair in chosen for name in pair if name} == {
-        "test_sites_become_ready_with_their_agents",
-        "test_a_transfer_between_pods_is_fast_with_the_service",
-    }
+    assert {name for pair in chosen for name in pair if name} == tests
     cluster = words[words.index("--cluster") + 1]
-    assert f"kind delete cluster --name {cluster}\n" in QUICK_START
+    *_, end = BLOCK.findall(PAGES[target])
+    assert re.fullmatch(rf"kind delete cluster(s {cluster}-a {cluster}-b| --name {cluster})\n", end)

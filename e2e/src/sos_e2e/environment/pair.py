@@ -28,6 +28,7 @@ class Side:
     kube: Kube
     worker: str  # name of the node, and of its container
     pods: str  # the worker's part of the pod network
+    network: str  # the pod network
 
     @property
     def number(self) -> int:
@@ -49,7 +50,7 @@ def _create(settings: Settings, name: str) -> Side:
     }
     cluster.create_from(settings, config)
     worker, pods = wait_for("a worker with a pod network", lambda: _worker(settings), cluster.REGISTERED_S)
-    return Side(name=name, settings=settings, kube=Kube(settings), worker=worker, pods=pods)
+    return Side(name=name, settings=settings, kube=Kube(settings), worker=worker, pods=pods, network=_subnet(name))
 
 
 def _worker(settings: Settings) -> tuple[str, str]:
