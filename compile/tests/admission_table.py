@@ -364,6 +364,8 @@ OTHERS: list[Row] = [
     ),
     ("odd quantity", "SosAgent", {"resources": {"limits": {"cpu": "lots"}}}, "spec.resources.limits.cpu", None),
     ("image with a space", "SosAgent", {"image": "a b"}, "spec.image", None),
+    ("site behind NAT", "SosSite", routed(wan={"type": "Routed", "inbound": "Blocked"}), None, None),
+    ("overlay behind NAT", "SosSite", {**SELECT, "wan": {"inbound": "Blocked"}}, "spec.wan", "remove inbound"),
     ("least", "SosController", {}, None, None),
     ("external", "SosController", {"type": "External", "external": {"endpoints": ["tcp:192.0.2.1:6653"]}}, None, None),
     (

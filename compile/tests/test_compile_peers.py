@@ -93,6 +93,31 @@ def test_a_card_describes_sites_and_agents() -> None:
     assert parse_card(card.encode()) == card
 
 
+def dials(document: dict[str, Any]) -> list[str]:
+    return [each.get("dial", "ByID") for each in document["peers"]]
+
+
+def test_agents_of_a_blocked_site_dial(both: tuple[Compiled, Compiled]) -> None:
+    assert {choice for found in both for document in found.agents.values() for choice in dials(document)} == {"ByID"}
+    blocked = site("west", wan={"type": "Routed", "inbound": "Blocked"})
+
+    def west(**cards: SiteCard) -> Compiled:
+        return compile_world(cluster("west", blocked, peer("other"), SERVICE, **cards))
+
+    card = west(other=card_of("east")).cards["other"]
+    assert card.sites[0].inbound == "Blocked" and parse_card(card.encode()) == card
+    assert "inbound" not in card_of("east").encode(), "earlier versions need not know the field"
+    east = compile_world(cluster("east", peer("other"), SERVICE, other=card))
+    assert {choice for document in east.agents.values() for choice in dials(document)} == {"Never"}
+    here = west(other=east.cards["other"])
+    assert {choice for document in here.agents.values() for choice in dials(document)} == {"Always"}
+    open_card = east.cards["other"]
+    (open_site,) = open_card.sites
+    both_blocked = open_card.model_copy(update={"sites": (open_site.model_copy(update={"inbound": "Blocked"}),)})
+    refused = west(other=both_blocked)
+    assert reasons(refused) == [("bulk", "Invalid")] and "both Blocked" in refused.problems[0].message
+
+
 def test_a_service_is_in_force_when_both_clusters_have_it() -> None:
     east = card_of("east")
     alone = compile_world(cluster("west", peer("other"), SERVICE, other=east))

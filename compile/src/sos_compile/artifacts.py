@@ -135,6 +135,7 @@ def _on_routes(doc: Json) -> None:
 def _in_pods(doc: Json) -> None:
     doc["intake"] = {"type": "Pods", "networkPolicies": "Respect"}
     doc["pods"] = [{"name": "default/web-0", "address": "10.0.0.11"}]
+    doc["peers"][0]["dial"] = "Never"
     doc["services"][0]["source"] = "Agent"
     doc["peers"][0]["agents"][0]["prefixes"] = ["10.0.0.128/26"]
 
@@ -217,6 +218,7 @@ BAD_ROUTES: list[tuple[str, str, Callable[[Json], None]]] = [
     ("reactive-on-routes", "services[0].setup", _set("services", 0, "setup", value="Reactive")),
     ("routes-with-discovery", "discovery", _set("discovery", value=formats.Discovery().model_dump(mode="json", by_alias=True))),
     ("routes-without-intake", "intake", _drop("intake")),
+    ("unknown-dial", "peers[0].dial", _set("peers", 0, "dial", value="Sometimes")),
     ("routes-and-labels-differ", "wan", _set("streamPorts", "count", value=3)),
     ("route-twice", "wan[1]", _set("wan", 1, value="192.0.2.1")),
     ("pods-of-a-router", "pods", _set("pods", value=[{"name": "default/web-0", "address": "10.0.0.11"}])),

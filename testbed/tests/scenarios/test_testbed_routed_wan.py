@@ -10,12 +10,14 @@ import hashlib
 import re
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from conftest import FAILED as FAILED_KEY
 from conftest import eventually, explain, mend, outcome, peer, say, transfers, with_service
 from peer import CHUNK, pattern
+from sos_compile.model.world import Loaded
 from sos_testbed.core.topology import PathOptions
 from sos_testbed.core.web import PLAIN_PORT, SOS_PORT
 from sos_testbed.lifecycle import faults, northbound, process, status
@@ -61,9 +63,9 @@ def sessions(net: Lab) -> int:
     return sum(int(northbound.agent_status(net.plan, name, documents[name])["sessions"]) for name in documents)
 
 
-def gateway(net: Lab, *argv: str) -> str:
-    """Output of a command in the namespace of the client's gateway."""
-    return subprocess.run(net.exec_argv("agent1", argv), capture_output=True, text=True, check=True).stdout
+def gateway(net: Lab, *argv: str, part: str = "agent1") -> str:
+    """Output of a command in the namespace of a gateway, by default the client's gateway."""
+    return subprocess.run(net.exec_argv(part, argv), capture_output=True, text=True, check=True).stdout
 
 
 def received(net: Lab, wire: str) -> int:
@@ -84,6 +86,56 @@ def test_streams_start_with_a_large_window_and_follow_the_gateways_routes(net: L
         assert not gateway(net, "ip", "-4", "rule", "list", "table", HANDSHAKE_TABLE)
     finally:
         net.start("agent1")
+
+
+NAT = """table ip nat_of_west {
+  chain input { type filter hook input priority 0; iifname "wan*" tcp dport 10000-10007 tcp flags & (syn | ack) == syn drop; }
+  chain output { type nat hook postrouting priority srcnat;
+    oifname "wan0" tcp dport 10000-10007 snat to 203.0.113.1
+    oifname "wan1" tcp dport 10000-10007 snat to 203.0.113.129
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("blocked", ["west", "east"])
+def test_agents_behind_nat_open_the_streams(net: Lab, tmp_path: Path, blocked: str) -> None:
+    """Translate the source addresses of one gateway's streams, and drop streams to this gateway."""
+    behind, other = ("agent1", "agent2") if blocked == "west" else ("agent2", "agent1")
+    number = 1 if behind == "agent1" else 2
+    net.declare(behind_nat(net.objects, blocked))
+    for each in (behind, other):
+        net.kill(each)
+    gateway(net, "nft", NAT, part=behind)
+    for wire, outside in (("192.0.2", "203.0.113.1"), ("198.51.100", "203.0.113.129")):
+        gateway(net, "ip", "route", "add", outside, "via", f"{wire}.{number}", part=other)
+    try:
+        for each in (other, behind):
+            net.start(each)
+        labs.wait_ready(net, net.documents)
+        payload = net.root / "www" / "payload"
+        labs.make_payload(payload, SIZE)
+        done = measure.download(net, Request(path=payload, max_time_s=60), tmp_path / "copy")
+        assert measure.same_bytes(payload, tmp_path / "copy", complete=done.complete)
+        assert done.server_saw.startswith(str(measure.address(net, "client"))), done
+        streams = gateway(net, "ss", "-tnHO", "state", "established", f"( sport = :{STREAM_PORT} )", part=other).split("\n")
+        assert any("203.0.113.1:" in stream for stream in streams), streams
+    finally:
+        gateway(net, "nft", "delete table ip nat_of_west", part=behind)
+        for outside in ("203.0.113.1", "203.0.113.129"):
+            gateway(net, "ip", "route", "delete", outside, part=other)
+
+
+def behind_nat(objects: tuple[Loaded, ...], name: str) -> tuple[Loaded, ...]:
+    """Copy of the objects with one site Blocked."""
+
+    def changed(loaded: Loaded) -> Loaded:
+        if (loaded.obj["kind"], loaded.obj["metadata"]["name"]) != ("SosSite", name):
+            return loaded
+        spec = loaded.obj["spec"]
+        return replace(loaded, obj={**loaded.obj, "spec": {**spec, "wan": {**spec["wan"], "inbound": "Blocked"}}})
+
+    return tuple(map(changed, objects))
 
 
 @pytest.mark.parametrize("port", [SOS_PORT, PLAIN_PORT])

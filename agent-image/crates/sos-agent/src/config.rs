@@ -154,8 +154,24 @@ pub struct Peer {
     pub site_id: SiteId,
     /// Prefixes of the site's hosts.
     pub prefixes: Vec<Ipv4Net>,
+    /// Agent that dials the streams.
+    #[serde(default)]
+    pub dial: Dial,
     /// The site's agents.
     pub agents: Vec<PeerAgent>,
+}
+
+/// Agent that dials the streams between this agent and a peer site's agents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+pub enum Dial {
+    /// The agent with the lower id.
+    #[default]
+    #[serde(rename = "ByID")]
+    ById,
+    /// This agent.
+    Always,
+    /// The peer's agents, from any address: NAT or a firewall prevents connections to these agents.
+    Never,
 }
 
 /// Owner of the routes that streams take.

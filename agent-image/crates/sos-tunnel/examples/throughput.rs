@@ -26,8 +26,8 @@ use std::time::{Duration, Instant};
 
 use socket2::SockRef;
 use sos_tunnel::{
-    BoxFuture, Egress, EgressHandler, Keys, Labels, Limits, OpenInfo, OpenRequest, PeerConfig, Protocol,
-    SessionEnd, Sockets, Timing, Tunnel, TunnelConfig,
+    BoxFuture, Dial, Egress, EgressHandler, Keys, Labels, Limits, OpenInfo, OpenRequest, PeerConfig,
+    Protocol, SessionEnd, Sockets, Timing, Tunnel, TunnelConfig,
 };
 use sos_wire::{AgentId, BootId, EndReason, Key, KeyId, SessionUuid, SiteId};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -169,6 +169,7 @@ fn agent(agent: AgentId, args: &mut impl Iterator<Item = String>) -> Outcome<()>
             encrypted: kind == "tls",
             encrypted_only: false,
             protocol: if kind == "quic" { Protocol::Quic } else { Protocol::Tcp },
+            dial: Dial::ById,
         }]);
         let port = if agent == NEAR { 0 } else { stream_port };
         tunnel.open_datagrams(UdpSocket::bind((own, port))?, 0)?;

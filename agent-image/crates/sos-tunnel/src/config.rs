@@ -114,6 +114,18 @@ pub enum Protocol {
     Quic,
 }
 
+/// Agent of a pair that dials the streams (frame.md clause 1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Dial {
+    /// The agent with the lower id.
+    #[default]
+    ById,
+    /// This agent.
+    Always,
+    /// The peer, from any address: NAT or a firewall prevents connections to the peer.
+    Never,
+}
+
 /// A peer agent for streams.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerConfig {
@@ -133,6 +145,8 @@ pub struct PeerConfig {
     pub encrypted_only: bool,
     /// Transport of streams that this agent dials.
     pub protocol: Protocol,
+    /// Agent that dials the streams.
+    pub dial: Dial,
 }
 
 impl PeerConfig {
@@ -151,10 +165,19 @@ impl PeerConfig {
         of_label.copied().unwrap_or(Ipv4Addr::UNSPECIFIED)
     }
 
-    /// True if the peer has this address.
+    /// True if the peer may connect from this address. The handshake proves the peer's identity.
     pub fn has_address(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
-        self.addresses.iter().any(|own| IpAddr::V4(*own) == address)
+        self.dial == Dial::Never || self.addresses.iter().any(|own| IpAddr::V4(*own) == address)
+    }
+
+    /// True if the agent `own` dials the peer.
+    pub fn is_dialed_by(&self, own: AgentId) -> bool {
+        match self.dial {
+            Dial::ById => self.agent > own,
+            Dial::Always => true,
+            Dial::Never => false,
+        }
     }
 
     /// A peer with the default number of plain streams on label 0.
@@ -168,6 +191,7 @@ impl PeerConfig {
             encrypted: false,
             encrypted_only: false,
             protocol: Protocol::Tcp,
+            dial: Dial::ById,
         }
     }
 }
@@ -266,4 +290,23 @@ pub struct Stats {
     pub memory_reserved: u64,
     /// Bytes waiting in reorder buffers, as of each session's last poll.
     pub reorder_bytes: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_behind_nat_dials_whatever_its_id() {
+        let (lower, higher) = (AgentId([1; 16]), AgentId([2; 16]));
+        for (dial, by_lower, by_higher) in
+            [(Dial::ById, true, false), (Dial::Always, true, true), (Dial::Never, false, false)]
+        {
+            let to = |agent| PeerConfig { dial, ..PeerConfig::new(agent, SiteId(1), Ipv4Addr::LOCALHOST, 1) };
+            assert_eq!(
+                (to(higher).is_dialed_by(lower), to(lower).is_dialed_by(higher)),
+                (by_lower, by_higher)
+            );
+        }
+    }
 }

@@ -67,7 +67,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub use transport::tls::fuzzing::records as fuzz_records;
 
 pub use callbacks::{BoxFuture, Egress, EgressHandler, Keys, OpenInfo, PlainSockets, Sockets};
-pub use config::{Limits, OpenRequest, PathStats, PeerConfig, Protocol, Stats, Timing, TunnelConfig};
+pub use config::{Dial, Limits, OpenRequest, PathStats, PeerConfig, Protocol, Stats, Timing, TunnelConfig};
 pub use session::handle::{Aborter, Relayed, SessionHandle};
 pub use session::host::{KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES};
 pub use sos_relay::{Cause, Retransmitted};

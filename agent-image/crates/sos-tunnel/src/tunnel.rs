@@ -55,7 +55,7 @@ impl Tunnel {
         Self(TunnelContext::new(config))
     }
 
-    /// Replaces the list of peers. This agent dials peers with a higher agent id. Sessions with peers that are no longer listed run to their
+    /// Replaces the list of peers. This agent dials as [`PeerConfig::dial`] says. Sessions with peers that are no longer listed run to their
     /// end.
     pub fn set_peers(&self, peers: Vec<PeerConfig>) {
         let context = &self.0;
@@ -79,7 +79,7 @@ impl Tunnel {
                     }
                 }
             }
-            for peer in known.values().filter(|peer| peer.agent > context.config.agent) {
+            for peer in known.values().filter(|peer| peer.config().is_dialed_by(context.config.agent)) {
                 pool::keep_streams(context, peer);
             }
         }

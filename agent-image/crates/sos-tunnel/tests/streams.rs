@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use common::*;
-use sos_tunnel::{Limits, PeerConfig, Timing, Tunnel};
+use sos_tunnel::{Dial, Limits, PeerConfig, Timing, Tunnel};
 use sos_wire::handshake::{WELCOME_LEN, encode_confirm};
 use sos_wire::{BootId, Capabilities, EndReason, Hello, Key, KeyId, SiteId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -32,6 +32,8 @@ over_both! {
         an_unlisted_peer_finishes_running_sessions,
         an_acceptor_gives_no_streams_to_an_unlisted_peer,
         a_wrong_key_opens_no_stream,
+        a_peer_behind_nat_connects_from_any_address,
+        a_peer_that_cannot_be_reached_is_not_dialed,
         each_path_has_at_most_the_allowed_number_of_streams,
     ],
     two_threads: [
@@ -281,6 +283,30 @@ async fn a_wrong_key_opens_no_stream(setup: Setup) {
         .await;
     assert_eq!((net.near.stats().streams_total, net.far.stats().streams_total), (0, 0));
     assert!(!net.near.peer_alive(FAR));
+}
+
+async fn a_peer_behind_nat_connects_from_any_address(setup: Setup) {
+    let net = Net::new(setup).await;
+    let elsewhere =
+        PeerConfig { addresses: vec![Ipv4Addr::new(192, 0, 2, 9)], ..peer(NEAR, 1, setup.streams) };
+    net.far.set_peers(vec![elsewhere.clone()]);
+    net.cuttable.cut(setup.streams);
+    until(|| net.near.stats().handshakes_failed_total >= 1 && net.far.stats().streams == 0).await;
+    net.far.set_peers(vec![PeerConfig { dial: Dial::Never, ..elsewhere }]);
+    net.wait_for_streams(setup.streams as u64).await;
+}
+
+async fn a_peer_that_cannot_be_reached_is_not_dialed(setup: Setup) {
+    let net = Net::new(setup).await;
+    let there = peer(FAR, net.stream_address.port(), setup.streams);
+    net.near.set_peers(vec![PeerConfig { dial: Dial::Never, ..there.clone() }]);
+    let begun = net.near.stats().streams_total;
+    net.cuttable.cut(setup.streams);
+    until(|| net.near.stats().streams == 0).await;
+    tokio::time::sleep(3 * setup.timing.backoff_max).await;
+    assert_eq!((net.near.stats().streams_total, net.near.stats().handshakes_failed_total), (begun, 0));
+    net.near.set_peers(vec![PeerConfig { dial: Dial::Always, ..there }]);
+    net.wait_for_streams(setup.streams as u64).await;
 }
 
 fn hello(agent: sos_wire::AgentId) -> Hello {

@@ -33,7 +33,7 @@ def build_agent_config(network: Network, placed: PlacedSite, agent: AgentPlace, 
                 "rewrite": placed.site.rewrite,
             },
             **(_routed(placed, agent) if placed.site.routed else {"interface": _interface(placed, agent)}),
-            "peers": [_peer(network.sites[name], len(agent.addresses)) for name in peers],
+            "peers": [_peer(placed, network.sites[name], len(agent.addresses)) for name in peers],
             "services": [_service(network, placed, each, agent) for each in services],
             "limits": {"sessions": pool.sessions, "memoryMiB": pool.memory_mib, "sessionMemoryMiB": pool.session_memory_mib},
             "metricsAddress": f"0.0.0.0:{settings.ports.agents + agent.slot}",
@@ -60,7 +60,7 @@ def depends_on(network: Network, placed: PlacedSite, agent: AgentPlace, settings
 def _peer_key(network: Network, peer: PlacedSite) -> Hashable:
     if peer.remote:
         # Each compilation creates new Site objects for peers: compare their content.
-        return peer.site.name, peer.id, peer.site.prefixes, peer.remote_agents, network.peers[peer.site.peer].encryption
+        return peer.site.name, peer.id, peer.site.prefixes, peer.site.inbound, peer.remote_agents, network.peers[peer.site.peer].encryption
     return ByIdentity(peer.site), peer.id, peer.agents, _all_pods(peer)
 
 
@@ -110,15 +110,23 @@ def _interface(placed: PlacedSite, agent: AgentPlace) -> Json:
     }
 
 
-def _peer(peer: PlacedSite, paths: int) -> Json:
-    """Return a peer site for an agent with this number of paths."""
+def _peer(placed: PlacedSite, peer: PlacedSite, paths: int) -> Json:
+    """Return a peer site for an agent of a site with this number of paths."""
     return {
+        "dial": _dial(placed, peer),
         "site": peer.site.name,
         "siteID": peer.id,
         "prefixes": [str(prefix) for prefix in peer.site.prefixes],
         "agents": [_peer_agent(peer, agent, paths) for agent in peer.agents[:MAX_PEER_AGENTS]]
         + [_remote_agent(agent, paths) for agent in peer.remote_agents[:MAX_PEER_AGENTS]],
     }
+
+
+def _dial(placed: PlacedSite, peer: PlacedSite) -> str:
+    """Return whether the agent dials the peer's agents. The resolver refuses services between two sites that are both Blocked."""
+    if placed.site.inbound == "Blocked":
+        return "Always"
+    return "Never" if peer.site.inbound == "Blocked" else "ByID"
 
 
 def _remote_agent(agent: CardAgent, paths: int) -> Json:

@@ -36,6 +36,7 @@ def _site(placed: PlacedSite) -> CardSite:
         id=placed.id,
         prefixes=tuple(str(prefix) for prefix in placed.site.prefixes),
         agents=tuple(_agent(placed, agent) for agent in placed.agents),
+        inbound=placed.site.inbound,
     )
 
 

@@ -386,6 +386,10 @@ class Peer(Model):
     site: Label
     site_id: Annotated[SiteId, Field(alias="siteID")]
     prefixes: SomePrefixes
+    # Agent that opens the streams: the one with the lower id, this agent, or the peer's agent from any address; omitted if it is ByID
+    dial: Annotated[Literal["ByID", "Always", "Never"], Field(exclude_if=lambda value: value == "ByID", json_schema_extra=OPTIONAL)] = (
+        "ByID"
+    )
     agents: Annotated[list[PeerAgent], Field(max_length=1024)]
 
 

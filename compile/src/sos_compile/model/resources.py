@@ -100,6 +100,8 @@ class Site:
     """Name of the SosPeer that announces the site; "" for a site of this cluster."""
     wan_addresses: Mapping[str, tuple[IPv4Address, ...]] = field(default_factory=dict)
     """Addresses of a site without a bridge for each path, by node; a node that is not listed has its InternalIP alone."""
+    inbound: Literal["Open", "Blocked"] = "Open"
+    """Blocked: no agent of another site can open a connection to agents of this site without a bridge."""
 
     @property
     def name(self) -> str:
@@ -311,6 +313,7 @@ def _site(origin: Origin, spec: Json) -> Site:
         controllers=() if wan["type"] == "Routed" else tuple(item["name"] for item in spec["controllers"]),
         intake=_intake(spec["intake"]) if "intake" in spec else None,
         wan_addresses={item["node"]: tuple(map(IPv4Address, item["addresses"])) for item in wan.get("addresses", [])},
+        inbound=wan.get("inbound", "Open"),
     )
 
 

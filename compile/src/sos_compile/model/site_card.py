@@ -80,6 +80,8 @@ class CardSite(_Part):
     id: SiteId
     prefixes: Annotated[tuple[Prefix, ...], Field(min_length=1, max_length=64, strict=False)]
     agents: Annotated[tuple[CardAgent, ...], Field(max_length=MAX_AGENTS, strict=False)]
+    # Blocked: no other agent can open a connection to the site's agents
+    inbound: Annotated[Literal["Open", "Blocked"], Field(exclude_if=lambda value: value == "Open")] = "Open"
 
 
 class SiteCard(_Part):

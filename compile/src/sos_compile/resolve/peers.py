@@ -195,6 +195,7 @@ def _site(peer: Peer, site: CardSite) -> Site:
         controllers=(),
         intake=Intake("Routed"),
         peer=peer.name,
+        inbound=site.inbound,
     )
 
 

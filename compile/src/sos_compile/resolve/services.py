@@ -82,6 +82,10 @@ class Judge:
             message = f"SosSite {routed.name} has no bridge (wan.type: Routed) and SosSite {bridged.name} has one"
             self.verdicts.reject(service.origin, "spec", Reason.INVALID, message, "connect two Routed sites, or two sites with bridges")
             return None
+        if all(site.inbound == "Blocked" for site in between):
+            message = f"SosSites {source[0].name} and {target[0].name} are both Blocked (wan.inbound)"
+            self.verdicts.reject(service.origin, "spec", Reason.INVALID, message, "let one of the two accept streams, and set Open there")
+            return None
         if problem := self._needs_controller(service, between):
             path, what = problem
             names = f"SosSites {source[0].name} and {target[0].name}"

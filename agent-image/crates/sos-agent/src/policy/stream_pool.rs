@@ -7,7 +7,7 @@ use std::time::Instant;
 use sos_tunnel::PeerConfig;
 use sos_wire::{AgentId, Prepare};
 
-use crate::config::{AgentConfig, CongestionControl, Encryption, MAX_STREAM_PORTS, Peer, Protocol};
+use crate::config::{AgentConfig, CongestionControl, Dial, Encryption, MAX_STREAM_PORTS, Peer, Protocol};
 
 /// Path labels that controllers have named for a peer in addition to the configured labels. They are kept until the agent exits: there are
 /// at most eight labels, and a warm stream costs almost nothing.
@@ -44,6 +44,11 @@ pub fn peers(config: &AgentConfig, ordered: &OrderedLabels) -> Vec<PeerConfig> {
             entry.encrypted = encrypted(config, peer);
             entry.encrypted_only = encrypted_only(config, peer);
             entry.protocol = protocol(config, peer);
+            entry.dial = match peer.dial {
+                Dial::ById => sos_tunnel::Dial::ById,
+                Dial::Always => sos_tunnel::Dial::Always,
+                Dial::Never => sos_tunnel::Dial::Never,
+            };
             list.push(entry);
         }
     }

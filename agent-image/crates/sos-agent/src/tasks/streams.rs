@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tracing::{debug, warn};
 
 use crate::bugs;
-use crate::config::{PeerAgent, RouteOwner};
+use crate::config::{Dial, PeerAgent, RouteOwner};
 use crate::context::AgentContext;
 use crate::netns::sockets;
 use crate::tasks::stream_monitor::{PathKey, Paths, StreamMonitor, congestion};
@@ -44,7 +44,8 @@ fn admits(context: &AgentContext, address: IpAddr) -> bool {
     let config = context.config();
     let address = address.to_canonical();
     let at = |agent: &PeerAgent| matches!(address, IpAddr::V4(address) if agent.has_address(address));
-    let known = config.peers.iter().flat_map(|peer| &peer.agents).any(at);
+    // The addresses of a peer behind NAT are unknown; the handshake authenticates the peer.
+    let known = config.peers.iter().any(|peer| peer.dial == Dial::Never || peer.agents.iter().any(at));
     if !known {
         context.metrics.strangers.inc();
         debug!(%address, "a stream from an address that belongs to no peer");

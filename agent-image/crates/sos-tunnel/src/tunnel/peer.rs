@@ -117,9 +117,13 @@ impl Peer {
         lock(&self.state).retired
     }
 
-    /// True if the `slot`-th stream of a label must stay open: it is configured, or sessions that began while it was configured are running.
+    /// True if this agent must keep the `slot`-th stream of a label open: this agent dials the peer, and the stream is configured or sessions
+    /// that began while it was configured are running.
     pub(crate) fn wants(&self, label: u8, slot: usize) -> bool {
         let state = lock(&self.state);
+        if !state.config.is_dialed_by(self.local) {
+            return false;
+        }
         let configured = !state.retired && state.config.streams.get(&label).is_some_and(|n| slot < *n);
         configured || !state.sessions.is_empty()
     }

@@ -262,6 +262,7 @@ pub(crate) fn peer(agent: AgentId, port: u16, streams: usize) -> PeerConfig {
         encrypted: false,
         encrypted_only: false,
         protocol: Protocol::Tcp,
+        dial: sos_tunnel::Dial::ById,
     }
 }
 
