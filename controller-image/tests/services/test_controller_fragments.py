@@ -10,7 +10,7 @@ from controller_views import AT_CLIENT, AT_EGRESS, AT_INGRESS, AT_SERVER, CLIENT
 from controller_world import World, syn_frame
 from sos_controller.core.events import PacketIn
 from sos_controller.core.openflow.pipeline import PORT_CONTROLLER, PORT_NORMAL, Kind, cookie_kind
-from sos_controller.core.services.fragments import FRAGMENTED, KEEP_S, MAX_PER_SECOND, PLAIN_S, QUIET_S
+from sos_controller.core.services.fragments import KEEP_S, MAX_PER_SECOND, PLAIN_S, QUIET_S
 from sos_controller.core.types import DatapathId, Location
 from sos_controller.core.wire.order import OrderType
 
@@ -95,7 +95,7 @@ def test_rewriting_site_aborts_fragmented_sessions_and_makes_the_host_plain() ->
     world.delivered.clear()
     world.syn(SPORT + 1)
     assert len(released(world)) == 1 and not to_agent(world, AT_INGRESS)
-    assert world.engine.state.counters["syns", FRAGMENTED] == 1
+    assert world.engine.state.counters["syns", "fragments"] == 1
     world.tick(PLAIN_S, step=0.5)
     world.syn(SPORT + 2)
     assert world.engine.state.sessions.by_key(syn_frame(CLIENT, SERVER, SPORT + 2, 5001)[26:38]) is not None

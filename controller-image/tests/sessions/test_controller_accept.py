@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sos_controller.core.commands import PacketOut
 from sos_controller.core.openflow.pipeline import SETTLE_S, Kind
-from sos_controller.core.plain.reason import PlainReason, of_outcome
+from sos_controller.core.plain.outcome import AgentRefusal
+from sos_controller.core.plain.reason import PlainReason
 from sos_controller.core.tables.accepting_servers import LEARNED_S, MAX_SERVERS, AcceptingServers
 from sos_controller.core.tables.sessions import Phase
 from sos_controller.core.types import Address, FlowKey, flow_key
@@ -192,7 +193,7 @@ def test_ready_of_an_older_agent_does_not_make_the_server_known() -> None:
     ("number", "reason"), [(9, PlainReason.SERVER_REFUSED), (10, PlainReason.SERVER_REFUSED), (11, PlainReason.SERVER_SILENT)]
 )
 def test_answers_of_the_server_map_to_plain_reasons(number: int, reason: PlainReason) -> None:
-    assert of_outcome(f"refused-{number}") is reason
+    assert AgentRefusal(number).reason is reason
 
 
 def key(server: int, port: int = 80) -> FlowKey:

@@ -16,7 +16,8 @@ from controller_world import CLIENT_PORT, World, fake_port, syn_frame
 from sos_controller.core.commands import Command, Install
 from sos_controller.core.events import PacketIn, PortChanged, Tick
 from sos_controller.core.openflow.pipeline import PORT_CONTROLLER, PORT_NORMAL, Kind, cookie_kind
-from sos_controller.core.sessions.mobility import ASK_S, ASK_TIMES, BATCH, FORGET_S, LINGER_S, MOVED_AWAY, SWEEP_S
+from sos_controller.core.plain.outcome import Outcome
+from sos_controller.core.sessions.mobility import ASK_S, ASK_TIMES, BATCH, FORGET_S, LINGER_S, SWEEP_S
 from sos_controller.core.tables.sessions import Session
 from sos_controller.core.types import DatapathId, Location, PortNo, parse_mac
 from sos_controller.core.wire.order import OrderType
@@ -255,7 +256,7 @@ def test_sessions_of_a_host_that_moves_to_another_site_are_aborted() -> None:
     announce(world, Location(E2, PortNo(5)))
     assert aborted(world) == 0, "the controller first sends ARP requests"
     world.tick(ASK_S * (ASK_TIMES + 1))
-    assert aborted(world) == 2 and world.engine.state.counters["sessions", MOVED_AWAY] == 1
+    assert aborted(world) == 2 and world.engine.state.counters["sessions", Outcome.MOVED_AWAY] == 1
 
 
 def test_host_that_answers_at_its_port_keeps_its_sessions() -> None:

@@ -16,6 +16,7 @@ from sos_controller.core.forwarding.l2 import Forwarding
 from sos_controller.core.forwarding.l3 import Routing
 from sos_controller.core.openflow import pipeline
 from sos_controller.core.openflow.pipeline import ETH_ARP, ETH_IPV4, ETH_LLDP, LEASE_RENEWAL_S, Kind
+from sos_controller.core.plain.outcome import Outcome
 from sos_controller.core.services.plan import Plan
 from sos_controller.core.sessions.mobility import Mobility
 from sos_controller.core.sessions.order_sender import OrderSender
@@ -228,7 +229,7 @@ class Engine:
         elif header.type == OrderType.ENDED:
             unborn = self.teardown.ended(agent_id, order.decode_ended(body), header.sequence)
             if unborn is not None:
-                self.setup.give_up(unborn, "agent-ended")
+                self.setup.give_up(unborn, Outcome.AGENT_ENDED)
         elif header.type == OrderType.SESSION_REPORT:
             self.teardown.report(agent_id, order.decode_report(body))
         elif header.type == OrderType.FLOW_REPORT:
@@ -391,7 +392,7 @@ class Engine:
         state, dpid = self.state, switch.dpid
         for session in state.sessions:
             if dpid in session.datapaths():
-                self.teardown.drop(session, "datapath-unclaimed")
+                self.teardown.drop(session, Outcome.DATAPATH_UNCLAIMED)
         self.forwarding.purge(state.hosts.forget_datapath(dpid))
         self.stale_entries.drop(dpid)
         state.dirty |= {"plan", "forwarding"}
@@ -497,7 +498,7 @@ class Engine:
         self.state.path_stats.forget(agent.agent_id)
         self.state.plain_traffic.forget(agent.agent_id)
         for session in self.teardown.agent_lost(agent.agent_id):
-            self.setup.give_up(session, "agent-lost")
+            self.setup.give_up(session, Outcome.AGENT_LOST)
 
     def _tell_agent(self, agent: Agent, what: str) -> None:
         self.state.notice("agent", id=agent.agent_id.hex(), name=agent.beacon.name, site=agent.beacon.site_id, state=what)

@@ -4,6 +4,7 @@
 set-up.
 
 - `reason`: closed set of reasons, shared with agents, metrics, API and status
+- `outcome`: outcomes of SYNs and ends of sessions, each with its reason for plain TCP
 - `traffic`: counters and samples per service and reason
 - `backoff`: clients and servers that agents failed to serve, left plain for increasing times
 """

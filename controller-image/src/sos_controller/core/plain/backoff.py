@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final, Generic, NamedTuple, TypeVar
 
+from sos_controller.core.plain.outcome import Outcome
 from sos_controller.core.types import Address, Location, MacAddress
 from sos_controller.core.wire.packets import Syn
 
@@ -123,19 +124,19 @@ class PlainBackoff:
     def __len__(self) -> int:
         return len(self.clients) + len(self.servers) + len(self._watched)
 
-    def why(self, syn: Syn, location: Location, site: str, now: float) -> str:
-        """Return the reason for which a SYN must go plain, or ""."""
+    def why(self, syn: Syn, location: Location, site: str, now: float) -> Outcome | None:
+        """Return the outcome of a SYN that must go plain; None if it need not."""
         if self.clients.is_plain(ClientKey(syn.client, syn.mac, location), now):
-            return "client-silent"
+            return Outcome.CLIENT_SILENT
         server = ServerKey(site, syn.server, syn.server_port)
         if not self.servers.is_plain(server, now):
-            return ""
+            return None
         watched = self._watched.get(server)
         if watched is not None and now - watched.at >= REPEAT_S:
-            return "server-elsewhere"
+            return Outcome.SERVER_ELSEWHERE
         if watched is None:
             _put(self._watched, server, _Plain(syn.key + syn.isn, now), MAX_KEPT)
-        return "server-unreachable"
+        return Outcome.SERVER_UNREACHABLE
 
     def repeated(self, syn: Syn, site: str) -> None:
         """Record a retransmission of a SYN that went plain: the SYN was not answered, so its server is unreachable for plain TCP, too."""

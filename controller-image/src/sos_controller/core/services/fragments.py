@@ -52,7 +52,6 @@ QUIET_S: Final = 2
 """Hard timeout of the entry that stops copies of fragments between hosts without a session: a plain connection may send many fragments."""
 KEEP_S: Final = 60.0
 """Time for which fragments are still redirected after the last session of their hosts."""
-FRAGMENTED: Final = "fragments"
 
 _EXACT: Final = 0xFFFFFFFF
 Pair = tuple[Address, Address]

@@ -25,6 +25,7 @@ from sos_controller.core.openflow.pipeline import (
     TCP_SYN,
     Kind,
 )
+from sos_controller.core.plain.outcome import Outcome
 from sos_controller.core.services.gain import ACCELERATED, PLAIN, Gain
 from sos_controller.core.state import State, Switch
 from sos_controller.core.tables.policies import Policy, answer_matches, compared, punt_matches
@@ -83,14 +84,14 @@ class PassiveMeasurement:
         """Renew the leases."""
         self._state.programmer.renew(GROUP, self._state.out)
 
-    def punted(self, switch: Switch, syn: Syn, why: str) -> None:
-        """Record the decision about a SYN. `why`: reason for plain TCP, "" if the connection is accelerated."""
+    def punted(self, switch: Switch, syn: Syn, outcome: Outcome | None) -> None:
+        """Record the decision about a SYN. `outcome`: None if the connection is accelerated."""
         service = self._service(switch, syn)
         if service is None or syn.key in self._open:
             return
-        if not why and service.mode == "Accelerate":
+        if outcome is None and service.mode == "Accelerate":
             self._begin(service, ACCELERATED, syn)
-        elif why == "no-service":  # its hash put it into the plain group; plain connections with other reasons are not comparable
+        elif outcome is Outcome.NO_SERVICE:  # its hash put it into the plain group; plain connections with other reasons are not comparable
             self._begin(service, PLAIN, syn)
 
     def copied(self, switch: Switch, data: bytes) -> None:

@@ -16,6 +16,7 @@ from typing import Final
 from sos_controller.core.commands import PacketOut
 from sos_controller.core.openflow.flow_entries import Output
 from sos_controller.core.openflow.pipeline import PORT_CONTROLLER
+from sos_controller.core.plain.outcome import Outcome
 from sos_controller.core.state import State
 from sos_controller.core.tables.sessions import Session
 from sos_controller.core.types import Address, FlowKey
@@ -23,12 +24,11 @@ from sos_controller.core.wire.packets import build_acknowledgement
 
 PROBES: Final = ((0.0, 0x00000000), (2.0, 0x80000000))
 """Seconds after the end, and sequence numbers: no window of less than 2 GiB contains both, and one of the segments may be lost."""
-LOST: Final = "agent-lost"
 
 
 def probe_half_open(state: State, session: Session) -> None:
     """Probe the host whose agent was lost, once both sides of a session are over and the other agent has confirmed its own end."""
-    lost = [agent_id for agent_id, how in session.ended_by.items() if how == LOST]
+    lost = [agent_id for agent_id, how in session.ended_by.items() if how is Outcome.AGENT_LOST]
     if len(lost) != 1 or len(session.ended_by) != 2:
         return
     key = session.key

@@ -29,7 +29,7 @@ from sos_controller.core.openflow.pipeline import (
     Kind,
     shared,
 )
-from sos_controller.core.services.fragments import FRAGMENTED
+from sos_controller.core.plain.outcome import Outcome
 from sos_controller.core.services.plan import Plan
 from sos_controller.core.sessions import redirect
 from sos_controller.core.sessions.order_sender import OrderSender
@@ -58,10 +58,6 @@ ASK_TIMES: Final = 4
 """Number of ARP requests for a host detected out of reach; if none is answered, the host is gone."""
 MAX_ASKED: Final = 256
 """Maximum number of hosts being looked up; further hosts are looked up when they are detected out of reach again."""
-
-MOVED_AWAY: Final = "moved-away"
-NOT_FOLLOWED: Final = "not-followed"
-"""Reset reason: a host is where none of our entries matches its packets, or a switch refused its entries."""
 
 UNKNOWN: Final = DatapathId(0)
 """Placeholder for a host that has entries at all switches of its site."""
@@ -103,7 +99,7 @@ class Mobility:
 
     def __init__(self, state: State, plan: Plan, order_sender: OrderSender) -> None:
         self._state, self._plan, self._order_sender = state, plan, order_sender
-        self.give_up: Callable[[Session, str], None] | None = None  # gives up a session that is being set up
+        self.give_up: Callable[[Session, Outcome], None] | None = None  # gives up a session that is being set up
         self._where: dict[Address, HostSwitches] = {}
         self._moves: deque[Move] = deque()
         self._moving: dict[Address, HostSwitches] = {}
@@ -237,7 +233,7 @@ class Mobility:
     def _placed(self, session: Session, done: bool) -> None:
         """Handle a switch's answer: the entry is installed or refused, or the switch is disconnected."""
         if not done and session.state not in FINAL:
-            self.reset(session, NOT_FOLLOWED)
+            self.reset(session, Outcome.NOT_FOLLOWED)
 
     def _leave(self, address: Address, where: HostSwitches) -> None:
         """Remove a host's entries from its former switches, once its location is certain and track entries can replace them."""
@@ -318,19 +314,19 @@ class Mobility:
             return
         del self._asked[address]
         for session in state.sessions.of_host(address):
-            self.reset(session, MOVED_AWAY)
+            self.reset(session, Outcome.MOVED_AWAY)
 
     def end(self, fragmented: Iterable[Session]) -> None:
         """Reset sessions whose hosts send fragments."""
         for session in fragmented:
-            self.reset(session, FRAGMENTED)
+            self.reset(session, Outcome.FRAGMENTS)
 
-    def reset(self, session: Session, why: str) -> None:
+    def reset(self, session: Session, why: Outcome) -> None:
         """Reset a session at both hosts, so that neither waits for the other."""
         if session.state in PENDING and self.give_up is not None:
             self.give_up(session, why)
             return
-        self._state.count("sessions", why)
+        self._state.count("sessions", why.text)
         for agent in (session.ingress, session.egress):
             self._order_sender.send_to(agent, OrderType.ABORT, session.uuid)
 

@@ -29,9 +29,9 @@ from sos_controller.core.config import Service
 from sos_controller.core.forwarding.l2 import Forwarding
 from sos_controller.core.openflow import pipeline
 from sos_controller.core.openflow.pipeline import PORT_CONTROLLER, SETTLE_S
-from sos_controller.core.plain.reason import PlainReason, of_outcome
+from sos_controller.core.plain.outcome import AgentRefusal, Outcome
+from sos_controller.core.plain.reason import PlainReason
 from sos_controller.core.services import pair_selection
-from sos_controller.core.services.fragments import FRAGMENTED
 from sos_controller.core.services.plan import Plan
 from sos_controller.core.sessions import redirect
 from sos_controller.core.sessions.order_sender import OrderSender
@@ -56,7 +56,7 @@ OPENING_S: Final = 1.5
 """Time within which a client may retransmit a delivered SYN (RFC 6298: after 1 s), because the agent's answer is lost, or late (the agent
 may first have to resolve the client's MAC address). If the retransmission went plain, the server would answer, and the agent would reset
 the client's next segment."""
-_ASKED_AGAIN: Final = frozenset(("server-unreachable", "server-elsewhere"))
+_ASKED_AGAIN: Final = frozenset((Outcome.SERVER_UNREACHABLE, Outcome.SERVER_ELSEWHERE))
 """Back-off reasons that do not refuse a connection whose service requires acceleration: set-up tries the server again, and holds the
 SYN."""
 MAX_EGRESS_DATAPATHS: Final = 64
@@ -90,7 +90,7 @@ class SetUp:
         state = self._state
         syn = parse_syn(data)
         if syn is None:
-            state.count("syns", "unparsed")
+            state.count("syns", Outcome.UNPARSED.text)
             self._unparsed(switch, in_port, data)
             return
         location = Location(switch.dpid, in_port)
@@ -100,12 +100,13 @@ class SetUp:
             return
         why = self._begin(switch, location, syn, data)
         self._plan.passive_measurement.punted(switch, syn, why)
-        if why and requiring(state, switch.site, syn) is not None:
-            self._note_plain(switch, syn, why)
-            state.count("syns", why)
+        if why is None:
+            return
+        self._note_plain(switch, syn, why)
+        if requiring(state, switch.site, syn) is not None:
+            state.count("syns", why.text)
             refuse(state, switch, in_port, data)
-        elif why:
-            self._note_plain(switch, syn, why)
+        else:
             state.recent_flows.note(syn.key, state.now)
             self._plain(switch, in_port, syn.key + syn.isn, data, why)
 
@@ -132,7 +133,7 @@ class SetUp:
             self._state.accepting_servers.forget(begun.key)
         session = self._asked(agent_id, uuid)
         if session is not None:
-            self.give_up(session, f"refused-{reason or 0xFFFF}")
+            self.give_up(session, AgentRefusal(reason or 0xFFFF))
 
     def _asked(self, agent_id: AgentId, uuid: bytes) -> Session | None:
         """Return the session of an agent's answer, if it is being prepared by this agent."""
@@ -149,7 +150,7 @@ class SetUp:
             if session.due != due:
                 continue
             if session.state in PENDING and now >= session.created_at + GIVE_UP_AFTER_S:
-                self.give_up(session, "timeout")
+                self.give_up(session, Outcome.TIMEOUT)
             elif session.state is Phase.PREPARING:
                 self._prepare(session)
             elif session.state is Phase.PLAIN:
@@ -166,9 +167,9 @@ class SetUp:
         """Start no more sessions, and release sessions that are not active yet as plain TCP."""
         self._leaving = True
         for session in [session for session in self._state.sessions if session.state in PENDING]:
-            self.give_up(session, "leaving")
+            self.give_up(session, Outcome.LEAVING)
 
-    def give_up(self, session: Session, why: str) -> None:
+    def give_up(self, session: Session, why: Outcome | AgentRefusal) -> None:
         """Release a session that is not active yet as plain TCP."""
         state = self._state
         if session.state not in PENDING:
@@ -179,14 +180,14 @@ class SetUp:
             state.programmer.remove(dpids, entry, state.out)
         for agent in (session.ingress, session.egress):
             self._order_sender.send_to(agent, OrderType.RELEASE, session.uuid)
-        state.forget_session(session, why)
+        state.forget_session(session, why.text)
         self._plan.passive_measurement.forget(session.key)
-        reason = of_outcome(why)
-        if session.requires and why == "timeout" and self._waits_for_server(session):
+        reason = why.reason
+        if session.requires and why is Outcome.TIMEOUT and self._waits_for_server(session):
             reason = PlainReason.SERVER_SILENT
         if reason is not None and not (session.requires and reason is PlainReason.SERVER_SILENT):
             state.plain_traffic.plain(session.service, reason, session.key, state.now)
-        state.notice("session", uuid=session.uuid.hex(), state=session.state.value, reason=why, service=session.service)
+        state.notice("session", uuid=session.uuid.hex(), state=session.state.value, reason=why.text, service=session.service)
         if session.requires:
             self._refuse(session, reason, why)
             return
@@ -197,10 +198,10 @@ class SetUp:
         else:
             self._release(session)
 
-    def _refuse(self, session: Session, reason: PlainReason | None, why: str) -> None:
+    def _refuse(self, session: Session, reason: PlainReason | None, why: Outcome | AgentRefusal) -> None:
         """Answer the SYN of a session that was given up and must not be plain. If the server is silent, drop the SYN without an answer: its
         retransmission tries the server again."""
-        self._state.count("syns", why)
+        self._state.count("syns", why.text)
         switch = self._state.switches.get(session.dpid)
         if switch is not None and session.syn and reason is not PlainReason.SERVER_SILENT:
             refuse(self._state, switch, session.in_port, session.syn)
@@ -226,59 +227,59 @@ class SetUp:
             session.isn, session.syn = syn.isn, data
         kept = session.state is Phase.ACTIVE and state.now < session.deliver_at
         if kept or session.state in PENDING:  # the held SYN will be delivered
-            state.count("syns", "held")
+            state.count("syns", Outcome.HELD.text)
             return True
         if session.state is Phase.ACTIVE or syn.isn == session.isn:
             agent = state.agents.get(session.ingress)
             if agent is not None:
                 self._deliver(agent, data)
-                state.count("syns", "forwarded")
+                state.count("syns", Outcome.FORWARDED.text)
                 return True
-        self._teardown.drop(session, "port-reused")
+        self._teardown.drop(session, Outcome.PORT_REUSED)
         return False
 
-    def _begin(self, switch: Switch, location: Location, syn: Syn, data: bytes) -> str:
-        """Start a session; else return the reason for plain TCP."""
+    def _begin(self, switch: Switch, location: Location, syn: Syn, data: bytes) -> Outcome | None:
+        """Start a session; else return the outcome of a SYN that goes plain."""
         state, site = self._state, switch.site
         required = requiring(state, site, syn) is not None
         if syn.key + syn.isn in state.plain and not required:
             if site is not None and (decided := state.policies.match(site.name, syn)) is not None:
                 state.plain_backoff.repeated(syn, decided.to.site)
-            return "decided"
+            return Outcome.DECIDED
         if syn.special:
-            return "option"
+            return Outcome.OPTION
         service = None if site is None or self._leaving else state.policies.match(site.name, syn)
         if service is None:
-            return "leaving" if self._leaving else "no-service"
+            return Outcome.LEAVING if self._leaving else Outcome.NO_SERVICE
         why = self._no_room(service, syn) or state.plain_backoff.why(syn, location, service.to.site, state.now)
         if required and service.accept != "Early" and why in _ASKED_AGAIN:
-            why = ""
+            why = None
         return why or self._start(service, switch, location, syn, data)
 
-    def _no_room(self, service: Service, syn: Syn) -> str:
-        """Return the reason why a service, or the two hosts, cannot have one more session; "" if there is none."""
+    def _no_room(self, service: Service, syn: Syn) -> Outcome | None:
+        """Return the reason why a service, or the two hosts, cannot have one more session; None if there is none."""
         state = self._state
         if state.sessions.full or state.programmer.busy:
-            return "full"
+            return Outcome.FULL
         if self._plan.fragments.is_plain(syn.client, syn.server):
-            return FRAGMENTED
-        return "" if state.shares.allows(service.id, state.sessions.by_group, self._plan.capacity) else "share"
+            return Outcome.FRAGMENTS
+        return None if state.shares.allows(service.id, state.sessions.by_group, self._plan.capacity) else Outcome.SHARE
 
-    def _start(self, service: Service, switch: Switch, location: Location, syn: Syn, data: bytes) -> str:
-        """Send orders and entries for a flow of a service; else return the reason for plain TCP."""
+    def _start(self, service: Service, switch: Switch, location: Location, syn: Syn, data: bytes) -> Outcome | None:
+        """Send orders and entries for a flow of a service; else return the outcome of a SYN that goes plain."""
         state = self._state
         self._server_lookup.look_for(service.to.site, syn.server)
         choice = self._plan.choose(service, switch.dpid, syn.client, syn.server)
         if choice is None:
-            return "no-agents"
+            return Outcome.NO_AGENTS
         where = self._plan.server_datapaths(service.to.site, syn.server)
         if not 1 <= len(where) <= MAX_EGRESS_DATAPATHS or not all(map(state.programmer.is_synced, where)):
-            return "far-datapath"
+            return Outcome.EGRESS_DATAPATH
         if not state.programmer.is_synced(switch.dpid) or (service.require and not self._plan.is_ready(service.id, switch.dpid)):
-            return "near-datapath"
+            return Outcome.INGRESS_DATAPATH
         legs = self._legs(choice, syn)
         if legs is None:
-            return "port-taken"
+            return Outcome.PORT_TAKEN
         session = self._enter(service, choice, location, syn, data)
         if service.accept == "Confirmed" or (service.accept == "Learned" and not state.accepting_servers.holds(syn.key, state.now)):
             session.confirms, session.connect_at = True, math.inf
@@ -287,7 +288,7 @@ class SetUp:
         self._install(session, legs, where)
         if session.confirms and self._follows_entries(session, legs[1], where):
             self._connect(session)
-        return ""
+        return None
 
     def _follows_entries(self, session: Session, egress: Leg, where: Collection[DatapathId]) -> bool:
         """Return whether an order sent after the egress entries, over the same OpenFlow connection, reaches the agent after they are
@@ -323,11 +324,11 @@ class SetUp:
             sides.append(leg)
         return sides[0], sides[1]
 
-    def _no_order(self, session: Session) -> str:
+    def _no_order(self, session: Session) -> Outcome:
         session.advance(Trigger.GIVE_UP)
         self._state.sessions.pending -= 1
-        self._state.forget_session(session, "no-key")
-        return "no-key"
+        self._state.forget_session(session, Outcome.NO_KEY.text)
+        return Outcome.NO_KEY
 
     def _enter(self, service: Service, choice: pair_selection.Candidate, location: Location, syn: Syn, data: bytes) -> Session:
         state = self._state
@@ -354,7 +355,7 @@ class SetUp:
             return False
         session.attempts += 1
         if session.attempts == 1:
-            state.count("syns", "begun")
+            state.count("syns", Outcome.BEGUN.text)
             session.asked = self._order_sender.next_sequence
         rto = max(ingress.order_rto.seconds, egress.order_rto.seconds) * ((1 << session.attempts) - 1)
         self._watch(session, session.created_at + min(rto, GIVE_UP_AFTER_S))
@@ -385,7 +386,7 @@ class SetUp:
         if session.state is not Phase.PREPARING:
             return
         if not done:
-            self.give_up(session, "datapath-failed")
+            self.give_up(session, Outcome.DATAPATH_FAILED)
             return
         session.waiting -= 1
         session.leading -= is_egress
@@ -432,30 +433,30 @@ class SetUp:
         else:
             self._forwarding.release(switch, in_port, data)
 
-    def _note_plain(self, switch: Switch, syn: Syn, why: str) -> None:
+    def _note_plain(self, switch: Switch, syn: Syn, why: Outcome) -> None:
         """Count a plain connection for the service that covers it, and for a service hidden by that service."""
         state, site = self._state, switch.site
         covering = [] if site is None else state.policies.covering(site.name, syn, 2)
-        if not covering or why == "decided":  # a retransmission of a SYN that has been counted
+        if not covering or why is Outcome.DECIDED:  # a retransmission of a SYN that has been counted
             return
         first = covering[0].service
-        reason = of_outcome(why)
-        if why == "no-service":
+        reason = why.reason
+        if why is Outcome.NO_SERVICE:
             reason = PlainReason.OBSERVED if first.mode == "Observe" else PlainReason.PERCENT
             for hidden in (policy.service for policy in covering[1:] if accelerated(policy.service) and not accelerated(first)):
                 state.plain_traffic.plain(hidden.id, PlainReason.SHADOWED, syn.key, state.now)
         if reason is not None:
             state.plain_traffic.plain(first.id, reason, syn.key, state.now)
 
-    def _plain(self, switch: Switch, in_port: PortNo, decision: bytes, data: bytes, why: str) -> None:
+    def _plain(self, switch: Switch, in_port: PortNo, decision: bytes, data: bytes, why: Outcome) -> None:
         """Forward a SYN as plain TCP, and keep the decision as long as the SYN may be retransmitted."""
         self._decide(decision, why)
         self._forwarding.release(switch, in_port, data)
 
-    def _decide(self, decision: bytes, why: str) -> None:
+    def _decide(self, decision: bytes, why: Outcome | AgentRefusal) -> None:
         """Keep the decision for plain TCP as long as a SYN may be retransmitted."""
         state = self._state
-        state.counters["syns", why] += 1
+        state.count("syns", why.text)
         if decision not in state.plain:
             if len(state.plain) >= MAX_PLAIN:
                 state.plain.popitem(last=False)

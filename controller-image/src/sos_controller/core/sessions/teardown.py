@@ -15,9 +15,10 @@ from typing import Final, NamedTuple
 from sos_controller.core.openflow import pipeline
 from sos_controller.core.openflow.flow_entries import FlowEntry
 from sos_controller.core.plain.backoff import ClientKey, ServerKey
+from sos_controller.core.plain.outcome import Outcome
 from sos_controller.core.services.agent_pairs import pair_key
 from sos_controller.core.sessions import redirect
-from sos_controller.core.sessions.half_open import LOST, probe_half_open
+from sos_controller.core.sessions.half_open import probe_half_open
 from sos_controller.core.sessions.order_sender import OrderSender
 from sos_controller.core.state import State
 from sos_controller.core.tables.sessions import FINAL, PENDING, Phase, Session, Trigger, adopted_uuid, session_uuid
@@ -82,7 +83,7 @@ class Teardown:
         self._end_side(session, agent_id, said, LINGER_S)
         other = self._state.agents.get(session.egress if agent_id == session.ingress else session.ingress)
         if said.reason in _HEARS_NOTHING and other is not None and other.silent:
-            self._end_side(session, other.agent_id, LOST, LINGER_S)
+            self._end_side(session, other.agent_id, Outcome.AGENT_LOST, LINGER_S)
         return None
 
     def _learn(self, session: Session, agent_id: AgentId, reason: int) -> None:
@@ -107,7 +108,7 @@ class Teardown:
         for session in self._state.sessions.of(agent_id):
             told = (how for who, how in session.ended_by.items() if who != agent_id)
             if any(isinstance(how, Ended) and how.reason in _HEARS_NOTHING for how in told):
-                self._end_side(session, agent_id, LOST)
+                self._end_side(session, agent_id, Outcome.AGENT_LOST)
 
     def report(self, agent_id: AgentId, report: Report) -> None:
         """Handle a chunk of an agent's list of sessions; a complete list ends the sessions that it omits."""
@@ -131,7 +132,7 @@ class Teardown:
             if session.state in PENDING:
                 pending.append(session)
             else:
-                self._end_side(session, agent_id, LOST)
+                self._end_side(session, agent_id, Outcome.AGENT_LOST)
         return pending
 
     def agent_heard(self, agent_id: AgentId, mac: MacAddress) -> None:
@@ -171,7 +172,7 @@ class Teardown:
                 self._bury_orphans(session)
             self._remove_ended(session)
 
-    def drop(self, session: Session, why: str) -> None:
+    def drop(self, session: Session, why: Outcome) -> None:
         """Remove a session's entries and forget it."""
         state = self._state
         for dpids, entry in session.entries():
@@ -182,13 +183,13 @@ class Teardown:
                 session.advance(Trigger.GIVE_UP)
             else:
                 session.advance(Trigger.OVER)
-        state.forget_session(session, why)
+        state.forget_session(session, why.text)
         state.recent_flows.note(session.key, state.now)
         state.count("sessions", "ended")
         pair = pair_key(session.ingress, session.egress)
         if pair not in self.wanted_pairs and not (state.sessions.pairs[pair] or state.sessions.pairs[pair[::-1]]):
             state.dirty.add("plan")
-        state.notice("session", uuid=session.uuid.hex(), state=session.state.value, reason=why, service=session.service)
+        state.notice("session", uuid=session.uuid.hex(), state=session.state.value, reason=why.text, service=session.service)
 
     def _find(self, agent_id: AgentId, uuid: bytes) -> Session | None:
         found = self._state.sessions.by_uuid(uuid)
@@ -213,9 +214,9 @@ class Teardown:
                 state.sessions.rename(session, names[session.uuid[-2:]])
             reported = session.uuid in uuids or (session.is_nameless and session.uuid[-2:] in told)
             if not reported and state.now - session.created_at > REPORT_AGE_S and session.state not in PENDING:
-                self._end_side(session, agent_id, "not-reported")
+                self._end_side(session, agent_id, Outcome.NOT_REPORTED)
 
-    def _end_side(self, session: Session, agent_id: AgentId, how: Ended | str, linger: float = 0.0) -> None:
+    def _end_side(self, session: Session, agent_id: AgentId, how: Ended | Outcome, linger: float = 0.0) -> None:
         if agent_id in session.ended_by:
             return
         session.ended_by[agent_id] = how
@@ -235,7 +236,7 @@ class Teardown:
                 placed.clear()
         if {session.ingress, session.egress} - {b""} <= session.ended_by.keys():
             probe_half_open(state, session)
-            self.drop(session, next((how for how in session.ended_by.values() if isinstance(how, str)), "ended"))
+            self.drop(session, next((how for how in session.ended_by.values() if isinstance(how, Outcome)), Outcome.ENDED))
 
     def _watch(self, session: Session, delay: float) -> None:
         self._counter += 1
@@ -275,4 +276,4 @@ class Teardown:
     def _bury_orphans(self, session: Session) -> None:
         for agent_id in (session.ingress, session.egress):
             if agent_id.startswith(_UNKNOWN) and self._state.now - session.created_at >= ORPHAN_S:
-                self._end_side(session, agent_id, "agent-unknown", LINGER_S)
+                self._end_side(session, agent_id, Outcome.AGENT_UNKNOWN, LINGER_S)

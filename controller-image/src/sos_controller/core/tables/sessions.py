@@ -16,6 +16,7 @@ from enum import Enum, auto
 from typing import Final
 
 from sos_controller.core.openflow.flow_entries import Placed
+from sos_controller.core.plain.outcome import Outcome
 from sos_controller.core.types import Address, AgentId, DatapathId, FlowKey, Location, MacAddress
 from sos_controller.core.wire.order import Ended
 
@@ -149,7 +150,7 @@ class Session:
         self.asked = 0  # sequence number of its first Prepare; the order to the other agent has the next number
         self.due = 0.0  # time of its only valid timer
         self.ready: set[AgentId] = set()
-        self.ended_by: dict[AgentId, Ended | str] = {}  # an agent's Ended, else the reason why its side is assumed to be over
+        self.ended_by: dict[AgentId, Ended | Outcome] = {}  # an agent's Ended, else the reason why its side is assumed to be over
         self.waiting = 0  # number of entries that some datapath has not acknowledged
         self.installed_at = now  # when the last entry was acknowledged
         self.deliver_at = now  # time from which its SYN may go to the ingress agent
