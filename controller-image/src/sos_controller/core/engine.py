@@ -58,7 +58,7 @@ class Engine:
         self.order_sender = OrderSender(self.state)
         self.plan = Plan(self.state)
         self.routing = Routing(self.state)
-        self.mobility = Mobility(self.state, self.plan, self.order_sender)
+        self.mobility = Mobility(self.state, self.order_sender)
         self.forwarding = Forwarding(self.state, self.routing, self.mobility.heard)
         self.teardown = Teardown(self.state, self.order_sender)
         self.balances = Balances(self.state)

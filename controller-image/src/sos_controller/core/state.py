@@ -26,7 +26,7 @@ from sos_controller.core.tables.shares import Shares
 from sos_controller.core.topology.hosts import Hosts
 from sos_controller.core.topology.links import Topology
 from sos_controller.core.topology.path_stats import PathStats
-from sos_controller.core.types import MAX_PORT_NO, Address, DatapathId, Location, Port, PortNo, Prefix, parse_prefix
+from sos_controller.core.types import MAX_PORT_NO, Address, AgentId, DatapathId, Location, Port, PortNo, Prefix, parse_prefix
 from sos_controller.core.wire import keys
 
 MAX_PLAIN = 131_072
@@ -104,6 +104,8 @@ class State:
         self.widened: dict[str, str] = {}
         """Services whose entries match more connections than the service covers, with the message to show."""
         self.agent_addresses: frozenset[Address] = frozenset()
+        self.agent_sites: dict[AgentId, str] = {}
+        """Sites of the agents that the configuration lists."""
         self.discovery_ip = Address(0)
         self.switches: dict[DatapathId, Switch] = {}
         self.away: dict[DatapathId, Switch] = {}
@@ -177,6 +179,7 @@ class State:
         self.claims = {d.number: (s, d) for s in config.sites for d in s.datapaths}
         self.subnets = {s.name: tuple(parse_prefix(p) for p in ([s.subnet] if s.subnet else s.prefixes)) for s in config.sites}
         self.agent_addresses = frozenset(a.ip for s in config.sites for a in s.agents)
+        self.agent_sites = {a.agent_id: s.name for s in config.sites for a in s.agents}
         self.discovery_ip = config.discovery.ip
         self.programmer.owner = pipeline.owner(config.controller.id)
         for switch in self.switches.values():
@@ -220,6 +223,14 @@ class State:
         """Return the site id of a datapath, and the prefixes that may contain its agents' addresses."""
         found = self.claims.get(dpid)
         return None if found is None else (found[0].id, self.subnets[found[0].name])
+
+    def rewritten_port(self, agent_id: AgentId, ingress: bool, client_port: int) -> int:
+        """Return the agent's own port of a flow if its site rewrites, else 0. An ingress agent has one port for all clients; an egress
+        agent uses the client's port."""
+        config, site = self.config, self.sites.get(self.agent_sites.get(agent_id, ""))
+        if config is None or site is None or site.rewrite == "Transparent":
+            return 0
+        return config.discovery.redirect_port if ingress else client_port
 
     def is_edge(self, location: Location) -> bool:
         """Return whether hosts may be behind a port: no switch and no agent is there."""

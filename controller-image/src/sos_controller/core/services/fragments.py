@@ -13,7 +13,7 @@ and the hosts' connections are plain for PLAIN_S.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from sos_controller.core.commands import Apply
@@ -69,8 +69,8 @@ class Redirection(NamedTuple):
 class Fragments:
     """Pairs of hosts that have sent fragments."""
 
-    def __init__(self, state: State, rewritten_port: Callable[[AgentId, bool, int], int]) -> None:
-        self._state, self._rewritten_port = state, rewritten_port
+    def __init__(self, state: State) -> None:
+        self._state = state
         self._redirected: dict[Pair, Redirection] = {}
         self._plain: OrderedDict[Pair, float] = OrderedDict()
         self._second, self._taken = 0, 0
@@ -108,7 +108,7 @@ class Fragments:
             self._hush(dpid, (source, target))
             return []
         agents = {agent for agent, _, _ in theirs}
-        transparent = not any(self._rewritten_port(agent, ingress, 1) for agent, ingress, _ in theirs)
+        transparent = not any(state.rewritten_port(agent, ingress, 1) for agent, ingress, _ in theirs)
         if len(agents) == 1 and transparent and len(self._redirected) < MAX_REDIRECTED:
             self._redirected[source, target] = Redirection(agents.pop(), claim[0].name, state.now + KEEP_S)
             self._lead((source, target))

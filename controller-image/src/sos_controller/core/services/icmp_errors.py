@@ -11,7 +11,6 @@ are not its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from sos_controller.core.commands import PacketOut
@@ -27,7 +26,7 @@ from sos_controller.core.openflow.pipeline import (
 from sos_controller.core.state import State
 from sos_controller.core.tables.policies import accelerated, error_matches
 from sos_controller.core.tables.sessions import FINAL, Session
-from sos_controller.core.types import AgentId, DatapathId, FlowKey, Location, flow_key
+from sos_controller.core.types import DatapathId, FlowKey, Location, flow_key
 from sos_controller.core.wire.packets import IcmpError, parse_icmp_error, readdress_icmp_error
 
 MAX_PER_SECOND: Final = 1_000
@@ -38,8 +37,8 @@ forged, and are forwarded as plain traffic, which costs a session at most a retr
 class IcmpErrors:
     """Copies of ICMP errors, and their delivery to the agents of sessions."""
 
-    def __init__(self, state: State, rewritten_port: Callable[[AgentId, bool, int], int]) -> None:
-        self._state, self._rewritten_port = state, rewritten_port
+    def __init__(self, state: State) -> None:
+        self._state = state
         self._second, self._taken = 0, 0
 
     def replan(self) -> None:
@@ -91,7 +90,7 @@ class IcmpErrors:
         agent = self._state.agents.get(agent_id)
         if agent is None or session.state in FINAL:
             return False
-        port = self._rewritten_port(agent_id, ingress, session.client_port)
+        port = self._state.rewritten_port(agent_id, ingress, session.client_port)
         frame = readdress_icmp_error(data, agent.beacon.address, port) if port else data
         where = agent.location
         self._state.out.append(PacketOut(where.dpid, PORT_CONTROLLER, (Output(where.port_no),), agent.beacon.mac + frame[6:]))

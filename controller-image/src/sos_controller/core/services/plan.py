@@ -81,13 +81,12 @@ class Plan:
         self._agents: dict[str, list[Agent]] = {}
         self._view = pairs.View(state.graph, {}, {})
         self._services: dict[str, Service] = {}
-        self._site_of_agent: dict[AgentId, str] = {}
         self._dpids: dict[str, tuple[DatapathId, ...]] = {}
         self.proactive = Proactive(state, self.working_pair)
         self.passive_measurement = PassiveMeasurement(state)
         self.cache_guard = CacheGuard(state)
-        self.icmp = IcmpErrors(state, self.rewritten_port)
-        self.fragments = Fragments(state, self.rewritten_port)
+        self.icmp = IcmpErrors(state)
+        self.fragments = Fragments(state)
 
     def configure(self) -> None:
         """Index the configuration in force."""
@@ -96,7 +95,6 @@ class Plan:
             return
         self.passive_measurement.configure()
         self._services = {s.id: s for s in self._state.services}
-        self._site_of_agent = {a.agent_id: s.name for s in config.sites for a in s.agents}
         self._dpids = {site.name: tuple(sorted(d.number for d in site.datapaths)) for site in config.sites}
         ends = [((d.a.site, d.a.uplink, d.b.site, d.b.uplink), d) for d in config.links]
         declared = {**dict(ends), **{(k[2], k[3], k[0], k[1]): link for k, link in ends}}
@@ -112,7 +110,7 @@ class Plan:
         self._cache.clear()
         self._agents = {}
         for agent in state.agents.all():
-            self._agents.setdefault(self._site_of_agent.get(agent.agent_id, ""), []).append(agent)
+            self._agents.setdefault(state.agent_sites.get(agent.agent_id, ""), []).append(agent)
         self._plan_pairs()
         state.programmer.set_group("guards", self._guards(), state.out)
         self.cache_guard.replan()
@@ -194,7 +192,7 @@ class Plan:
 
     def service_of(self, flow: Flow) -> str:
         """Return the id of the service that covers a session without an order, "" if there is none."""
-        policies = self._state.policies.by_site.get(self._site_of_agent.get(flow.ingress, ""), ())
+        policies = self._state.policies.by_site.get(self._state.agent_sites.get(flow.ingress, ""), ())
         return next((policy.service.id for policy in policies if policy.covers(flow)), "")
 
     def label_mask(self, ingress: AgentId, egress: AgentId, labels: int) -> int:
@@ -232,14 +230,6 @@ class Plan:
         t = service.transport
         return (t.streams, t.block_bytes, t.queue_bytes, CONGESTION[t.congestion_control])
 
-    def rewritten_port(self, agent_id: AgentId, ingress: bool, client_port: int) -> int:
-        """Return the agent's own port of a flow if its site rewrites, else 0. An ingress agent has one port for all clients; an egress
-        agent uses the client's port."""
-        config, site = self._state.config, self._state.sites.get(self._site_of_agent.get(agent_id, ""))
-        if config is None or site is None or site.rewrite == "Transparent":
-            return 0
-        return config.discovery.redirect_port if ingress else client_port
-
     def server_datapaths(self, site: str, server: Address) -> tuple[DatapathId, ...]:
         """Return the datapaths that need the egress entry: the server's datapath if known, else every datapath of its site."""
         everywhere = self._site_dpids(site)
@@ -253,7 +243,7 @@ class Plan:
         between: dict[frozenset[str], frozenset[DatapathId]] = {}  # datapaths of the working pairs of agents, by their sites
         for pair in self.pairs.values():
             if self._works(pair):
-                sites = frozenset(self._site_of_agent.get(agent, "") for agent in (pair.low, pair.high))
+                sites = frozenset(self._state.agent_sites.get(agent, "") for agent in (pair.low, pair.high))
                 between[sites] = between.get(sites, frozenset()) | pair.dpids
         return [self._status(self._services[i], between) for i in sorted(self._services)]
 
@@ -275,7 +265,7 @@ class Plan:
         state, wanted, datagrams = self._state, self._wanted_labels(), self._datagrams
         self.wanted, self._datagrams = set(wanted), self._pairs_over_quic()
         # an agent that is no longer declared finishes its sessions while it is live
-        known = self._site_of_agent.keys() | {agent.agent_id for agent in state.agents.all()}
+        known = state.agent_sites.keys() | {agent.agent_id for agent in state.agents.all()}
         accepted = (pair for pair in state.agent_sessions.pairs if known >= set(pair))
         for ingress, egress in (*state.sessions.pairs, *accepted):  # running sessions keep their number of labels
             key = pair_key(ingress, egress)
@@ -456,7 +446,7 @@ class Plan:
             sites.setdefault(other, {other}).add(one)
         declared = {s.name: {a.ip for a in s.agents} for s in state.sites.values()}
         for agent in state.agents.all():
-            declared.setdefault(self._site_of_agent.get(agent.agent_id, ""), set()).add(agent.beacon.address)
+            declared.setdefault(state.agent_sites.get(agent.agent_id, ""), set()).add(agent.beacon.address)
         return {site: sorted(a for p in ingress for a in declared.get(p, ())) for site, ingress in sites.items()}
 
     def _guards_of(self, dpid: DatapathId, addresses: Iterable[Address]) -> list[FlowEntry]:

@@ -30,7 +30,6 @@ from sos_controller.core.openflow.pipeline import (
     shared,
 )
 from sos_controller.core.plain.outcome import Outcome
-from sos_controller.core.services.plan import Plan
 from sos_controller.core.sessions import redirect
 from sos_controller.core.sessions.order_sender import OrderSender
 from sos_controller.core.sessions.redirect import Leg
@@ -97,8 +96,8 @@ class Asked(NamedTuple):
 class Mobility:
     """Locations of hosts with sessions, and the moves of their entries."""
 
-    def __init__(self, state: State, plan: Plan, order_sender: OrderSender) -> None:
-        self._state, self._plan, self._order_sender = state, plan, order_sender
+    def __init__(self, state: State, order_sender: OrderSender) -> None:
+        self._state, self._order_sender = state, order_sender
         self.give_up: Callable[[Session, Outcome], None] | None = None  # gives up a session that is being set up
         self._where: dict[Address, HostSwitches] = {}
         self._moves: deque[Move] = deque()
@@ -218,7 +217,7 @@ class Mobility:
             if agent is None:  # after a restart: its beacon arrives within seconds, or its sessions end
                 self._moves.append(Move(move.address, move.where, deque((session,))))
                 continue
-            leg = Leg(agent, ingress, self._plan.rewritten_port(agent_id, ingress, session.client_port))
+            leg = Leg(agent, ingress, self._state.rewritten_port(agent_id, ingress, session.client_port))
             self._install(session, redirect.redirects(session.key, leg, move.where.dpid, self._cookie(session)), placed)
 
     def _install(self, session: Session, made: list[Placed], placed: list[Placed]) -> None:

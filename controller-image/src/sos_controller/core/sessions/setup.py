@@ -309,7 +309,7 @@ class SetUp:
 
     def _is_rewritten(self, session: Session) -> bool:
         """Return whether switches rewrite the session's packets to the egress agent's address."""
-        return bool(self._plan.rewritten_port(session.egress, False, 1))
+        return bool(self._state.rewritten_port(session.egress, False, 1))
 
     def _legs(self, choice: pair_selection.Candidate, syn: Syn) -> tuple[Leg, Leg] | None:
         """Return the two sides of a new session. None if an agent could not distinguish it from an existing session."""
@@ -318,7 +318,7 @@ class SetUp:
             agent = state.agents.get(agent_id)
             if agent is None:
                 return None
-            leg = Leg(agent, ingress, self._plan.rewritten_port(agent_id, ingress, syn.client_port))
+            leg = Leg(agent, ingress, self._state.rewritten_port(agent_id, ingress, syn.client_port))
             if leg.port and any(state.programmer.wants(d, e) for dpids, e in redirect.entries(syn.key, leg, (), 0) for d in dpids):
                 return None
             sides.append(leg)
@@ -417,7 +417,7 @@ class SetUp:
     def _deliver(self, agent: Agent, data: bytes, after_s: float = 0.0) -> None:
         """Send a SYN to the ingress agent as its entries would."""
         frame = agent.beacon.mac + complete_checksum(data)[6:]
-        actions = redirect.arrival(Leg(agent, True, self._plan.rewritten_port(agent.agent_id, True, 0)))
+        actions = redirect.arrival(Leg(agent, True, self._state.rewritten_port(agent.agent_id, True, 0)))
         self._state.out.append(PacketOut(agent.location.dpid, PORT_CONTROLLER, actions, frame, after_s))
 
     def _unparsed(self, switch: Switch, in_port: PortNo, data: bytes) -> None:
