@@ -89,5 +89,5 @@ def test_graceful_shutdown_finishes_set_ups_and_delayed_sends_within_a_bound() -
             controller.carry_out([late(b"a", 0.05)])
         controller.leave(0.2)
         assert still_opening == [opening_s == 1e9], "shutdown ends before all set-ups are complete"
-        assert controller.engine.setup._leaving
+        assert controller.engine.setup.is_leaving
         assert wire.sent == [b"a"] * waits

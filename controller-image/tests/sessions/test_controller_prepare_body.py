@@ -6,9 +6,10 @@ import msgspec
 from controller_world import World, syn_frame
 from hypothesis import given
 from hypothesis import strategies as st
+from sos_controller.core.config import Transport
 from sos_controller.core.sessions.prepare_body import PrepareBody
 from sos_controller.core.tables.agents import Agent
-from sos_controller.core.tables.sessions import Session
+from sos_controller.core.tables.sessions import AGENTS_DECIDE, Session
 from sos_controller.core.types import Address, AgentId, Location, PortNo, flow_key, parse_address
 from sos_controller.core.wire import order
 from sos_controller.core.wire.order import Prepare, Role
@@ -39,20 +40,23 @@ def test_changed_inputs_invalidate_a_cached_body() -> None:
     session = Session(flow_key(Address(1), Address(2), 3, 4), bytes(range(16)), Location(world.west, PortNo(3)), 0.0)
     preparation = PrepareBody()
 
-    def told(other: Agent, role: Role, wishes: tuple[int, int, int, int]) -> Prepare:
-        return order.decode_prepare(preparation.body(session, other, role, wishes))
+    def told(other: Agent, role: Role, transport: Transport) -> Prepare:
+        session.transport = transport
+        return order.decode_prepare(preparation.body(session, other, role))
 
-    first = told(agent, Role.INGRESS, (8, 65_536, 0, 1))
+    eight = Transport(streams=8, block_bytes=65_536, queue_bytes=0, congestion_control="Cubic")
+    four = msgspec.structs.replace(eight, streams=4)
+    first = told(agent, Role.INGRESS, eight)
     assert (first.streams, first.block_bytes, first.queue_bytes, first.congestion) == (8, 65_536, 0, 1)
-    assert told(agent, Role.INGRESS, (4, 65_536, 0, 1)).streams == 4
-    assert told(agent, Role.EGRESS, (4, 65_536, 0, 1)).role == Role.EGRESS
+    assert told(agent, Role.INGRESS, four).streams == 4
+    assert told(agent, Role.EGRESS, four).role == Role.EGRESS
     moved = Agent(msgspec.structs.replace(agent.beacon, address=parse_address("10.0.0.77")), agent.location, 0.0)
-    assert told(moved, Role.INGRESS, (4, 65_536, 0, 1)).peer_address == parse_address("10.0.0.77")
+    assert told(moved, Role.INGRESS, four).peer_address == parse_address("10.0.0.77")
     session.confirms, session.syn = True, syn_frame(1, 2, 3, 4, dscp=46)
-    confirmed = told(agent, Role.EGRESS, (4, 65_536, 0, 1))
+    confirmed = told(agent, Role.EGRESS, four)
     assert (confirmed.accept, confirmed.dscp, confirmed.ttl) == (order.ACCEPT_CONFIRMED, 46, 64)
-    assert told(agent, Role.INGRESS, (4, 65_536, 0, 1)).accept == order.ACCEPT_EARLY, "only the egress agent connects to the server"
+    assert told(agent, Role.INGRESS, four).accept == order.ACCEPT_EARLY, "only the egress agent connects to the server"
     session.labels = 3
-    assert told(agent, Role.INGRESS, (4, 65_536, 0, 1)).labels == 3
+    assert told(agent, Role.INGRESS, four).labels == 3
     session.service = "other/service"
-    assert told(agent, Role.INGRESS, (0, 0, 0, 0)).streams == 0
+    assert told(agent, Role.INGRESS, AGENTS_DECIDE).streams == 0

@@ -1,6 +1,6 @@
 """Connections that a service covers and that stay plain TCP.
 
-`sessions.setup` determines the reason for each such connection, counts the connection in `traffic`, and checks `backoff` before each
+`sessions.admission` determines the reason for each such connection, counts the connection in `traffic`, and checks `backoff` before each
 set-up.
 
 - `reason`: closed set of reasons, shared with agents, metrics, API and status

@@ -1,4 +1,4 @@
-"""Plan: derive entries of switches (paths of pairs, guards, punts), and the pair that serves a flow, from configuration and live state.
+"""Plan: derive the standing entries of switches (paths of pairs, guards, punts) from configuration and live state.
 
 The plan is recomputed on each change and compared group by group; only differences are sent. Order matters: guards, paths and egress sides
 first; a punt entry is *armed* only when all of these have been acknowledged, and remains while the service has a pair and a path. Services
@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from sos_controller.core.config import ONE_PATH_MODES, LinkDeclaration, Service
+from sos_controller.core.config import LinkDeclaration, Service
 from sos_controller.core.openflow.flow_entries import FlowEntry, Goto, Match, Output
 from sos_controller.core.openflow.pipeline import (
     ETH_IPV4,
     LEASE_S,
-    MAX_LABELS,
     PORT_CONTROLLER,
     PRIORITY_GUARD,
     PRIORITY_PUNT,
@@ -25,14 +24,12 @@ from sos_controller.core.openflow.pipeline import (
     shared,
 )
 from sos_controller.core.services import agent_pairs as pairs
-from sos_controller.core.services import pair_selection
 from sos_controller.core.services.agent_pairs import Pair, PairKey, PairNumbers, pair_key
 from sos_controller.core.services.cache_guard import CacheGuard
 from sos_controller.core.services.fragments import Fragments
 from sos_controller.core.services.icmp_errors import IcmpErrors
-from sos_controller.core.services.pair_selection import Candidate, Loaded
+from sos_controller.core.services.pair_selection import Candidate
 from sos_controller.core.services.passive_measurement import PassiveMeasurement
-from sos_controller.core.services.path_choice import Choice, PathAssignments, pick
 from sos_controller.core.services.proactive import Proactive
 from sos_controller.core.services.table_capacity import TableCapacity
 from sos_controller.core.state import State
@@ -40,8 +37,8 @@ from sos_controller.core.tables.agent_sessions import Flow
 from sos_controller.core.tables.agents import Agent
 from sos_controller.core.tables.policies import accelerated, punt_matches
 from sos_controller.core.topology import links
-from sos_controller.core.types import Address, AgentId, DatapathId, Location
-from sos_controller.core.wire.order import CONGESTION
+from sos_controller.core.topology.paths import Path
+from sos_controller.core.types import Address, DatapathId, Location
 
 MAX_CANDIDATES = 64
 """Maximum number of pairs kept per service, ingress switch and server's switch, the nearest first."""
@@ -61,7 +58,7 @@ class ServiceStatus(NamedTuple):
 
 
 class Plan:
-    """Desired entries of switches, and queries about one new flow."""
+    """Desired entries of switches, and the pairs of agents that they serve."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -71,7 +68,6 @@ class Plan:
         self._datagrams: set[PairKey] = set()
         self._costs: dict[tuple[str, str, str, str], int] = {}
         self._capacities: dict[tuple[str, str, str, str], int] = {}
-        self._assignments = PathAssignments()
         self._cache: dict[tuple[str, DatapathId, DatapathId], tuple[Candidate, ...]] = {}
         self._armed: set[Armed] = set()
         self._ready: set[Armed] = set()
@@ -132,7 +128,7 @@ class Plan:
         for policies in state.policies.by_site.values():
             for policy in policies:
                 punted = accelerated(policy.service) and not state.is_proactive(policy.service)
-                for dpid in self._site_dpids(policy.service.from_.site) if punted else ():
+                for dpid in self.datapaths_of(policy.service.from_.site) if punted else ():
                     matches = punt_matches(policy)
                     if self._may_arm(policy.service, dpid):
                         ready.add((policy.service.id, dpid))
@@ -167,17 +163,16 @@ class Plan:
         self._state.programmer.renew("punts", self._state.out)
         self.passive_measurement.renew()
 
-    def choose(self, service: Service, dpid: DatapathId, client: Address, server: Address) -> Candidate | None:
-        """Choose the pair of agents for a new flow entering at `dpid`."""
-        host = self._state.hosts.by_address(server)
-        at = DatapathId(0) if host is None else host.location.dpid
-        index = (service.id, dpid, at)
+    def candidates(self, service: Service, dpid: DatapathId, server_at: DatapathId) -> tuple[Candidate, ...]:
+        """Return the pairs of agents that could serve a flow entering at `dpid`, the nearest first; computed once until the next planning.
+        `server_at`: the server's datapath, 0 if unknown."""
+        index = (service.id, dpid, server_at)
         found = self._cache.get(index)
         if found is None:
             if len(self._cache) >= MAX_CACHED:
                 self._cache.clear()
-            found = self._cache[index] = self._candidates(service, dpid, at)
-        return self._pick(self.fragments.keep(found, client, server))
+            found = self._cache[index] = self._candidates(service, dpid, server_at)
+        return found
 
     def working_pair(self, service: Service) -> Pair | None:
         """Return the pair of agents that serves a proactive service (the first agent of each site) if both agents are live and have a
@@ -186,7 +181,7 @@ class Plan:
         if ingress is None or egress is None:
             return None
         pair = self.pairs.get(pair_key(ingress.agent_id, egress.agent_id))
-        ingress_dpids, egress_dpids = self._site_dpids(service.from_.site), self._site_dpids(service.to.site)
+        ingress_dpids, egress_dpids = self.datapaths_of(service.from_.site), self.datapaths_of(service.to.site)
         beside = ingress_dpids == (ingress.location.dpid,) and egress_dpids == (egress.location.dpid,)
         return pair if pair is not None and beside and self._works(pair) else None
 
@@ -195,48 +190,14 @@ class Plan:
         policies = self._state.policies.by_site.get(self._state.agent_sites.get(flow.ingress, ""), ())
         return next((policy.service.id for policy in policies if policy.covers(flow)), "")
 
-    def label_mask(self, ingress: AgentId, egress: AgentId, labels: int) -> int:
-        """Return the path labels that a session between two agents may use."""
-        pair = self.pairs.get(pair_key(ingress, egress))
-        return 1 if pair is None else pair.label_mask & ((1 << labels) - 1)
-
-    def session_labels(self, service: Service, choice: Candidate) -> int:
-        """Return the path labels of a new session: all labels of its service, or the single label assigned to the session."""
-        mask, measured = self.label_mask(choice.ingress, choice.egress, service.labels), self._state.path_stats
-        if service.paths.mode not in ONE_PATH_MODES:
-            return mask
-        key = pair_key(choice.ingress, choice.egress)
-        choices, heard = [], dict[int, float]()
-        for label in (label for label in range(MAX_LABELS) if mask >> label & 1):
-            measure = measured.path(*key, label)
-            heard[label] = measure.heard_at if measure is not None else 0.0
-            choices.append(Choice(label, measure, self._capacity(key, label), self._assignments.given(key, label, heard[label])))
-        label = pick(service.paths.mode, choices, self._assignments.turn(service.id, key))
-        self._assignments.give(key, label, heard[label])
-        return 1 << label
-
-    def _capacity(self, key: PairKey, label: int) -> float:
+    def capacity_of(self, path: Path) -> float:
         """Return bytes per second of the narrowest link of a path, 0 if a link is not declared."""
-        pair = self.pairs.get(key)
-        path = pair.paths[label] if pair is not None and label < len(pair.paths) else None
-        declared = [self._capacities.get(self._ends(link), 0) for link in path.links] if path is not None else []
+        declared = [self._capacities.get(self._ends(link), 0) for link in path.links]
         return min(declared, default=0) * 125_000.0
 
-    def transport(self, service_id: str) -> tuple[int, int, int, int]:
-        """Return streams, block bytes, queue bytes and congestion control of a service."""
-        service = self._services.get(service_id)
-        if service is None:
-            return (0, 0, 0, 0)
-        t = service.transport
-        return (t.streams, t.block_bytes, t.queue_bytes, CONGESTION[t.congestion_control])
-
-    def server_datapaths(self, site: str, server: Address) -> tuple[DatapathId, ...]:
-        """Return the datapaths that need the egress entry: the server's datapath if known, else every datapath of its site."""
-        everywhere = self._site_dpids(site)
-        host = self._state.hosts.by_address(server)
-        if host is not None and host.location.dpid in everywhere:
-            return (host.location.dpid,)
-        return everywhere
+    def datapaths_of(self, site: str) -> tuple[DatapathId, ...]:
+        """Return the datapaths of a site, sorted."""
+        return self._dpids.get(site, ())
 
     def status(self) -> list[ServiceStatus]:
         """Return the status of every service, by id."""
@@ -341,7 +302,7 @@ class Plan:
 
     def _candidates(self, service: Service, dpid: DatapathId, server_at: DatapathId) -> tuple[Candidate, ...]:
         ingress_costs = self._view.distances(dpid)
-        egress_costs = self._view.distances(server_at) if server_at in self._site_dpids(service.to.site) else {}
+        egress_costs = self._view.distances(server_at) if server_at in self.datapaths_of(service.to.site) else {}
         found = []
         for ingress in self.usable(service.from_.site):
             for egress in self.usable(service.to.site):
@@ -355,23 +316,7 @@ class Plan:
         state = self._state
         return pairs.has_path(state.graph, pair) and all(map(state.programmer.is_synced, pair.dpids))
 
-    def _pick(self, candidates: tuple[Candidate, ...]) -> Candidate | None:
-        """Pick the least loaded of the nearest pairs that accept sessions (as `pair_selection.choose`, without checking farther pairs)."""
-        agents, loaded = self._state.agents, list[Loaded]()
-        for candidate in candidates:
-            if loaded and candidate.cost > loaded[0].candidate.cost:
-                break
-            ingress, egress = agents.get(candidate.ingress), agents.get(candidate.egress)
-            if ingress is not None and egress is not None and ingress.usable and egress.usable:
-                if len(candidates) == 1:
-                    return candidate
-                loaded.append(Loaded(candidate, ingress.load + egress.load, ingress.busy + egress.busy))
-        return pair_selection.least_loaded(loaded)
-
     # -- arming
-
-    def _site_dpids(self, site: str) -> tuple[DatapathId, ...]:
-        return self._dpids.get(site, ())
 
     def _may_arm(self, service: Service, dpid: DatapathId) -> bool:
         state = self._state
@@ -380,7 +325,7 @@ class Plan:
         candidates = self._candidates(service, dpid, DatapathId(0))
         if not candidates or (service.id, dpid) in self._ready:
             return bool(candidates)
-        ready = {dpid, *(d for d in self._site_dpids(service.to.site) if state.programmer.is_synced(d))}
+        ready = {dpid, *(d for d in self.datapaths_of(service.to.site) if state.programmer.is_synced(d))}
         best = self.pairs[pair_key(candidates[0].ingress, candidates[0].egress)]
         return all(map(state.programmer.is_acknowledged, ready | best.dpids))
 
@@ -390,7 +335,7 @@ class Plan:
             return ServiceStatus(service, "Programmed", "Programmed", (), ())
         if state.is_proactive(service):
             return self._proactive_status(service)
-        sources, targets = self._site_dpids(service.from_.site), self._site_dpids(service.to.site)
+        sources, targets = self.datapaths_of(service.from_.site), self.datapaths_of(service.to.site)
         works = between.get(frozenset((service.from_.site, service.to.site)), frozenset())
         needed = sorted({*sources, *targets, *works})
         acked = [
@@ -401,8 +346,8 @@ class Plan:
 
     def _proactive_status(self, service: Service) -> ServiceStatus:
         state, pair = self._state, self.working_pair(service)
-        sources = self._site_dpids(service.from_.site)
-        needed = sorted({*sources, *self._site_dpids(service.to.site), *(pair.dpids if pair is not None else ())})
+        sources = self.datapaths_of(service.from_.site)
+        needed = sorted({*sources, *self.datapaths_of(service.to.site), *(pair.dpids if pair is not None else ())})
         armed = self.proactive.is_armed(service.id)
         acked = [d for d in needed if state.programmer.is_acknowledged(d) and (d not in sources or armed)]
         willing = all(agent is not None and agent.usable for agent in self._first_agents(service))

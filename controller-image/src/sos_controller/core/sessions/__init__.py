@@ -1,9 +1,12 @@
 """Sessions: from a punted SYN to a redirected flow, and to teardown.
 
-`engine` hands each punted SYN to `setup.SetUp.syn`. `setup` asks `services.plan` for a pair of agents, sends Prepare orders and installs
-redirect entries; when the agents are ready and all barriers have been answered, it delivers the SYN. `teardown` ends each side.
+`engine` hands each punted SYN to `setup.SetUp.syn`. `setup` asks `admission` once, which returns a route or the reason why the connection
+stays plain. With a route, `setup` sends Prepare orders and installs redirect entries; when the agents are ready and all barriers have been
+answered, it delivers the SYN. `teardown` ends each side.
 
-- `setup`: states of a session up to ACTIVE, or the reason why the connection stays plain; time-outs and retransmission of Prepare
+- `admission`: decides whether a SYN gets a session, and remembers decisions for plain TCP
+- `routes`: choice of agents, path labels and datapaths for one flow, from the entries of `services.plan`
+- `setup`: states of a session up to ACTIVE; time-outs and retransmission of Prepare
 - `prepare_body`: bodies of Prepare orders; `order_sender`: signs and sends orders and probes
 - `redirect`: flow entries of one session
 - `server_lookup`: ARP requests for unknown servers; the SYN is not delayed: `setup` installs egress entries on all switches of the site

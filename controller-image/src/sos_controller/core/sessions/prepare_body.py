@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from sos_controller.core.config import Transport
 from sos_controller.core.tables.agents import Agent
 from sos_controller.core.tables.sessions import Session
 from sos_controller.core.types import Address
@@ -16,8 +17,6 @@ PREPARATION_MS = 8_000
 """Lifetime of a preparation: less than the 10 s after which a report may end the session."""
 MAX_FORMS = 8_192
 
-Wishes = tuple[int, int, int, int]
-"""Streams, bytes of a block, bytes of a queue, congestion control; 0 = the agent decides."""
 _Asked = tuple[int, int, int]
 """Accept setting, and DSCP and TTL of a server connection that is opened before the session's Open."""
 
@@ -26,7 +25,7 @@ class _Form(NamedTuple):
     """Constant part of a body, and the values it was built from."""
 
     other: Beacon
-    wishes: Wishes
+    transport: Transport
     before: bytes
     after: bytes
 
@@ -37,26 +36,26 @@ class PrepareBody:
     def __init__(self) -> None:
         self._forms: dict[tuple[str, bytes, Role, int, _Asked], _Form] = {}
 
-    def body(self, session: Session, other: Agent, role: Role, wishes: Wishes) -> bytes:
+    def body(self, session: Session, other: Agent, role: Role) -> bytes:
         """Render the body for an agent in this role, with `other` as its peer agent."""
         asks = session.confirms and role is Role.EGRESS
         asked: _Asked = (order.ACCEPT_CONFIRMED, session.dscp, session.ttl) if asks else (order.ACCEPT_EARLY, 0, 0)
         index = (session.service, other.beacon.agent_id, role, session.labels, asked)
         form = self._forms.get(index)
-        if form is None or form.other is not other.beacon or form.wishes != wishes:
-            form = self._form(other.beacon, role, wishes, session.labels, asked)
+        if form is None or form.other is not other.beacon or form.transport is not session.transport:
+            form = self._form(other.beacon, role, session.transport, session.labels, asked)
             if len(self._forms) >= MAX_FORMS:
                 self._forms.clear()
             self._forms[index] = form
         return order.fill_prepare(form.before, form.after, session.uuid, session.key)
 
     @staticmethod
-    def _form(other: Beacon, role: Role, wishes: Wishes, labels: int, asked: _Asked) -> _Form:
-        streams, block_bytes, queue_bytes, congestion = wishes
+    def _form(other: Beacon, role: Role, transport: Transport, labels: int, asked: _Asked) -> _Form:
         accept, dscp, ttl = asked
         sample = Prepare(
-            uuid=bytes(16), role=role, streams=streams, block_bytes=block_bytes, queue_bytes=queue_bytes, lease_ms=PREPARATION_MS,
-            client=Address(0), server=Address(0), client_port=0, server_port=0, labels=labels, congestion=congestion,
-            accept=accept, dscp=dscp, ttl=ttl, peer_id=other.agent_id, peer_address=other.address, peer_stream_port=other.first_stream_port,
+            uuid=bytes(16), role=role, streams=transport.streams, block_bytes=transport.block_bytes, queue_bytes=transport.queue_bytes,
+            lease_ms=PREPARATION_MS, client=Address(0), server=Address(0), client_port=0, server_port=0, labels=labels,
+            congestion=order.CONGESTION[transport.congestion_control], accept=accept, dscp=dscp, ttl=ttl, peer_id=other.agent_id,
+            peer_address=other.address, peer_stream_port=other.first_stream_port,
         )  # fmt: skip
-        return _Form(other, wishes, *order.prepare_form(sample))
+        return _Form(other, transport, *order.prepare_form(sample))

@@ -1,7 +1,7 @@
 """Set-up of a session: from a SYN to a redirected flow, or to plain TCP (thesis 3.4; spec/order.md 8).
 
 1. The SYN is punted. Without a service, agents or capacity, or with a special option, it goes plain, and the decision is remembered by
-   (4-tuple, ISN).
+   (4-tuple, ISN) (`admission`). Otherwise it gets a route: all that set-up needs of the plan (`routes`).
 2. Prepare goes to both agents, and the redirect entries to the switches, each followed by a barrier. Retransmitted SYNs are dropped
    meanwhile: the held SYN will be delivered.
 3. Both agents are Ready, all barriers are answered and no cached megaflow can match the flow (`cache_guard`): the held SYN is delivered to
@@ -20,48 +20,38 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
 from sos_controller.core.commands import PacketOut
-from sos_controller.core.config import Service
 from sos_controller.core.forwarding.l2 import Forwarding
 from sos_controller.core.openflow import pipeline
 from sos_controller.core.openflow.pipeline import PORT_CONTROLLER, SETTLE_S
 from sos_controller.core.plain.outcome import AgentRefusal, Outcome
 from sos_controller.core.plain.reason import PlainReason
-from sos_controller.core.services import pair_selection
 from sos_controller.core.services.plan import Plan
 from sos_controller.core.sessions import redirect
+from sos_controller.core.sessions.admission import Admission
 from sos_controller.core.sessions.order_sender import OrderSender
 from sos_controller.core.sessions.prepare_body import PrepareBody
 from sos_controller.core.sessions.redirect import Leg
 from sos_controller.core.sessions.refusal import refuse, requiring
-from sos_controller.core.sessions.server_lookup import ServerLookup
+from sos_controller.core.sessions.routes import Route
 from sos_controller.core.sessions.teardown import Teardown
-from sos_controller.core.state import MAX_PLAIN, State, Switch
+from sos_controller.core.state import State, Switch
 from sos_controller.core.tables.agents import Agent
-from sos_controller.core.tables.policies import accelerated
 from sos_controller.core.tables.sessions import PENDING, Phase, Session, Trigger, session_uuid
-from sos_controller.core.types import AgentId, DatapathId, Location, PortNo
+from sos_controller.core.types import AgentId, Location, PortNo
 from sos_controller.core.wire.order import REFUSED_BY_SERVER, OrderType, Role
 from sos_controller.core.wire.packets import Syn, complete_checksum, parse_ends, parse_syn
 
 GIVE_UP_AFTER_S: Final = 1.0
 """Time limit of set-up: both answers and all barriers must have arrived."""
-PLAIN_S: Final = 130.0
-"""Lifetime of a plain decision: it outlives all retransmissions of its SYN (RFC 6298 with 6 retries: 127 s)."""
 OPENING_S: Final = 1.5
 """Time within which a client may retransmit a delivered SYN (RFC 6298: after 1 s), because the agent's answer is lost, or late (the agent
 may first have to resolve the client's MAC address). If the retransmission went plain, the server would answer, and the agent would reset
 the client's next segment."""
-_ASKED_AGAIN: Final = frozenset((Outcome.SERVER_UNREACHABLE, Outcome.SERVER_ELSEWHERE))
-"""Back-off reasons that do not refuse a connection whose service requires acceleration: set-up tries the server again, and holds the
-SYN."""
-MAX_EGRESS_DATAPATHS: Final = 64
-"""Maximum number of datapaths of the egress site that get the egress entry while the server's location is unknown; in a larger site,
-connections stay plain meanwhile."""
 
 
 class Timer(NamedTuple):
@@ -79,10 +69,9 @@ class SetUp:
         self._state, self._order_sender, self._plan = state, order_sender, plan
         self._forwarding, self._teardown = forwarding, teardown
         self.begun: Callable[[Session], None] | None = None  # called once the entries of a session are sent
-        self._prepare_body, self._server_lookup = PrepareBody(), ServerLookup(state)
+        self._admission, self._prepare_body = Admission(state, plan), PrepareBody()
         self._timers: list[Timer] = []
         self._counter = 0
-        self._leaving = False
         self._opening_until = 0.0
 
     def syn(self, switch: Switch, in_port: PortNo, data: bytes) -> None:
@@ -98,17 +87,23 @@ class SetUp:
         session = state.sessions.by_key(syn.key)
         if session is not None and self._repeated(session, syn, data):
             return
-        why = self._begin(switch, location, syn, data)
-        self._plan.passive_measurement.punted(switch, syn, why)
-        if why is None:
-            return
-        self._note_plain(switch, syn, why)
+        route = self._admission.decide(switch, location, syn)
+        outcome = route if isinstance(route, Outcome) else self._begin(route, location, syn, data)
+        self._plan.passive_measurement.punted(switch, syn, outcome)
+        if outcome is not None:
+            self._leave_plain(switch, in_port, syn, data, outcome)
+
+    def _leave_plain(self, switch: Switch, in_port: PortNo, syn: Syn, data: bytes, outcome: Outcome) -> None:
+        """Forward a SYN that gets no session as plain TCP, or refuse the SYN if its service requires more."""
+        state = self._state
+        self._admission.count_plain(switch, syn, outcome)
         if requiring(state, switch.site, syn) is not None:
-            state.count("syns", why.text)
+            state.count("syns", outcome.text)
             refuse(state, switch, in_port, data)
         else:
             state.recent_flows.note(syn.key, state.now)
-            self._plain(switch, in_port, syn.key + syn.isn, data, why)
+            self._admission.remember(syn.key + syn.isn, outcome)
+            self._forwarding.release(switch, in_port, data)
 
     def ready(self, agent_id: AgentId, uuid: bytes, accepted: bool, reply_to: int) -> None:
         """Handle Ready: an agent has prepared a session. `reply_to`: sequence number of the answered order; `accepted`: the server has
@@ -155,17 +150,20 @@ class SetUp:
                 self._prepare(session)
             elif session.state is Phase.PLAIN:
                 self._release(session)
-        plain = self._state.plain
-        while plain and next(iter(plain.values())) <= now:
-            plain.popitem(last=False)
+        self._admission.tick()
 
     def is_opening(self, now: float) -> bool:
         """Return whether a client may still retransmit a SYN that was delivered to an agent."""
         return now < self._opening_until
 
+    @property
+    def is_leaving(self) -> bool:
+        """Return whether no more sessions start."""
+        return self._admission.leaving
+
     def leave(self) -> None:
         """Start no more sessions, and release sessions that are not active yet as plain TCP."""
-        self._leaving = True
+        self._admission.leaving = True
         for session in [session for session in self._state.sessions if session.state in PENDING]:
             self.give_up(session, Outcome.LEAVING)
 
@@ -192,8 +190,8 @@ class SetUp:
             self._refuse(session, reason, why)
             return
         state.recent_flows.note(session.key, state.now)
-        self._decide(session.key + session.isn, why)
-        if session.confirms and self._is_rewritten(session):
+        self._admission.remember(session.key + session.isn, why)
+        if session.confirms and session.is_rewritten:
             self._watch(session, state.now + SETTLE_S)
         else:
             self._release(session)
@@ -238,65 +236,15 @@ class SetUp:
         self._teardown.drop(session, Outcome.PORT_REUSED)
         return False
 
-    def _begin(self, switch: Switch, location: Location, syn: Syn, data: bytes) -> Outcome | None:
-        """Start a session; else return the outcome of a SYN that goes plain."""
-        state, site = self._state, switch.site
-        required = requiring(state, site, syn) is not None
-        if syn.key + syn.isn in state.plain and not required:
-            if site is not None and (decided := state.policies.match(site.name, syn)) is not None:
-                state.plain_backoff.repeated(syn, decided.to.site)
-            return Outcome.DECIDED
-        if syn.special:
-            return Outcome.OPTION
-        service = None if site is None or self._leaving else state.policies.match(site.name, syn)
-        if service is None:
-            return Outcome.LEAVING if self._leaving else Outcome.NO_SERVICE
-        why = self._no_room(service, syn) or state.plain_backoff.why(syn, location, service.to.site, state.now)
-        if required and service.accept != "Early" and why in _ASKED_AGAIN:
-            why = None
-        return why or self._start(service, switch, location, syn, data)
-
-    def _no_room(self, service: Service, syn: Syn) -> Outcome | None:
-        """Return the reason why a service, or the two hosts, cannot have one more session; None if there is none."""
-        state = self._state
-        if state.sessions.full or state.programmer.busy:
-            return Outcome.FULL
-        if self._plan.fragments.is_plain(syn.client, syn.server):
-            return Outcome.FRAGMENTS
-        return None if state.shares.allows(service.id, state.sessions.by_group, self._plan.capacity) else Outcome.SHARE
-
-    def _start(self, service: Service, switch: Switch, location: Location, syn: Syn, data: bytes) -> Outcome | None:
-        """Send orders and entries for a flow of a service; else return the outcome of a SYN that goes plain."""
-        state = self._state
-        self._server_lookup.look_for(service.to.site, syn.server)
-        choice = self._plan.choose(service, switch.dpid, syn.client, syn.server)
-        if choice is None:
-            return Outcome.NO_AGENTS
-        where = self._plan.server_datapaths(service.to.site, syn.server)
-        if not 1 <= len(where) <= MAX_EGRESS_DATAPATHS or not all(map(state.programmer.is_synced, where)):
-            return Outcome.EGRESS_DATAPATH
-        if not state.programmer.is_synced(switch.dpid) or (service.require and not self._plan.is_ready(service.id, switch.dpid)):
-            return Outcome.INGRESS_DATAPATH
-        legs = self._legs(choice, syn)
-        if legs is None:
-            return Outcome.PORT_TAKEN
-        session = self._enter(service, choice, location, syn, data)
-        if service.accept == "Confirmed" or (service.accept == "Learned" and not state.accepting_servers.holds(syn.key, state.now)):
-            session.confirms, session.connect_at = True, math.inf
+    def _begin(self, route: Route, location: Location, syn: Syn, data: bytes) -> Outcome | None:
+        """Send orders and entries for a flow; else return the outcome of a SYN that goes plain."""
+        session = self._enter(route, location, syn, data)
         if not self._prepare(session):
             return self._no_order(session)
-        self._install(session, legs, where)
-        if session.confirms and self._follows_entries(session, legs[1], where):
+        self._install(session, route)
+        if route.in_order and not self._plan.cache_guard.wait(session):
             self._connect(session)
         return None
-
-    def _follows_entries(self, session: Session, egress: Leg, where: Collection[DatapathId]) -> bool:
-        """Return whether an order sent after the egress entries, over the same OpenFlow connection, reaches the agent after they are
-        installed."""
-        dpid = egress.agent.location.dpid
-        switch = self._state.switches.get(dpid)
-        is_ours = switch is not None and switch.claim is not None and switch.claim.forwarding == "Node"
-        return is_ours and set(where) == {dpid} and not self._plan.cache_guard.wait(session)
 
     def _connect(self, session: Session) -> None:
         """Let the egress agent connect as soon as no switch forwards by a cached megaflow. The egress entries are installed."""
@@ -307,44 +255,27 @@ class SetUp:
         else:
             self._prepare(session)
 
-    def _is_rewritten(self, session: Session) -> bool:
-        """Return whether switches rewrite the session's packets to the egress agent's address."""
-        return bool(self._state.rewritten_port(session.egress, False, 1))
-
-    def _legs(self, choice: pair_selection.Candidate, syn: Syn) -> tuple[Leg, Leg] | None:
-        """Return the two sides of a new session. None if an agent could not distinguish it from an existing session."""
-        state, sides = self._state, []
-        for agent_id, ingress in ((choice.ingress, True), (choice.egress, False)):
-            agent = state.agents.get(agent_id)
-            if agent is None:
-                return None
-            leg = Leg(agent, ingress, self._state.rewritten_port(agent_id, ingress, syn.client_port))
-            if leg.port and any(state.programmer.wants(d, e) for dpids, e in redirect.entries(syn.key, leg, (), 0) for d in dpids):
-                return None
-            sides.append(leg)
-        return sides[0], sides[1]
-
     def _no_order(self, session: Session) -> Outcome:
         session.advance(Trigger.GIVE_UP)
         self._state.sessions.pending -= 1
         self._state.forget_session(session, Outcome.NO_KEY.text)
         return Outcome.NO_KEY
 
-    def _enter(self, service: Service, choice: pair_selection.Candidate, location: Location, syn: Syn, data: bytes) -> Session:
-        state = self._state
+    def _enter(self, route: Route, location: Location, syn: Syn, data: bytes) -> Session:
+        state, service = self._state, route.service
         self._counter += 1
         session = Session(syn.key, session_uuid(state.identity.uuid_seed, self._counter), location, state.now)
         session.service, session.site, session.requires = service.id, service.to.site, bool(service.require)
-        session.ingress, session.egress = choice.ingress, choice.egress
-        session.labels = self._plan.session_labels(service, choice)
+        session.ingress, session.egress = route.ingress.agent.agent_id, route.egress.agent.agent_id
+        session.labels, session.transport, session.is_rewritten = route.labels, service.transport, bool(route.egress.port)
         session.isn, session.syn, session.mac = syn.isn, data, syn.mac
+        if route.confirms:
+            session.confirms, session.connect_at = True, math.inf
         state.sessions.add(session)
         state.sessions.pending += 1
         session.advance(Trigger.ORDERED)
-        for agent_id in (choice.ingress, choice.egress):
-            agent = state.agents.get(agent_id)
-            if agent is not None:
-                agent.assigned += 1
+        route.ingress.agent.assigned += 1
+        route.egress.agent.assigned += 1
         return session
 
     def _prepare(self, session: Session) -> bool:
@@ -359,19 +290,19 @@ class SetUp:
             session.asked = self._order_sender.next_sequence
         rto = max(ingress.order_rto.seconds, egress.order_rto.seconds) * ((1 << session.attempts) - 1)
         self._watch(session, session.created_at + min(rto, GIVE_UP_AFTER_S))
-        sent, wishes = True, self._plan.transport(session.service)
+        sent = True
         for agent, other, role in ((egress, ingress, Role.EGRESS), (ingress, egress, Role.INGRESS)):
             if agent.agent_id not in session.ready and (role is Role.INGRESS or state.now >= session.connect_at):
-                body = self._prepare_body.body(session, other, role, wishes)
+                body = self._prepare_body.body(session, other, role)
                 sent = self._order_sender.send(agent, OrderType.PREPARE, body) and sent
         return sent
 
-    def _install(self, session: Session, legs: tuple[Leg, Leg], where: Collection[DatapathId]) -> None:
+    def _install(self, session: Session, route: Route) -> None:
         """Send the redirect entries, egress side first."""
-        state, (ingress, egress) = self._state, legs
+        state = self._state
         cookie = state.cookie(pipeline.Kind.REDIRECT, session.number)
-        session.ingress_entries = redirect.entries(session.key, ingress, (session.dpid,), cookie)
-        session.egress_entries = redirect.entries(session.key, egress, where, cookie)
+        session.ingress_entries = redirect.entries(session.key, route.ingress, (session.dpid,), cookie)
+        session.egress_entries = redirect.entries(session.key, route.egress, route.egress_dpids, cookie)
         session.leading = len(session.egress_entries)
         session.waiting = session.leading + len(session.ingress_entries)
         for is_egress, placed in ((True, session.egress_entries), (False, session.ingress_entries)):
@@ -432,35 +363,6 @@ class SetUp:
             refuse(state, switch, in_port, data)
         else:
             self._forwarding.release(switch, in_port, data)
-
-    def _note_plain(self, switch: Switch, syn: Syn, why: Outcome) -> None:
-        """Count a plain connection for the service that covers it, and for a service hidden by that service."""
-        state, site = self._state, switch.site
-        covering = [] if site is None else state.policies.covering(site.name, syn, 2)
-        if not covering or why is Outcome.DECIDED:  # a retransmission of a SYN that has been counted
-            return
-        first = covering[0].service
-        reason = why.reason
-        if why is Outcome.NO_SERVICE:
-            reason = PlainReason.OBSERVED if first.mode == "Observe" else PlainReason.PERCENT
-            for hidden in (policy.service for policy in covering[1:] if accelerated(policy.service) and not accelerated(first)):
-                state.plain_traffic.plain(hidden.id, PlainReason.SHADOWED, syn.key, state.now)
-        if reason is not None:
-            state.plain_traffic.plain(first.id, reason, syn.key, state.now)
-
-    def _plain(self, switch: Switch, in_port: PortNo, decision: bytes, data: bytes, why: Outcome) -> None:
-        """Forward a SYN as plain TCP, and keep the decision as long as the SYN may be retransmitted."""
-        self._decide(decision, why)
-        self._forwarding.release(switch, in_port, data)
-
-    def _decide(self, decision: bytes, why: Outcome | AgentRefusal) -> None:
-        """Keep the decision for plain TCP as long as a SYN may be retransmitted."""
-        state = self._state
-        state.count("syns", why.text)
-        if decision not in state.plain:
-            if len(state.plain) >= MAX_PLAIN:
-                state.plain.popitem(last=False)
-            state.plain[decision] = state.now + PLAIN_S
 
     def _watch(self, session: Session, due: float) -> None:
         self._counter += 1

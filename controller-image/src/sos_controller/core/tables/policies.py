@@ -89,9 +89,7 @@ class Policies:
     def match(self, site: str, syn: Syn) -> Service | None:
         """Return the service that accelerates a SYN, None for plain TCP."""
         policy = self.first(site, syn)
-        if policy is None or not accelerated(policy.service) or not in_share(syn.key, policy.service.percent):
-            return None
-        return policy.service
+        return policy.service if policy is not None and accelerates(policy.service, syn.key) else None
 
 
 def why_not_proactive(policy: Policy, earlier: Iterable[Policy], sites: Mapping[str, Site]) -> str:
@@ -153,6 +151,11 @@ def compared(service: Service) -> bool:
 def in_share(key: FlowKey, percent: int) -> bool:
     """Return whether a flow is in the accelerated share; the same answer for the same flow."""
     return zlib.crc32(key) % 100 < percent
+
+
+def accelerates(service: Service, key: FlowKey) -> bool:
+    """Return whether a service accelerates a flow that it covers."""
+    return accelerated(service) and in_share(key, service.percent)
 
 
 def policies(config: Config | None) -> Policies:

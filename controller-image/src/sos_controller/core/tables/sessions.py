@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from enum import Enum, auto
 from typing import Final
 
+from sos_controller.core.config import Transport
 from sos_controller.core.openflow.flow_entries import Placed
 from sos_controller.core.plain.outcome import Outcome
 from sos_controller.core.types import Address, AgentId, DatapathId, FlowKey, Location, MacAddress
@@ -24,6 +25,9 @@ MAX_SESSIONS: Final = 65_536
 MAX_PENDING = 16_384
 """Maximum number of sessions being set up; each contains a SYN frame, so this bounds the memory of these frames (25 MiB)."""
 
+
+AGENTS_DECIDE: Final = Transport(streams=0, block_bytes=0, queue_bytes=0, congestion_control="Auto")
+"""Transport of sessions without a service, as those adopted."""
 
 Group = tuple[str, str]
 """A site and a namespace: sessions that are counted together."""
@@ -129,6 +133,8 @@ class Session:
             "connect_at",
             "leading",
             "requires",
+            "transport",
+            "is_rewritten",
         ),
     )
 
@@ -144,6 +150,8 @@ class Session:
         self.requires = False  # its service requires more than plain TCP: the connection is refused if the set-up is given up
         self.ingress = self.egress = AgentId(b"")
         self.labels = 1
+        self.transport = AGENTS_DECIDE  # of its service at the SYN: both agents get the same settings, whatever changes meanwhile
+        self.is_rewritten = False  # switches rewrite its packets to the egress agent's address
         self.isn = self.syn = b""
         self.mac = MacAddress(b"")  # of the client, from its SYN
         self.attempts = 0
