@@ -80,7 +80,7 @@ class _Collector(Collector):
         yield agents
         services = GaugeMetricFamily("sos_controller_service_programmed", "1 = Programmed", labels=["service"])
         for found in self._controller.engine.plan.status():
-            services.add_metric([found.service.id], float(found.state == "Programmed"))
+            services.add_metric([found.service.id], float(found.reason.is_programmed))
         for row in self._controller.engine.balances.status():
             services.add_metric([row["id"]], float(row["state"] == "Programmed"))
         yield services

@@ -319,7 +319,7 @@ def _service(engine: Engine, found: ServiceStatus, accepted: Counter[str]) -> Js
     return {
         "id": service.id,
         "state": found.state,
-        "reason": found.reason,
+        "reason": found.reason.value,
         "message": message,
         "needed": [format_dpid(d) for d in found.needed],
         "acknowledged": [format_dpid(d) for d in found.acknowledged],

@@ -32,6 +32,7 @@ from sos_controller.core.openflow.pipeline import (
 )
 from sos_controller.core.openflow.pipeline import cookie as cookie_of
 from sos_controller.core.state import State, Switch
+from sos_controller.core.tables.service_state import ProgrammedReason
 from sos_controller.core.topology.neighbours import Neighbours
 from sos_controller.core.types import Address, DatapathId, FlowKey, Location, MacAddress, Port, PortNo, format_dpid, parse_address
 from sos_controller.core.wire.packets import Arp, Syn, build_arp_reply, build_arp_request, complete_checksum, is_claim, parse_syn
@@ -340,29 +341,30 @@ class Balances:
     def _status(self, policy: Policy) -> Json:
         state, balance, dpid = self._state, policy.balance, policy.dpid
         reason, message = self._reason(policy)
-        done = reason == "Programmed"
         return {
             "id": balance.id,
-            "state": "Programmed" if done else "Pending",
-            "reason": reason,
+            "state": reason.state,
+            "reason": reason.value,
             "message": message,
             "needed": [format_dpid(dpid)],
-            "acknowledged": [format_dpid(dpid)] if done and state.programmer.is_acknowledged(dpid) else [],
+            "acknowledged": [format_dpid(dpid)] if reason.is_programmed and state.programmer.is_acknowledged(dpid) else [],
             "sessions": list(self._live.get(dpid, {}).values()).count(policy.mark),
         }
 
-    def _reason(self, policy: Policy) -> tuple[str, str]:
+    def _reason(self, policy: Policy) -> tuple[ProgrammedReason, str]:
         state, balance, dpid = self._state, policy.balance, policy.dpid
         if not policy.fits:
-            return "TooManyEntries", f"its prefixes and ports take more than {MAX_CONDITIONS} entries: use wider prefixes and port ranges"
+            message = f"its prefixes and ports take more than {MAX_CONDITIONS} entries: use wider prefixes and port ranges"
+            return ProgrammedReason.TOO_MANY_ENTRIES, message
         if dpid not in state.switches:
-            return "DatapathDisconnected", ""
+            return ProgrammedReason.DATAPATH_DISCONNECTED, ""
         if self._neighbours.find(policy.host) is None:
-            return "NoHost", f"{balance.client} does not answer"
+            return ProgrammedReason.NO_HOST, f"{balance.client} does not answer"
         ready = self._ready.get(balance.id)
         works = {way.name for way in ready.ways if way.up} if ready is not None else set()
         out = ", ".join(f"{u.name} ({u.gateway})" for u in balance.uplinks if u.name not in works)
         message = f"unused, because down or without an answer from the gateway: {out}" if out else ""
         if not works:
-            return "NoUplink", message
-        return ("Programmed" if state.programmer.is_acknowledged(dpid) else "Programming"), message
+            return ProgrammedReason.NO_UPLINK, message
+        acknowledged = state.programmer.is_acknowledged(dpid)
+        return ProgrammedReason.PROGRAMMED if acknowledged else ProgrammedReason.PROGRAMMING, message

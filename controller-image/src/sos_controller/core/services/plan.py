@@ -36,6 +36,7 @@ from sos_controller.core.state import State
 from sos_controller.core.tables.agent_sessions import Flow
 from sos_controller.core.tables.agents import Agent
 from sos_controller.core.tables.policies import accelerated, punt_matches
+from sos_controller.core.tables.service_state import ProgrammedReason
 from sos_controller.core.topology import links
 from sos_controller.core.topology.paths import Path
 from sos_controller.core.types import Address, DatapathId, Location
@@ -51,10 +52,14 @@ class ServiceStatus(NamedTuple):
     """Status of a service in northbound.md 1."""
 
     service: Service
-    state: str
-    reason: str
+    reason: ProgrammedReason
     needed: tuple[DatapathId, ...]
     acknowledged: tuple[DatapathId, ...]
+
+    @property
+    def state(self) -> str:
+        """Return the state in the API."""
+        return self.reason.state
 
 
 class Plan:
@@ -332,7 +337,7 @@ class Plan:
     def _status(self, service: Service, between: Mapping[frozenset[str], frozenset[DatapathId]]) -> ServiceStatus:
         state = self._state
         if not accelerated(service):
-            return ServiceStatus(service, "Programmed", "Programmed", (), ())
+            return ServiceStatus(service, ProgrammedReason.PROGRAMMED, (), ())
         if state.is_proactive(service):
             return self._proactive_status(service)
         sources, targets = self.datapaths_of(service.from_.site), self.datapaths_of(service.to.site)
@@ -341,8 +346,7 @@ class Plan:
         acked = [
             d for d in needed if state.programmer.is_acknowledged(d) and (d not in sources or (service.id, d) in self._ready)
         ]  # fmt: skip
-        reason = self._reason(service, needed, acked, bool(works))
-        return ServiceStatus(service, "Programmed" if reason == "Programmed" else "Pending", reason, tuple(needed), tuple(acked))
+        return ServiceStatus(service, self._reason(service, needed, acked, bool(works)), tuple(needed), tuple(acked))
 
     def _proactive_status(self, service: Service) -> ServiceStatus:
         state, pair = self._state, self.working_pair(service)
@@ -351,8 +355,8 @@ class Plan:
         armed = self.proactive.is_armed(service.id)
         acked = [d for d in needed if state.programmer.is_acknowledged(d) and (d not in sources or armed)]
         willing = all(agent is not None and agent.usable for agent in self._first_agents(service))
-        reason = self._reason(service, needed, acked, pair is not None) if willing else "NoAgents"
-        return ServiceStatus(service, "Programmed" if reason == "Programmed" else "Pending", reason, tuple(needed), tuple(acked))
+        reason = self._reason(service, needed, acked, pair is not None) if willing else ProgrammedReason.NO_AGENTS
+        return ServiceStatus(service, reason, tuple(needed), tuple(acked))
 
     def _first_agents(self, service: Service) -> tuple[Agent | None, Agent | None]:
         """Return the agents that serve a proactive service, None for each that is not live."""
@@ -360,16 +364,16 @@ class Plan:
         known = self._state.agents
         return (known.get(ingress[0].agent_id) if ingress else None, known.get(egress[0].agent_id) if egress else None)
 
-    def _reason(self, service: Service, needed: list[DatapathId], acked: list[DatapathId], works: bool) -> str:
+    def _reason(self, service: Service, needed: list[DatapathId], acked: list[DatapathId], works: bool) -> ProgrammedReason:
         if not self.usable(service.from_.site) or not self.usable(service.to.site):
-            return "NoAgents"
+            return ProgrammedReason.NO_AGENTS
         if not all(dpid in self._state.switches for dpid in needed):
-            return "DatapathDisconnected"
+            return ProgrammedReason.DATAPATH_DISCONNECTED
         if not works:
-            return "NoPath"
+            return ProgrammedReason.NO_PATH
         if service.id in self.too_large:
-            return "TooManyEntries"
-        return "Programmed" if needed == acked else "Programming"
+            return ProgrammedReason.TOO_MANY_ENTRIES
+        return ProgrammedReason.PROGRAMMED if needed == acked else ProgrammedReason.PROGRAMMING
 
     # -- guards
 

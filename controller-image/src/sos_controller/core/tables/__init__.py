@@ -6,5 +6,6 @@ Every part of the engine reads and changes them; no table calls back into the en
 - `recent_flows`: flows that a switch may still have cached; `accepting_servers`: servers that accepted a connection recently
 - `agents`: live agents, beacons, replay windows; `order_rto`: retransmission time-out of orders to one agent
 - `policies`: the service that covers a SYN, and its matches; `shares`: share of a site's sessions per namespace
+- `service_state`: reasons of the condition `Programmed`
 - `programmer`: desired, sent and acknowledged entries per datapath; `batches`: barriers shared by several sessions
 """
