@@ -301,10 +301,10 @@ class Reconciler:
         hashes = pod_refresh.config_hashes(output.compiled, (*output.departing, *output.left), derived)
         for pod, patch in pod_refresh.refresh_patches(seen, hashes, unapplied):
             try:
-                await self._p.cluster.merge(pod, patch)
+                await self._p.cluster.merge(pod.content, patch)
             except OperatorError as error:
                 # The kubelet updates the volumes within a minute anyway.
-                log.debug("pod not annotated", extra={"pod": pod["metadata"]["name"], "error": str(error)})
+                log.debug("pod not annotated", extra={"pod": pod.name, "error": str(error)})
 
     async def _publish(self, seen: Seen, situation: Situation) -> tuple[bool, bool]:
         """Write changed statuses. Return two flags: an accepted object is not ready yet; the API server refused a status."""

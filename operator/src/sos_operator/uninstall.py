@@ -17,7 +17,7 @@ from sos_operator.cluster.client import Cluster
 from sos_operator.core.desired import departure, finalizer, generation, pod_refresh
 from sos_operator.core.desired.generation import issued_now
 from sos_operator.core.desired.output import build_output
-from sos_operator.core.model import pod_state
+from sos_operator.core.model.cluster_objects import Pod
 from sos_operator.core.model.conditions import READY, Verdict
 from sos_operator.core.model.errors import KindMissing, NotReady, OperatorError
 from sos_operator.core.model.kinds import CHILD_KINDS, CONFIG_MAP, CRD, DEPLOYMENT, GROUP, JOB, NODE, OWN_KINDS, POD, SITE, Kind
@@ -140,9 +140,9 @@ async def _clear_nodes(parts: Parts, seen: Seen, clock: Clock) -> None:
         now = await _see(parts)
         for pod, patch in pod_refresh.refresh_patches(now, pod_refresh.config_hashes(output.compiled, output.departing, ()), frozenset()):
             try:
-                await parts.cluster.merge(pod, patch)
+                await parts.cluster.merge(pod.content, patch)
             except OperatorError as error:
-                log.warning(f"pod {pod['metadata']['name']} not annotated: {error}")
+                log.warning(f"pod {pod.name} not annotated: {error}")
         answers = await parts.nodes.visit(now.pods, departure.urgent_pods(now, output.departing), lambda: None)
         return all(departure.cleaned(departing, now, answers) for departing in output.departing)
 
@@ -154,8 +154,8 @@ async def _clear_nodes(parts: Parts, seen: Seen, clock: Clock) -> None:
     log.warning("some nodes have not reported in time that their bridge is gone")
 
 
-def _pods_of(seen: Seen, daemon_sets: set[str]) -> list[Object]:
-    return [pod for pod in seen.pods if pod_state.daemon_set_of(pod) in daemon_sets]
+def _pods_of(seen: Seen, daemon_sets: set[str]) -> list[Pod]:
+    return [pod for pod in seen.pods if pod.daemon_set in daemon_sets]
 
 
 async def _until(parts: Parts, clock: Clock, share: float, what: str, done: Callable[[Seen], bool]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from operator_listing import listing
 from sos_operator import loop, reconcile
 from sos_operator.cluster.handlers import hearer
 from sos_operator.cluster.work_queue import WorkQueue
@@ -21,6 +22,7 @@ from sos_operator.core.desired.finalizer import CLEANUP_FINALIZER
 from sos_operator.core.desired.generation import Issued, parse_issued
 from sos_operator.core.desired.output import build_output
 from sos_operator.core.desired.rollout import max_unavailable, plan_rollouts
+from sos_operator.core.model.cluster_objects import Node
 from sos_operator.core.model.errors import NotReady
 from sos_operator.core.model.kinds import API_VERSION
 from sos_operator.core.model.node_status import NodeAnswer
@@ -58,7 +60,7 @@ def node(name: str, where: str, address: str) -> dict[str, Any]:
 
 SERVICE = obj("SosService", "web", {"from": {"site": "west"}, "to": {"site": "east"}}, namespace="tenant")
 OBJECTS = (obj("SosController", "default"), obj("SosAgent", "default"), site("west"), site("east"), SERVICE)
-SEEN = Seen(objects=OBJECTS, nodes=(node("w", "west", "192.0.2.1"), node("e", "east", "192.0.2.2")))
+SEEN = listing(objects=OBJECTS, nodes=(node("w", "west", "192.0.2.1"), node("e", "east", "192.0.2.2")))
 
 
 def counted(metrics: Metrics, where: str) -> float:
@@ -318,7 +320,7 @@ def test_a_service_without_ipv4_is_reported_instead_of_an_endpoint(spec: dict[st
 
 
 def test_a_site_reports_a_wrong_node_address() -> None:
-    seen = dataclasses.replace(SEEN, nodes=(node("w", "west", "fd00::1"), SEEN.nodes[1]))
+    seen = dataclasses.replace(SEEN, nodes=(Node.parse(node("w", "west", "fd00::1")), SEEN.nodes[1]))
     compiled = build_output(seen, SETTINGS, Issued(0, ""), {}).compiled
     (row,) = report(OBJECTS[2], Situation(seen=seen, compiled=compiled)).fields["nodes"]
     assert "fd00::1 is not IPv4" in row["message"]

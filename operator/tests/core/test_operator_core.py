@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from operator_kube import ROOT
+from operator_listing import listing, pod
 from sos_operator.core import plan
 from sos_operator.core.desired import departure, finalizer, generation, pod_refresh
 from sos_operator.core.desired.generation import Issued
@@ -304,9 +305,9 @@ def test_only_our_own_secrets_get_an_owner_reference() -> None:
 def test_the_api_address_is_the_service_or_the_external_url() -> None:
     service = {"kind": "Service", "metadata": {"name": "sos-controller-c"}, "spec": {"clusterIP": "10.96.0.7"}}
     managed = {"kind": "SosController", "metadata": {"name": "c"}, "spec": {"type": "Managed"}}
-    seen = world.Seen(children=(service,), objects=(managed,))
+    seen = listing(children=(service,), objects=(managed,))
     assert world.api_base(managed, seen, {}) == "http://10.96.0.7:8080"
-    assert world.api_base(managed, world.Seen(), {}) == ""
+    assert world.api_base(managed, listing(), {}) == ""
     assert world.api_base(managed, seen, {"c": "http://127.0.0.1:1"}) == "http://127.0.0.1:1"
     assert world.controller_endpoints(seen) == {"c": ("tcp:10.96.0.7:6653",)}
     spec: dict[str, Any] = {"type": "External", "external": {"endpoints": ["tcp:e:1"]}}
@@ -314,7 +315,7 @@ def test_the_api_address_is_the_service_or_the_external_url() -> None:
     assert world.api_base(external, seen, {}) is None
     spec["external"]["apiURL"] = "https://e:8443/"
     assert world.api_base(external, seen, {}) == "https://e:8443"
-    assert world.controller_endpoints(world.Seen(objects=(external,))) == {"e": ("tcp:e:1",)}
+    assert world.controller_endpoints(listing(objects=(external,))) == {"e": ("tcp:e:1",)}
 
 
 # --- timing ----------------------------------------------------------------------------------------------------------
@@ -391,17 +392,16 @@ def test_any_bytes_of_a_node_parse_to_an_answer_or_none(content: bytes) -> None:
     ],
 )
 def test_pod_states_follow_conditions_and_containers(status: dict[str, Any], state: str) -> None:
-    assert pod_state.pod_state({"metadata": {}, "status": status}).state == state
+    assert pod_state.pod_state(pod({"status": status})).state == state
 
 
 def test_a_failing_container_is_named() -> None:
     waiting = {"name": "agent", "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}}
     assert (
-        pod_state.pod_state({"metadata": {}, "status": {"containerStatuses": [waiting]}}).message
-        == "container agent: CrashLoopBackOff: back-off 10s"
+        pod_state.pod_state(pod({"status": {"containerStatuses": [waiting]}})).message == "container agent: CrashLoopBackOff: back-off 10s"
     )
     ended = {**waiting, "name": "modules", "lastState": {"terminated": {"message": "openvswitch: not loaded\nneeded: openvswitch\n"}}}
-    said = pod_state.pod_state({"metadata": {}, "status": {"initContainerStatuses": [ended]}})
+    said = pod_state.pod_state(pod({"status": {"initContainerStatuses": [ended]}}))
     assert said.message == "container modules: CrashLoopBackOff: needed: openvswitch", (
         "the container's own message instead of the kubelet's back-off"
     )
@@ -425,13 +425,13 @@ def pod_on(node: str, uid: str = "p") -> dict[str, Any]:
 
 def test_a_departing_site_waits_for_each_of_its_nodes() -> None:
     going = departure.Departing("west", {"a": {"hash": "h"}, "b": {"hash": "h"}}, ())
-    seen = world.Seen(pods=(pod_on("a", "1"), pod_on("b", "2")))
+    seen = listing(pods=(pod_on("a", "1"), pod_on("b", "2")))
     done, old = node_status.NodeAnswer("h", "Ready", "", "removed"), node_status.NodeAnswer("g", "Ready", "br-sos", "")
     assert departure.cleaned(going, seen, {"1": done, "2": done})
     assert not departure.cleaned(going, seen, {"1": done, "2": old})
     assert not departure.cleaned(going, seen, {"1": done})
     assert not departure.cleaned(going, seen, {"1": done, "2": node_status.NodeAnswer("h", "Progressing", "br-sos", "in use")})
-    assert departure.cleaned(going, world.Seen(pods=(pod_on("elsewhere", "3"),)), {})
+    assert departure.cleaned(going, listing(pods=(pod_on("elsewhere", "3"),)), {})
 
 
 def test_finalizers_of_other_programs_are_kept() -> None:
@@ -444,17 +444,17 @@ def test_finalizers_of_other_programs_are_kept() -> None:
 
 
 def test_pods_are_annotated_once_their_config_map_is_in_place() -> None:
-    seen = world.Seen(pods=(pod_on("a"),))
+    seen = listing(pods=(pod_on("a"),))
     hashes = {("sos-node-west", "a"): "new"}
     ((_, patch),) = pod_refresh.refresh_patches(seen, hashes, frozenset())
     assert patch["metadata"]["annotations"] == {pod_refresh.CONFIG_ANNOTATION: "new"}
     assert pod_refresh.refresh_patches(seen, hashes, frozenset({Ref("ConfigMap", "n", "sos-node-west")})) == []
     annotated = pod_on("a")
     annotated["metadata"]["annotations"] = {pod_refresh.CONFIG_ANNOTATION: "new"}
-    assert pod_refresh.refresh_patches(world.Seen(pods=(annotated,)), hashes, frozenset()) == []
+    assert pod_refresh.refresh_patches(listing(pods=(annotated,)), hashes, frozenset()) == []
     controller = pod_on("b")
     controller["metadata"] |= {"ownerReferences": [{"kind": "ReplicaSet", "name": "x"}], "labels": {"sos.network/controller": "default"}}
-    ((_, patch),) = pod_refresh.refresh_patches(world.Seen(pods=(controller,)), {("sos-controller-default", ""): "keys"}, frozenset())
+    ((_, patch),) = pod_refresh.refresh_patches(listing(pods=(controller,)), {("sos-controller-default", ""): "keys"}, frozenset())
     assert patch["metadata"]["annotations"] == {pod_refresh.CONFIG_ANNOTATION: "keys"}
 
 

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+from operator_listing import listing
 from sos_operator.core.desired.departed_nodes import with_left
 from sos_operator.core.desired.generation import Issued
 from sos_operator.core.desired.output import Output, build_output
@@ -36,7 +37,7 @@ Step = tuple[Output, Seen]
 def seen(nodes: list[Object], before: Step | None = None, pods: tuple[Object, ...] = (), **more: Any) -> Seen:
     children = with_left(before[0].compiled.manifests, before[0].left, before[1]) if before else ()
     spaces = ({"metadata": {"name": "default"}},)
-    return Seen(objects=loaded("01-two-sites"), nodes=tuple(nodes), namespaces=spaces, children=children, pods=pods, **more)
+    return listing(objects=loaded("01-two-sites"), nodes=tuple(nodes), namespaces=spaces, children=children, pods=pods, **more)
 
 
 def built(world: Seen, before: Step | None = None) -> Step:

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import sos_compile
+from operator_listing import listing
 from sos_operator.core.model.agent_status import AgentAnswer, parse_agent_answer
-from sos_operator.core.model.world import Seen
 from sos_operator.core.status.direct_agents import agents_without_controller
 from sos_operator.core.status.report import report
 from sos_operator.core.status.situation import Report, Situation
@@ -62,7 +62,7 @@ def answer(node: str, *, ready: bool = True, current: bool = True) -> AgentAnswe
     return AgentAnswer(hash_, True, {"default/bulk": ready})
 
 
-SEEN = Seen(objects=OBJECTS, pods=(pod("west", "a"), pod("east", "b")), children=(daemon_set("west"), daemon_set("east")))
+SEEN = listing(objects=OBJECTS, pods=(pod("west", "a"), pod("east", "b")), children=(daemon_set("west"), daemon_set("east")))
 
 
 def situation(**answers: AgentAnswer) -> Situation:
@@ -111,8 +111,8 @@ def test_agents_that_do_not_reach_each_other_accelerate_nothing() -> None:
 
 def test_only_agents_without_controllers_are_queried() -> None:
     other = pod("south", "c")
-    found = agents_without_controller(Seen(pods=(*SEEN.pods, other)), COMPILED)
-    assert [pod["metadata"]["name"] for pod in found] == ["agent-a", "agent-b"]
+    found = agents_without_controller(listing(pods=(pod("west", "a"), pod("east", "b"), other)), COMPILED)
+    assert [pod.name for pod in found] == ["agent-a", "agent-b"]
 
 
 def test_answers_are_parsed_and_nonsense_is_none() -> None:

@@ -18,6 +18,7 @@ import sos_compile
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
+from operator_listing import listing
 from sos_compile.model.site_card import SiteCard
 from sos_operator.core.model.options import Images, Settings
 from sos_operator.core.model.world import Seen
@@ -124,7 +125,7 @@ def peer(name: str, uid: str = "u1") -> dict[str, Any]:
 
 def seen(*peers: dict[str, Any], **changes: Any) -> Seen:
     system = {"metadata": {"name": "kube-system", "uid": "00112233-4455-6677-8899-aabbccddeeff"}}
-    return Seen(objects=peers, namespaces=(system,), **changes)
+    return listing(objects=peers, namespaces=(system,), **changes)
 
 
 def test_two_peers_cannot_share_a_pairing() -> None:

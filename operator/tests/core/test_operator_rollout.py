@@ -11,6 +11,7 @@ import sos_compile
 from hypothesis import given
 from hypothesis import strategies as st
 from operator_kube import ROOT
+from operator_listing import listing
 from sos_compile.model.formats import content_hash
 from sos_operator.core.desired.rollout import TURNS_ANNOTATION, Standing, decide, max_unavailable, plan_rollouts, urgent_pods, withhold
 from sos_operator.core.model.node_status import NodeAnswer
@@ -141,7 +142,7 @@ def test_documents_and_states_during_a_rollout() -> None:
     objects, old = compiled(1400)
     _, new = compiled(1300)
     assert len(new.nodes) == 3
-    seen = Seen(objects=objects, children=(config_map(old),), pods=tuple(pod(n.name) for n in NODES))
+    seen = listing(objects=objects, children=(config_map(old),), pods=tuple(pod(n.name) for n in NODES))
     answers = {f"pod-{n.name}": NodeAnswer(old.nodes[n.name]["hash"], "Ready", "br-sos", "as configured") for n in NODES}
     rollouts = plan_rollouts(seen, new, answers)
     handed = withhold(new, seen, rollouts)
@@ -169,7 +170,7 @@ def test_a_joining_node_does_not_wait() -> None:
     objects, old = compiled(1400, nodes=2)
     _, new = compiled(1400, nodes=3)
     assert all(old.nodes[name]["hash"] != new.nodes[name]["hash"] for name in old.nodes), "each node gets another tunnel"
-    seen = Seen(objects=objects, children=(config_map(old),), pods=tuple(pod(n.name) for n in NODES[:2]))
+    seen = listing(objects=objects, children=(config_map(old),), pods=tuple(pod(n.name) for n in NODES[:2]))
     answers = {f"pod-{name}": NodeAnswer(document["hash"], "Ready", "br-sos", "as configured") for name, document in old.nodes.items()}
     assert not plan_rollouts(seen, new, answers)["clemson"].waiting
 
@@ -177,7 +178,7 @@ def test_a_joining_node_does_not_wait() -> None:
 def test_a_node_that_confirms_and_dies_does_not_delay_the_rollout() -> None:
     objects, old = compiled(1400)
     _, new = compiled(1300)
-    seen = Seen(objects=objects, children=(config_map(old),), pods=tuple(pod(n.name) for n in NODES))
+    seen = listing(objects=objects, children=(config_map(old),), pods=tuple(pod(n.name) for n in NODES))
     answers = {f"pod-{n.name}": NodeAnswer(old.nodes[n.name]["hash"], "Ready", "br-sos", "as configured") for n in NODES}
 
     def pass_() -> list[int]:
@@ -199,7 +200,7 @@ def test_a_tunnel_added_during_a_rollout_does_not_advance_it() -> None:
     objects, old = compiled(1400, nodes=2)
     _, new = compiled(1300, nodes=2)
     _, more = compiled(1300, nodes=3)
-    seen = Seen(objects=objects, children=(config_map(old),), pods=tuple(pod(n.name) for n in NODES[:2]))
+    seen = listing(objects=objects, children=(config_map(old),), pods=tuple(pod(n.name) for n in NODES[:2]))
     answers = {f"pod-{name}": NodeAnswer(document["hash"], "Ready", "br-sos", "as configured") for name, document in old.nodes.items()}
     for found in (new, more, more):
         handed = withhold(found, seen, plan_rollouts(seen, found, answers))
@@ -218,7 +219,7 @@ def test_a_changed_entry_for_other_nodes_is_rolled_out_in_turn(change: str) -> N
             guard["actions"] = "drop"
         else:
             document["tunnels"][0]["udpPort"] += 1
-    seen = Seen(objects=objects, children=(config_map(old),), pods=tuple(pod(n.name) for n in NODES))
+    seen = listing(objects=objects, children=(config_map(old),), pods=tuple(pod(n.name) for n in NODES))
     answers = {f"pod-{n.name}": NodeAnswer(old.nodes[n.name]["hash"], "Ready", "br-sos", "as configured") for n in NODES}
     rollout = plan_rollouts(seen, replace(old, nodes=nodes), answers)["clemson"]
     assert set(rollout.waiting) == {"clemson-2", "clemson-3"}
@@ -227,14 +228,14 @@ def test_a_changed_entry_for_other_nodes_is_rolled_out_in_turn(change: str) -> N
 def test_only_the_next_of_many_waiting_nodes_are_polled() -> None:
     nodes = {f"n{i:03}": node("old") for i in range(300)} | {"a": node("new", said="old", turn=True)}
     pods = tuple({**pod(name), "metadata": {**pod(name)["metadata"], "uid": name}} for name in nodes)
-    asked = urgent_pods(Seen(objects=(), pods=pods), {"clemson": decide(nodes, 1)})
+    asked = urgent_pods(listing(objects=(), pods=pods), {"clemson": decide(nodes, 1)})
     assert asked == {"a", "n000", "n001", "n002", "n003"}
 
 
 def test_a_waiting_node_reports_its_own_failure_first() -> None:
     objects, old = compiled(1400)
     _, new = compiled(1300)
-    seen = Seen(objects=objects, children=(config_map(old),), pods=tuple(pod(n.name) for n in NODES))
+    seen = listing(objects=objects, children=(config_map(old),), pods=tuple(pod(n.name) for n in NODES))
     answers = {f"pod-{n.name}": NodeAnswer(old.nodes[n.name]["hash"], "Ready", "br-sos", "as configured") for n in NODES}
     answers["pod-clemson-3"] = NodeAnswer(old.nodes["clemson-3"]["hash"], "Failed", "br-sos", "wan0 is refused")
     situation = Situation(seen=seen, compiled=new, answers=answers, rollouts=plan_rollouts(seen, new, answers))
@@ -244,7 +245,7 @@ def test_a_waiting_node_reports_its_own_failure_first() -> None:
 
 def test_a_waiting_node_gets_new_tunnels() -> None:
     objects, old = compiled(1400, nodes=2)
-    seen = Seen(objects=objects, children=(config_map(old),), pods=tuple(pod(n.name) for n in NODES[:2]))
+    seen = listing(objects=objects, children=(config_map(old),), pods=tuple(pod(n.name) for n in NODES[:2]))
     answers = {f"pod-{name}": NodeAnswer(document["hash"], "Ready", "br-sos", "as configured") for name, document in old.nodes.items()}
 
     def handed(found: sos_compile.Compiled) -> tuple[int, int, int]:

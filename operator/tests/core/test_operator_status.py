@@ -11,9 +11,11 @@ import sos_compile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_kube import ROOT
+from operator_listing import listing
+from sos_operator.core.model.cluster_objects import Node
 from sos_operator.core.model.conditions import Verdict
 from sos_operator.core.model.controller_view import ControllerView
-from sos_operator.core.model.world import Seen, parse_allocations
+from sos_operator.core.model.world import parse_allocations
 from sos_operator.core.status.report import report
 from sos_operator.core.status.situation import Report, Situation
 from sos_operator.core.status.status_writer import plan_write, still_pending
@@ -87,7 +89,7 @@ def daemon_sets() -> tuple[dict[str, Any], ...]:
 
 
 def situation(views: Mapping[str, ControllerView], **change: Any) -> Situation:
-    seen = Seen(objects=OBJECTS, pods=pods(), children=daemon_sets())
+    seen = listing(objects=OBJECTS, pods=pods(), children=daemon_sets())
     return replace(Situation(seen=seen, compiled=COMPILED, views=views), **change)
 
 
@@ -282,7 +284,7 @@ def test_without_multus_the_site_works_and_names_the_missing_network() -> None:
 
 
 def test_without_pods_nothing_is_ready() -> None:
-    empty = situation(view(), seen=Seen(objects=OBJECTS))
+    empty = situation(view(), seen=listing(objects=OBJECTS))
     assert says(the("SosSite", "west", empty)) == ("False", "RollingOut")
     assert says(the("SosAgent", "default", empty)) == ("False", "RollingOut")
 
@@ -290,7 +292,7 @@ def test_without_pods_nothing_is_ready() -> None:
 def test_an_agent_pool_without_sites_is_not_ready() -> None:
     only = tuple(o for o in OBJECTS if o["kind"] in ("SosAgent", "SosController"))
     compiled = sos_compile.compile_world(sos_compile.World(objects=only))
-    found = the("SosAgent", "default", Situation(seen=Seen(objects=only), compiled=compiled, views=view()))
+    found = the("SosAgent", "default", Situation(seen=listing(objects=only), compiled=compiled, views=view()))
     assert says(found) == ("False", "NoMatchingNodes")
 
 
@@ -350,7 +352,7 @@ def test_an_unready_node_is_reported_despite_ready_pods(ready: dict[str, str]) -
     lost = {"kind": "Node", "metadata": {"name": "edge1"}, "status": {"conditions": [condition]}}
     well = {"kind": "Node", "metadata": {"name": "edge2"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
     world = situation(view())
-    there = replace(world, seen=replace(world.seen, nodes=(lost, well)))
+    there = replace(world, seen=replace(world.seen, nodes=(Node.parse(lost), Node.parse(well))))
     assert says(the("SosSite", "west", there)) == ("False", "NodeFailed")
     assert says(the("SosAgent", "default", there)) == ("False", "NodeFailed")
     assert says(the("SosSite", "east", there)) == ("True", "Ready")
@@ -375,7 +377,7 @@ def overlapping(**second: Any) -> tuple[tuple[dict[str, Any], ...], sos_compile.
 def of_namespace(objects: tuple[dict[str, Any], ...], compiled: sos_compile.Compiled, namespace: str) -> Report:
     rows = [{"id": f"{n}/web", "state": "Programmed", "reason": "Programmed", "needed": [], "acknowledged": []} for n in "ab"]
     known = {"default": replace(view()["default"], status=status(services=rows))}
-    found = Situation(seen=Seen(objects=objects), compiled=compiled, views=known)
+    found = Situation(seen=listing(objects=objects), compiled=compiled, views=known)
     return report(next(o for o in objects if o["metadata"].get("namespace") == namespace), found)
 
 
@@ -388,7 +390,7 @@ def test_a_shadowed_service_is_not_ready_and_names_no_service_of_another_namespa
     assert says(hiding) == ("True", "Programmed")
     message = next(v.message for v in hidden.verdicts if v.type == "Shadowed")
     assert "ports 80" in message and "another namespace" in message and "web" not in message
-    site = report(next(o for o in objects if o["metadata"]["name"] == "west"), Situation(seen=Seen(objects=objects), compiled=compiled))
+    site = report(next(o for o in objects if o["metadata"]["name"] == "west"), Situation(seen=listing(objects=objects), compiled=compiled))
     assert "a/web hides b/web" in next(v.message for v in site.verdicts if v.type == "ServicesOverlap")
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from typing import TypeVar
 
 from sos_operator.cluster.client import Cluster
+from sos_operator.core.model.cluster_objects import Node, Pod
 from sos_operator.core.model.errors import KindMissing
 from sos_operator.core.model.kinds import (
     CHILD_KINDS,
@@ -22,7 +24,8 @@ from sos_operator.core.model.kinds import (
     Kind,
     kind_of,
 )
-from sos_operator.core.model.objects import Object
+from sos_operator.core.model.objects import Object, Resource
+from sos_operator.core.model.parse import parse_object
 from sos_operator.core.model.world import Seen
 from sos_operator.core.scheduling.change_queue import NAMED_MAX, Changed, ChangeQueue
 
@@ -30,6 +33,7 @@ _KINDS = (*OWN_KINDS, NODE, NAMESPACE, *CHILD_KINDS, POD)
 _BY_PLURAL = {kind.plural: kind for kind in _KINDS}
 
 
+View = TypeVar("View", bound=Resource)
 Place = tuple[str, str]
 """Namespace and name."""
 
@@ -43,7 +47,7 @@ class Observer:
         self._resync_seconds = resync_seconds
         self._listed_at: dict[Kind, float] = {}
         # Sorted by namespace and name: reading a single object must not change the order, because the listing would then look changed.
-        self._objects: dict[Kind, dict[Place, Object]] = {}
+        self._objects: dict[Kind, dict[Place, Resource]] = {}
         self._stale = ChangeQueue()
         self._missing: set[Kind] = set()
         self._optional = frozenset(OPTIONAL_KINDS)
@@ -58,14 +62,15 @@ class Observer:
         """Store an object that the API server just returned, so that it need not be read again."""
         kind = kind_of(obj)
         if kind in self._objects:
-            self._put(kind, _place(obj), ({**obj, "apiVersion": kind.api_version, "kind": kind.kind},))
+            learned = parse_object({**obj, "apiVersion": kind.api_version, "kind": kind.kind})
+            self._put(kind, _place(learned), (learned,))
             self._seen = None
 
     def knows(self, change: Changed, uid: str, version: str) -> bool:
         """True if the lists contain exactly this version of an object: its watch event is then no change."""
         kind = _BY_PLURAL.get(change.plural)
         held = self._objects.get(kind, {}).get((change.namespace, change.name)) if kind else None
-        return held is not None and (held["metadata"].get("uid"), held["metadata"].get("resourceVersion")) == (uid, version)
+        return held is not None and (held.meta.uid, held.meta.resource_version) == (uid, version)
 
     def spare(self, kinds: Iterable[Kind]) -> None:
         """From now on, treat these kinds as empty if the cluster does not serve them."""
@@ -86,11 +91,11 @@ class Observer:
             raise
         if self._seen is None or asked:
             self._seen = Seen(
-                objects=self._all(OWN_KINDS),
-                nodes=self._all([NODE]),
-                namespaces=self._all([NAMESPACE]),
-                children=self._all(CHILD_KINDS),
-                pods=self._all([POD]),
+                objects=self._contents(OWN_KINDS),
+                nodes=self._all(Node, [NODE]),
+                namespaces=self._all(Resource, [NAMESPACE]),
+                children=self._contents(CHILD_KINDS),
+                pods=self._all(Pod, [POD]),
             )
         return self._seen
 
@@ -119,7 +124,7 @@ class Observer:
         async with slots:
             self._put(kind, (change.namespace, change.name), await self._list(kind, change))
 
-    def _put(self, kind: Kind, place: Place, found: tuple[Object, ...]) -> None:
+    def _put(self, kind: Kind, place: Place, found: tuple[Resource, ...]) -> None:
         """Store an object at its place, or remove the object there."""
         objects = self._objects[kind]
         if not found:
@@ -129,10 +134,13 @@ class Observer:
         else:
             self._objects[kind] = dict(sorted({**objects, place: found[0]}.items()))
 
-    def _all(self, kinds: Iterable[Kind]) -> tuple[Object, ...]:
-        return tuple(obj for kind in kinds for obj in self._objects[kind].values())
+    def _all(self, view: type[View], kinds: Iterable[Kind]) -> tuple[View, ...]:
+        return tuple(obj for kind in kinds for obj in self._objects[kind].values() if isinstance(obj, view))
 
-    async def _list(self, kind: Kind, one: Changed | None = None) -> tuple[Object, ...]:
+    def _contents(self, kinds: Iterable[Kind]) -> tuple[Object, ...]:
+        return tuple(obj.content for obj in self._all(Resource, kinds))
+
+    async def _list(self, kind: Kind, one: Changed | None = None) -> tuple[Resource, ...]:
         """List the objects of a kind that the operator reads, or only `one` of them."""
         mine = kind in CHILD_KINDS or kind is POD
         namespace = self._namespace if mine else (one.namespace or None) if one else None
@@ -144,8 +152,8 @@ class Observer:
             self._missing.add(kind)
             return ()
         self._missing.discard(kind)
-        return tuple(found)
+        return tuple(map(parse_object, found))
 
 
-def _place(obj: Object) -> Place:
-    return obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
+def _place(obj: Resource) -> Place:
+    return obj.meta.namespace, obj.meta.name

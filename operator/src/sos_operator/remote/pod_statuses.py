@@ -16,8 +16,8 @@ import aiohttp
 
 from sos_operator.core.model import agent_status, node_status
 from sos_operator.core.model.agent_status import AgentAnswer
+from sos_operator.core.model.cluster_objects import Pod
 from sos_operator.core.model.node_status import STATUS_PATH, NodeAnswer, address_of, whom_to_ask
-from sos_operator.core.model.objects import Object
 from sos_operator.process.bugs import Bugs
 from sos_operator.remote.bounded_requests import BoundedRequests, bounded_body
 
@@ -46,9 +46,9 @@ class PodStatuses(Generic[Answer]):
         """The last answers by pod uid."""
         return dict(self._answers)
 
-    async def visit(self, pods: Iterable[Object], urgent: frozenset[str], late: Callable[[], None]) -> Mapping[str, Answer]:
+    async def visit(self, pods: Iterable[Pod], urgent: frozenset[str], late: Callable[[], None]) -> Mapping[str, Answer]:
         """Query pods whose answer is urgent or old; `urgent`: uids of pods to query in every pass. Return present answers by pod uid."""
-        present = {pod["metadata"]["uid"]: pod for pod in pods if address_of(pod, self._container)}
+        present = {pod.meta.uid: pod for pod in pods if address_of(pod, self._container)}
         self._answers = {uid: answer for uid, answer in self._answers.items() if uid in present}
         self._asked = {uid: at for uid, at in self._asked.items() if uid in present}
         chosen = whom_to_ask(present, self._asked, urgent, time.monotonic())
@@ -59,7 +59,7 @@ class PodStatuses(Generic[Answer]):
         """Cancel requests in flight."""
         await self._in_flight.close()
 
-    async def _ask(self, uid: str, pod: Object) -> None:
+    async def _ask(self, uid: str, pod: Pod) -> None:
         timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
         async with self._slots:
             self._asked[uid] = time.monotonic()

@@ -12,9 +12,10 @@ from collections.abc import Collection, Iterable
 from sos_compile.manifests import naming
 
 from sos_operator.core.desired.departure import Departing, anew, documents, is_clean, on_nodes, with_documents
+from sos_operator.core.model.cluster_objects import Pod
 from sos_operator.core.model.kinds import CONFIG_MAP, DAEMON_SET, SITE
 from sos_operator.core.model.objects import Object
-from sos_operator.core.model.world import PREFIX, Seen, absent, component_of, leaving, node_of
+from sos_operator.core.model.world import PREFIX, Seen, absent, leaving
 from sos_operator.core.plan import ref_of
 
 Place = tuple[str, str]
@@ -27,8 +28,8 @@ def left_nodes(sites: Collection[str], nodes: Collection[str], seen: Seen) -> tu
     Sites that are currently invalid or being deleted are not among `sites`: the nodes of an invalid site stay unchanged, and `departure`
     cleans the nodes of a deleted site.
     """
-    present = {node["metadata"]["name"] for node in seen.nodes if not leaving(node)}
-    busy = {node_of(pod) for pod in seen.pods if component_of(pod) == "agent" and not _is_without_bridge(pod)}
+    present = {node.name for node in seen.nodes if not node.leaving}
+    busy = {pod.node for pod in seen.pods if pod.component == "agent" and not _is_without_bridge(pod)}
     found = []
     for site in (o["metadata"]["name"] for o in seen.of(SITE.kind) if o["metadata"]["name"] in sites and not leaving(o)):
         child = naming.node(PREFIX, site)
@@ -46,11 +47,9 @@ def left_nodes(sites: Collection[str], nodes: Collection[str], seen: Seen) -> tu
     return tuple(sorted(found, key=lambda d: d.site))
 
 
-def _is_without_bridge(pod: Object) -> bool:
+def _is_without_bridge(pod: Pod) -> bool:
     """Return whether an agent uses its node's network: such an agent stays on the node when the node's bridge is removed."""
-    spec = pod.get("spec") or {}
-    arguments = [argument for container in spec.get("containers") or [] for argument in container.get("args") or []]
-    return bool(spec.get("hostNetwork")) and "none" in arguments
+    return pod.host_network and any("none" in container.args for container in pod.containers)
 
 
 def with_left(manifests: Iterable[Object], left: Iterable[Departing], seen: Seen) -> tuple[Object, ...]:

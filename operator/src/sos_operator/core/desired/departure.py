@@ -15,8 +15,8 @@ from sos_compile.model.formats import MAX_GENERATION
 from sos_operator.core.model.kinds import CONFIG_MAP, DAEMON_SET, SITE
 from sos_operator.core.model.node_status import NodeAnswer
 from sos_operator.core.model.objects import Object
-from sos_operator.core.model.pod_state import daemon_set_of, pod_state
-from sos_operator.core.model.world import PREFIX, Seen, absent, leaving, node_of
+from sos_operator.core.model.pod_state import pod_state
+from sos_operator.core.model.world import PREFIX, Seen, absent, leaving
 from sos_operator.core.plan import Ref, ref_of
 
 
@@ -132,19 +132,19 @@ def cleaned(departing: Departing, seen: Seen, answers: Mapping[str, NodeAnswer])
     Nodes without a pod are skipped. The caller limits the wait for a pod that does not answer.
     """
     daemon_set = naming.node(PREFIX, departing.site)
-    pods = {node_of(pod) for pod in seen.pods if daemon_set_of(pod) == daemon_set}
+    pods = {pod.node for pod in seen.pods if pod.daemon_set == daemon_set}
     return all(is_clean(departing.site, node, doc["hash"], seen, answers) for node, doc in departing.nodes.items() if node in pods)
 
 
 def is_clean(site: str, node: str, absent_hash: str, seen: Seen, answers: Mapping[str, NodeAnswer]) -> bool:
     """True if all pods of a node report that the Absent node-config is carried out; False without a pod."""
     daemon_set = naming.node(PREFIX, site)
-    pods = [p for p in seen.pods if daemon_set_of(p) == daemon_set and node_of(p) == node]
-    said = [answers.get(pod["metadata"]["uid"]) for pod in pods]
+    pods = [p for p in seen.pods if p.daemon_set == daemon_set and p.node == node]
+    said = [answers.get(pod.meta.uid) for pod in pods]
     return bool(said) and all(a is not None and a.hash == absent_hash and a.state == "Ready" and not a.bridge for a in said)
 
 
 def urgent_pods(seen: Seen, departing: tuple[Departing, ...]) -> frozenset[str]:
     """Uids of pods whose node process is queried in every pass: not ready yet, or of a departing site."""
     going = {naming.node(PREFIX, gone.site) for gone in departing}
-    return frozenset(p["metadata"]["uid"] for p in seen.pods if daemon_set_of(p) in going or pod_state(p).state != "Ready")
+    return frozenset(p.meta.uid for p in seen.pods if p.daemon_set in going or pod_state(p).state != "Ready")

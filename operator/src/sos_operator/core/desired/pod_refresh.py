@@ -8,10 +8,10 @@ import sos_compile
 from sos_compile.manifests import naming
 
 from sos_operator.core.desired.departure import Departing
+from sos_operator.core.model.cluster_objects import Pod
 from sos_operator.core.model.kinds import CONFIG_MAP, SECRET
 from sos_operator.core.model.objects import Object
-from sos_operator.core.model.pod_state import daemon_set_of
-from sos_operator.core.model.world import PREFIX, Seen, leaving, node_of
+from sos_operator.core.model.world import PREFIX, Seen
 from sos_operator.core.plan import Ref, digest
 
 CONFIG_ANNOTATION = "sos.network/config-hash"
@@ -45,15 +45,15 @@ def config_hashes(compiled: sos_compile.Compiled, departing: tuple[Departing, ..
     return found
 
 
-def mount_of(pod: Object) -> Mount:
+def mount_of(pod: Pod) -> Mount:
     """Key of the digest for this pod."""
-    controller = (pod["metadata"].get("labels") or {}).get(CONTROLLER_LABEL)
+    controller = pod.meta.labels.get(CONTROLLER_LABEL)
     if controller:
         return naming.controller(PREFIX, controller), ""
-    return daemon_set_of(pod), node_of(pod)
+    return pod.daemon_set, pod.node
 
 
-def refresh_patches(seen: Seen, hashes: Mapping[Mount, str], unapplied: frozenset[Ref]) -> list[tuple[Object, Object]]:
+def refresh_patches(seen: Seen, hashes: Mapping[Mount, str], unapplied: frozenset[Ref]) -> list[tuple[Pod, Object]]:
     """Pods whose annotation has to change, with the patch for each.
 
     `unapplied`: children applied in this pass. A kubelet woken now might still have the old files, so the pods that mount these children
@@ -64,9 +64,9 @@ def refresh_patches(seen: Seen, hashes: Mapping[Mount, str], unapplied: frozense
     fresh = {ref.name for ref in unapplied if ref.kind == CONFIG_MAP.kind}
     found = []
     for pod in seen.pods:
-        mount, meta = mount_of(pod), pod["metadata"]
+        mount = mount_of(pod)
         wanted = hashes.get(mount)
-        if wanted is None or mount[0] in fresh or leaving(pod) or (meta.get("annotations") or {}).get(CONFIG_ANNOTATION) == wanted:
+        if wanted is None or mount[0] in fresh or pod.leaving or pod.meta.annotations.get(CONFIG_ANNOTATION) == wanted:
             continue
-        found.append((pod, {"metadata": {"uid": meta["uid"], "annotations": {CONFIG_ANNOTATION: wanted}}}))
+        found.append((pod, {"metadata": {"uid": pod.meta.uid, "annotations": {CONFIG_ANNOTATION: wanted}}}))
     return found

@@ -23,11 +23,12 @@ from sos_compile.model.formats import content_hash
 
 from sos_operator.core.desired.departure import is_node_config, read_json
 from sos_operator.core.desired.network_attachment import attached_by_nodes
+from sos_operator.core.model.cluster_objects import Pod
 from sos_operator.core.model.kinds import CONFIG_MAP, SITE
 from sos_operator.core.model.node_status import NodeAnswer
 from sos_operator.core.model.objects import Object
-from sos_operator.core.model.pod_state import daemon_set_of, pod_state
-from sos_operator.core.model.world import PREFIX, Seen, leaving, node_of
+from sos_operator.core.model.pod_state import pod_state
+from sos_operator.core.model.world import PREFIX, Seen, leaving
 
 DEFAULT_MAX_UNAVAILABLE = 1
 TURNS_ANNOTATION = "sos.network/rollout"
@@ -131,7 +132,7 @@ def max_unavailable(site: Object, total: int) -> int:
 
 def plan_rollouts(seen: Seen, compiled: sos_compile.Compiled, answers: Mapping[str, NodeAnswer]) -> dict[str, Rollout]:
     """Rollouts of all sites, by site name."""
-    pods = {(daemon_set_of(p), node_of(p)): p for p in sorted(seen.pods, key=leaving, reverse=True)}
+    pods = {(p.daemon_set, p.node): p for p in sorted(seen.pods, key=lambda pod: pod.leaving, reverse=True)}
     found = {}
     for site in seen.of(SITE.kind):
         name = site["metadata"]["name"]
@@ -147,13 +148,13 @@ def plan_rollouts(seen: Seen, compiled: sos_compile.Compiled, answers: Mapping[s
     return found
 
 
-def _standing(document: Mapping[str, Any], text: str, turn: object, pod: Object | None, answers: Mapping[str, NodeAnswer]) -> Standing:
+def _standing(document: Mapping[str, Any], text: str, turn: object, pod: Pod | None, answers: Mapping[str, NodeAnswer]) -> Standing:
     before, wanted = _document(text), str(document["hash"])
     given = str(before.get("hash") or "")
     if pod is None:
         return Standing(wanted, given)
     alike = _own(before) == _own(document) and _fit(_named(before), _named(document))
-    answer = answers.get(pod["metadata"]["uid"])
+    answer = answers.get(pod.meta.uid)
     return Standing(wanted, given, pod_state(pod).state, answer, alike, bool(given) and turn == given)
 
 
@@ -272,4 +273,4 @@ def urgent_pods(seen: Seen, rollouts: Mapping[str, Rollout]) -> frozenset[str]:
     for site, rollout in rollouts.items():
         soon = rollout.next[: max(ASKED_AHEAD, ASKED_AHEAD * len(rollout.busy))]
         wanted |= {(naming.node(PREFIX, site), node) for node in (*rollout.busy, *soon)}
-    return frozenset(p["metadata"]["uid"] for p in seen.pods if (daemon_set_of(p), node_of(p)) in wanted)
+    return frozenset(p.meta.uid for p in seen.pods if (p.daemon_set, p.node) in wanted)

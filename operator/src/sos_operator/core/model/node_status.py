@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from sos_operator.core.model.objects import Object
+from sos_operator.core.model.cluster_objects import Pod
 
 STATUS_PATH = "/status"
 CONTAINER = "node"
@@ -49,13 +49,11 @@ def parse_answer(content: bytes) -> NodeAnswer | None:
     return NodeAnswer(status["hash"], status["state"], str(status.get("bridge") or ""), message, known)
 
 
-def address_of(pod: Object, container: str = CONTAINER) -> str:
+def address_of(pod: Pod, container: str = CONTAINER) -> str:
     """host:port of the HTTP server of a pod's container, empty while the pod has no address or no such container."""
-    address = (pod.get("status") or {}).get("podIP")
-    containers = [c for c in (pod.get("spec") or {}).get("containers") or [] if c.get("name") == container]
-    ports = [p["containerPort"] for c in containers for p in c.get("ports") or []]
-    host = f"[{address}]" if address and ":" in str(address) else address
-    return f"{host}:{ports[0]}" if address and ports else ""
+    ports = [port for each in pod.containers if each.name == container for port in each.ports]
+    host = f"[{pod.address}]" if ":" in pod.address else pod.address
+    return f"{host}:{ports[0]}" if host and ports else ""
 
 
 def whom_to_ask(present: Iterable[str], asked: Mapping[str, float], urgent: frozenset[str], now: float) -> list[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from sos_operator.core.model.cluster_objects import ContainerStatus, Node, Pod
 from sos_operator.core.model.conditions import Verdict
-from sos_operator.core.model.kinds import DAEMON_SET
 from sos_operator.core.model.node_status import NodeAnswer
 from sos_operator.core.model.objects import Object
 
@@ -33,34 +33,30 @@ class PodState:
     message: str = ""
 
 
-def pod_state(pod: Object | None) -> PodState:
+def pod_state(pod: Pod | None) -> PodState:
     """Return the state that a pod's status shows."""
     if pod is None:
         return PodState("Pending", "no pod on the node yet")
-    status = pod.get("status") or {}
-    if pod["metadata"].get("deletionTimestamp"):
+    if pod.leaving:
         return PodState("Progressing", "the pod is stopping")
-    containers = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
-    for container in containers:
-        waiting = (container.get("state") or {}).get("waiting") or {}
-        if waiting.get("reason") in _FAILING:
-            return PodState("Failed", _said(container, waiting))
-    if status.get("phase") == "Failed":
-        return PodState("Failed", str(status.get("message") or status.get("reason") or "the pod failed")[:_MESSAGE_MAX])
-    if any(c.get("type") == "Ready" and c.get("status") == "True" for c in status.get("conditions") or []):
+    for container in pod.statuses:
+        if container.waiting_reason in _FAILING:
+            return PodState("Failed", _said(container))
+    if pod.phase == "Failed":
+        return PodState("Failed", (pod.message or pod.reason or "the pod failed")[:_MESSAGE_MAX])
+    if pod.ready:
         return PodState("Ready")
-    unready = [str(c.get("name")) for c in containers if not c.get("ready")]
+    unready = [container.name for container in pod.statuses if not container.ready]
     return PodState("Progressing", f"waiting for container {', '.join(unready)}" if unready else "the pod is starting")
 
 
-def lost(node: Object | None) -> PodState | None:
+def lost(node: Node | None) -> PodState | None:
     """Return a Failed state if a node's kubelet is silent or not ready, because its pods' status is then stale; None if the node is
     ready."""
-    conditions = ((node or {}).get("status") or {}).get("conditions") or []
-    ready = next((c for c in conditions if c.get("type") == "Ready"), None)
-    if ready is None or ready.get("status") == "True":
+    ready = node.ready if node else None
+    if ready is None or ready.status == "True":
         return None
-    said = ready.get("message") or ready.get("reason") or f"Ready is {ready.get('status')}"
+    said = ready.message or ready.reason or f"Ready is {ready.status}"
     return PodState("Failed", f"the node is not ready: {said}"[:_MESSAGE_MAX])
 
 
@@ -73,11 +69,10 @@ def with_answer(state: PodState, answer: NodeAnswer | None) -> PodState:
     return PodState(state.state, answer.noteworthy or state.message)
 
 
-def _said(container: Object, waiting: Object) -> str:
+def _said(container: ContainerStatus) -> str:
     """Return the container's last message, if known: the kubelet's own message only states the back-off."""
-    ended = (container.get("lastState") or {}).get("terminated") or {}
-    message = str(ended.get("message") or waiting.get("message") or "").strip().rpartition("\n")[2]
-    text = f"container {container['name']}: {waiting.get('reason')}"
+    message = (container.ended_message or container.waiting_message).strip().rpartition("\n")[2]
+    text = f"container {container.name}: {container.waiting_reason}"
     return (text + (f": {message}" if message else ""))[:_MESSAGE_MAX]
 
 
@@ -103,9 +98,3 @@ def deployment_verdict(deployment: Object | None) -> Verdict | None:
     conditions = status.get("conditions") or []
     said = next((c.get("message", "") for c in conditions if c.get("type") in ("ReplicaFailure", "Available") and c.get("message")), "")
     return Verdict("Available", "Unknown", "ControllerUnreachable", "its pod is not available" + (f": {said}" if said else ""))
-
-
-def daemon_set_of(pod: Object) -> str:
-    """Name of the DaemonSet that a pod belongs to, empty if none."""
-    owners = pod["metadata"].get("ownerReferences") or []
-    return next((str(o["name"]) for o in owners if o.get("kind") == DAEMON_SET.kind), "")

@@ -13,9 +13,10 @@ from sos_compile.model.formats import content_hash
 from sos_compile.model.site_card import SiteCard
 
 from sos_operator import __version__
+from sos_operator.core.model.cluster_objects import Node, Pod
 from sos_operator.core.model.kinds import CONTROLLER, FIELD_MANAGER, SERVICE, SITE
 from sos_operator.core.model.node_status import NodeAnswer
-from sos_operator.core.model.objects import Object
+from sos_operator.core.model.objects import Object, Resource
 from sos_operator.core.model.options import Settings
 
 MAX_LIST = 64  # maximum number of prefixes in a list of an agent-config
@@ -28,11 +29,11 @@ class Seen:
 
     objects: tuple[Object, ...] = ()
     """Objects of our kinds."""
-    nodes: tuple[Object, ...] = ()
-    namespaces: tuple[Object, ...] = ()
+    nodes: tuple[Node, ...] = ()
+    namespaces: tuple[Resource, ...] = ()
     children: tuple[Object, ...] = ()
     """Objects with our owner label in the release namespace."""
-    pods: tuple[Object, ...] = ()
+    pods: tuple[Pod, ...] = ()
     answers: Mapping[str, NodeAnswer] = field(default_factory=dict)
     """Nodes' answers that a compilation depends on, by the uid of their pod."""
     cards: Mapping[str, SiteCard] = field(default_factory=dict)
@@ -57,11 +58,6 @@ def leaving(obj: Object) -> bool:
 def component_of(obj: Object) -> str:
     """Return the SOS component that an object's label names, "" if none."""
     return str((obj["metadata"].get("labels") or {}).get("app.kubernetes.io/component", ""))
-
-
-def node_of(pod: Object) -> str:
-    """The node that a pod runs on, "" before the pod is scheduled."""
-    return str((pod.get("spec") or {}).get("nodeName") or "")
 
 
 def compile_settings(settings: Settings, generation: int) -> sos_compile.Settings:
@@ -91,10 +87,8 @@ def build_world(seen: Seen, settings: Settings, generation: int) -> sos_compile.
     """Return the world for `sos_compile`. Objects being deleted are left out (departure.py covers their nodes)."""
     return sos_compile.World(
         objects=tuple(o for o in seen.objects if not leaving(o)),
-        nodes=tuple(_node(o) for o in seen.nodes if not leaving(o)),
-        namespaces=tuple(
-            sos_compile.Namespace(o["metadata"]["name"], o["metadata"].get("labels") or {}) for o in seen.namespaces if not leaving(o)
-        ),
+        nodes=tuple(_node(node) for node in seen.nodes if not node.leaving),
+        namespaces=tuple(sos_compile.Namespace(o.meta.name, o.meta.labels) for o in seen.namespaces if not o.leaving),
         settings=compile_settings(settings, generation),
         observed=sos_compile.Observed(endpoints=controller_endpoints(seen), allocations=parse_allocations(seen.objects)),
         cards=seen.cards,
@@ -106,14 +100,11 @@ def with_departing(world: sos_compile.World, seen: Seen) -> sos_compile.World:
     return replace(world, objects=(*world.objects, *(o for o in seen.of(SITE.kind) if leaving(o))))
 
 
-def _node(obj: Object) -> sos_compile.Node:
-    addresses = (obj.get("status") or {}).get("addresses") or []
-    internal = [str(a.get("address") or "") for a in addresses if a.get("type") == "InternalIP"]
+def _node(node: Node) -> sos_compile.Node:
     # Without an IPv4 address, pass on the first address: the compilation reports the fault.
-    address = next(filter(is_ipv4, internal), internal[0] if internal else "")
-    meta = obj["metadata"]
-    prefixes = tuple(filter(is_ipv4_prefix, (obj.get("spec") or {}).get("podCIDRs") or []))
-    return sos_compile.Node(meta["name"], meta.get("labels") or {}, address, str(meta.get("creationTimestamp") or ""), prefixes[:MAX_LIST])
+    address = next(filter(is_ipv4, node.addresses), node.addresses[0] if node.addresses else "")
+    prefixes = tuple(filter(is_ipv4_prefix, node.pod_prefixes))
+    return sos_compile.Node(node.meta.name, node.meta.labels, address, node.meta.created, prefixes[:MAX_LIST])
 
 
 OPENFLOW_PORT = 6653  # of a Managed controller's Service
@@ -168,9 +159,9 @@ def compiled_from(seen: Seen) -> Hashable:
         tuple(_version(o) for o in seen.objects),
         tuple(
             (n.name, tuple(sorted(n.labels.items())), n.address, n.created, n.pod_prefixes)
-            for n in (_node(o) for o in seen.nodes if not leaving(o))
+            for n in (_node(node) for node in seen.nodes if not node.leaving)
         ),
-        tuple(_version(o) for o in seen.namespaces),
+        tuple(_namespace_version(o) for o in seen.namespaces),
         tuple(sorted(controller_endpoints(seen).items())),
         parse_allocations(seen.objects).key(),
         tuple(sorted(seen.cards.items(), key=lambda item: item[0])),
@@ -180,6 +171,10 @@ def compiled_from(seen: Seen) -> Hashable:
 def _version(obj: Object) -> Hashable:
     meta = obj["metadata"]
     return (meta.get("uid"), meta.get("generation"), tuple(sorted((meta.get("labels") or {}).items())), leaving(obj))
+
+
+def _namespace_version(obj: Resource) -> Hashable:
+    return (obj.meta.uid, obj.meta.generation, tuple(sorted(obj.meta.labels.items())), obj.leaving)
 
 
 def parse_allocations(objects: Iterable[Object]) -> sos_compile.Allocations:

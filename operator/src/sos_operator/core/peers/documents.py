@@ -38,8 +38,8 @@ class Offered:
 
 def installation_id(seen: Seen) -> str:
     """Return the id of this cluster, 32 hex digits; "" while the namespace has not been read."""
-    found = (o["metadata"].get("uid") or "" for o in seen.namespaces if o["metadata"]["name"] == INSTALLATION_NAMESPACE)
-    text = str(next(found, "")).replace("-", "").lower()
+    found = (o.meta.uid for o in seen.namespaces if o.name == INSTALLATION_NAMESPACE)
+    text = next(found, "").replace("-", "").lower()
     return text if len(text) == 32 and all(c in "0123456789abcdef" for c in text) else ""
 
 

@@ -11,11 +11,11 @@ from sos_compile.manifests import naming
 from sos_compile.model.world import Json
 
 from sos_operator.core.model.agent_status import AgentAnswer
+from sos_operator.core.model.cluster_objects import Pod
 from sos_operator.core.model.conditions import Verdict
 from sos_operator.core.model.kinds import SITE
-from sos_operator.core.model.objects import Object
-from sos_operator.core.model.pod_state import PodState, daemon_set_of, lost, pod_state
-from sos_operator.core.model.world import PREFIX, Seen, node_of
+from sos_operator.core.model.pod_state import PodState, lost, pod_state
+from sos_operator.core.model.world import PREFIX, Seen
 from sos_operator.core.status.situation import Situation, listed_names
 
 
@@ -39,10 +39,10 @@ def is_routed(document: Json) -> bool:
     return "wan" in document
 
 
-def agents_without_controller(seen: Seen, compiled: sos_compile.Compiled) -> list[Object]:
+def agents_without_controller(seen: Seen, compiled: sos_compile.Compiled) -> list[Pod]:
     """Return the pods of agents that no controller knows."""
     wanted = {(_daemon_set(pool, doc), node) for (pool, node), doc in compiled.agents.items() if is_routed(doc)}
-    return [pod for pod in seen.pods if (daemon_set_of(pod), node_of(pod)) in wanted]
+    return [pod for pod in seen.pods if (pod.daemon_set, pod.node) in wanted]
 
 
 def outdated(seen: Seen, compiled: sos_compile.Compiled, answers: Mapping[str, AgentAnswer]) -> frozenset[str]:
@@ -50,8 +50,8 @@ def outdated(seen: Seen, compiled: sos_compile.Compiled, answers: Mapping[str, A
     wanted = {(_daemon_set(pool, doc), node): doc["hash"] for (pool, node), doc in compiled.agents.items() if is_routed(doc)}
     found = set()
     for pod in agents_without_controller(seen, compiled):
-        uid = pod["metadata"]["uid"]
-        if uid not in answers or answers[uid].hash != wanted[daemon_set_of(pod), node_of(pod)]:
+        uid = pod.meta.uid
+        if uid not in answers or answers[uid].hash != wanted[pod.daemon_set, pod.node]:
             found.add(uid)
     return frozenset(found)
 
@@ -62,7 +62,7 @@ def direct_agents(situation: Situation, *, site: str = "", pool: str = "") -> It
         if not is_routed(document) or site not in ("", document["site"]["name"]) or pool not in ("", of_pool):
             continue
         pod = situation.pod(_daemon_set(of_pool, document), node)
-        answer = situation.agent_answers.get(pod["metadata"]["uid"]) if pod else None
+        answer = situation.agent_answers.get(pod.meta.uid) if pod else None
         yield DirectAgent(node, document, lost(situation.nodes.get(node)) or pod_state(pod), answer)
 
 

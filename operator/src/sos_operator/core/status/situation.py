@@ -13,13 +13,14 @@ from sos_compile.manifests import naming
 
 from sos_operator.core.desired.rollout import Rollout
 from sos_operator.core.model.agent_status import AgentAnswer
+from sos_operator.core.model.cluster_objects import Node, Pod
 from sos_operator.core.model.conditions import Verdict
 from sos_operator.core.model.controller_view import ControllerView
 from sos_operator.core.model.kinds import SITE
 from sos_operator.core.model.node_status import NodeAnswer
 from sos_operator.core.model.objects import Object
-from sos_operator.core.model.pod_state import PodState, daemon_set_of, lost, pod_state, with_answer
-from sos_operator.core.model.world import PREFIX, Seen, leaving, node_of
+from sos_operator.core.model.pod_state import PodState, lost, pod_state, with_answer
+from sos_operator.core.model.world import PREFIX, Seen, leaving
 from sos_operator.core.peers.contact import Contact, Received
 from sos_operator.core.status import overlaps
 
@@ -53,23 +54,23 @@ class Situation:
     """True if the cluster serves NetworkAttachmentDefinitions."""
 
     @cached_property
-    def nodes(self) -> Mapping[str, Object]:
+    def nodes(self) -> Mapping[str, Node]:
         """The cluster's nodes by name."""
-        return {node["metadata"]["name"]: node for node in self.seen.nodes}
+        return {node.name: node for node in self.seen.nodes}
 
     @cached_property
     def overlaps(self) -> Mapping[str, list[str]]:
         """Messages about overlapping services of different namespaces, by site."""
         return overlaps.overlaps_by_site(self.compiled.facts)
 
-    def pod(self, daemon_set: str, node: str) -> Object | None:
+    def pod(self, daemon_set: str, node: str) -> Pod | None:
         """The pod of a DaemonSet on a node, preferring a pod that is not being deleted."""
         return self._pods.get((daemon_set, node))
 
     @cached_property
-    def _pods(self) -> Mapping[tuple[str, str], Object]:
+    def _pods(self) -> Mapping[tuple[str, str], Pod]:
         # Pods that are being deleted first, so that any other pod replaces them.
-        return {(daemon_set_of(pod), node_of(pod)): pod for pod in sorted(self.seen.pods, key=leaving, reverse=True)}
+        return {(pod.daemon_set, pod.node): pod for pod in sorted(self.seen.pods, key=lambda pod: pod.leaving, reverse=True)}
 
     def node_state(self, site: str, node: str) -> PodState:
         """State of a site's node: its turn in a rollout, else its pod's state with the node's own message."""
@@ -77,7 +78,7 @@ class Situation:
             return gone
         rollout = self.rollouts.get(site, Rollout())
         pod = self.pod(naming.node(PREFIX, site), node)
-        answer = self.answers.get(pod["metadata"]["uid"]) if pod else None
+        answer = self.answers.get(pod.meta.uid) if pod else None
         state = with_answer(pod_state(pod), answer)
         why = rollout.waiting.get(node)
         if why is None or state.state == "Failed":

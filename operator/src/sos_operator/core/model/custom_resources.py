@@ -1,0 +1,195 @@
+"""Views of SOS custom resources. `sos_compile` interprets their specs; these views have the few fields that the operator itself reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from sos_operator.core.model.objects import (
+    Condition,
+    Meta,
+    Object,
+    Resource,
+    identity,
+    mapping,
+    number,
+    parse_conditions,
+    rows,
+    strings,
+    text,
+)
+
+EXTERNAL = "External"
+DEFAULT_MAX_UNAVAILABLE = "1"
+
+
+def _spec(content: Object) -> Mapping[str, Any]:
+    return mapping(content.get("spec"))
+
+
+def _status(content: Object) -> Mapping[str, Any]:
+    return mapping(content.get("status"))
+
+
+@dataclass(frozen=True, slots=True)
+class CustomResource(Resource):
+    """An object of one of our kinds."""
+
+    conditions: tuple[Condition, ...] = ()
+    """Conditions of the present status."""
+
+    @property
+    def status(self) -> Mapping[str, Any]:
+        """The present status as JSON, to be compared with the status to write."""
+        return _status(self.content)
+
+
+def _common(content: Object) -> tuple[str, str, Meta, Object, tuple[Condition, ...]]:
+    """Return the fields that our kinds have in common, in the order of `CustomResource`."""
+    return *identity(content), parse_conditions(_status(content).get("conditions"))
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRow:
+    """An agent's allocation in the status of a SosSite."""
+
+    pool: str
+    address: str
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """A node's allocations in the status of a SosSite."""
+
+    name: str
+    number: int = 0
+    agents: tuple[AgentRow, ...] = ()
+
+
+def _agent_rows(content: object) -> tuple[AgentRow, ...]:
+    placed = (row for row in rows(content) if isinstance(row.get("slot"), int))
+    found = (AgentRow(text(row.get("pool")), text(row.get("address")), number(row.get("slot"))) for row in placed)
+    return tuple(agent for agent in found if agent.pool and agent.address)
+
+
+@dataclass(frozen=True, slots=True)
+class SosSite(CustomResource):
+    """A SosSite."""
+
+    has_node_selector: bool = False
+    max_unavailable: str = DEFAULT_MAX_UNAVAILABLE
+    """Number of nodes, or a share of them in percent, as the spec has it."""
+    number: int = 0
+    """Allocated id of the site, 0 before the first allocation."""
+    nodes: tuple[NodeRow, ...] = ()
+
+    @classmethod
+    def parse(cls, content: Object) -> Self:
+        """Parse a SosSite."""
+        spec, status = _spec(content), _status(content)
+        found = (
+            NodeRow(text(row.get("name")), number(row.get("number")), _agent_rows(row.get("agents"))) for row in rows(status.get("nodes"))
+        )
+        return cls(
+            *_common(content),
+            has_node_selector=bool(spec.get("nodeSelector")),
+            max_unavailable=str(mapping(spec.get("update")).get("maxUnavailable", DEFAULT_MAX_UNAVAILABLE)),
+            number=number(status.get("siteID")),
+            nodes=tuple(node for node in found if node.name),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SosAgent(CustomResource):
+    """A SosAgent."""
+
+    attach: str = ""
+
+    @classmethod
+    def parse(cls, content: Object) -> Self:
+        """Parse a SosAgent."""
+        return cls(*_common(content), attach=text(_spec(content).get("attach")))
+
+
+@dataclass(frozen=True, slots=True)
+class SosService(CustomResource):
+    """A SosService."""
+
+    claim_number: int = 0
+    """Allocated number of the service, 0 before the first allocation."""
+    claim_scope: str = ""
+
+    @classmethod
+    def parse(cls, content: Object) -> Self:
+        """Parse a SosService."""
+        claim = mapping(_status(content).get("claim"))
+        return cls(*_common(content), claim_number=number(claim.get("number")), claim_scope=text(claim.get("scope")))
+
+    @property
+    def id(self) -> str:
+        """Id of the service: namespace/name."""
+        return f"{self.meta.namespace}/{self.meta.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class SosController(CustomResource):
+    """A SosController."""
+
+    type: str = "Managed"
+    endpoints: tuple[str, ...] = ()
+    """Declared OpenFlow endpoints of an External controller."""
+    api_url: str = ""
+    """Declared URL of an External controller's API."""
+    token_secret: str = ""
+    """Name of the Secret that a user creates with an External controller's token."""
+    number: int = 0
+    """Allocated id of the controller, 0 before the first allocation."""
+
+    @classmethod
+    def parse(cls, content: Object) -> Self:
+        """Parse a SosController."""
+        spec = _spec(content)
+        external = mapping(spec.get("external"))
+        return cls(
+            *_common(content),
+            type=text(spec.get("type", "Managed")),
+            endpoints=strings(external.get("endpoints")),
+            api_url=text(external.get("apiURL")),
+            token_secret=text(external.get("tokenSecretName")),
+            number=number(_status(content).get("controllerID")),
+        )
+
+    @property
+    def external(self) -> bool:
+        """True if the controller runs elsewhere."""
+        return self.type == EXTERNAL
+
+
+@dataclass(frozen=True, slots=True)
+class SosLink(CustomResource):
+    """A SosLink."""
+
+    ends: tuple[tuple[str, str], tuple[str, str]] = (("", ""), ("", ""))
+    """Site and uplink of both ends."""
+
+    @classmethod
+    def parse(cls, content: Object) -> Self:
+        """Parse a SosLink."""
+        a, b = (mapping(_spec(content).get(end)) for end in ("a", "b"))
+        ends = (text(a.get("site")), text(a.get("uplink"))), (text(b.get("site")), text(b.get("uplink")))
+        return cls(*_common(content), ends=ends)
+
+
+@dataclass(frozen=True, slots=True)
+class SosPeer(CustomResource):
+    """A SosPeer."""
+
+    endpoints: tuple[str, ...] = ()
+    """host:port of the peer's agents."""
+
+    @classmethod
+    def parse(cls, content: Object) -> Self:
+        """Parse a SosPeer."""
+        return cls(*_common(content), endpoints=strings(_spec(content).get("endpoints")))
