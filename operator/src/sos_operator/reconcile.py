@@ -25,16 +25,18 @@ from sos_operator.core.desired.release import release_manifests
 from sos_operator.core.desired.retained_children import held_refs
 from sos_operator.core.model import agent_status
 from sos_operator.core.model.agent_status import AgentAnswer
+from sos_operator.core.model.cluster_objects import ConfigMap, Secret
 from sos_operator.core.model.controller_view import ControllerView
+from sos_operator.core.model.custom_resources import CustomResource, SosSite
 from sos_operator.core.model.errors import KindMissing, NotReady, OperatorError, Refused
-from sos_operator.core.model.kinds import CONFIG_MAP, NAD, SECRET, SITE, kind_of
+from sos_operator.core.model.kinds import NAD, SECRET, SITE, kind_of
 from sos_operator.core.model.node_status import NodeAnswer, address_of
-from sos_operator.core.model.objects import Object
+from sos_operator.core.model.objects import Object, Ref
 from sos_operator.core.model.options import Settings
-from sos_operator.core.model.world import Seen, compiled_from, leaving, parse_allocations
+from sos_operator.core.model.world import Seen, compiled_from, parse_allocations
 from sos_operator.core.peers.desired import Peering, key_files, known_cards, own_cards, peer_manifests, read_pairings, targets
 from sos_operator.core.peers.pairing import wanted_pairings
-from sos_operator.core.plan import Changes, Ref, fingerprint, owned, plan, ref_of
+from sos_operator.core.plan import Changes, fingerprint, owned, plan, ref_of
 from sos_operator.core.scheduling.backoff import Outcome
 from sos_operator.core.scheduling.change_queue import Changed, of_kinds
 from sos_operator.core.secrets import key_rotation, keys, secrets, token_rotation
@@ -85,6 +87,7 @@ class Reconciler:
         self._late = late
         self._compiled: tuple[Hashable, Output] | None = None
         self._written: dict[str, float] = {}
+        self._renewed: dict[str, CustomResource] = {}
         self._errors: dict[tuple[str, str], str] = {}
         self._without_secret: dict[tuple[str, str], str] = {}
         self._memos = Memos()
@@ -96,6 +99,7 @@ class Reconciler:
     async def reconcile(self, woken: frozenset[Changed]) -> Outcome:
         """Run one pass. Raises OperatorError if the cluster cannot be read or the master key is missing; an object's own errors are
         reported in its status."""
+        self._renewed = {}
         self._p.observer.forget(woken)
         seen = await self._p.observer.see(time.monotonic())
         before = self._p.bugs.count
@@ -103,7 +107,7 @@ class Reconciler:
             outcome = await self._pass(seen)
         except Exception:
             # An error that ends a pass must not block the deletion of a site: the site's cleanup time limit still applies.
-            await self._release_overdue(seen)
+            await self._release_overdue(self._current(seen))
             raise
         return replace(outcome, failed=outcome.failed or self._p.bugs.count > before)
 
@@ -117,6 +121,7 @@ class Reconciler:
             # Write allocations before anything is built from them.
             known = self._p.nodes.answers
             await self._publish(seen, self._situation(seen, output, known, rollout.plan_rollouts(seen, output.compiled, known)))
+            seen = self._current(seen)
         controllers = asyncio.ensure_future(self._p.controllers.visit(seen, output.compiled, secret_objects, self._late))
         try:
             await asyncio.wait([controllers], timeout=HEAD_START_S)
@@ -133,7 +138,7 @@ class Reconciler:
         finally:
             self._views = await controllers
         pending, refused = await self._publish(seen, self._situation(seen, output, answers, rollouts))
-        refused |= await self._finalize(seen, output, answers)
+        refused |= await self._finalize(self._current(seen), output, answers)
         self._p.metrics.problems.set(sum(not problem.warning for problem in output.compiled.problems) + (self._p.defaults is None))
         rotating = key_rotation.is_asked_for(secret_objects[secrets.MASTER])
         rotating = rotating or any(token_rotation.is_asked_for(secret) for secret in filter(secrets.is_token, secret_objects.values()))
@@ -165,13 +170,13 @@ class Reconciler:
         waited_for = rollout.urgent_pods(seen, rollout.plan_rollouts(seen, output.compiled, nodes.answers))
         return await nodes.visit(seen.pods, departure.urgent_pods(seen, (*output.departing, *output.left)) | waited_for, self._late)
 
-    async def _secrets(self, seen: Seen) -> dict[str, Object]:
+    async def _secrets(self, seen: Seen) -> dict[str, Secret]:
         """Return every Secret that the pass needs, by name; create missing ones.
 
         If the API server refuses a Secret, the status of the object that needs the Secret reports this. Without the master key, the pass
         ends.
         """
-        found = {o["metadata"]["name"]: o for o in seen.children if o["kind"] == SECRET.kind}
+        found = {o.name: o for o in seen.children if isinstance(o, Secret)}
         self._without_secret = {}
         for wanted in (*secrets.wanted_secrets(seen), *secrets.external_tokens(seen), *wanted_pairings(seen)):
             try:
@@ -179,28 +184,28 @@ class Reconciler:
             except Refused as error:
                 if wanted.owner is None:
                     raise
-                owner = wanted.owner["kind"], wanted.owner["metadata"]["name"]
+                owner = wanted.owner.kind, wanted.owner.name
                 self._without_secret[owner] = f"Secret {wanted.name}: {error}"
                 log.warning(f"Secret {wanted.name}: {error}", extra={"object": wanted.name})
         return found
 
-    async def _secret(self, wanted: secrets.Wanted, found: dict[str, Object]) -> None:
+    async def _secret(self, wanted: secrets.Wanted, found: dict[str, Secret]) -> None:
         """Read one Secret; create it if it is missing and the operator is responsible for it."""
         if wanted.name not in found and (there := await self._p.cluster.get(SECRET, wanted.name, self._p.settings.namespace)):
-            found[wanted.name] = there
+            found[wanted.name] = Secret.parse(there)
         if wanted.file is None:
             return
         if wanted.name not in found:
             files = {wanted.file: random_source.token_hex(keys.RANDOM_BYTES)}
             manifest = secrets.build_secret(self._p.settings, wanted.name, "operator", files, wanted.owner)
-            found[wanted.name] = await self._p.cluster.create(manifest)
+            found[wanted.name] = Secret.parse(await self._p.cluster.create(manifest))
             self._p.observer.forget(of_kinds([SECRET.plural]))
             log.info(f"made Secret {wanted.name}", extra={"object": wanted.name})
         elif patch := secrets.adoption(found[wanted.name], wanted):
-            await self._p.cluster.merge(found[wanted.name], patch)
+            await self._p.cluster.merge(found[wanted.name].content, patch)
             self._p.observer.forget(of_kinds([SECRET.plural]))
 
-    async def _rotate(self, secret_objects: Mapping[str, Object], everywhere: bool) -> bool:
+    async def _rotate(self, secret_objects: Mapping[str, Secret], everywhere: bool) -> bool:
         """Write the rotation steps that are due. True if a write failed."""
         now, overlap = datetime.now(UTC), timedelta(seconds=self._p.settings.key_overlap_seconds)
         master = secret_objects[secrets.MASTER]
@@ -210,12 +215,12 @@ class Reconciler:
             steps.append((secret, "token", token_rotation.next_step(secret, now, overlap, random_source.token_hex(keys.RANDOM_BYTES))))
         return any([await self._step(secret, word, step) for secret, word, step in steps if step is not None])
 
-    async def _step(self, secret: Object, word: str, step: tuple[str, Object]) -> bool:
+    async def _step(self, secret: Secret, word: str, step: tuple[str, Object]) -> bool:
         """Write one step. True if the write failed."""
-        (said, patch), name = step, secret["metadata"]["name"]
+        (said, patch), name = step, secret.name
         self._p.observer.forget(of_kinds([SECRET.plural]))
         try:
-            await self._p.cluster.merge(secret, patch)
+            await self._p.cluster.merge(secret.content, patch)
         except OperatorError as error:
             # A stalled rotation does no harm, and everything else continues.
             log.warning(f"{word}: the next step cannot be written: {error}", extra={"object": name})
@@ -224,7 +229,7 @@ class Reconciler:
         return False
 
     async def _compile(self, seen: Seen) -> Output:
-        state, depends_on = seen.child(CONFIG_MAP.kind, generation.STATE_NAME), compiled_from(seen)
+        state, depends_on = seen.child(ConfigMap, generation.STATE_NAME), compiled_from(seen)
         known, before = self._compiled or (None, None)
         last = max(issued_now(state), before.issued if before else Issued(0, ""), key=lambda issued: issued.generation)
         in_force = self._p.controllers.in_force()
@@ -260,7 +265,7 @@ class Reconciler:
         kept = {place: since for place, since in self._left_since.items() if place in places or patience < now - since < 2 * patience}
         self._left_since = dict.fromkeys(places, now) | kept
 
-    async def _apply(self, seen: Seen, output: Output, secret_objects: Mapping[str, Object]) -> Result:
+    async def _apply(self, seen: Seen, output: Output, secret_objects: Mapping[str, Secret]) -> Result:
         settings = self._p.settings
         master = secret_objects[secrets.MASTER]
         found = keys.parse_masters(secrets.secret_files(master))
@@ -284,7 +289,7 @@ class Reconciler:
         observed = (*seen.children, *(o for o in seen.objects if owned(o)))
         keep = secrets.secret_refs(settings, secrets.wanted_secrets(seen)) | held_refs(output.compiled, settings) | waiting
         if self._p.defaults is None:
-            keep = keep.union(ref_of(o) for o in observed if is_default(o))
+            keep = keep.union(o.ref for o in observed if is_default(o))
         keep = keep.union(*(departing.keeps for departing in output.departing))
         changes = plan(served, observed, self._p.applier.memory, keep)
         result = await self._p.applier.carry_out(changes)
@@ -320,46 +325,53 @@ class Reconciler:
                 writes.append(write)
         refused: list[str] = []
         await in_batches((partial(self._write, write, stamp, now, refused) for write in writes), WRITES_AT_ONCE)
-        present = {o["metadata"]["uid"] for o in seen.objects}
+        present = {o.meta.uid for o in seen.objects}
         self._written = {uid: at for uid, at in self._written.items() if uid in present}
         return pending, bool(refused)
 
-    def _reported(self, obj: Object, situation: Situation, stamp: str, now: float) -> tuple[Report, Write | None]:
+    def _reported(self, obj: CustomResource, situation: Situation, stamp: str, now: float) -> tuple[Report, Write | None]:
         """Return one object's status and its write. If the status cannot be determined, only this object reports an error."""
-        since_last = now - self._written.get(obj["metadata"]["uid"], 0.0)
+        since_last = now - self._written.get(obj.meta.uid, 0.0)
         try:
             written = report(obj, situation)
             return written, plan_write(obj, written, stamp, since_last)
         except Exception as error:
-            self._p.bugs.note("status", f"{obj['kind']} {obj['metadata']['name']}", error)
+            self._p.bugs.note("status", f"{obj.kind} {obj.name}", error)
             written = unknown(error)
-        with self._p.bugs.fence("status", f"{obj['kind']} {obj['metadata']['name']}"):
+        with self._p.bugs.fence("status", f"{obj.kind} {obj.name}"):
             return written, plan_write(obj, written, stamp, since_last)
         return written, None
 
+    def _current(self, seen: Seen) -> Seen:
+        """Return the listing with the statuses that this pass has written, so that a second publication is compared with them."""
+        return replace(seen, objects=tuple(self._renewed.get(obj.meta.uid, obj) for obj in seen.objects)) if self._renewed else seen
+
     async def _write(self, write: Write, stamp: str, now: float, refused: list[str]) -> None:
+        obj = write.obj
         try:
-            answer = await self._p.cluster.apply_status(write.obj, write.status)
+            answer = await self._p.cluster.apply_status(obj.content, write.status)
         except KindMissing:
             return  # deleted meanwhile
         except Refused as error:
             # A refused status must not stop the writes of other statuses.
-            name = f"{write.obj['kind']} {write.obj['metadata']['name']}"
+            name = f"{obj.kind} {obj.name}"
             refused.append(name)
-            self._p.metrics.writes.labels(verb="status", kind=write.obj["kind"], result="failed").inc()
+            self._p.metrics.writes.labels(verb="status", kind=obj.kind, result="failed").inc()
             log.warning(f"status of {name} not written: {error}", extra={"object": name})
             return
-        self._written[write.obj["metadata"]["uid"]] = now
-        # Continue with the status on the server, so that a second publication in this pass is compared with it.
-        write.obj["status"] = answer.get("status") or {}
-        if fingerprint(answer) == fingerprint(write.obj):
-            write.obj["metadata"]["resourceVersion"] = answer["metadata"]["resourceVersion"]
-            self._p.observer.learn(answer)  # skipped if another client has changed the object: the watch must report that change
-        self._p.metrics.writes.labels(verb="status", kind=write.obj["kind"], result="done").inc()
+        self._written[obj.meta.uid] = now
+        if fingerprint(answer) == fingerprint(obj.content):
+            self._renewed[obj.meta.uid] = type(obj).parse(answer)
+            self._p.observer.learn(answer)
+        else:
+            # Another client has changed the object: this pass keeps the version that it has compiled, the next pass reads the object again.
+            self._renewed[obj.meta.uid] = type(obj).parse({**obj.content, "status": answer.get("status") or {}})
+            self._p.observer.forget([Changed(kind_of(obj.content).plural, obj.meta.namespace, obj.name)])
+        self._p.metrics.writes.labels(verb="status", kind=obj.kind, result="done").inc()
         for transition in write.transitions:
-            name = f"{write.obj['metadata']['name'][:200]}.{random_source.token_hex(8)}"
+            name = f"{obj.name[:200]}.{random_source.token_hex(8)}"
             try:
-                await self._p.cluster.create(build_event(write.obj, transition, name, stamp))
+                await self._p.cluster.create(build_event(obj, transition, name, stamp))
             except OperatorError as error:
                 log.warning(f"event not written: {error}")
 
@@ -369,11 +381,11 @@ class Reconciler:
         refused = False
         waiting = {d.site: d for d in output.departing}
         built = {str(doc["site"]) for doc in output.compiled.nodes.values()}
-        for site in seen.of(SITE.kind):
-            name = site["metadata"]["name"]
+        for site in seen.of(SosSite):
+            name = site.name
             patch = None
             with self._p.bugs.fence("finalizer", f"SosSite {name}"):
-                if not leaving(site):
+                if not site.leaving:
                     patch = finalizer.finalizer_patch(site, wanted=True) if name in built else None
                 elif name not in waiting or self._overdue(site) or departure.cleaned(waiting[name], seen, answers):
                     patch = finalizer.finalizer_patch(site, wanted=False)
@@ -383,28 +395,29 @@ class Reconciler:
 
     async def _release_overdue(self, seen: Seen) -> None:
         """Remove the finalizer from deleted sites whose cleanup time is over."""
-        for site in seen.of(SITE.kind):
-            with suppress(OperatorError), self._p.bugs.fence("finalizer", f"SosSite {site['metadata']['name']}"):
-                if leaving(site) and self._overdue(site) and (patch := finalizer.finalizer_patch(site, wanted=False)):
+        for site in seen.of(SosSite):
+            with suppress(OperatorError), self._p.bugs.fence("finalizer", f"SosSite {site.name}"):
+                if site.leaving and self._overdue(site) and (patch := finalizer.finalizer_patch(site, wanted=False)):
                     await self._set_finalizers(site, patch)
 
-    async def _set_finalizers(self, site: Object, patch: Object) -> bool:
+    async def _set_finalizers(self, site: SosSite, patch: Object) -> bool:
         """Apply the patch. True if the API server refuses it."""
         try:
-            await self._p.cluster.merge(site, patch)
+            await self._p.cluster.merge(site.content, patch)
         except KindMissing:
             return False
         except (NotReady, Refused) as error:
-            log.info(f"finalizer of site {site['metadata']['name']} not written yet: {error}")
+            log.info(f"finalizer of site {site.name} not written yet: {error}")
             self._p.observer.forget(of_kinds([SITE.plural]))
             return isinstance(error, Refused)
         self._p.observer.forget(of_kinds([SITE.plural]))
         return False
 
-    def _overdue(self, site: Object) -> bool:
-        since = datetime.fromisoformat(site["metadata"]["deletionTimestamp"].replace("Z", "+00:00"))
+    def _overdue(self, site: SosSite) -> bool:
+        since = datetime.fromisoformat(site.meta.deletion.replace("Z", "+00:00"))
         return (datetime.now(UTC) - since).total_seconds() > self._p.settings.site_cleanup_seconds
 
 
 def _plurals(changes: Changes, result: Result) -> set[str]:
-    return {kind_of(obj).plural for obj in (*changes.apply, *changes.delete) if obj["kind"] in result.stale}
+    contents = (*changes.apply, *(obj.content for obj in changes.delete))
+    return {kind_of(content).plural for content in contents if content["kind"] in result.stale}

@@ -17,13 +17,14 @@ from sos_operator.cluster.client import Cluster
 from sos_operator.core.desired import departure, finalizer, generation, pod_refresh
 from sos_operator.core.desired.generation import issued_now
 from sos_operator.core.desired.output import build_output
-from sos_operator.core.model.cluster_objects import Pod
+from sos_operator.core.model.cluster_objects import ConfigMap, DaemonSet, Pod
 from sos_operator.core.model.conditions import READY, Verdict
+from sos_operator.core.model.custom_resources import SosSite
 from sos_operator.core.model.errors import KindMissing, NotReady, OperatorError
-from sos_operator.core.model.kinds import CHILD_KINDS, CONFIG_MAP, CRD, DEPLOYMENT, GROUP, JOB, NODE, OWN_KINDS, POD, SITE, Kind
-from sos_operator.core.model.objects import Object
+from sos_operator.core.model.kinds import CHILD_KINDS, CRD, DEPLOYMENT, GROUP, JOB, NODE, OWN_KINDS, POD, Kind
+from sos_operator.core.model.objects import Resource
 from sos_operator.core.model.options import Settings
-from sos_operator.core.model.world import Seen, component_of, leaving
+from sos_operator.core.model.world import Seen
 from sos_operator.core.plan import Changes, owned
 from sos_operator.core.scheduling.change_queue import of_kinds
 from sos_operator.core.status.situation import Report
@@ -67,7 +68,7 @@ async def uninstall(settings: Settings, timeout: float, *, purge: bool = False) 
         await _remove_tests(parts)
         left += await _purge(parts.cluster, clock) if purge and not left else []
     for obj in left:
-        log.error(f"left behind: {obj['kind']} {obj['metadata']['name']}")
+        log.error(f"left behind: {obj.kind} {obj.name}")
     log.info("uninstalled" if not left else "not everything could be removed", extra={"seconds": round(time.monotonic() - clock.start, 1)})
     return 1 if left else 0
 
@@ -119,19 +120,20 @@ async def _remove_tests(parts: Parts) -> None:
 
 def _all_leaving(seen: Seen) -> Seen:
     """The same listing, with every site marked as being deleted."""
-    stamp = {"deletionTimestamp": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
-    going = tuple({**o, "metadata": stamp | o["metadata"]} if o["kind"] == SITE.kind else o for o in seen.objects)
+    stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    marked = {site.meta.uid: replace(site, meta=replace(site.meta, deletion=site.meta.deletion or stamp)) for site in seen.of(SosSite)}
+    going = tuple(marked.get(obj.meta.uid, obj) for obj in seen.objects)
     return replace(seen, objects=going)
 
 
 async def _clear_nodes(parts: Parts, seen: Seen, clock: Clock) -> None:
     """Remove agents first, so that their sessions end; then make every node take its bridge down."""
-    last = issued_now(seen.child(CONFIG_MAP.kind, generation.STATE_NAME))
+    last = issued_now(seen.child(ConfigMap, generation.STATE_NAME))
     output = build_output(_all_leaving(seen), parts.settings, last, {})
-    agents = [o for o in seen.children if o["kind"] == "DaemonSet" and owned(o) and component_of(o) == "agent"]
+    agents = [o for o in seen.children if isinstance(o, DaemonSet) and owned(o) and o.component == "agent"]
     await parts.applier.carry_out(Changes((), tuple(agents)))
     # The bridges stay until the agents' sessions have drained.
-    await _until(parts, clock, AGENT_SHARE, "agents", lambda now: not _pods_of(now, {o["metadata"]["name"] for o in agents}))
+    await _until(parts, clock, AGENT_SHARE, "agents", lambda now: not _pods_of(now, {o.name for o in agents}))
     result = await parts.applier.carry_out(Changes(tuple(m for d in output.departing for m in d.manifests), ()))
     if result.failures:
         raise NotReady("; ".join(result.failures.values()))
@@ -166,13 +168,13 @@ async def _until(parts: Parts, clock: Clock, share: float, what: str, done: Call
     log.warning(f"{what} are not gone in time; continuing")
 
 
-async def _remove(parts: Parts, clock: Clock) -> list[Object]:
+async def _remove(parts: Parts, clock: Clock) -> list[Resource]:
     """Delete every child, the Secrets created once, and the default objects; return the objects that remain."""
-    left: list[Object] = []
+    left: list[Resource] = []
     while True:
         seen = await _see(parts)
         left = [o for o in (*seen.children, *seen.objects) if owned(o)]  # a master key that the user supplied stays
-        going = tuple(o for o in left if not leaving(o))
+        going = tuple(o for o in left if not o.leaving)
         await parts.applier.carry_out(Changes((), going))
         if not left or clock.left() < POLL_S:
             break
@@ -188,20 +190,19 @@ async def _sign_off(parts: Parts) -> None:
     stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     verdict = Verdict(READY, "Unknown", "NotInstalled", "SOS was uninstalled; no operator serves this object")
     for obj in seen.objects:
-        if obj["kind"] == SITE.kind:
-            patch = finalizer.finalizer_patch(obj, wanted=False)
-            if patch:
-                obj["metadata"] |= {"resourceVersion": (await parts.cluster.merge(obj, patch))["metadata"]["resourceVersion"]}
-        told = {key: value for key, value in (obj.get("status") or {}).items() if key in ("from", "to", "ports")}
+        patch = finalizer.finalizer_patch(obj, wanted=False) if isinstance(obj, SosSite) else None
+        if patch:
+            await parts.cluster.merge(obj.content, patch)
+        told = {key: value for key, value in obj.status.items() if key in ("from", "to", "ports")}
         write = plan_write(obj, Report(told, (verdict,)), stamp, 0.0)
         if write:
             try:
-                await parts.cluster.apply_status(obj, write.status)
+                await parts.cluster.apply_status(obj.content, write.status)
             except KindMissing:
                 continue
 
 
-async def _purge(cluster: Cluster, clock: Clock) -> list[Object]:
+async def _purge(cluster: Cluster, clock: Clock) -> list[Resource]:
     """Delete users' objects, then their CRDs; return the objects that remain, because of another client's finalizer."""
     left = await _deleted(clock, lambda: _all(cluster, OWN_KINDS), cluster)
     if left:
@@ -210,26 +211,26 @@ async def _purge(cluster: Cluster, clock: Clock) -> list[Object]:
     return await _deleted(clock, lambda: _definitions(cluster), cluster)
 
 
-async def _deleted(clock: Clock, look: Callable[[], Awaitable[list[Object]]], cluster: Cluster) -> list[Object]:
+async def _deleted(clock: Clock, look: Callable[[], Awaitable[list[Resource]]], cluster: Cluster) -> list[Resource]:
     while True:
         left = await look()
         if not left or clock.left() < POLL_S:
             return left
         for obj in left:
-            if not leaving(obj):
-                await cluster.delete(obj)
+            if not obj.leaving:
+                await cluster.delete(obj.content)
         await asyncio.sleep(POLL_S)
 
 
-async def _all(cluster: Cluster, kinds: Iterable[Kind]) -> list[Object]:
-    found: list[Object] = []
+async def _all(cluster: Cluster, kinds: Iterable[Kind]) -> list[Resource]:
+    found: list[Resource] = []
     for kind in kinds:
         try:
-            found += await cluster.list(kind)
+            found += map(Resource.parse, await cluster.list(kind))
         except KindMissing:  # an earlier purge has already deleted this CRD
             continue
     return found
 
 
-async def _definitions(cluster: Cluster) -> list[Object]:
-    return [crd for crd in await cluster.list(CRD) if crd["spec"]["group"] == GROUP]
+async def _definitions(cluster: Cluster) -> list[Resource]:
+    return [Resource.parse(crd) for crd in await cluster.list(CRD) if crd["spec"]["group"] == GROUP]

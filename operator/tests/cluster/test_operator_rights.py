@@ -19,6 +19,7 @@ from operator_run import NAMESPACE, environment, eventually, install, operator_r
 from sos_operator.cluster.client import connect
 from sos_operator.core.model.conditions import Transition
 from sos_operator.core.model.errors import Refused
+from sos_operator.core.model.objects import Resource
 from sos_operator.core.status.status_writer import build_event
 
 ACCOUNT = "sos-operator"
@@ -134,7 +135,9 @@ def test_events_of_the_operator_are_about_sos_objects(multus: Kube) -> None:
 
     def say(api_version: str, kind: str) -> str:
         about = {"apiVersion": api_version, "kind": kind, "metadata": {"name": "it", "namespace": "default", "uid": "u"}}
-        event = build_event(about, Transition("Ready", "Unknown", "True", "Ready", ""), f"it.{uuid.uuid4().hex}", "2026-01-01T00:00:00Z")
+        event = build_event(
+            Resource.parse(about), Transition("Ready", "Unknown", "True", "Ready", ""), f"it.{uuid.uuid4().hex}", "2026-01-01T00:00:00Z"
+        )
 
         async def create() -> str:
             async with connect(operator) as cluster:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operator_listing import listing
+from operator_listing import config_map, custom, listing, parsed
 from sos_operator import loop, reconcile
 from sos_operator.cluster.handlers import hearer
 from sos_operator.cluster.work_queue import WorkQueue
@@ -23,6 +23,7 @@ from sos_operator.core.desired.generation import Issued, parse_issued
 from sos_operator.core.desired.output import build_output
 from sos_operator.core.desired.rollout import max_unavailable, plan_rollouts
 from sos_operator.core.model.cluster_objects import Node
+from sos_operator.core.model.custom_resources import SosController, SosSite
 from sos_operator.core.model.errors import NotReady
 from sos_operator.core.model.kinds import API_VERSION
 from sos_operator.core.model.node_status import NodeAnswer
@@ -138,7 +139,7 @@ def leaving(name: str, ago_s: float) -> dict[str, Any]:
 
 @pytest.mark.parametrize("error", [KeyError("nobody thought of it"), NotReady("the master key is gone")])
 def test_a_deleted_site_is_released_after_its_timeout_despite_errors(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = Stub(dataclasses.replace(SEEN, objects=(leaving("west", 61), leaving("east", 1))))
+    parts = Stub(dataclasses.replace(SEEN, objects=custom(leaving("west", 61), leaving("east", 1))))
     reconciler = reconcile.Reconciler(parts)  # type: ignore[arg-type]
 
     async def broken(*_: Any) -> Any:
@@ -155,7 +156,7 @@ def test_a_status_bug_affects_only_the_status_of_its_object(monkeypatch: pytest.
     original = reconcile.report
 
     def raising(each: Any, situation: Situation) -> Any:
-        if each["metadata"]["name"] == "west":
+        if each.name == "west":
             raise KeyError("nobody thought of it")
         return original(each, situation)
 
@@ -174,7 +175,7 @@ def test_faults_of_a_compilation_are_logged_once(caplog: pytest.LogCaptureFixtur
     metrics = Metrics()
     bugs = Bugs(metrics)
     long = obj("SosService", "web", SERVICE["spec"], namespace="tenant")
-    output = build_output(dataclasses.replace(SEEN, objects=(*OBJECTS[:-1], long)), SETTINGS, Issued(0, ""), {})
+    output = build_output(dataclasses.replace(SEEN, objects=custom(*OBJECTS[:-1], long)), SETTINGS, Issued(0, ""), {})
     assert output.compiled.faults == ()
     from sos_compile import Fault, ObjectKey
 
@@ -202,7 +203,7 @@ def test_a_node_that_cannot_be_compiled_keeps_its_files(monkeypatch: pytest.Monk
         return original(network, placed, where, settings)
 
     monkeypatch.setattr(node_config, "_tunnels", tunnels)
-    again = build_output(dataclasses.replace(SEEN, children=children), SETTINGS, first.issued, {})
+    again = build_output(dataclasses.replace(SEEN, children=parsed(*children)), SETTINGS, first.issued, {})
     assert [fault.key.name for fault in again.compiled.faults] == ["w"]
     assert again.left == () and "w" not in again.compiled.nodes
     files = {m["metadata"]["name"]: m["data"] for m in again.compiled.manifests if m["kind"] == "ConfigMap"}
@@ -242,18 +243,18 @@ def test_invalid_text_in_a_config_map_fails_no_pass(written: list[Any], departs:
         children.append(child)
     gone = leaving("west", 1) if departs else OBJECTS[2]
     seen = dataclasses.replace(
-        SEEN, children=tuple(children), objects=(*OBJECTS[:2], gone, *OBJECTS[3:]), nodes=SEEN.nodes[1:] if departs else SEEN.nodes
+        SEEN, children=parsed(*children), objects=custom(*OBJECTS[:2], gone, *OBJECTS[3:]), nodes=SEEN.nodes[1:] if departs else SEEN.nodes
     )
     output = build_output(seen, SETTINGS, FIRST.issued, {})
     plan_rollouts(seen, output.compiled, {})
-    for config_map in (c for c in children if c["kind"] == "ConfigMap"):
-        documents(config_map)
+    for child in (c for c in children if c["kind"] == "ConfigMap"):
+        documents(config_map(child))
 
 
 @settings(deadline=None)
 @given(st.integers() | st.text(max_size=6) | st.none() | st.lists(st.integers(), max_size=1), st.integers(1, 1024))
 def test_max_unavailable_is_at_least_one_for_any_value(value: Any, total: int) -> None:
-    assert max_unavailable({"spec": {"update": {"maxUnavailable": value}}}, total) >= 1
+    assert max_unavailable(SosSite.parse({"spec": {"update": {"maxUnavailable": value}}}), total) >= 1
 
 
 def test_a_daemon_set_without_affinity_selects_departed_nodes() -> None:
@@ -265,7 +266,7 @@ def test_a_daemon_set_without_affinity_selects_departed_nodes() -> None:
 def with_children(output: Any, *objects: Any) -> Seen:
     maps = (m for m in output.compiled.manifests if m["kind"] == "ConfigMap")
     children = tuple({**m, "metadata": {**m["metadata"], "uid": "u", "resourceVersion": "1"}} for m in maps)
-    return dataclasses.replace(SEEN, children=children, objects=objects or OBJECTS)
+    return dataclasses.replace(SEEN, children=parsed(*children), objects=custom(*(objects or OBJECTS)))
 
 
 @pytest.mark.parametrize("answering", [False, True])
@@ -295,8 +296,9 @@ def test_a_new_generation_exceeds_the_one_in_force_at_a_node() -> None:
 def test_a_huge_generation_in_a_config_map_does_not_use_up_the_range() -> None:
     first = build_output(SEEN, SETTINGS, Issued(5, "x"), {})
     seen = with_children(first)
-    for child in seen.children:
+    for child in (each.content for each in seen.children):
         child["data"] = {name: text.replace('"generation": 6', f'"generation": {2**53 - 1}') for name, text in child["data"].items()}
+    seen = dataclasses.replace(seen, children=parsed(*(each.content for each in seen.children)))
     assert build_output(seen, SETTINGS, first.issued, {"default": (2**53, "x")}).issued.generation == 6
     assert parse_issued({"generation": "9" * 5000, "digest": "x"}) == parse_issued({"generation": str(2**53)}) == Issued(0, "")
 
@@ -311,16 +313,16 @@ def test_a_huge_generation_in_a_config_map_does_not_use_up_the_range() -> None:
 )
 def test_a_service_without_ipv4_is_reported_instead_of_an_endpoint(spec: dict[str, Any], switches: str | None, own: str) -> None:
     service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "sos-controller-default"}, "spec": spec}
-    seen = dataclasses.replace(SEEN, children=(service,))
+    seen = dataclasses.replace(SEEN, children=parsed(service))
     assert controller_endpoints(seen) == ({"default": (switches,)} if switches else {})
-    assert api_base(OBJECTS[0], seen, {}) == own
+    assert api_base(SosController.parse(OBJECTS[0]), seen, {}) == own
     compiled = build_output(seen, SETTINGS, Issued(0, ""), {}).compiled
-    (available,) = (v for v in report(OBJECTS[0], Situation(seen=seen, compiled=compiled)).verdicts if v.type == "Available")
+    (available,) = (v for v in report(*custom(OBJECTS[0]), Situation(seen=seen, compiled=compiled)).verdicts if v.type == "Available")
     assert (available.reason == "NoIPv4") == (spec["clusterIPs"] == ["fd00::5"])
 
 
 def test_a_site_reports_a_wrong_node_address() -> None:
     seen = dataclasses.replace(SEEN, nodes=(Node.parse(node("w", "west", "fd00::1")), SEEN.nodes[1]))
     compiled = build_output(seen, SETTINGS, Issued(0, ""), {}).compiled
-    (row,) = report(OBJECTS[2], Situation(seen=seen, compiled=compiled)).fields["nodes"]
+    (row,) = report(*custom(OBJECTS[2]), Situation(seen=seen, compiled=compiled)).fields["nodes"]
     assert "fd00::1 is not IPv4" in row["message"]

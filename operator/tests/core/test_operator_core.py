@@ -11,14 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from operator_kube import ROOT
-from operator_listing import listing, pod
+from operator_listing import config_map, custom, listing, parsed, pod, secret
 from sos_operator.core import plan
 from sos_operator.core.desired import departure, finalizer, generation, pod_refresh
 from sos_operator.core.desired.generation import Issued
 from sos_operator.core.model import conditions, controller_view, node_status, pod_state, world
 from sos_operator.core.model.conditions import Verdict
+from sos_operator.core.model.custom_resources import SosController
 from sos_operator.core.model.errors import KindMissing
-from sos_operator.core.plan import Applied, Ref
+from sos_operator.core.model.objects import Ref, Resource, parse_conditions
+from sos_operator.core.plan import Applied
 from sos_operator.core.scheduling import backoff
 from sos_operator.core.scheduling.change_queue import NAMED_MAX, Changed, ChangeQueue
 from sos_operator.core.secrets import keys, secrets
@@ -61,13 +63,13 @@ CHILDREN = st.lists(
 
 @given(CHILDREN)
 def test_an_unchanged_object_is_not_applied_again(manifests: list[dict[str, Any]]) -> None:
-    assert plan.plan(manifests, [as_stored(m) for m in manifests], memory_of(*manifests)).empty
+    assert plan.plan(manifests, parsed(*map(as_stored, manifests)), memory_of(*manifests)).empty
 
 
 @given(CHILDREN, CHILDREN)
 def test_a_plan_turns_the_observed_into_the_desired_state(wanted: list[dict[str, Any]], there: list[dict[str, Any]]) -> None:
-    changes = plan.plan(wanted, [as_stored(m) for m in there], {})
-    result = {plan.ref_of(m) for m in there} - {plan.ref_of(m) for m in changes.delete} | {plan.ref_of(m) for m in changes.apply}
+    changes = plan.plan(wanted, parsed(*map(as_stored, there)), {})
+    result = {plan.ref_of(m) for m in there} - {o.ref for o in changes.delete} | {plan.ref_of(m) for m in changes.apply}
     assert result == {plan.ref_of(m) for m in wanted}
     assert list(changes.apply) == sorted(
         changes.apply, key=lambda m: (["Secret", "ConfigMap", "DaemonSet"].index(m["kind"]), plan.ref_of(m))
@@ -90,8 +92,8 @@ def test_foreign_terminating_and_kept_objects_are_not_deleted() -> None:
         as_stored(child("kept")),
         as_stored(child("old")),
     ]
-    changes = plan.plan([], there, {}, frozenset({Ref("ConfigMap", "n", "kept")}))
-    assert [o["metadata"]["name"] for o in changes.delete] == ["old"]
+    changes = plan.plan([], parsed(*there), {}, frozenset({Ref("ConfigMap", "n", "kept")}))
+    assert [o.name for o in changes.delete] == ["old"]
 
 
 @pytest.mark.parametrize("edit", ["data", "labels", "uid"])
@@ -105,20 +107,20 @@ def test_an_object_changed_by_another_client_is_applied_again(edit: str) -> None
         there["metadata"]["labels"] = {**there["metadata"]["labels"], "x": "y"}
     else:
         there["metadata"]["uid"] = "another"
-    assert plan.plan([manifest], [there], memory_of(manifest)).apply == (manifest,)
+    assert plan.plan([manifest], parsed(there), memory_of(manifest)).apply == (manifest,)
 
 
 def test_status_and_versions_are_no_change() -> None:
     manifest = child("m")
     there = as_stored(manifest)
     there["status"], there["metadata"]["resourceVersion"] = {"numberReady": 3}, "99"
-    assert plan.plan([manifest], [there], memory_of(manifest)).empty
+    assert plan.plan([manifest], parsed(there), memory_of(manifest)).empty
 
 
 def test_a_changed_manifest_is_always_applied() -> None:
     before, now = child("m", a="1"), child("m", a="2")
-    assert plan.plan([now], [as_stored(before)], memory_of(before)).apply == (now,)
-    assert plan.plan([now], [as_stored(now)], memory_of(before)).apply == (now,), (
+    assert plan.plan([now], parsed(as_stored(before)), memory_of(before)).apply == (now,)
+    assert plan.plan([now], parsed(as_stored(now)), memory_of(before)).apply == (now,), (
         "applied even if another client has made the same change: the operator's field manager must own it"
     )
 
@@ -166,14 +168,14 @@ VERDICTS = st.lists(
 @given(VERDICTS, VERDICTS)
 def test_transition_times_change_only_with_the_status(before: list[Verdict], after: list[Verdict]) -> None:
     old = conditions.build_conditions(before, [], 1, "2026-01-01T00:00:00Z")
-    new = conditions.build_conditions(after, old, 2, "2026-01-02T00:00:00Z")
+    new = conditions.build_conditions(after, parse_conditions(old), 2, "2026-01-02T00:00:00Z")
     was = {c["type"]: c for c in old}
     for row in new:
         same = row["type"] in was and was[row["type"]]["status"] == row["status"]
         assert row["lastTransitionTime"] == ("2026-01-01T00:00:00Z" if same else "2026-01-02T00:00:00Z")
         assert row["observedGeneration"] == 2
-    assert conditions.build_conditions(after, new, 2, "2026-01-03T00:00:00Z") == new
-    assert conditions.transitions(new, new) == []
+    assert conditions.build_conditions(after, parse_conditions(new), 2, "2026-01-03T00:00:00Z") == new
+    assert conditions.transitions(parse_conditions(new), new) == []
 
 
 @given(VERDICTS)
@@ -189,7 +191,7 @@ def test_the_summary_prefers_false_to_unknown_to_true(verdicts: list[Verdict]) -
 
 def test_the_transition_time_of_the_default_condition_is_replaced() -> None:
     default = {"type": "Ready", "status": "Unknown", "reason": "Pending", "lastTransitionTime": "1970-01-01T00:00:00Z"}
-    (row,) = conditions.build_conditions([Verdict("Ready", "Unknown", "X")], [default], 1, "2026-01-01T00:00:00Z")
+    (row,) = conditions.build_conditions([Verdict("Ready", "Unknown", "X")], parse_conditions([default]), 1, "2026-01-01T00:00:00Z")
     assert row["lastTransitionTime"] == "2026-01-01T00:00:00Z"
 
 
@@ -199,7 +201,9 @@ def test_events_report_only_new_transitions() -> None:
 
     assert conditions.transitions([], [row("Deployed", "False"), row("Ready", "Unknown")]) == []
     assert [t.type for t in conditions.transitions([], [row("Accepted", "False")])] == ["Accepted"]
-    both = conditions.transitions([row("Deployed", "False"), row("Ready", "False")], [row("Deployed", "True"), row("Ready", "True")])
+    both = conditions.transitions(
+        parse_conditions([row("Deployed", "False"), row("Ready", "False")]), [row("Deployed", "True"), row("Ready", "True")]
+    )
     assert [t.type for t in both] == ["Deployed"], "an event for Ready would repeat the event for Deployed"
 
 
@@ -225,9 +229,9 @@ def test_generations_exceed_the_last_and_foreign_generations(last: int, had: str
 def test_a_document_keeps_its_generation_until_it_changes() -> None:
     ours = {("node", "n1"): "sha256:" + "a" * 64, ("node", "n2"): "sha256:" + "b" * 64}
     text = json.dumps({"agents": [], "generation": 3, "hash": "sha256:" + "a" * 64, "node": "n1"}, indent=2)
-    before = generation.issued_before([{"data": {"n1.json": text, "odd": "{}"}}, {}], 7)
+    before = generation.issued_before([config_map({"data": {"n1.json": text, "odd": "{}"}}), config_map({})], 7)
     assert generation.generations(ours, 7, before, {}) == {("node", "n1"): 3, ("node", "n2"): 7}
-    assert generation.issued_before([{"data": {"n1.json": text}}], 2) == {}, "generation 3 has not been issued yet"
+    assert generation.issued_before([config_map({"data": {"n1.json": text}})], 2) == {}, "generation 3 has not been issued yet"
 
 
 @pytest.mark.parametrize(("in_force", "wanted"), [((9, "h"), 3), ((3, "other"), 8), ((2, "other"), 3), ((7, "other"), 8)])
@@ -281,40 +285,40 @@ def test_master_keys_are_read() -> None:
 
 
 def test_a_token_is_read_and_a_broken_secret_is_no_token() -> None:
-    controller = {"metadata": {"name": "c"}, "spec": {"type": "Managed"}}
-    good = {"data": {"token": base64.b64encode(b" t0ken\n").decode()}}
+    controller = SosController.parse({"metadata": {"name": "c"}, "spec": {"type": "Managed"}})
+    good = secret({"data": {"token": base64.b64encode(b" t0ken\n").decode()}})
     assert secrets.token_of({"sos-controllertoken-c": good}, controller) == "t0ken"
-    assert secrets.token_of({"sos-controllertoken-c": {"data": {"token": "!"}}}, controller) is None
+    assert secrets.token_of({"sos-controllertoken-c": secret({"data": {"token": "!"}})}, controller) is None
     assert secrets.token_of({}, controller) is None
 
 
 def test_only_our_own_secrets_get_an_owner_reference() -> None:
     """Covers a Secret from a version without owners, and a Secret whose owner was deleted and created again."""
-    owner = {"apiVersion": "sos.network/v1alpha1", "kind": "SosController", "metadata": {"name": "c", "uid": "new"}}
+    (owner,) = custom({"apiVersion": "sos.network/v1alpha1", "kind": "SosController", "metadata": {"name": "c", "uid": "new"}})
     wanted = secrets.Wanted("sos-controllertoken-c", "token", owner)
     ours: dict[str, Any] = {"labels": {"app.kubernetes.io/managed-by": "sos-operator"}}
-    patch = secrets.adoption({"metadata": ours}, wanted)
+    patch = secrets.adoption(secret({"metadata": ours}), wanted)
     assert patch is not None
     assert [(o["kind"], o["uid"]) for o in patch["metadata"]["ownerReferences"]] == [("SosController", "new")]
-    assert secrets.adoption({"metadata": {**ours, "ownerReferences": [{"uid": "old"}]}}, wanted) == patch
-    assert secrets.adoption({"metadata": {**ours, **patch["metadata"]}}, wanted) is None
-    assert secrets.adoption({"metadata": {}}, wanted) is None
-    assert secrets.adoption({"metadata": ours}, secrets.Wanted(secrets.MASTER, "master-1")) is None
+    assert secrets.adoption(secret({"metadata": {**ours, "ownerReferences": [{"uid": "old"}]}}), wanted) == patch
+    assert secrets.adoption(secret({"metadata": {**ours, **patch["metadata"]}}), wanted) is None
+    assert secrets.adoption(secret({"metadata": {}}), wanted) is None
+    assert secrets.adoption(secret({"metadata": ours}), secrets.Wanted(secrets.MASTER, "master-1")) is None
 
 
 def test_the_api_address_is_the_service_or_the_external_url() -> None:
     service = {"kind": "Service", "metadata": {"name": "sos-controller-c"}, "spec": {"clusterIP": "10.96.0.7"}}
     managed = {"kind": "SosController", "metadata": {"name": "c"}, "spec": {"type": "Managed"}}
     seen = listing(children=(service,), objects=(managed,))
-    assert world.api_base(managed, seen, {}) == "http://10.96.0.7:8080"
-    assert world.api_base(managed, listing(), {}) == ""
-    assert world.api_base(managed, seen, {"c": "http://127.0.0.1:1"}) == "http://127.0.0.1:1"
+    assert world.api_base(SosController.parse(managed), seen, {}) == "http://10.96.0.7:8080"
+    assert world.api_base(SosController.parse(managed), listing(), {}) == ""
+    assert world.api_base(SosController.parse(managed), seen, {"c": "http://127.0.0.1:1"}) == "http://127.0.0.1:1"
     assert world.controller_endpoints(seen) == {"c": ("tcp:10.96.0.7:6653",)}
     spec: dict[str, Any] = {"type": "External", "external": {"endpoints": ["tcp:e:1"]}}
     external = {"kind": "SosController", "metadata": {"name": "e"}, "spec": spec}
-    assert world.api_base(external, seen, {}) is None
+    assert world.api_base(SosController.parse(external), seen, {}) is None
     spec["external"]["apiURL"] = "https://e:8443/"
-    assert world.api_base(external, seen, {}) == "https://e:8443"
+    assert world.api_base(SosController.parse(external), seen, {}) == "https://e:8443"
     assert world.controller_endpoints(listing(objects=(external,))) == {"e": ("tcp:e:1",)}
 
 
@@ -435,10 +439,10 @@ def test_a_departing_site_waits_for_each_of_its_nodes() -> None:
 
 
 def test_finalizers_of_other_programs_are_kept() -> None:
-    site = {"metadata": {"resourceVersion": "5", "finalizers": ["theirs"]}}
+    site = Resource.parse({"metadata": {"resourceVersion": "5", "finalizers": ["theirs"]}})
     added = finalizer.finalizer_patch(site, wanted=True)
     assert added == {"metadata": {"resourceVersion": "5", "finalizers": ["theirs", finalizer.CLEANUP_FINALIZER]}}
-    ours = {"metadata": {"resourceVersion": "6", "finalizers": added["metadata"]["finalizers"]}}
+    ours = Resource.parse({"metadata": {"resourceVersion": "6", "finalizers": added["metadata"]["finalizers"]}})
     assert finalizer.finalizer_patch(ours, wanted=True) is None
     assert finalizer.finalizer_patch(ours, wanted=False) == {"metadata": {"resourceVersion": "6", "finalizers": ["theirs"]}}
 
@@ -467,23 +471,25 @@ def test_a_status_is_written_only_if_it_has_changed() -> None:
     from sos_operator.core.status.situation import Report
 
     said = Report({"sessions": 1, "from": "west"}, (Verdict("Ready", "True", "Programmed"),))
-    first = status_writer.plan_write(own(), said, "2026-01-01T00:00:00Z", 0.0)
+    first = status_writer.plan_write(*custom(own()), said, "2026-01-01T00:00:00Z", 0.0)
     assert first is not None
     after = own(**first.status)
-    assert status_writer.plan_write(after, said, "2026-01-02T00:00:00Z", 999.0) is None
+    (written,) = custom(after)
+    assert status_writer.plan_write(written, said, "2026-01-02T00:00:00Z", 999.0) is None
     more = Report({"sessions": 2, "from": "west"}, said.verdicts)
-    assert status_writer.plan_write(after, more, "2026-01-02T00:00:00Z", 59.0) is None, "a change of sessions alone waits for a minute"
-    assert status_writer.plan_write(after, more, "2026-01-02T00:00:00Z", 60.0) is not None
+    assert status_writer.plan_write(written, more, "2026-01-02T00:00:00Z", 59.0) is None, "a change of sessions alone waits for a minute"
+    assert status_writer.plan_write(written, more, "2026-01-02T00:00:00Z", 60.0) is not None
     foreign = {"type": "Theirs", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "t"}
     after["status"]["conditions"].append(foreign)
-    assert status_writer.plan_write(after, said, "2026-01-02T00:00:00Z", 0.0) is None, "conditions of other writers are not compared"
+    (written,) = custom(after)
+    assert status_writer.plan_write(written, said, "2026-01-02T00:00:00Z", 0.0) is None, "conditions of other writers are not compared"
 
 
 def test_allocations_outlive_an_invalid_spec() -> None:
     from sos_operator.core.status.situation import Report
 
     refused = Report({}, (Verdict("Accepted", "False", "Invalid"),))
-    write = status_writer.plan_write(own("SosSite", siteID=4, nodes=[{"name": "a"}], nodesReady="1/1"), refused, "t", 0.0)
+    write = status_writer.plan_write(*custom(own("SosSite", siteID=4, nodes=[{"name": "a"}], nodesReady="1/1")), refused, "t", 0.0)
     assert write is not None
     assert (write.status["siteID"], write.status["nodes"]) == (4, [{"name": "a"}])
     assert "nodesReady" not in write.status

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import sos_compile
-from operator_listing import listing
+from operator_listing import custom, listing
 from sos_operator.core.model.agent_status import AgentAnswer, parse_agent_answer
 from sos_operator.core.status.direct_agents import agents_without_controller
 from sos_operator.core.status.report import report
@@ -71,7 +71,7 @@ def situation(**answers: AgentAnswer) -> Situation:
 
 def the(kind: str, given: Situation, name: str = "") -> Report:
     (obj,) = (o for o in OBJECTS if o["kind"] == kind and name in ("", o["metadata"]["name"]))
-    found = report(obj, given)
+    found = report(*custom(obj), given)
     assert found is not None
     return found
 

@@ -10,6 +10,7 @@ import pytest
 from sos_operator.cluster.observe import Observer
 from sos_operator.core.model.errors import KindMissing, NotReady
 from sos_operator.core.model.kinds import NODE, POD_MONITOR, SERVICE, SITE, Kind
+from sos_operator.core.model.objects import Resource
 from sos_operator.core.model.world import compiled_from
 from sos_operator.core.scheduling.change_queue import NAMED_MAX, Changed
 
@@ -58,8 +59,8 @@ def observer(api: Api) -> Observer:
     return Observer(api, "n", RESYNC_S)  # type: ignore[arg-type]
 
 
-def names(objects: tuple[dict[str, Any], ...], kind: Kind) -> list[str]:
-    return [o["metadata"]["name"] for o in objects if o["kind"] == kind.kind]
+def names(objects: tuple[Resource, ...], kind: Kind) -> list[str]:
+    return [o.name for o in objects if o.kind == kind.kind]
 
 
 def test_a_changed_object_is_read_by_name_and_keeps_its_place() -> None:
@@ -73,7 +74,7 @@ def test_a_changed_object_is_read_by_name_and_keeps_its_place() -> None:
         seeing.forget([api.set(made(SERVICE, "a", 2, status={"written": True})), api.set(made(NODE, "x", 2, status={"heartbeat": 1}))])
         after = await seeing.see(2)
         assert sorted(api.taken()) == [("nodes", "x"), ("sosservices", "a")]
-        assert after.objects[0]["status"] == {"written": True}
+        assert after.objects[0].status == {"written": True}
         assert names(after.objects, SERVICE) == ["a", "b", "c"]
         assert compiled_from(after) == compiled_from(before), "statuses and heartbeats are no input of the compiler"
         await seeing.see(RESYNC_S + 3)
@@ -117,7 +118,7 @@ def test_a_failed_read_stays_stale() -> None:
         api.before = None
         api.set(made(SERVICE, "b", 3))
         seen = await seeing.see(2)
-        assert [o["metadata"]["resourceVersion"] for o in seen.objects] == ["2", "3"]
+        assert [o.meta.resource_version for o in seen.objects] == ["2", "3"]
 
     asyncio.run(story())
 
@@ -140,7 +141,7 @@ def test_many_stale_names_cause_few_requests() -> None:
         seen = await seeing.see(2)
         assert api.taken() == [(SERVICE.plural, None)]
         assert api.most_at_once <= NAMED_MAX
-        assert {o["metadata"]["resourceVersion"] for o in seen.objects} == {"2"}
+        assert {o.meta.resource_version for o in seen.objects} == {"2"}
 
     asyncio.run(story())
 
@@ -156,7 +157,7 @@ def test_only_the_version_just_written_is_known() -> None:
         assert seeing.knows(change, "u-a", "2") and not seeing.knows(change, "u-a", "1")
         assert not seeing.knows(change, "another", "2")
         assert not seeing.knows(Changed(SERVICE.plural, "n", "b"), "u-b", "1")
-        assert (await seeing.see(1)).objects[0]["status"] == {"by": "us"}
+        assert (await seeing.see(1)).objects[0].status == {"by": "us"}
 
     asyncio.run(story())
 

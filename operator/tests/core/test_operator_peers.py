@@ -19,6 +19,7 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 from operator_listing import listing
+from operator_listing import secret as parsed
 from sos_compile.model.site_card import SiteCard
 from sos_operator.core.model.options import Images, Settings
 from sos_operator.core.model.world import Seen
@@ -98,7 +99,9 @@ def secret(**files: str) -> dict[str, Any]:
 
 
 def test_a_pairing_is_read_from_its_secret() -> None:
-    found = parse_pairing("sos-peer-dc2", secret(pairing="ab" * 16, key_1="01" * 32, key_7="07" * 32 + "\n", key_x="02" * 32, note="x"))
+    found = parse_pairing(
+        "sos-peer-dc2", parsed(secret(pairing="ab" * 16, key_1="01" * 32, key_7="07" * 32 + "\n", key_x="02" * 32, note="x"))
+    )
     assert (found.id, sorted(found.secrets)) == (b"\xab" * 16, [1, 7])
     assert [found.sending(refusals)[0] for refusals in range(3)] == [7, 1, 7]
 
@@ -115,7 +118,7 @@ def test_a_pairing_is_read_from_its_secret() -> None:
 )
 def test_an_invalid_secret_is_named(files: dict[str, str] | None, says: str) -> None:
     with pytest.raises(PairingError, match=says):
-        parse_pairing("sos-peer-dc2", None if files is None else secret(**files))
+        parse_pairing("sos-peer-dc2", None if files is None else parsed(secret(**files)))
 
 
 def peer(name: str, uid: str = "u1") -> dict[str, Any]:
@@ -129,7 +132,7 @@ def seen(*peers: dict[str, Any], **changes: Any) -> Seen:
 
 
 def test_two_peers_cannot_share_a_pairing() -> None:
-    same = secret(pairing="ab" * 16, key_1="01" * 32)
+    same = parsed(secret(pairing="ab" * 16, key_1="01" * 32))
     found = read_pairings(seen(peer("dc2"), peer("dc3")), {"sos-peer-dc2": same, "sos-peer-dc3": same})
     assert list(found.usable) == ["dc2"]
     assert "the pairing of SosPeer dc2" in found.errors["dc3"]
@@ -188,7 +191,7 @@ def test_a_card_keeps_its_time_of_issue_while_it_does_not_change() -> None:
 
 
 def pairings(*names: str, pairing: str = PAIRING.id.hex()) -> Pairings:
-    held = {f"sos-peer-{name}": secret(pairing=pairing, key_1="01" * 32) for name in names}
+    held = {f"sos-peer-{name}": parsed(secret(pairing=pairing, key_1="01" * 32)) for name in names}
     return read_pairings(seen(*(peer(name) for name in names)), held)
 
 
@@ -251,7 +254,7 @@ def test_a_card_does_not_choose_the_names_of_key_files() -> None:
     masters = Masters({1: b"m" * 32}, 1)
     derived = derived_secrets(compiled, masters, SETTINGS, seen(), {1: {"pair-3-1": "00" * 32}})
     held = next(each for each in derived if each["metadata"]["name"] == "sos-sitekeys-s1")
-    assert secret_files(held)["pair-3-1"].decode() == masters.site_files(1, [1, 3])["pair-3-1"]
+    assert secret_files(parsed(held))["pair-3-1"].decode() == masters.site_files(1, [1, 3])["pair-3-1"]
 
 
 def test_nothing_is_written_without_peers() -> None:

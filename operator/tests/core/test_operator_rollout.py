@@ -11,9 +11,10 @@ import sos_compile
 from hypothesis import given
 from hypothesis import strategies as st
 from operator_kube import ROOT
-from operator_listing import listing
+from operator_listing import custom, listing, parsed
 from sos_compile.model.formats import content_hash
 from sos_operator.core.desired.rollout import TURNS_ANNOTATION, Standing, decide, max_unavailable, plan_rollouts, urgent_pods, withhold
+from sos_operator.core.model.custom_resources import SosSite
 from sos_operator.core.model.node_status import NodeAnswer
 from sos_operator.core.model.world import Seen
 from sos_operator.core.status.report import report
@@ -105,8 +106,8 @@ def test_at_most_max_unavailable_healthy_nodes_are_updated(nodes: dict[str, Stan
 
 @pytest.mark.parametrize(("value", "nodes"), [(1, 1), (3, 3), ("25%", 2), ("5%", 1), ("100%", 10)])
 def test_max_unavailable_is_a_number_or_a_percentage(value: Any, nodes: int) -> None:
-    assert max_unavailable({"spec": {"update": {"maxUnavailable": value}}}, 10) == nodes
-    assert max_unavailable({"spec": {}}, 10) == 1
+    assert max_unavailable(SosSite.parse({"spec": {"update": {"maxUnavailable": value}}}), 10) == nodes
+    assert max_unavailable(SosSite.parse({"spec": {}}), 10) == 1
 
 
 # --- with objects ----------------------------------------------------------------------------------------------------
@@ -151,12 +152,12 @@ def test_documents_and_states_during_a_rollout() -> None:
 
     assert json.loads(config_map(handed)["metadata"]["annotations"][TURNS_ANNOTATION]) == {"clemson-1": new.nodes["clemson-1"]["hash"]}
 
-    seen = replace(seen, children=(config_map(handed),))
+    seen = replace(seen, children=parsed(config_map(handed)))
     answers["pod-clemson-1"] = NodeAnswer(new.nodes["clemson-1"]["hash"], "Failed", "br-sos", "port wan0 is refused")
     rollouts = plan_rollouts(seen, new, answers)
     assert withhold(new, seen, rollouts).nodes["clemson-2"]["bridge"]["mtu"] == 1400
     site = next(o for o in objects if (o["kind"], o["metadata"]["name"]) == ("SosSite", "clemson"))
-    found = report(site, Situation(seen=seen, compiled=new, answers=answers, rollouts=rollouts))
+    found = report(*custom(site), Situation(seen=seen, compiled=new, answers=answers, rollouts=rollouts))
     rows = {row["name"]: (row["state"], row.get("message", "")) for row in found.fields["nodes"]}
     assert rows["clemson-1"] == ("Failed", "port wan0 is refused")
     why = "the roll-out has stopped, because clemson-1 failed with it: port wan0 is refused"
@@ -184,7 +185,7 @@ def test_a_node_that_confirms_and_dies_does_not_delay_the_rollout() -> None:
     def pass_() -> list[int]:
         nonlocal seen
         handed = withhold(new, seen, plan_rollouts(seen, new, answers))
-        seen = replace(seen, children=(config_map(handed),))
+        seen = replace(seen, children=parsed(config_map(handed)))
         return [handed.nodes[n.name]["bridge"]["mtu"] for n in NODES]
 
     assert pass_() == pass_() == [1300, 1400, 1400]
@@ -205,7 +206,7 @@ def test_a_tunnel_added_during_a_rollout_does_not_advance_it() -> None:
     for found in (new, more, more):
         handed = withhold(found, seen, plan_rollouts(seen, found, answers))
         assert [handed.nodes[n.name]["bridge"]["mtu"] for n in NODES[:2]] == [1300, 1400]
-        seen = replace(seen, children=(config_map(handed),))
+        seen = replace(seen, children=parsed(config_map(handed)))
 
 
 @pytest.mark.parametrize("change", ["action", "port"])
@@ -252,7 +253,7 @@ def test_a_waiting_node_gets_new_tunnels() -> None:
         """Generation, MTU and number of tunnels of the waiting node, after a check that its document is consistent."""
         nonlocal seen
         result = withhold(found, seen, plan_rollouts(seen, found, answers))
-        seen = replace(seen, children=(config_map(result),))
+        seen = replace(seen, children=parsed(config_map(result)))
         document = result.nodes["clemson-2"]
         assert document == json.loads(config_map(result)["data"]["clemson-2.json"])
         assert document["hash"] == content_hash(document)
@@ -270,4 +271,4 @@ def test_a_waiting_node_gets_new_tunnels() -> None:
 
 
 def seen_hash(seen: Seen, name: str) -> str:
-    return str(json.loads(seen.children[0]["data"][f"{name}.json"])["hash"])
+    return str(json.loads(seen.children[0].content["data"][f"{name}.json"])["hash"])

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from operator_fixtures import populated
 from operator_kube import Kube
+from operator_listing import parsed as listed
+from operator_listing import secret as parsed
 from operator_run import NAMESPACE, Operator, eventually, operator_running
 from sos_operator.core.secrets import key_rotation, keys
 from sos_operator.core.secrets.secrets import secret_files
@@ -35,13 +37,13 @@ def merged(obj: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
 
 def folder(obj: dict[str, Any]) -> tuple[set[str], str | None]:
     """Key folder of an agent of site 1: file names, and the id of the sending key."""
-    found = keys.parse_masters(secret_files(obj))
-    files = keys.Masters(found, key_rotation.sending(obj, found)).site_files(1, [1, 2])
+    found = keys.parse_masters(secret_files(parsed(obj)))
+    files = keys.Masters(found, key_rotation.sending(parsed(obj), found)).site_files(1, [1, 2])
     return {name for name in files if name != "sending"}, files.get("sending")
 
 
 def step_at(obj: dict[str, Any], at: datetime, fresh: str = "", *, everywhere: bool = True) -> tuple[str, dict[str, Any]] | None:
-    return key_rotation.next_step(obj, at, OVERLAP, fresh, everywhere=everywhere)
+    return key_rotation.next_step(parsed(obj), at, OVERLAP, fresh, everywhere=everywhere)
 
 
 def test_a_new_key_is_distributed_then_used_then_the_old_key_is_removed() -> None:
@@ -50,7 +52,7 @@ def test_a_new_key_is_distributed_then_used_then_the_old_key_is_removed() -> Non
         assert step[1]["metadata"]["resourceVersion"] == "7"
         obj = merged(obj, step[1])
         seen.append((step[0], *folder(obj)))
-        state = key_rotation.parse_state(obj)
+        state = key_rotation.parse_state(parsed(obj))
         if state.going and state.since:
             assert step_at(obj, at + OVERLAP - timedelta(seconds=1)) is None, "the step is not due yet"
             at += OVERLAP
@@ -62,8 +64,8 @@ def test_a_new_key_is_distributed_then_used_then_the_old_key_is_removed() -> Non
         ("InUse: handed out to everybody", both, "2"),
         ("keys before 2 are gone", {"site-2", "pair-2-2"}, "2"),
     ]
-    assert secret_files(obj) == {"master-2": b"ab" * 32}
-    assert key_rotation.parse_state(obj) == key_rotation.State("march", key_rotation.DONE, NOW + 2 * OVERLAP)
+    assert secret_files(parsed(obj)) == {"master-2": b"ab" * 32}
+    assert key_rotation.parse_state(parsed(obj)) == key_rotation.State("march", key_rotation.DONE, NOW + 2 * OVERLAP)
 
 
 def test_the_time_of_a_step_starts_when_all_secrets_hold_its_keys() -> None:
@@ -77,7 +79,7 @@ def test_the_time_of_a_step_starts_when_all_secrets_hold_its_keys() -> None:
         step = step_at(obj, at)
         assert step is not None
         obj = merged(obj, step[1])
-        assert key_rotation.parse_state(obj) == key_rotation.State("march", phase, at)
+        assert key_rotation.parse_state(parsed(obj)) == key_rotation.State("march", phase, at)
         assert step_at(obj, at + OVERLAP, everywhere=False) is None, "the step does not end while a Secret lacks its keys"
         at += OVERLAP
     step = step_at(obj, at)
@@ -91,8 +93,8 @@ def test_a_clock_that_was_ahead_does_not_stop_a_rotation() -> None:
     step = step_at(obj, NOW)
     assert step is not None
     obj = merged(obj, step[1])
-    assert key_rotation.parse_state(obj).since == NOW
-    assert key_rotation.sending(obj, (1, 2)) == 1
+    assert key_rotation.parse_state(parsed(obj)).since == NOW
+    assert key_rotation.sending(parsed(obj), (1, 2)) == 1
 
 
 def secret(name: str, **data: str) -> dict[str, Any]:
@@ -101,11 +103,13 @@ def secret(name: str, **data: str) -> dict[str, Any]:
 
 def test_a_step_is_handed_out_only_if_all_secrets_match() -> None:
     derived = [secret("a", k="1", sending="1"), secret("b", k="2")]
-    assert key_rotation.handed_out(derived, derived, [])
-    assert key_rotation.handed_out(derived, [*derived, secret("c", k="0")], [("Secret", "gone"), ("Secret", "a"), ("ConfigMap", "c")])
-    assert not key_rotation.handed_out(derived, derived[:1], []), "a Secret is missing"
-    assert not key_rotation.handed_out(derived, [secret("a", k="1", sending="2"), derived[1]], []), "a Secret has another step's keys"
-    assert not key_rotation.handed_out(derived, [*derived, secret("c", k="0")], [("Secret", "c")]), "a Secret's update is withheld"
+    assert key_rotation.handed_out(derived, listed(*derived), [])
+    third = listed(*derived, secret("c", k="0"))
+    assert key_rotation.handed_out(derived, third, [("Secret", "gone"), ("Secret", "a"), ("ConfigMap", "c")])
+    assert not key_rotation.handed_out(derived, listed(*derived[:1]), []), "a Secret is missing"
+    mixed = listed(secret("a", k="1", sending="2"), derived[1])
+    assert not key_rotation.handed_out(derived, mixed, []), "a Secret has another step's keys"
+    assert not key_rotation.handed_out(derived, third, [("Secret", "c")]), "a Secret's update is withheld"
 
 
 def test_only_a_new_request_starts_another_rotation() -> None:
@@ -131,15 +135,15 @@ def test_a_request_during_a_rotation_waits_for_its_end() -> None:
         obj = merged(obj, step[1])
     assert step is not None
     assert step[0] == "key 2 is in use"
-    assert key_rotation.parse_state(obj).request == "march"
-    assert key_rotation.is_asked_for(obj)
+    assert key_rotation.parse_state(parsed(obj)).request == "march"
+    assert key_rotation.is_asked_for(parsed(obj))
 
 
 def test_an_invalid_state_annotation_counts_as_none() -> None:
     for text in ("", "x", "[]", '{"phase": "Announced"}', '{"phase": "Other", "since": "2026-03-01T12:00:00Z"}'):
         obj = master((1, 2), **{key_rotation.STATE_ANNOTATION: text})
-        assert not key_rotation.parse_state(obj).going
-        assert key_rotation.sending(obj, (1, 2)) == 2
+        assert not key_rotation.parse_state(parsed(obj)).going
+        assert key_rotation.sending(parsed(obj), (1, 2)) == 2
 
 
 def test_a_rotation_beyond_the_last_key_id_is_refused() -> None:

@@ -11,7 +11,7 @@ import sos_compile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_kube import ROOT
-from operator_listing import listing
+from operator_listing import custom, listing, parsed
 from sos_operator.core.model.cluster_objects import Node
 from sos_operator.core.model.conditions import Verdict
 from sos_operator.core.model.controller_view import ControllerView
@@ -94,7 +94,7 @@ def situation(views: Mapping[str, ControllerView], **change: Any) -> Situation:
 
 
 def the(kind: str, name: str, given: Situation) -> Report:
-    return report(next(o for o in OBJECTS if (o["kind"], o["metadata"]["name"]) == (kind, name)), given)
+    return report(*custom(next(o for o in OBJECTS if (o["kind"], o["metadata"]["name"]) == (kind, name))), given)
 
 
 def says(found: Report, type_: str = "Ready") -> tuple[str, str]:
@@ -190,10 +190,10 @@ def test_any_answer_of_a_controller_gives_valid_statuses(
     said |= rest
     for wanted in (HASH, hash_):
         given_ = situation(view(status=said, wanted_hash=wanted))
-        for obj in OBJECTS:
+        for obj in custom(*OBJECTS):
             write = plan_write(obj, report(obj, given_), "2026-01-01T00:00:00Z", 3600.0)
             assert write is not None
-            assert sos_compile.admit({**obj, "status": write.status})[1] == []
+            assert sos_compile.admit({**obj.content, "status": write.status})[1] == []
 
 
 def test_a_transit_site_expects_no_agents() -> None:
@@ -254,12 +254,12 @@ def test_a_missing_external_token_is_always_reported() -> None:
     }
     obj = {**next(o for o in OBJECTS if o["kind"] == "SosController"), "spec": spec}
     for change in ({}, {"status": None, "error": "connection refused"}):
-        found = report(obj, situation(view(has_token=False, **change)))
+        found = report(*custom(obj), situation(view(has_token=False, **change)))
         assert says(found) == says(found, "Available") == ("False", "SecretNotFound")
         (verdict,) = [v for v in found.verdicts if v.type == "Available"]
         assert "spec.external.tokenSecretName" in verdict.message and "create it" in verdict.message
         assert still_pending(found), "polled soon again, because created Secrets are not watched"
-    assert says(report(obj, situation(view()))) == ("True", "Available")
+    assert says(report(*custom(obj), situation(view()))) == ("True", "Available")
 
 
 def test_an_unknown_site_affects_only_its_service() -> None:
@@ -298,7 +298,7 @@ def test_an_agent_pool_without_sites_is_not_ready() -> None:
 
 def test_an_object_unknown_to_the_compilation_is_pending() -> None:
     stranger = {"apiVersion": "sos.network/v1alpha1", "kind": "SosLink", "metadata": {"name": "new", "uid": "u"}}
-    assert says(report(stranger, situation(view()))) == ("Unknown", "Pending")
+    assert says(report(*custom(stranger), situation(view()))) == ("Unknown", "Pending")
 
 
 def test_a_warning_is_reported_without_refusal() -> None:
@@ -311,7 +311,7 @@ def test_a_warning_is_reported_without_refusal() -> None:
 
 def test_the_same_facts_give_the_same_status() -> None:
     for obj in OBJECTS:
-        assert report(obj, situation(view())) == report(obj, situation(view()))
+        assert report(*custom(obj), situation(view())) == report(*custom(obj), situation(view()))
 
 
 ENDS = {"a": {"site": "west", "uplink": "wan0"}, "b": {"site": "core1", "uplink": "wan1"}}
@@ -328,7 +328,7 @@ def test_the_state_of_a_link_comes_from_a_controller_of_both_sites() -> None:
     compiled = sos_compile.compile_world(world)
 
     def told(**change: Any) -> tuple[str, str]:
-        found = report(LINK, replace(situation(view(**change)), compiled=compiled))
+        found = report(*custom(LINK), replace(situation(view(**change)), compiled=compiled))
         (up,) = [verdict for verdict in found.verdicts if verdict.type == "Up"]
         assert says(found) == (up.status, up.reason)
         return up.status, up.reason
@@ -378,7 +378,7 @@ def of_namespace(objects: tuple[dict[str, Any], ...], compiled: sos_compile.Comp
     rows = [{"id": f"{n}/web", "state": "Programmed", "reason": "Programmed", "needed": [], "acknowledged": []} for n in "ab"]
     known = {"default": replace(view()["default"], status=status(services=rows))}
     found = Situation(seen=listing(objects=objects), compiled=compiled, views=known)
-    return report(next(o for o in objects if o["metadata"].get("namespace") == namespace), found)
+    return report(*custom(next(o for o in objects if o["metadata"].get("namespace") == namespace)), found)
 
 
 def test_a_shadowed_service_is_not_ready_and_names_no_service_of_another_namespace() -> None:
@@ -390,7 +390,8 @@ def test_a_shadowed_service_is_not_ready_and_names_no_service_of_another_namespa
     assert says(hiding) == ("True", "Programmed")
     message = next(v.message for v in hidden.verdicts if v.type == "Shadowed")
     assert "ports 80" in message and "another namespace" in message and "web" not in message
-    site = report(next(o for o in objects if o["metadata"]["name"] == "west"), Situation(seen=listing(objects=objects), compiled=compiled))
+    (west,) = (obj for obj in custom(*objects) if obj.name == "west")
+    site = report(west, Situation(seen=listing(objects=objects), compiled=compiled))
     assert "a/web hides b/web" in next(v.message for v in site.verdicts if v.type == "ServicesOverlap")
 
 
@@ -410,12 +411,12 @@ def test_the_claim_of_a_service_survives_a_round_trip() -> None:
             reported[obj["metadata"]["namespace"]] = found["claim"]
             obj["status"] = {"claim": found["claim"]}
     assert reported["a"]["number"] < reported["b"]["number"]
-    assert parse_allocations(objects).claims == compiled.allocations.claims
+    assert parse_allocations(parsed(*objects)).claims == compiled.allocations.claims
     assert compiled.allocations.claims.keys() == {"a/web", "b/web"}
 
 
 def test_a_service_without_acceptance_keeps_its_claim() -> None:
     objects, _ = overlapping()
     service = {**objects[-1], "status": {"claim": {"number": 7, "scope": "0123456789abcdef"}}}
-    kept = plan_write(service, Report({}, ()), "2026-01-01T00:00:00Z", 100.0)
+    kept = plan_write(*custom(service), Report({}, ()), "2026-01-01T00:00:00Z", 100.0)
     assert kept is not None and kept.status["claim"] == {"number": 7, "scope": "0123456789abcdef"}

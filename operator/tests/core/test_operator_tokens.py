@@ -15,6 +15,7 @@ from operator_agent import network
 from operator_controller import Controller
 from operator_fixtures import becomes, populated
 from operator_kube import ROOT, Kube
+from operator_listing import secret as parsed
 from operator_repeat import repeated
 from operator_run import NAMESPACE, Operator, controller_keys, eventually, operator_running
 from sos_operator.core.secrets import token_rotation
@@ -41,42 +42,44 @@ def merged(obj: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
 
 def test_a_new_token_is_accepted_then_used_then_the_old_token_is_removed() -> None:
     obj, at, seen = secret(), NOW, []
-    while step := token_rotation.next_step(obj, at, OVERLAP, "new"):
+    while step := token_rotation.next_step(parsed(obj), at, OVERLAP, "new"):
         assert step[1]["metadata"]["resourceVersion"] == "7", "if two operators run, only one can create a token"
         obj = merged(obj, step[1])
-        seen.append((step[0], secret_files(obj)))
-        if token_rotation.is_asked_for(obj):
-            assert token_rotation.next_step(obj, at + OVERLAP - timedelta(seconds=1), OVERLAP, "newer") is None, "the step is not due yet"
+        seen.append((step[0], secret_files(parsed(obj))))
+        if token_rotation.is_asked_for(parsed(obj)):
+            assert token_rotation.next_step(parsed(obj), at + OVERLAP - timedelta(seconds=1), OVERLAP, "newer") is None, (
+                "the step is not due yet"
+            )
         at += OVERLAP
     assert seen == [
         ("a new token is announced", {"token": b"old", "token-also": b"new"}),
         ("the new token is in use", {"token": b"new", "token-also": b"old"}),
         ("the old token is gone", {"token": b"new"}),
     ]
-    assert parse_state(obj, token_rotation.STATE_ANNOTATION).phase == DONE
-    assert not token_rotation.is_asked_for(obj)
+    assert parse_state(parsed(obj), token_rotation.STATE_ANNOTATION).phase == DONE
+    assert not token_rotation.is_asked_for(parsed(obj))
     obj["metadata"]["annotations"][token_rotation.REQUEST_ANNOTATION] = "june"
-    assert token_rotation.is_asked_for(obj)
+    assert token_rotation.is_asked_for(parsed(obj))
 
 
 def test_no_rotation_without_a_request() -> None:
-    assert token_rotation.next_step(secret(""), NOW, OVERLAP, "new") is None
-    assert not token_rotation.is_asked_for({"metadata": {"name": SECRET}, "data": {}})
+    assert token_rotation.next_step(parsed(secret("")), NOW, OVERLAP, "new") is None
+    assert not token_rotation.is_asked_for(parsed({"metadata": {"name": SECRET}, "data": {}}))
 
 
 def test_a_future_time_and_a_removed_token_do_not_stop_rotation() -> None:
     ahead = {"request": "march", "phase": "Announced", "since": "2036-03-01T12:00:00Z"}
     obj = secret(token="old", token_also="new")
     obj["metadata"]["annotations"][token_rotation.STATE_ANNOTATION] = json.dumps(ahead)
-    step = token_rotation.next_step(obj, NOW, OVERLAP, "newer")
+    step = token_rotation.next_step(parsed(obj), NOW, OVERLAP, "newer")
     assert step is not None
     obj = merged(obj, step[1])
-    assert parse_state(obj, token_rotation.STATE_ANNOTATION).since == NOW
+    assert parse_state(parsed(obj), token_rotation.STATE_ANNOTATION).since == NOW
     del obj["data"]["token-also"]
-    step = token_rotation.next_step(obj, NOW + OVERLAP, OVERLAP, "newer")
+    step = token_rotation.next_step(parsed(obj), NOW + OVERLAP, OVERLAP, "newer")
     assert step is not None
-    assert secret_files(merged(obj, step[1])) == {"token": b"old"}, "the operator always keeps a token"
-    assert not token_rotation.is_asked_for(merged(obj, step[1]))
+    assert secret_files(parsed(merged(obj, step[1]))) == {"token": b"old"}, "the operator always keeps a token"
+    assert not token_rotation.is_asked_for(parsed(merged(obj, step[1])))
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +104,7 @@ def test_configurations_are_accepted_throughout_a_rotation(pair: tuple[Operator,
     kube, numbers = operator.kube, itertools.count(200)
 
     def files() -> dict[str, bytes]:
-        return secret_files(kube.get("secret", SECRET, "-n", NAMESPACE))
+        return secret_files(parsed(kube.get("secret", SECRET, "-n", NAMESPACE)))
 
     def change() -> None:
         kube.patch_spec("sosservice", "bulk", "default", {"priority": next(numbers)})

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from sos_operator.cluster.client import Cluster
 from sos_operator.core.model.errors import KindMissing, NotReady, OperatorError, Refused
 from sos_operator.core.model.kinds import OPTIONAL_KINDS, kind_of
-from sos_operator.core.plan import Applied, Changes, Manifest, Ref, applied, ref_of, theirs
+from sos_operator.core.model.objects import Object, Ref, Resource
+from sos_operator.core.plan import Applied, Changes, applied, ref_of, theirs
 from sos_operator.process.bugs import Bugs
 from sos_operator.process.metrics import Metrics
 
@@ -24,7 +25,7 @@ class Result:
     retry: bool = False
     touched: set[str] = field(default_factory=set)
     """Names of kinds that were written to."""
-    applied: list[Manifest] = field(default_factory=list)
+    applied: list[Object] = field(default_factory=list)
     """Objects as the API server returned them."""
     stale: set[str] = field(default_factory=set)
     """Names of kinds with a deleted object or a failed apply: these kinds must be listed again."""
@@ -45,7 +46,7 @@ class Applier:
         for manifest in changes.apply:
             await self._guarded("apply", manifest, result, unseen=ref_of(manifest) in changes.unseen)
         for obj in changes.delete:
-            await self._guarded("delete", obj, result)
+            await self._guarded("delete", obj.content, result)
         return result
 
     def remember_only(self, refs: Iterable[Ref]) -> None:
@@ -53,7 +54,7 @@ class Applier:
         wanted = frozenset(refs)
         self.memory = {ref: left for ref, left in self.memory.items() if ref in wanted}
 
-    async def _guarded(self, verb: str, obj: Manifest, result: Result, *, unseen: bool = False) -> None:
+    async def _guarded(self, verb: str, obj: Object, result: Result, *, unseen: bool = False) -> None:
         ref, outcome = ref_of(obj), "done"
         result.touched.add(ref.kind)
         try:
@@ -86,19 +87,19 @@ class Applier:
             self._bugs.note("apply", str(ref), error)
         self._metrics.writes.labels(verb=verb, kind=ref.kind, result=outcome).inc()
 
-    async def apply(self, manifest: Manifest) -> Manifest:
+    async def apply(self, manifest: Object) -> Object:
         """Apply one object and remember the result. Raises OperatorError."""
         answer = await self._cluster.apply(manifest)
         self.memory[ref_of(manifest)] = applied(manifest, answer)
         return answer
 
-    async def _refuse_what_is_theirs(self, manifest: Manifest) -> None:
+    async def _refuse_what_is_theirs(self, manifest: Object) -> None:
         """Raise Refused if the object of this name belongs to another owner; leave that object unchanged."""
         meta, ref = manifest["metadata"], ref_of(manifest)
         found = await self._cluster.list(kind_of(manifest), meta.get("namespace"), name=meta["name"])
-        if any(map(theirs, found)):
+        if any(theirs(Resource.parse(each)) for each in found):
             raise Refused(f"{ref} is there already and not the operator's: delete it, or give it another name")
 
-    async def _delete(self, obj: Manifest, ref: Ref) -> None:
+    async def _delete(self, obj: Object, ref: Ref) -> None:
         await self._cluster.delete(obj)
         self.memory.pop(ref, None)

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from sos_operator.cluster.client import Cluster
 from sos_operator.core.model.cluster_objects import Node, Pod
+from sos_operator.core.model.custom_resources import CustomResource
 from sos_operator.core.model.errors import KindMissing
 from sos_operator.core.model.kinds import (
     CHILD_KINDS,
@@ -91,10 +92,10 @@ class Observer:
             raise
         if self._seen is None or asked:
             self._seen = Seen(
-                objects=self._contents(OWN_KINDS),
+                objects=self._all(CustomResource, OWN_KINDS),
                 nodes=self._all(Node, [NODE]),
                 namespaces=self._all(Resource, [NAMESPACE]),
-                children=self._contents(CHILD_KINDS),
+                children=self._all(Resource, CHILD_KINDS),
                 pods=self._all(Pod, [POD]),
             )
         return self._seen
@@ -136,9 +137,6 @@ class Observer:
 
     def _all(self, view: type[View], kinds: Iterable[Kind]) -> tuple[View, ...]:
         return tuple(obj for kind in kinds for obj in self._objects[kind].values() if isinstance(obj, view))
-
-    def _contents(self, kinds: Iterable[Kind]) -> tuple[Object, ...]:
-        return tuple(obj.content for obj in self._all(Resource, kinds))
 
     async def _list(self, kind: Kind, one: Changed | None = None) -> tuple[Resource, ...]:
         """List the objects of a kind that the operator reads, or only `one` of them."""

@@ -10,34 +10,19 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from sos_operator.core.model.kinds import CHILD_KINDS, FIELD_MANAGER, MANAGED_BY_LABEL, OWN_KINDS, kind_of
-
-Manifest = dict[str, Any]
+from sos_operator.core.model.objects import Object, Ref, Resource
 
 # Fields of metadata that the API server sets, excluded from fingerprints. `uid` is not excluded, because a recreated object is a different
 # object.
 _SERVER_METADATA = frozenset({"managedFields", "resourceVersion", "generation", "creationTimestamp", "selfLink"})
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Ref:
-    """Name of one object in the cluster."""
-
-    kind: str
-    namespace: str
-    name: str
-
-    def __str__(self) -> str:
-        """Format as Kind namespace/name."""
-        return f"{self.kind} {self.namespace}/{self.name}" if self.namespace else f"{self.kind} {self.name}"
-
-
-def ref_of(obj: Manifest) -> Ref:
-    """The reference of a manifest or of an object from the cluster."""
-    meta = obj["metadata"]
-    return Ref(obj["kind"], meta.get("namespace") or "", meta["name"])
+def ref_of(manifest: Object) -> Ref:
+    """The reference of a manifest."""
+    meta = manifest["metadata"]
+    return Ref(manifest["kind"], meta.get("namespace") or "", meta["name"])
 
 
 def digest(value: object) -> str:
@@ -46,7 +31,7 @@ def digest(value: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def fingerprint(obj: Manifest) -> str:
+def fingerprint(obj: Object) -> str:
     """Digest of the fields that another client could change in an object: all but its status and the server's own metadata."""
     meta = {k: v for k, v in obj["metadata"].items() if k not in _SERVER_METADATA}
     rest = {k: v for k, v in obj.items() if k not in ("status", "metadata", "apiVersion", "kind")}
@@ -57,7 +42,7 @@ def fingerprint(obj: Manifest) -> str:
 class Applied:
     """Result of one apply: the manifest, and the version and fingerprint of the object that the server returned."""
 
-    manifest: Manifest
+    manifest: Object
     version: str
     result: str
 
@@ -65,7 +50,7 @@ class Applied:
 Memory = Mapping[Ref, Applied]
 
 
-def applied(manifest: Manifest, answer: Manifest) -> Applied:
+def applied(manifest: Object, answer: Object) -> Applied:
     """Return the record of an apply that the server answered."""
     return Applied(manifest, answer["metadata"]["resourceVersion"], fingerprint(answer))
 
@@ -74,8 +59,8 @@ def applied(manifest: Manifest, answer: Manifest) -> Applied:
 class Changes:
     """The calls to make, in order."""
 
-    apply: tuple[Manifest, ...]
-    delete: tuple[Manifest, ...]
+    apply: tuple[Object, ...]
+    delete: tuple[Resource, ...]
     unseen: frozenset[Ref] = frozenset()
     """Manifests to be applied for which no object of ours was observed: the object is new, or an object of that name belongs to another
     owner."""
@@ -86,25 +71,24 @@ class Changes:
         return not self.apply and not self.delete
 
 
-def owned(obj: Manifest) -> bool:
+def owned(obj: Resource) -> bool:
     """True for objects that carry our label. Objects without it are never deleted."""
-    labels = obj["metadata"].get("labels") or {}
-    return bool(labels.get(MANAGED_BY_LABEL) == FIELD_MANAGER)
+    return obj.meta.labels.get(MANAGED_BY_LABEL) == FIELD_MANAGER
 
 
-def theirs(obj: Manifest) -> bool:
+def theirs(obj: Resource) -> bool:
     """True for another owner's object with the name of one of our children: it has no label of ours and no field that we set."""
-    return not owned(obj) and all(entry.get("manager") != FIELD_MANAGER for entry in obj["metadata"].get("managedFields") or [])
+    return not owned(obj) and FIELD_MANAGER not in obj.meta.managers
 
 
 _ORDER = {kind.kind: place for place, kind in enumerate((*OWN_KINDS, *CHILD_KINDS))}
 
 
-def _place(obj: Manifest) -> tuple[int, Ref]:
-    return (_ORDER.get(obj["kind"], len(_ORDER)), ref_of(obj))
+def _place(ref: Ref) -> tuple[int, Ref]:
+    return (_ORDER.get(ref.kind, len(_ORDER)), ref)
 
 
-def plan(desired: Iterable[Manifest], observed: Iterable[Manifest], memory: Memory, keep: frozenset[Ref] = frozenset()) -> Changes:
+def plan(desired: Iterable[Object], observed: Iterable[Resource], memory: Memory, keep: frozenset[Ref] = frozenset()) -> Changes:
     """Changes that turn `observed` into `desired`.
 
     `keep` names objects that are not desired but must stay for now, for example because their node is still cleaning up. Objects being
@@ -113,20 +97,20 @@ def plan(desired: Iterable[Manifest], observed: Iterable[Manifest], memory: Memo
     wanted = {ref_of(m): m for m in desired}
     for manifest in wanted.values():
         kind_of(manifest)  # an unknown kind is a bug, found before the first call
-    present = {ref_of(o): o for o in observed}
+    present = {o.ref: o for o in observed}
     apply = [m for ref, m in wanted.items() if not _as_left(m, present.get(ref), memory.get(ref))]
-    delete = [o for ref, o in present.items() if ref not in wanted and ref not in keep and owned(o) and not _going(o)]
+    delete = [o for ref, o in present.items() if ref not in wanted and ref not in keep and owned(o) and not o.leaving]
     unseen = frozenset(ref_of(m) for m in apply) - present.keys()
-    return Changes(tuple(sorted(apply, key=_place)), tuple(sorted(delete, key=_place, reverse=True)), unseen)
+    return Changes(_sorted_manifests(apply), tuple(sorted(delete, key=lambda o: _place(o.ref), reverse=True)), unseen)
 
 
-def _going(obj: Manifest) -> bool:
-    return bool(obj["metadata"].get("deletionTimestamp"))
+def _sorted_manifests(manifests: Iterable[Object]) -> tuple[Object, ...]:
+    return tuple(sorted(manifests, key=lambda m: _place(ref_of(m))))
 
 
-def _as_left(manifest: Manifest, present: Manifest | None, applied: Applied | None) -> bool:
+def _as_left(manifest: Object, present: Resource | None, applied: Applied | None) -> bool:
     if present is None or applied is None:
         return False
     # Usually the first test of each pair decides: compilations reuse unchanged manifests, and an untouched object keeps its version.
     same = applied.manifest is manifest or applied.manifest == manifest
-    return same and (applied.version == present["metadata"].get("resourceVersion") or applied.result == fingerprint(present))
+    return same and (applied.version == present.meta.resource_version or applied.result == fingerprint(present.content))

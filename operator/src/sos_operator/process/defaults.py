@@ -10,9 +10,8 @@ from pathlib import Path
 import sos_compile
 
 from sos_operator.core.model.kinds import AGENT, CONTROLLER
-from sos_operator.core.model.objects import Object
+from sos_operator.core.model.objects import Object, Resource
 from sos_operator.core.model.options import Settings
-from sos_operator.core.model.world import component_of
 from sos_operator.core.secrets.secrets import labels
 
 ALLOWED = frozenset({AGENT.kind, CONTROLLER.kind})
@@ -46,6 +45,6 @@ def load_defaults(folder: Path | None, settings: Settings) -> tuple[Object, ...]
     return tuple(found)
 
 
-def is_default(obj: Object) -> bool:
+def is_default(obj: Resource) -> bool:
     """True if an object of a user's kind was created from the chart's ConfigMap."""
-    return obj["kind"] in ALLOWED and component_of(obj) == COMPONENT
+    return obj.kind in ALLOWED and obj.component == COMPONENT

@@ -12,12 +12,12 @@ from typing import Any
 
 import sos_compile
 
+from sos_operator.core.model.cluster_objects import Secret
 from sos_operator.core.model.controller_view import ControllerView, Heard, config_of, counted, fresh_status
+from sos_operator.core.model.custom_resources import SosController
 from sos_operator.core.model.errors import NotReady, OperatorError
-from sos_operator.core.model.kinds import CONTROLLER
-from sos_operator.core.model.objects import Object
 from sos_operator.core.model.options import Settings
-from sos_operator.core.model.world import Seen, api_base, leaving
+from sos_operator.core.model.world import Seen, api_base
 from sos_operator.core.scheduling.backoff import refused_delay
 from sos_operator.core.secrets.secrets import token_of
 from sos_operator.process.bugs import Bugs
@@ -68,11 +68,11 @@ class Controllers:
         return {name: in_force for name, in_force in found.items() if in_force[0]}
 
     async def visit(
-        self, seen: Seen, compiled: sos_compile.Compiled, secrets: Mapping[str, Object], late: Callable[[], None]
+        self, seen: Seen, compiled: sos_compile.Compiled, secrets: Mapping[str, Secret], late: Callable[[], None]
     ) -> dict[str, ControllerView]:
         """Read the status of every controller, and push its configuration if needed. Errors of controllers are not raised, and a slow
         controller delays the call only briefly."""
-        present = {o["metadata"]["name"]: o for o in seen.of(CONTROLLER.kind) if not leaving(o)}
+        present = {o.name: o for o in seen.of(SosController) if not o.leaving}
         self._heard = {name: heard for name, heard in self._heard.items() if name in present}
         self._said = {name: said for name, said in self._said.items() if name in present}
         self._refusals = {name: refusal for name, refusal in self._refusals.items() if name in present}

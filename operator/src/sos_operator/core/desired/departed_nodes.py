@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterable
 from sos_compile.manifests import naming
 
 from sos_operator.core.desired.departure import Departing, anew, documents, is_clean, on_nodes, with_documents
-from sos_operator.core.model.cluster_objects import Pod
-from sos_operator.core.model.kinds import CONFIG_MAP, DAEMON_SET, SITE
+from sos_operator.core.model.cluster_objects import ConfigMap, DaemonSet, Pod
+from sos_operator.core.model.custom_resources import SosSite
 from sos_operator.core.model.objects import Object
-from sos_operator.core.model.world import PREFIX, Seen, absent, leaving
+from sos_operator.core.model.world import PREFIX, Seen, absent
 from sos_operator.core.plan import ref_of
 
 Place = tuple[str, str]
@@ -31,11 +31,11 @@ def left_nodes(sites: Collection[str], nodes: Collection[str], seen: Seen) -> tu
     present = {node.name for node in seen.nodes if not node.leaving}
     busy = {pod.node for pod in seen.pods if pod.component == "agent" and not _is_without_bridge(pod)}
     found = []
-    for site in (o["metadata"]["name"] for o in seen.of(SITE.kind) if o["metadata"]["name"] in sites and not leaving(o)):
+    for site in (o.name for o in seen.of(SosSite) if o.name in sites and not o.leaving):
         child = naming.node(PREFIX, site)
-        if seen.child(DAEMON_SET.kind, child) is None:
+        if seen.child(DaemonSet, child) is None:
             continue
-        given = documents(seen.child(CONFIG_MAP.kind, child))
+        given = documents(seen.child(ConfigMap, child))
         gone = {}
         for node in given.keys() & present - set(nodes):
             told = given[node]["state"] == "Absent"
@@ -57,12 +57,8 @@ def with_left(manifests: Iterable[Object], left: Iterable[Departing], seen: Seen
     by_ref = {ref_of(manifest): manifest for manifest in manifests}
     for departing in left:
         child = naming.node(PREFIX, departing.site)
-        for kind in (CONFIG_MAP.kind, DAEMON_SET.kind):
-            there = seen.child(kind, child)
-            if there is None:
-                continue
-            # A site whose last node has departed has no rendered children.
-            manifest = by_ref.get(ref_of(there)) or anew(there)
-            changed = with_documents(manifest, departing.nodes) if kind == CONFIG_MAP.kind else on_nodes(manifest, departing.nodes)
-            by_ref[ref_of(there)] = changed
+        for there, extended in ((seen.child(ConfigMap, child), with_documents), (seen.child(DaemonSet, child), on_nodes)):
+            if there is not None:
+                # A site whose last node has departed has no rendered children.
+                by_ref[there.ref] = extended(by_ref.get(there.ref) or anew(there), departing.nodes)
     return tuple(by_ref.values())

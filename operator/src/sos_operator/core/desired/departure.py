@@ -12,12 +12,13 @@ import sos_compile
 from sos_compile.manifests import naming
 from sos_compile.model.formats import MAX_GENERATION
 
-from sos_operator.core.model.kinds import CONFIG_MAP, DAEMON_SET, SITE
+from sos_operator.core.model.cluster_objects import ConfigMap, DaemonSet
+from sos_operator.core.model.custom_resources import SosSite
+from sos_operator.core.model.kinds import CONFIG_MAP, DAEMON_SET
 from sos_operator.core.model.node_status import NodeAnswer
-from sos_operator.core.model.objects import Object
+from sos_operator.core.model.objects import Object, Ref, Resource, mapping
 from sos_operator.core.model.pod_state import pod_state
-from sos_operator.core.model.world import PREFIX, Seen, absent, leaving
-from sos_operator.core.plan import Ref, ref_of
+from sos_operator.core.model.world import PREFIX, Seen, absent
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +42,9 @@ class Departing:
 def departing_sites(compiled: sos_compile.Compiled, seen: Seen) -> tuple[Departing, ...]:
     """Departing sites in a compilation that still contains them."""
     found = []
-    for site in (o["metadata"]["name"] for o in seen.of(SITE.kind) if leaving(o)):
+    for site in (o.name for o in seen.of(SosSite) if o.leaving):
         child = naming.node(PREFIX, site)
-        daemon_set, config_map = seen.child(DAEMON_SET.kind, child), seen.child(CONFIG_MAP.kind, child)
+        daemon_set, config_map = seen.child(DaemonSet, child), seen.child(ConfigMap, child)
         # Without a DaemonSet, no node of the site is left to clean up.
         if daemon_set is None:
             continue
@@ -57,16 +58,16 @@ def departing_sites(compiled: sos_compile.Compiled, seen: Seen) -> tuple[Departi
                 if m["metadata"]["name"] == child and m["kind"] in (CONFIG_MAP.kind, DAEMON_SET.kind)
             )
             found.append(Departing(site, nodes, manifests))
-        elif nodes:
+        elif nodes and config_map:
             # The site is currently invalid, or no node matches it any more: the nodes still have their last node-configs.
-            found.append(Departing(site, nodes, (with_documents(anew(config_map), nodes),), frozenset({ref_of(daemon_set)})))
+            found.append(Departing(site, nodes, (with_documents(anew(config_map), nodes),), frozenset({daemon_set.ref})))
     return tuple(sorted(found, key=lambda d: d.site))
 
 
-def documents(config_map: Object | None) -> dict[str, dict[str, Any]]:
+def documents(config_map: ConfigMap | None) -> dict[str, dict[str, Any]]:
     """The node-configs in a ConfigMap by node; other content is ignored."""
     found = {}
-    for name, text in ((config_map or {}).get("data") or {}).items():
+    for name, text in (config_map.data if config_map else {}).items():
         try:
             document = read_json(text)
         except (ValueError, RecursionError):
@@ -97,13 +98,12 @@ def _refuse(text: str) -> None:
     raise ValueError(f"{text} is in no document")
 
 
-def anew(child: Object | None) -> Object:
+def anew(child: Resource) -> Object:
     """Rebuild the manifest of one of our children, without the fields that the API server has added."""
-    assert child is not None  # noqa: S101 - the caller has read it
-    meta = child["metadata"]
+    meta = mapping(child.content.get("metadata"))
     kept = {key: meta[key] for key in ("name", "namespace", "labels", "annotations", "ownerReferences") if key in meta}
-    content: Object = {key: child[key] for key in ("data", "spec") if key in child}
-    return {"apiVersion": child["apiVersion"], "kind": child["kind"], "metadata": kept, **content}
+    content: Object = {key: child.content[key] for key in ("data", "spec") if key in child.content}
+    return {"apiVersion": child.api_version, "kind": child.kind, "metadata": kept, **content}
 
 
 def with_documents(config_map: Object, nodes: Mapping[str, Mapping[str, Any]]) -> Object:

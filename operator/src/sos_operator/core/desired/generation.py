@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import sos_compile
 from sos_compile.manifests import naming
 from sos_compile.model.formats import MAX_GENERATION
 
+from sos_operator.core.model.cluster_objects import ConfigMap
 from sos_operator.core.model.kinds import CONFIG_MAP
 from sos_operator.core.model.objects import Object
 from sos_operator.core.model.options import Settings
@@ -76,15 +76,15 @@ def credible(claims: Iterable[Claim]) -> Iterator[Claim]:
     return (claim for claim in claims if 0 < claim[0] <= CREDIBLE_MAX)
 
 
-def claims_of(config_maps: Iterable[Mapping[str, Any]]) -> Iterator[Claim]:
+def claims_of(config_maps: Iterable[ConfigMap]) -> Iterator[Claim]:
     """Generation and hash that the documents in ConfigMaps claim."""
-    for text in (text for config_map in config_maps for text in (config_map.get("data") or {}).values()):
+    for text in (text for config_map in config_maps for text in config_map.data.values()):
         generation, hash_ = _GENERATION.search(text), _HASH.search(text)
         if generation and hash_:
             yield int(generation[1]), hash_[1]
 
 
-def issued_before(config_maps: Iterable[Mapping[str, Any]], newest: int) -> dict[str, int]:
+def issued_before(config_maps: Iterable[ConfigMap], newest: int) -> dict[str, int]:
     """Hash -> generation of the documents in the cluster. A claim above the newest generation was not written by this operator."""
     return {hash_: generation for generation, hash_ in claims_of(config_maps) if 0 < generation <= newest}
 
@@ -105,9 +105,9 @@ def generations(
     return found
 
 
-def issued_now(state: Mapping[str, Any] | None) -> Issued:
+def issued_now(state: ConfigMap | None) -> Issued:
     """The record inside the state ConfigMap, if there is one."""
-    return parse_issued((state or {}).get("data") or {})
+    return parse_issued(state.data if state else {})
 
 
 def state_manifest(settings: Settings, data: Mapping[str, str]) -> Object:

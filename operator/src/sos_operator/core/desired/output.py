@@ -11,11 +11,12 @@ from sos_operator.core.desired.departed_nodes import left_nodes
 from sos_operator.core.desired.departure import Departing, departing_sites
 from sos_operator.core.desired.generation import Issued, claims_of, documents_digest, generations, issued_before, next_issued
 from sos_operator.core.desired.retained_children import with_files_of
-from sos_operator.core.model.kinds import CONFIG_MAP, SITE
-from sos_operator.core.model.objects import Object
+from sos_operator.core.model.cluster_objects import ConfigMap
+from sos_operator.core.model.custom_resources import SosSite
+from sos_operator.core.model.objects import Object, Ref
 from sos_operator.core.model.options import Settings
-from sos_operator.core.model.world import Seen, build_world, leaving, with_departing
-from sos_operator.core.plan import Ref, ref_of
+from sos_operator.core.model.world import Seen, build_world, with_departing
+from sos_operator.core.plan import ref_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ def build_output(
     world = build_world(seen, settings, last.generation or 1)
     draft = sos_compile.draft(world, memos.present)
     departing: tuple[Departing, ...] = ()
-    if any(leaving(site) for site in seen.of(SITE.kind)):
+    if any(site.leaving for site in seen.of(SosSite)):
         departing = departing_sites(sos_compile.draft(with_departing(world, seen), memos.departing).issued({}), seen)
     # A node whose document cannot be compiled has not departed: it keeps its document (sos_compile.admission.fault_isolation).
     faulty = {fault.key.name for fault in draft.verdicts.faults if fault.key.kind == "Node"}
@@ -56,7 +57,7 @@ def build_output(
     hashes = {"/".join(name): hash_ for name, hash_ in draft.hashes().items()}
     hashes |= {f"left/{gone.site}/{node}": doc["hash"] for gone in left for node, doc in gone.nodes.items()}
     hashes |= {f"departing/{gone.site}/{node}": doc["hash"] for gone in departing for node, doc in gone.nodes.items()}
-    config_maps = [o for o in seen.children if o["kind"] == CONFIG_MAP.kind]
+    config_maps = [o for o in seen.children if isinstance(o, ConfigMap)]
     said = [(answer.generation, answer.hash) for answer in seen.answers.values()]
     issued = next_issued(last, documents_digest(hashes), [*in_force.values(), *said, *claims_of(config_maps)], hashes.values())
     before = issued_before(config_maps, issued.generation)

@@ -10,9 +10,9 @@ from sos_compile.manifests import naming
 from sos_operator.core.desired.departure import Departing
 from sos_operator.core.model.cluster_objects import Pod
 from sos_operator.core.model.kinds import CONFIG_MAP, SECRET
-from sos_operator.core.model.objects import Object
+from sos_operator.core.model.objects import Object, Ref
 from sos_operator.core.model.world import PREFIX, Seen
-from sos_operator.core.plan import Ref, digest
+from sos_operator.core.plan import digest
 
 CONFIG_ANNOTATION = "sos.network/config-hash"
 

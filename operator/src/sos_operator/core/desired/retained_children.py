@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterable
 
 import sos_compile
 
+from sos_operator.core.model.cluster_objects import ConfigMap
 from sos_operator.core.model.kinds import CONFIG_MAP
-from sos_operator.core.model.objects import Object
+from sos_operator.core.model.objects import Object, Ref
 from sos_operator.core.model.options import Settings
 from sos_operator.core.model.world import Seen
-from sos_operator.core.plan import Ref
 
 
 def held_refs(compiled: sos_compile.Compiled, settings: Settings) -> frozenset[Ref]:
@@ -23,7 +23,7 @@ def with_files_of(manifests: Iterable[Object], nodes: Collection[str], seen: See
     files = {f"{node}.json" for node in nodes}
     if not files:
         return tuple(manifests)
-    there = {o["metadata"]["name"]: o.get("data") or {} for o in seen.children if o["kind"] == CONFIG_MAP.kind}
+    there = {o.name: o.data for o in seen.children if isinstance(o, ConfigMap)}
     found = []
     for manifest in manifests:
         kept = files & there.get(manifest["metadata"]["name"], {}).keys() if manifest["kind"] == CONFIG_MAP.kind else set()

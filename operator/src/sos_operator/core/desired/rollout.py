@@ -23,12 +23,13 @@ from sos_compile.model.formats import content_hash
 
 from sos_operator.core.desired.departure import is_node_config, read_json
 from sos_operator.core.desired.network_attachment import attached_by_nodes
-from sos_operator.core.model.cluster_objects import Pod
-from sos_operator.core.model.kinds import CONFIG_MAP, SITE
+from sos_operator.core.model.cluster_objects import ConfigMap, Pod
+from sos_operator.core.model.custom_resources import SosSite
+from sos_operator.core.model.kinds import CONFIG_MAP
 from sos_operator.core.model.node_status import NodeAnswer
 from sos_operator.core.model.objects import Object
 from sos_operator.core.model.pod_state import pod_state
-from sos_operator.core.model.world import PREFIX, Seen, leaving
+from sos_operator.core.model.world import PREFIX, Seen
 
 DEFAULT_MAX_UNAVAILABLE = 1
 TURNS_ANNOTATION = "sos.network/rollout"
@@ -121,10 +122,9 @@ def decide(nodes: Mapping[str, Standing], limit: int) -> Rollout:
     return Rollout(dict.fromkeys(left, why), False, told, left)
 
 
-def max_unavailable(site: Object, total: int) -> int:
+def max_unavailable(site: SosSite, total: int) -> int:
     """Nodes that may apply a document at the same time: a number, or a share of `total` rounded down; at least one."""
-    value = ((site.get("spec") or {}).get("update") or {}).get("maxUnavailable", DEFAULT_MAX_UNAVAILABLE)
-    number, share, _ = str(value).partition("%")
+    number, share, _ = site.max_unavailable.partition("%")
     if not _NUMBER.fullmatch(number):
         return DEFAULT_MAX_UNAVAILABLE  # the schema rejects such a value: it is from a newer API
     return max(1, total * int(number) // 100 if share else int(number))
@@ -134,8 +134,8 @@ def plan_rollouts(seen: Seen, compiled: sos_compile.Compiled, answers: Mapping[s
     """Rollouts of all sites, by site name."""
     pods = {(p.daemon_set, p.node): p for p in sorted(seen.pods, key=lambda pod: pod.leaving, reverse=True)}
     found = {}
-    for site in seen.of(SITE.kind):
-        name = site["metadata"]["name"]
+    for site in seen.of(SosSite):
+        name = site.name
         child = naming.node(PREFIX, name)
         given, turns = _given(seen, child), _turns(seen, child)
         nodes = {
@@ -143,7 +143,7 @@ def plan_rollouts(seen: Seen, compiled: sos_compile.Compiled, answers: Mapping[s
             for node, document in compiled.nodes.items()
             if document["site"] == name
         }
-        if nodes and not leaving(site):
+        if nodes and not site.leaving:
             found[name] = decide(nodes, max_unavailable(site, len(nodes)))
     return found
 
@@ -208,14 +208,13 @@ def _fit(some: Mapping[str, tuple[Any, ...]], others: Mapping[str, tuple[Any, ..
 
 
 def _turns(seen: Seen, child: str) -> Mapping[str, Any]:
-    return _parse(
-        ((seen.child(CONFIG_MAP.kind, child) or {"metadata": {}})["metadata"].get("annotations") or {}).get(TURNS_ANNOTATION) or ""
-    )
+    config_map = seen.child(ConfigMap, child)
+    return _parse(config_map.meta.annotations.get(TURNS_ANNOTATION, "") if config_map else "")
 
 
 def _given(seen: Seen, child: str) -> dict[str, str]:
-    data = (seen.child(CONFIG_MAP.kind, child) or {}).get("data") or {}
-    return {name.removesuffix(".json"): text for name, text in data.items()}
+    config_map = seen.child(ConfigMap, child)
+    return {name.removesuffix(".json"): text for name, text in (config_map.data if config_map else {}).items()}
 
 
 def _parse(text: str) -> Mapping[str, Any]:

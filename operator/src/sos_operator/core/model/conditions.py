@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from sos_operator.core.model.objects import Condition
+
 Status = Literal["True", "False", "Unknown"]
 READY = "Ready"
 REFUSALS = frozenset({"Accepted", "ResolvedRefs"})
@@ -48,14 +50,14 @@ def summary(verdicts: Sequence[Verdict], reason: str, message: str = "") -> Verd
     return Verdict(READY, "True", reason, message)
 
 
-def build_conditions(verdicts: Iterable[Verdict], previous: Iterable[Mapping[str, Any]], generation: int, now: str) -> list[dict[str, Any]]:
+def build_conditions(verdicts: Iterable[Verdict], previous: Iterable[Condition], generation: int, now: str) -> list[dict[str, Any]]:
     """Conditions to write, sorted by type. `now` (RFC 3339) becomes lastTransitionTime only where the status changed."""
-    before = {c.get("type"): c for c in previous}
+    before = {c.type: c for c in previous}
     built = []
     for verdict in sorted(verdicts, key=lambda v: v.type):
         old = before.get(verdict.type)
         # The schema's default condition is dated 1970. It was not observed, so its time is not kept.
-        same = old is not None and old.get("status") == verdict.status and not str(old.get("lastTransitionTime", "")).startswith("1970-")
+        changed = old.changed if old is not None and old.status == verdict.status and not old.changed.startswith("1970-") else ""
         built.append(
             {
                 "type": verdict.type,
@@ -63,18 +65,18 @@ def build_conditions(verdicts: Iterable[Verdict], previous: Iterable[Mapping[str
                 "reason": verdict.reason,
                 "message": verdict.message[:MESSAGE_MAX],
                 "observedGeneration": generation,
-                "lastTransitionTime": old["lastTransitionTime"] if same and old is not None else now,
+                "lastTransitionTime": changed or now,
             }
         )
     return built
 
 
-def transitions(previous: Iterable[Mapping[str, Any]], built: Iterable[Mapping[str, Any]]) -> list[Transition]:
+def transitions(previous: Iterable[Condition], built: Iterable[Mapping[str, Any]]) -> list[Transition]:
     """Conditions whose status changed, except those that only repeat another condition's message.
 
     The conditions of a new object have no earlier status, so their first status is reported only if the object was refused.
     """
-    before = {c.get("type"): str(c.get("status")) for c in previous}
+    before = {c.type: c.status for c in previous}
     changed: list[Transition] = []
     for condition in sorted(built, key=lambda c: (c["type"] == READY, c["type"])):
         old, new = before.get(condition["type"]), condition["status"]

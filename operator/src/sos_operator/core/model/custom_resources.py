@@ -20,7 +20,8 @@ from sos_operator.core.model.objects import (
     text,
 )
 
-EXTERNAL = "External"
+MANAGED, EXTERNAL = "Managed", "External"
+"""Types of a SosController."""
 DEFAULT_MAX_UNAVAILABLE = "1"
 
 
@@ -137,7 +138,7 @@ class SosService(CustomResource):
 class SosController(CustomResource):
     """A SosController."""
 
-    type: str = "Managed"
+    type: str = MANAGED
     endpoints: tuple[str, ...] = ()
     """Declared OpenFlow endpoints of an External controller."""
     api_url: str = ""
@@ -154,7 +155,7 @@ class SosController(CustomResource):
         external = mapping(spec.get("external"))
         return cls(
             *_common(content),
-            type=text(spec.get("type", "Managed")),
+            type=text(spec.get("type", MANAGED)),
             endpoints=strings(external.get("endpoints")),
             api_url=text(external.get("apiURL")),
             token_secret=text(external.get("tokenSecretName")),

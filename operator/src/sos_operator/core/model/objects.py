@@ -166,6 +166,11 @@ class Resource:
         return Ref(self.kind, self.meta.namespace, self.meta.name)
 
     @property
+    def key(self) -> tuple[str, str, str]:
+        """Kind, namespace and name."""
+        return self.kind, self.meta.namespace, self.meta.name
+
+    @property
     def leaving(self) -> bool:
         """True if the object is being deleted."""
         return bool(self.meta.deletion)

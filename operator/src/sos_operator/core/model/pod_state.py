@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from sos_operator.core.model.cluster_objects import ContainerStatus, Node, Pod
+from sos_operator.core.model.cluster_objects import ContainerStatus, DaemonSet, Deployment, Node, Pod
 from sos_operator.core.model.conditions import Verdict
 from sos_operator.core.model.node_status import NodeAnswer
-from sos_operator.core.model.objects import Object
 
 # The kubelet's reasons for containers that cannot start until something is changed.
 _FAILING = frozenset(
@@ -76,25 +75,21 @@ def _said(container: ContainerStatus) -> str:
     return (text + (f": {message}" if message else ""))[:_MESSAGE_MAX]
 
 
-def daemon_set_settled(daemon_set: Object | None) -> bool:
+def daemon_set_settled(daemon_set: DaemonSet | None) -> bool:
     """True if the DaemonSet controller has observed the current spec and every node runs it."""
     if daemon_set is None:
         return False
-    status = daemon_set.get("status") or {}
-    if status.get("observedGeneration", 0) < daemon_set["metadata"].get("generation", 0):
+    if daemon_set.observed_generation < daemon_set.meta.generation:
         return False
-    updating = (daemon_set.get("spec") or {}).get("updateStrategy", {}).get("type") != "OnDelete"
-    wanted = status.get("desiredNumberScheduled", 0)
-    return bool(status.get("numberReady", 0) >= wanted and (not updating or status.get("updatedNumberScheduled", 0) >= wanted))
+    updated = not daemon_set.updates or daemon_set.updated >= daemon_set.desired
+    return daemon_set.ready >= daemon_set.desired and updated
 
 
-def deployment_verdict(deployment: Object | None) -> Verdict | None:
+def deployment_verdict(deployment: Deployment | None) -> Verdict | None:
     """Return why a controller's Deployment is not up; None if the Deployment is up (and the fault lies elsewhere)."""
     if deployment is None:
         return Verdict("Available", "False", "RollingOut", "its Deployment has not been created yet")
-    status = deployment.get("status") or {}
-    if status.get("availableReplicas", 0) > 0:
+    if deployment.available > 0:
         return None
-    conditions = status.get("conditions") or []
-    said = next((c.get("message", "") for c in conditions if c.get("type") in ("ReplicaFailure", "Available") and c.get("message")), "")
+    said = next((c.message for c in deployment.conditions if c.type in ("ReplicaFailure", "Available") and c.message), "")
     return Verdict("Available", "Unknown", "ControllerUnreachable", "its pod is not available" + (f": {said}" if said else ""))

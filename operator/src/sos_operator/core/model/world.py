@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import sos_compile
 from sos_compile.manifests import naming
@@ -13,11 +13,14 @@ from sos_compile.model.formats import content_hash
 from sos_compile.model.site_card import SiteCard
 
 from sos_operator import __version__
-from sos_operator.core.model.cluster_objects import Node, Pod
-from sos_operator.core.model.kinds import CONTROLLER, FIELD_MANAGER, SERVICE, SITE
+from sos_operator.core.model.cluster_objects import Node, Pod, Service
+from sos_operator.core.model.custom_resources import CustomResource, SosController, SosService, SosSite
+from sos_operator.core.model.kinds import FIELD_MANAGER
 from sos_operator.core.model.node_status import NodeAnswer
-from sos_operator.core.model.objects import Object, Resource
+from sos_operator.core.model.objects import Resource
 from sos_operator.core.model.options import Settings
+
+View = TypeVar("View", bound=Resource)
 
 MAX_LIST = 64  # maximum number of prefixes in a list of an agent-config
 PREFIX = "sos"  # prefix of every child's name; fixed, because the API's columns and the docs contain these names
@@ -27,11 +30,11 @@ PREFIX = "sos"  # prefix of every child's name; fixed, because the API's columns
 class Seen:
     """One listing of all objects that the operator reads."""
 
-    objects: tuple[Object, ...] = ()
+    objects: tuple[CustomResource, ...] = ()
     """Objects of our kinds."""
     nodes: tuple[Node, ...] = ()
     namespaces: tuple[Resource, ...] = ()
-    children: tuple[Object, ...] = ()
+    children: tuple[Resource, ...] = ()
     """Objects with our owner label in the release namespace."""
     pods: tuple[Pod, ...] = ()
     answers: Mapping[str, NodeAnswer] = field(default_factory=dict)
@@ -41,23 +44,13 @@ class Seen:
     given_up: frozenset[tuple[str, str]] = frozenset()
     """(site, node) of nodes that left their site and did not report clean in time."""
 
-    def of(self, kind: str) -> tuple[Object, ...]:
-        """Our objects of one kind."""
-        return tuple(o for o in self.objects if o["kind"] == kind)
+    def of(self, view: type[View]) -> tuple[View, ...]:
+        """Our objects of one kind, by its view."""
+        return tuple(o for o in self.objects if isinstance(o, view))
 
-    def child(self, kind: str, name: str) -> Object | None:
-        """One child by kind and name."""
-        return next((o for o in self.children if o["kind"] == kind and o["metadata"]["name"] == name), None)
-
-
-def leaving(obj: Object) -> bool:
-    """True for an object that is being deleted."""
-    return bool(obj["metadata"].get("deletionTimestamp"))
-
-
-def component_of(obj: Object) -> str:
-    """Return the SOS component that an object's label names, "" if none."""
-    return str((obj["metadata"].get("labels") or {}).get("app.kubernetes.io/component", ""))
+    def child(self, view: type[View], name: str) -> View | None:
+        """One child by the view of its kind and by name."""
+        return next((o for o in self.children if isinstance(o, view) and o.name == name), None)
 
 
 def compile_settings(settings: Settings, generation: int) -> sos_compile.Settings:
@@ -86,7 +79,7 @@ def compile_settings(settings: Settings, generation: int) -> sos_compile.Setting
 def build_world(seen: Seen, settings: Settings, generation: int) -> sos_compile.World:
     """Return the world for `sos_compile`. Objects being deleted are left out (departure.py covers their nodes)."""
     return sos_compile.World(
-        objects=tuple(o for o in seen.objects if not leaving(o)),
+        objects=tuple(o.content for o in seen.objects if not o.leaving),
         nodes=tuple(_node(node) for node in seen.nodes if not node.leaving),
         namespaces=tuple(sos_compile.Namespace(o.meta.name, o.meta.labels) for o in seen.namespaces if not o.leaving),
         settings=compile_settings(settings, generation),
@@ -97,7 +90,7 @@ def build_world(seen: Seen, settings: Settings, generation: int) -> sos_compile.
 
 def with_departing(world: sos_compile.World, seen: Seen) -> sos_compile.World:
     """The same world, including sites that are being deleted: their nodes need node-configs that remove their bridges."""
-    return replace(world, objects=(*world.objects, *(o for o in seen.of(SITE.kind) if leaving(o))))
+    return replace(world, objects=(*world.objects, *(o.content for o in seen.of(SosSite) if o.leaving)))
 
 
 def _node(node: Node) -> sos_compile.Node:
@@ -119,37 +112,33 @@ def service_address(controller: str, seen: Seen) -> str:
 
 def service_addresses(controller: str, seen: Seen) -> tuple[str, ...]:
     """All cluster addresses of a Managed controller's Service, one of each family."""
-    spec = (seen.child("Service", naming.controller(PREFIX, controller)) or {}).get("spec") or {}
-    addresses = [str(each) for each in (spec.get("clusterIP"), *(spec.get("clusterIPs") or ())) if each and each != "None"]
-    return tuple(dict.fromkeys(addresses))
+    service = seen.child(Service, naming.controller(PREFIX, controller))
+    return service.addresses if service else ()
 
 
 def controller_endpoints(seen: Seen) -> dict[str, tuple[str, ...]]:
     """Return each controller's OpenFlow endpoints: the cluster address of its Service, or the declared endpoints of an External
     controller."""
     endpoints: dict[str, tuple[str, ...]] = {}
-    for obj in seen.of(CONTROLLER.kind):
-        name, spec = obj["metadata"]["name"], obj.get("spec") or {}
-        if spec.get("type") == "External":
-            endpoints[name] = tuple((spec.get("external") or {}).get("endpoints") or ())
-        elif is_ipv4(address := service_address(name, seen)):
-            endpoints[name] = (f"tcp:{address}:{OPENFLOW_PORT}",)
+    for controller in seen.of(SosController):
+        if controller.external:
+            endpoints[controller.name] = controller.endpoints
+        elif is_ipv4(address := service_address(controller.name, seen)):
+            endpoints[controller.name] = (f"tcp:{address}:{OPENFLOW_PORT}",)
     return endpoints
 
 
-def api_base(controller: Object, seen: Seen, override: Mapping[str, str]) -> str | None:
+def api_base(controller: SosController, seen: Seen, override: Mapping[str, str]) -> str | None:
     """Return the URL of a controller's API; empty while unknown; None if the operator has no access to it.
 
     Use the Service's address, not its name. After a reinstallation, the name resolves to the old Service's address for a while (observed: a
     server outside the cluster answered), and an HTTP client keeps a connection to a wrong server as long as it works.
     """
-    name, spec = controller["metadata"]["name"], controller.get("spec") or {}
-    if name in override:
-        return override[name]
-    if spec.get("type") == "External":
-        url = (spec.get("external") or {}).get("apiURL")
-        return str(url).rstrip("/") if url else None
-    address = service_address(name, seen)
+    if controller.name in override:
+        return override[controller.name]
+    if controller.external:
+        return controller.api_url.rstrip("/") if controller.api_url else None
+    address = service_address(controller.name, seen)
     return f"http://[{address}]:{API_PORT}" if ":" in address else f"http://{address}:{API_PORT}" if address else ""
 
 
@@ -161,23 +150,18 @@ def compiled_from(seen: Seen) -> Hashable:
             (n.name, tuple(sorted(n.labels.items())), n.address, n.created, n.pod_prefixes)
             for n in (_node(node) for node in seen.nodes if not node.leaving)
         ),
-        tuple(_namespace_version(o) for o in seen.namespaces),
+        tuple(_version(o) for o in seen.namespaces),
         tuple(sorted(controller_endpoints(seen).items())),
         parse_allocations(seen.objects).key(),
         tuple(sorted(seen.cards.items(), key=lambda item: item[0])),
     )
 
 
-def _version(obj: Object) -> Hashable:
-    meta = obj["metadata"]
-    return (meta.get("uid"), meta.get("generation"), tuple(sorted((meta.get("labels") or {}).items())), leaving(obj))
-
-
-def _namespace_version(obj: Resource) -> Hashable:
+def _version(obj: Resource) -> Hashable:
     return (obj.meta.uid, obj.meta.generation, tuple(sorted(obj.meta.labels.items())), obj.leaving)
 
 
-def parse_allocations(objects: Iterable[Object]) -> sos_compile.Allocations:
+def parse_allocations(objects: Iterable[Resource]) -> sos_compile.Allocations:
     """Numbers and addresses allocated before, read back from the objects' status.
 
     They are in the objects' status, not in a child, so that datapath ids and agent addresses survive a reinstallation of the release.
@@ -187,23 +171,19 @@ def parse_allocations(objects: Iterable[Object]) -> sos_compile.Allocations:
     nodes: dict[str, int] = {}
     agents: set[sos_compile.AgentAllocation] = set()
     claims: dict[str, sos_compile.Claim] = {}
-    for obj in sorted(objects, key=lambda o: (o["kind"], o["metadata"]["name"])):
-        name, status = obj["metadata"]["name"], obj.get("status") or {}
-        if obj["kind"] == CONTROLLER.kind and status.get("controllerID"):
-            controllers[name] = status["controllerID"]
-        claim = status.get("claim") or {}
-        if obj["kind"] == SERVICE.kind and claim.get("number") and claim.get("scope"):
-            claims[f"{obj['metadata'].get('namespace')}/{name}"] = sos_compile.Claim(claim["number"], claim["scope"])
-        if obj["kind"] != SITE.kind:
-            continue
-        if status.get("siteID"):
-            sites[name] = status["siteID"]
-        for node in status.get("nodes") or []:
-            if node.get("number"):
-                nodes.setdefault(node["name"], node["number"])
-            for agent in node.get("agents") or []:
-                if agent.get("address") and agent.get("slot") is not None:
-                    agents.add(sos_compile.AgentAllocation(agent["pool"], node["name"], agent["address"], agent["slot"]))
+    for obj in sorted(objects, key=lambda o: (o.kind, o.name)):
+        match obj:
+            case SosController() if obj.number:
+                controllers[obj.name] = obj.number
+            case SosService() if obj.claim_number and obj.claim_scope:
+                claims[obj.id] = sos_compile.Claim(obj.claim_number, obj.claim_scope)
+            case SosSite():
+                if obj.number:
+                    sites[obj.name] = obj.number
+                for node in obj.nodes:
+                    if node.number:
+                        nodes.setdefault(node.name, node.number)
+                    agents |= {sos_compile.AgentAllocation(agent.pool, node.name, agent.address, agent.slot) for agent in node.agents}
     return sos_compile.Allocations(sites=sites, controllers=controllers, nodes=nodes, agents=tuple(sorted(agents)), claims=claims)
 
 

@@ -9,10 +9,12 @@ import sos_compile
 from sos_compile import ObjectKey
 from sos_compile.model.site_card import SiteCard
 
+from sos_operator.core.model.cluster_objects import Secret
+from sos_operator.core.model.custom_resources import SosPeer
 from sos_operator.core.model.kinds import PEER
 from sos_operator.core.model.objects import Object
 from sos_operator.core.model.options import Settings
-from sos_operator.core.model.world import Seen, leaving
+from sos_operator.core.model.world import Seen
 from sos_operator.core.peers.contact import Contact, Received
 from sos_operator.core.peers.documents import (
     Offered,
@@ -65,11 +67,11 @@ class Target:
 
 def present(seen: Seen) -> list[str]:
     """Return the names of the SosPeers that are not being deleted, oldest first."""
-    metas = (obj["metadata"] for obj in seen.of(PEER.kind) if not leaving(obj))
-    return [meta["name"] for meta in sorted(metas, key=lambda meta: (meta["creationTimestamp"], meta["name"]))]
+    metas = (peer.meta for peer in seen.of(SosPeer) if not peer.leaving)
+    return [meta.name for meta in sorted(metas, key=lambda meta: (meta.created, meta.name))]
 
 
-def read_pairings(seen: Seen, secrets: Mapping[str, Object]) -> Pairings:
+def read_pairings(seen: Seen, secrets: Mapping[str, Secret]) -> Pairings:
     """Return the pairing of each SosPeer. If several SosPeers have the same pairing, only the oldest of them keeps it."""
     usable: dict[str, Pairing] = {}
     errors: dict[str, str] = {}
@@ -115,17 +117,17 @@ def own_cards(seen: Seen, compiled: sos_compile.Compiled, peering: Peering, now_
 
 def targets(seen: Seen, cards: Mapping[str, SiteCard], peering: Peering) -> dict[str, Target]:
     """Return the exchange target of each peer, with our card for it."""
-    specs = {o["metadata"]["name"]: o.get("spec") or {} for o in seen.of(PEER.kind)}
+    peers = {peer.name: peer for peer in seen.of(SosPeer)}
     own = bytes.fromhex(installation_id(seen))
     found = {}
     for name, card in cards.items():
         pairing, known = peering.pairings.usable[name], peering.received.get(name)
-        found[name] = Target(pairing, own, card.encode().encode(), _endpoints(specs[name]), known)
+        found[name] = Target(pairing, own, card.encode().encode(), _endpoints(peers[name]), known)
     return found
 
 
-def _endpoints(spec: Object) -> tuple[tuple[str, int], ...]:
-    split = (str(text).rpartition(":") for text in spec.get("endpoints") or ())
+def _endpoints(peer: SosPeer) -> tuple[tuple[str, int], ...]:
+    split = (endpoint.rpartition(":") for endpoint in peer.endpoints)
     return tuple((address, int(port)) for address, _, port in split)
 
 

@@ -10,10 +10,12 @@ from functools import lru_cache
 from sos_compile.manifests import naming
 from sos_compile.model.site_card import CARD_PORT, CardError, SiteCard, parse_card
 
-from sos_operator.core.model.kinds import CONFIG_MAP, PEER
-from sos_operator.core.model.objects import Object
+from sos_operator.core.model.cluster_objects import ConfigMap
+from sos_operator.core.model.custom_resources import SosPeer
+from sos_operator.core.model.kinds import CONFIG_MAP
+from sos_operator.core.model.objects import Object, Resource
 from sos_operator.core.model.options import Settings
-from sos_operator.core.model.world import PREFIX, Seen, leaving
+from sos_operator.core.model.world import PREFIX, Seen
 from sos_operator.core.peers.contact import Received
 from sos_operator.core.secrets.secrets import labels, owned_by
 
@@ -55,9 +57,11 @@ def card_name(peer: str) -> str:
 
 def issued_cards(seen: Seen) -> dict[str, SiteCard]:
     """Return our cards as the agents have them, by pairing (32 hex digits)."""
-    held = seen.child(CONFIG_MAP.kind, agents_name())
+    held = seen.child(ConfigMap, agents_name())
+    if held is None:
+        return {}
     try:
-        rows = json.loads(((held or {}).get("data") or {})[AGENTS_FILE])["peers"]
+        rows = json.loads(held.data[AGENTS_FILE])["peers"]
         return {str(row["pairing"]): _parse(row["card"]) for row in rows}
     except (KeyError, ValueError, TypeError):
         return {}
@@ -83,31 +87,29 @@ def agents_manifest(settings: Settings, seen: Seen, offered: Iterable[Offered]) 
 def card_manifests(settings: Settings, seen: Seen, received: Mapping[str, Received]) -> list[Object]:
     """Return the ConfigMaps with the last card of each peer, owned by its SosPeer."""
     found = []
-    for peer in seen.of(PEER.kind):
-        known = received.get(peer["metadata"]["name"])
-        if known is not None and not leaving(peer):
+    for peer in seen.of(SosPeer):
+        known = received.get(peer.name)
+        if known is not None and not peer.leaving:
             data = {"pairing": known.pairing, "installation": known.installation, "card.json": known.card.encode()}
-            found.append(_config_map(settings, card_name(peer["metadata"]["name"]), data, peer))
+            found.append(_config_map(settings, card_name(peer.name), data, peer))
     return found
 
 
 def stored_cards(seen: Seen) -> dict[str, Received]:
     """Return the last card of each peer, by SosPeer, as an earlier pass has stored it."""
     found = {}
-    for peer in seen.of(PEER.kind):
-        name = peer["metadata"]["name"]
-        held = seen.child(CONFIG_MAP.kind, card_name(name))
-        owners = [owner.get("uid") for owner in ((held or {}).get("metadata") or {}).get("ownerReferences") or ()]
-        if held is None or leaving(peer) or peer["metadata"]["uid"] not in owners:
+    for peer in seen.of(SosPeer):
+        held = seen.child(ConfigMap, card_name(peer.name))
+        if held is None or peer.leaving or peer.meta.uid not in {owner.uid for owner in held.meta.owners}:
             continue
-        data = held.get("data") or {}
+        data = held.data
         try:
-            found[name] = Received(str(data["pairing"]), str(data["installation"]), _parse(data["card.json"]))
+            found[peer.name] = Received(data["pairing"], data["installation"], _parse(data["card.json"]))
         except (KeyError, CardError):
             continue  # the next exchange replaces the card
     return found
 
 
-def _config_map(settings: Settings, name: str, data: Mapping[str, str], owner: Object | None) -> Object:
+def _config_map(settings: Settings, name: str, data: Mapping[str, str], owner: Resource | None) -> Object:
     metadata = {"name": name, "namespace": settings.namespace, "labels": labels(settings, COMPONENT)} | owned_by(owner)
     return {"apiVersion": CONFIG_MAP.api_version, "kind": CONFIG_MAP.kind, "metadata": metadata, "data": dict(data)}

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from sos_compile import keys
 from sos_compile.manifests import naming
 
-from sos_operator.core.model.kinds import PEER
-from sos_operator.core.model.objects import Object
-from sos_operator.core.model.world import PREFIX, Seen, leaving
+from sos_operator.core.model.cluster_objects import Secret
+from sos_operator.core.model.custom_resources import SosPeer
+from sos_operator.core.model.world import PREFIX, Seen
 from sos_operator.core.secrets.secrets import Wanted, secret_files
 
 ID_FILE = "pairing"
@@ -59,11 +59,11 @@ def secret_name(peer: str) -> str:
 
 def wanted_pairings(seen: Seen) -> tuple[Wanted, ...]:
     """The Secrets that users create for SosPeers."""
-    present = (obj for obj in seen.of(PEER.kind) if not leaving(obj))
-    return tuple(Wanted(secret_name(obj["metadata"]["name"]), None, obj) for obj in present)
+    present = (peer for peer in seen.of(SosPeer) if not peer.leaving)
+    return tuple(Wanted(secret_name(peer.name), None, peer) for peer in present)
 
 
-def parse_pairing(name: str, secret: Object | None) -> Pairing:
+def parse_pairing(name: str, secret: Secret | None) -> Pairing:
     """Return the pairing in a Secret. Raises PairingError."""
     if secret is None:
         raise PairingError(f"there is no Secret {name}: apply the file that `kubectl sos peer invite` wrote")

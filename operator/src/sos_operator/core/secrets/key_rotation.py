@@ -17,8 +17,9 @@ from datetime import UTC, datetime, timedelta
 
 from sos_compile.keys import MAX_KEY_ID
 
+from sos_operator.core.model.cluster_objects import Secret
 from sos_operator.core.model.kinds import SECRET
-from sos_operator.core.model.objects import Object
+from sos_operator.core.model.objects import Object, Resource
 from sos_operator.core.secrets.keys import master_file, parse_masters
 from sos_operator.core.secrets.secrets import secret_files
 
@@ -49,10 +50,10 @@ class State:
         return self.phase != DONE
 
 
-def parse_state(secret: Object, annotation: str = STATE_ANNOTATION) -> State:
+def parse_state(secret: Secret, annotation: str = STATE_ANNOTATION) -> State:
     """Parse the state in a Secret; an invalid annotation counts as none."""
     try:
-        found = json.loads((secret["metadata"].get("annotations") or {}).get(annotation) or "{}")
+        found = json.loads(secret.meta.annotations.get(annotation) or "{}")
         since = datetime.strptime(found["since"], _STAMP).replace(tzinfo=UTC) if found["since"] is not None else None
         phase = found["phase"]
     except (ValueError, KeyError, TypeError):
@@ -60,30 +61,30 @@ def parse_state(secret: Object, annotation: str = STATE_ANNOTATION) -> State:
     return State(str(found.get("request") or ""), phase, since) if phase in (ANNOUNCED, IN_USE, DONE) else State()
 
 
-def sending(master: Object, ids: Collection[int]) -> int:
+def sending(master: Secret, ids: Collection[int]) -> int:
     """The id of the key to sign with: the newest, or the previous one while the newest is only announced."""
     ordered = sorted(ids)
     return ordered[-2] if len(ordered) > 1 and parse_state(master).phase == ANNOUNCED else ordered[-1]
 
 
-def is_asked_for(secret: Object, request: str = REQUEST_ANNOTATION, state: str = STATE_ANNOTATION) -> bool:
+def is_asked_for(secret: Secret, request: str = REQUEST_ANNOTATION, state: str = STATE_ANNOTATION) -> bool:
     """True while there is a rotation to continue or to begin, according to the annotations of these names."""
     found = parse_state(secret, state)
     return found.going or request_of(secret, request) not in ("", found.request)
 
 
-def handed_out(derived: Iterable[Object], children: Iterable[Object], held: Iterable[tuple[str, str]]) -> bool:
+def handed_out(derived: Iterable[Object], children: Iterable[Resource], held: Iterable[tuple[str, str]]) -> bool:
     """True if every derived Secret in the cluster has its wanted content.
 
     A `held` Secret, whose site or controller is currently invalid, gets no new keys: the rotation waits for it.
     """
-    shown = {o["metadata"]["name"]: o.get("data") or {} for o in children if o["kind"] == SECRET.kind}
+    shown = {o.name: o.data for o in children if isinstance(o, Secret)}
     wanted = {secret["metadata"]["name"]: secret["data"] for secret in derived}
     waiting = {name for kind, name in held if kind == SECRET.kind and name in shown} - set(wanted)
     return not waiting and all(data.items() <= shown.get(name, {}).items() for name, data in wanted.items())
 
 
-def next_step(master: Object, now: datetime, overlap: timedelta, fresh: str, *, everywhere: bool) -> tuple[str, Object] | None:
+def next_step(master: Secret, now: datetime, overlap: timedelta, fresh: str, *, everywhere: bool) -> tuple[str, Object] | None:
     """Return the next step: a sentence for the log, and the merge patch of the master Secret. None if nothing is due.
 
     `fresh`: 64 random hex digits for a new key. `overlap`: duration of every phase, which must be longer than the slowest
@@ -106,12 +107,12 @@ def next_step(master: Object, now: datetime, overlap: timedelta, fresh: str, *, 
     return f"keys before {ids[-1]} are gone", build_patch(master, State(state.request, DONE, now), gone)
 
 
-def request_of(secret: Object, annotation: str = REQUEST_ANNOTATION) -> str:
+def request_of(secret: Secret, annotation: str = REQUEST_ANNOTATION) -> str:
     """Return the text of the request annotation, empty if there is none."""
-    return str((secret["metadata"].get("annotations") or {}).get(annotation) or "")[:REQUEST_MAX]
+    return secret.meta.annotations.get(annotation, "")[:REQUEST_MAX]
 
 
-def _begin(master: Object, state: State, newest: int, now: datetime, fresh: str) -> tuple[str, Object] | None:
+def _begin(master: Secret, state: State, newest: int, now: datetime, fresh: str) -> tuple[str, Object] | None:
     request = request_of(master)
     if request in ("", state.request):
         return None
@@ -121,10 +122,10 @@ def _begin(master: Object, state: State, newest: int, now: datetime, fresh: str)
     return f"key {newest + 1} is announced", build_patch(master, State(request, ANNOUNCED), added)
 
 
-def build_patch(secret: Object, state: State, data: Object, annotation: str = STATE_ANNOTATION) -> Object:
+def build_patch(secret: Secret, state: State, data: Object, annotation: str = STATE_ANNOTATION) -> Object:
     """The merge patch for a step: the Secret's new state annotation and data."""
     since = state.since.strftime(_STAMP) if state.since else None
     text = json.dumps({"request": state.request, "phase": state.phase, "since": since})
     # With the resource version, only one of two operators can create a key.
-    meta = {"resourceVersion": secret["metadata"]["resourceVersion"], "annotations": {annotation: text}}
+    meta = {"resourceVersion": secret.meta.resource_version, "annotations": {annotation: text}}
     return {"metadata": meta, **({"data": data} if data else {})}

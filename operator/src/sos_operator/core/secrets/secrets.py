@@ -5,16 +5,17 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import sos_compile
 from sos_compile.manifests import naming
 
-from sos_operator.core.model.kinds import CONTROLLER, SECRET, SITE
-from sos_operator.core.model.objects import Object
+from sos_operator.core.model.cluster_objects import Secret
+from sos_operator.core.model.custom_resources import MANAGED, SosController, SosSite
+from sos_operator.core.model.kinds import SECRET, SITE
+from sos_operator.core.model.objects import Object, Ref, Resource
 from sos_operator.core.model.options import Settings
-from sos_operator.core.model.world import PREFIX, Seen, leaving
-from sos_operator.core.plan import Ref, owned
+from sos_operator.core.model.world import PREFIX, Seen
+from sos_operator.core.plan import owned
 from sos_operator.core.secrets import keys
 
 MASTER = naming.child(PREFIX, "master")
@@ -27,7 +28,7 @@ class Wanted:
     name: str
     file: str | None
     """Name of the key that holds the random value; None if users create the Secret."""
-    owner: Object | None = None
+    owner: Resource | None = None
     """Object that uses the Secret and owns it if the operator created it; None if it belongs to the release."""
 
 
@@ -44,44 +45,38 @@ def labels(settings: Settings, component: str) -> dict[str, str]:
 
 def wanted_secrets(seen: Seen) -> tuple[Wanted, ...]:
     """The master key, and the bearer token of every controller that runs here."""
-    managed = {
-        o["metadata"]["name"]: o
-        for o in seen.of(CONTROLLER.kind)
-        if (o.get("spec") or {}).get("type", "Managed") == "Managed" and not leaving(o)
-    }
+    managed = {o.name: o for o in seen.of(SosController) if o.type == MANAGED and not o.leaving}
     tokens = tuple(Wanted(naming.controller_token(PREFIX, name), keys.TOKEN_FILE, o) for name, o in sorted(managed.items()))
     return (Wanted(MASTER, keys.master_file(keys.FIRST_KEY_ID)), *tokens)
 
 
-def is_token(secret: Object) -> bool:
+def is_token(secret: Secret) -> bool:
     """True for the token of a managed controller, which the operator may change."""
-    return owned(secret) and secret["metadata"]["name"].startswith(naming.controller_token(PREFIX, ""))
+    return owned(secret) and secret.name.startswith(naming.controller_token(PREFIX, ""))
 
 
 def external_tokens(seen: Seen) -> tuple[Wanted, ...]:
     """The Secrets that users create for External controllers."""
-    named = [(o, ((o.get("spec") or {}).get("external") or {}).get("tokenSecretName")) for o in seen.of(CONTROLLER.kind)]
-    return tuple(Wanted(str(name), None, o) for o, name in named if name)
+    return tuple(Wanted(o.token_secret, None, o) for o in seen.of(SosController) if o.token_secret)
 
 
-def owned_by(owner: Object | None) -> Object:
+def owned_by(owner: Resource | None) -> Object:
     """Metadata by which the cluster removes an object with its owner, even if no operator runs."""
     if owner is None:
         return {}
-    meta = owner["metadata"]
-    reference = {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": meta["name"], "uid": meta["uid"], "controller": True}
+    reference = {"apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name, "uid": owner.meta.uid, "controller": True}
     return {"ownerReferences": [reference]}
 
 
-def adoption(secret: Object, wanted: Wanted) -> Object | None:
+def adoption(secret: Secret, wanted: Wanted) -> Object | None:
     """Patch that corrects a missing or stale owner reference of one of our Secrets; None if the reference is right, or the Secret is not
     ours."""
     right = owned_by(wanted.owner)
-    there = [owner["uid"] for owner in secret["metadata"].get("ownerReferences") or ()]
+    there = [owner.uid for owner in secret.meta.owners]
     return {"metadata": right} if right and owned(secret) and there != [right["ownerReferences"][0]["uid"]] else None
 
 
-def build_secret(settings: Settings, name: str, component: str, files: Mapping[str, str], owner: Object | None = None) -> Object:
+def build_secret(settings: Settings, name: str, component: str, files: Mapping[str, str], owner: Resource | None = None) -> Object:
     """A Secret manifest with the given files."""
     own = {"name": name, "namespace": settings.namespace, "labels": labels(settings, component)}
     return {
@@ -93,10 +88,10 @@ def build_secret(settings: Settings, name: str, component: str, files: Mapping[s
     }
 
 
-def secret_files(secret: Object | None) -> dict[str, bytes]:
+def secret_files(secret: Secret | None) -> dict[str, bytes]:
     """The content of a Secret; values that are not base64 are left out."""
     found = {}
-    for name, text in ((secret or {}).get("data") or {}).items():
+    for name, text in (secret.data if secret else {}).items():
         try:
             found[name] = base64.b64decode(text, validate=True)
         except ValueError:
@@ -116,7 +111,7 @@ def derived_secrets(
     # Include keys shared with every site that has hosts, not only with current peers: a new service then changes no Secret.
     ids = {f.number for key, f in compiled.facts.items() if key.kind == SITE.kind and f.number and f.text.get("prefixes")}
     own = {document["site"]["name"]: document["site"]["id"] for document in compiled.agents.values()}
-    sites = {site["metadata"]["name"]: site for site in seen.of(SITE.kind)}
+    sites = {site.name: site for site in seen.of(SosSite)}
     found = []
     for name, number in sorted(own.items()):
         # A peer's key never replaces a key of this cluster.
@@ -137,11 +132,9 @@ def secret_refs(settings: Settings, wanted: tuple[Wanted, ...]) -> frozenset[Ref
     return frozenset(Ref(SECRET.kind, settings.namespace, secret.name) for secret in wanted)
 
 
-def token_of(secrets: Mapping[str, Any], controller: Object) -> str | None:
+def token_of(secrets: Mapping[str, Secret], controller: SosController) -> str | None:
     """The bearer token for a controller, from Secrets by name; None if the token is missing."""
-    spec = controller.get("spec") or {}
-    external = (spec.get("external") or {}).get("tokenSecretName")
-    name = external if spec.get("type") == "External" else naming.controller_token(PREFIX, controller["metadata"]["name"])
-    content = secret_files(secrets.get(name or "")).get(keys.TOKEN_FILE, b"")
+    name = controller.token_secret if controller.external else naming.controller_token(PREFIX, controller.name)
+    content = secret_files(secrets.get(name)).get(keys.TOKEN_FILE, b"")
     text = content.decode("ascii", "ignore").strip()
     return text or None

@@ -12,6 +12,7 @@ import base64
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from sos_operator.core.model.cluster_objects import Secret
 from sos_operator.core.model.objects import Object
 from sos_operator.core.secrets import key_rotation
 from sos_operator.core.secrets.key_rotation import ANNOUNCED, DONE, IN_USE, State, build_patch, parse_state, request_of
@@ -22,12 +23,12 @@ STATE_ANNOTATION = "sos.network/token-rotation"
 ALSO_FILE = f"{TOKEN_FILE}-also"
 
 
-def is_asked_for(secret: Object) -> bool:
+def is_asked_for(secret: Secret) -> bool:
     """True while there is a rotation to continue or to begin."""
     return key_rotation.is_asked_for(secret, REQUEST_ANNOTATION, STATE_ANNOTATION)
 
 
-def next_step(secret: Object, now: datetime, overlap: timedelta, fresh: str) -> tuple[str, Object] | None:
+def next_step(secret: Secret, now: datetime, overlap: timedelta, fresh: str) -> tuple[str, Object] | None:
     """Return the next step: a sentence for the log, and the merge patch of the Secret. None if nothing is due.
 
     `fresh`: 64 random hex digits for a new token. `overlap`: duration of a phase, which must be longer than a kubelet takes to see a
@@ -47,9 +48,9 @@ def next_step(secret: Object, now: datetime, overlap: timedelta, fresh: str) -> 
     return _after(secret, state, now)
 
 
-def _after(secret: Object, state: State, now: datetime) -> tuple[str, Object]:
+def _after(secret: Secret, state: State, now: datetime) -> tuple[str, Object]:
     """The step after a phase whose time is over."""
-    data = secret.get("data") or {}
+    data = secret.data
     if state.phase == IN_USE:
         return "the old token is gone", _patch(secret, State(state.request, DONE, now), {ALSO_FILE: None})
     if ALSO_FILE not in data:
@@ -62,5 +63,5 @@ def _encoded(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
-def _patch(secret: Object, state: State, data: Object) -> Object:
+def _patch(secret: Secret, state: State, data: Object) -> Object:
     return build_patch(secret, state, data, STATE_ANNOTATION)

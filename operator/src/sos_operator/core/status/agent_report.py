@@ -7,9 +7,10 @@ from collections.abc import Mapping
 import sos_compile
 from sos_compile.manifests import naming
 
+from sos_operator.core.model.cluster_objects import DaemonSet
 from sos_operator.core.model.conditions import Verdict, summary
+from sos_operator.core.model.custom_resources import SosAgent
 from sos_operator.core.model.kinds import AGENT
-from sos_operator.core.model.objects import Object
 from sos_operator.core.model.pod_state import PodState, daemon_set_settled, lost, pod_state
 from sos_operator.core.model.world import PREFIX
 from sos_operator.core.status.direct_agents import direct_agents, registered
@@ -25,15 +26,15 @@ from sos_operator.core.status.situation import (
 )
 
 
-def build_agent_report(obj: Object, facts: sos_compile.Facts, situation: Situation) -> Report:
+def build_agent_report(obj: SosAgent, facts: sos_compile.Facts, situation: Situation) -> Report:
     """Return the status of a SosAgent."""
-    name = obj["metadata"]["name"]
+    name = obj.name
     accepted = accepted_verdict(obj, facts, situation)
     if accepted.status != "True":
         return Report({}, (accepted, summary([accepted], "")))
     direct = list(direct_agents(situation, pool=name))
     bridged = len(direct) < len(facts.agents) or not direct
-    if (obj.get("spec") or {}).get("attach") == "Multus" and not situation.multus and bridged:
+    if obj.attach == "Multus" and not situation.multus and bridged:
         missing = Verdict("ResolvedRefs", "False", "MultusMissing", NO_MULTUS_FOR_AGENTS)
         return Report({}, (accepted, missing, summary([accepted, missing], "")))
     wanted = {node: doc for (pool, node), doc in situation.compiled.agents.items() if pool == name}
@@ -70,7 +71,7 @@ def _deployed(sets: set[str], states: Mapping[str, PodState], situation: Situati
         return Verdict(
             "Deployed", "False", "NoMatchingNodes", "no site with prefixes and nodes matches spec.siteSelector: label one, or change it"
         )
-    unsettled = [name for name in sorted(sets) if not daemon_set_settled(situation.seen.child("DaemonSet", name))]
+    unsettled = [name for name in sorted(sets) if not daemon_set_settled(situation.seen.child(DaemonSet, name))]
     missing = {node: s for node, s in states.items() if s.state != "Ready"}
     if not missing and not unsettled:
         return Verdict("Deployed", "True", "Deployed", f"{len(states)} agents")

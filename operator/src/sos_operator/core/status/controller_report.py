@@ -8,10 +8,11 @@ import sos_compile
 from sos_compile.manifests import naming
 from sos_compile.model.addresses import is_ipv4
 
+from sos_operator.core.model.cluster_objects import Deployment
 from sos_operator.core.model.conditions import Verdict, summary
 from sos_operator.core.model.controller_view import ControllerView, counted
+from sos_operator.core.model.custom_resources import SosController
 from sos_operator.core.model.kinds import CONTROLLER
-from sos_operator.core.model.objects import Object
 from sos_operator.core.model.pod_state import deployment_verdict
 from sos_operator.core.model.world import PREFIX, controller_endpoints, service_addresses
 from sos_operator.core.status.site_report import HASH_MAX
@@ -23,9 +24,9 @@ NO_IPV4 = (
 )
 
 
-def build_controller_report(obj: Object, facts: sos_compile.Facts, situation: Situation) -> Report:
+def build_controller_report(obj: SosController, facts: sos_compile.Facts, situation: Situation) -> Report:
     """Return the status of a SosController."""
-    name = obj["metadata"]["name"]
+    name = obj.name
     accepted = accepted_verdict(obj, facts, situation)
     number = {"controllerID": facts.number} if facts.number else {}
     if accepted.status != "True":
@@ -51,7 +52,7 @@ def build_controller_report(obj: Object, facts: sos_compile.Facts, situation: Si
     return Report(fields, (*verdicts, summary([accepted, available], "Available", available.message)))
 
 
-def _available(obj: Object, view: ControllerView, situation: Situation) -> Verdict:
+def _available(obj: SosController, view: ControllerView, situation: Situation) -> Verdict:
     if certain := _cannot_be_available(obj, view, situation):
         return certain
     if not view.asked:
@@ -65,25 +66,23 @@ def _available(obj: Object, view: ControllerView, situation: Situation) -> Verdi
     return Verdict("Available", "True", "Available", f"configuration generation {view.config('generation')} is in force")
 
 
-def _cannot_be_available(obj: Object, view: ControllerView, situation: Situation) -> Verdict | None:
+def _cannot_be_available(obj: SosController, view: ControllerView, situation: Situation) -> Verdict | None:
     """Return the reason why the cluster makes the controller unavailable, regardless of the controller's answers; None if there is none."""
-    name = obj["metadata"]["name"]
+    name = obj.name
     error = situation.apply_errors.get((CONTROLLER.kind, name))
-    addresses = service_addresses(name, situation.seen) if (obj.get("spec") or {}).get("type") != "External" else ()
+    addresses = service_addresses(name, situation.seen) if not obj.external else ()
     if (error and "ipFamilies" in error) or (addresses and not any(map(is_ipv4, addresses))):
         return Verdict("Available", "False", "NoIPv4", NO_IPV4.format(service=naming.controller(PREFIX, name)))
     if error:
         return Verdict("Available", "False", "ApplyFailed", error)
-    secret = ((obj.get("spec") or {}).get("external") or {}).get("tokenSecretName")
-    if secret and not view.has_token:
-        missing = f"spec.external.tokenSecretName: the release namespace has no Secret {secret} with a key named token"
+    if obj.token_secret and not view.has_token:
+        missing = f"spec.external.tokenSecretName: the release namespace has no Secret {obj.token_secret} with a key named token"
         return Verdict("Available", "False", "SecretNotFound", f"{missing}: create it, or name another")
     return None
 
 
-def _not_reached(obj: Object, view: ControllerView, situation: Situation) -> Verdict:
-    managed = (obj.get("spec") or {}).get("type") != "External"
-    name = naming.controller(PREFIX, obj["metadata"]["name"])
-    rollout = deployment_verdict(situation.seen.child("Deployment", name)) if managed else None
-    remedy = "" if managed else ": does spec.external.apiURL lead to it, and does it run?"
+def _not_reached(obj: SosController, view: ControllerView, situation: Situation) -> Verdict:
+    name = naming.controller(PREFIX, obj.name)
+    rollout = deployment_verdict(situation.seen.child(Deployment, name)) if not obj.external else None
+    remedy = ": does spec.external.apiURL lead to it, and does it run?" if obj.external else ""
     return rollout or Verdict("Available", "Unknown", "ControllerUnreachable", unreachable_message(view) + remedy)

@@ -7,16 +7,16 @@ from typing import Any
 import sos_compile
 
 from sos_operator.core.model.conditions import Verdict, summary
-from sos_operator.core.model.objects import Object
+from sos_operator.core.model.custom_resources import SosPeer
 from sos_operator.core.peers.contact import CONNECTED_S, Contact, Received
 from sos_operator.core.status.situation import Report, Situation, accepted_verdict
 
 ERROR_MAX = 300
 
 
-def build_peer_report(obj: Object, facts: sos_compile.Facts, situation: Situation) -> Report:
+def build_peer_report(obj: SosPeer, facts: sos_compile.Facts, situation: Situation) -> Report:
     """Return the status of a SosPeer."""
-    name = obj["metadata"]["name"]
+    name = obj.name
     contact = situation.contacts.get(name, Contact())
     received = situation.received.get(name)
     accepted = accepted_verdict(obj, facts, situation)

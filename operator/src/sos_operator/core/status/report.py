@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import sos_compile
 from sos_compile import ObjectKey
 
 from sos_operator.core.model.conditions import Verdict, summary
-from sos_operator.core.model.kinds import AGENT, CONTROLLER, LINK, PEER, SERVICE, SITE
-from sos_operator.core.model.objects import Object
-from sos_operator.core.model.world import leaving
+from sos_operator.core.model.custom_resources import CustomResource, SosAgent, SosController, SosLink, SosPeer, SosService, SosSite
 from sos_operator.core.status.agent_report import build_agent_report
 from sos_operator.core.status.controller_report import build_controller_report
 from sos_operator.core.status.peer_report import build_peer_report
@@ -18,24 +17,32 @@ from sos_operator.core.status.situation import Report, Situation
 UNKNOWN_MAX = 200
 
 
-def report(obj: Object, situation: Situation) -> Report:
+def report(obj: CustomResource, situation: Situation) -> Report:
     """The status of one of our objects."""
-    meta = obj["metadata"]
-    facts = situation.compiled.facts.get(ObjectKey(obj["kind"], meta.get("namespace") or "", meta["name"]))
-    if leaving(obj):
+    facts = situation.compiled.facts.get(ObjectKey(*obj.key))
+    if obj.leaving:
         return _departing_report()
     if facts is None:
         verdict = Verdict("Accepted", "Unknown", "Pending", "not looked at yet")
         return Report({}, (verdict, summary([verdict], "Pending")))
-    builders = {
-        SITE.kind: build_site_report,
-        AGENT.kind: build_agent_report,
-        SERVICE.kind: build_service_report,
-        CONTROLLER.kind: build_controller_report,
-        LINK.kind: build_link_report,
-        PEER.kind: build_peer_report,
-    }
-    return builders[obj["kind"]](obj, facts, situation)
+    return _built(obj, facts, situation)
+
+
+def _built(obj: CustomResource, facts: sos_compile.Facts, situation: Situation) -> Report:
+    match obj:
+        case SosSite():
+            return build_site_report(obj, facts, situation)
+        case SosAgent():
+            return build_agent_report(obj, facts, situation)
+        case SosService():
+            return build_service_report(obj, facts, situation)
+        case SosController():
+            return build_controller_report(obj, facts, situation)
+        case SosLink():
+            return build_link_report(obj, facts, situation)
+        case SosPeer():
+            return build_peer_report(obj, facts, situation)
+    raise TypeError(f"{obj.kind} has no status builder")
 
 
 def unknown(error: Exception) -> Report:

@@ -10,8 +10,7 @@ from sos_compile import ObjectKey
 
 from sos_operator.core.model.conditions import REASON, Verdict, summary
 from sos_operator.core.model.controller_view import ControllerView, counted, ids
-from sos_operator.core.model.kinds import SERVICE
-from sos_operator.core.model.objects import Object
+from sos_operator.core.model.custom_resources import SosLink, SosService
 from sos_operator.core.status import overlaps
 from sos_operator.core.status.acceleration import accelerating
 from sos_operator.core.status.direct_agents import programmed
@@ -28,10 +27,10 @@ from sos_operator.core.status.situation import (
 GAIN_MAX = 32
 
 
-def build_service_report(obj: Object, facts: sos_compile.Facts, situation: Situation) -> Report:
+def build_service_report(obj: SosService, facts: sos_compile.Facts, situation: Situation) -> Report:
     """Return the status of a SosService."""
     fields: dict[str, Any] = {key: facts.text[key] for key in ("from", "to", "ports") if key in facts.text}
-    claim = situation.compiled.allocations.claims.get(f"{obj['metadata']['namespace']}/{obj['metadata']['name']}")
+    claim = situation.compiled.allocations.claims.get(obj.id)
     fields |= {"claim": {"number": claim.number, "scope": claim.scope}} if claim else {}
     accepted = accepted_verdict(obj, facts, situation, with_references=False)
     if accepted.status != "True":
@@ -41,30 +40,30 @@ def build_service_report(obj: Object, facts: sos_compile.Facts, situation: Situa
         programmed = Verdict("Programmed", "False", "NotResolved", "nothing is installed for a service whose references do not resolve")
         return Report(fields, (accepted, resolved, programmed, summary([accepted, resolved], "")))
     resolved = Verdict("ResolvedRefs", "True", "ResolvedRefs")
-    meta = obj["metadata"]
     if not facts.controllers:
         return _routed_report(obj, facts, situation, fields, [accepted, resolved])
     views = situation.controllers(facts.controllers)
-    installed, needed, acknowledged, sessions = _programmed(f"{meta['namespace']}/{meta['name']}", views, situation)
+    installed, needed, acknowledged, sessions = _programmed(obj.id, views, situation)
     fields["datapaths"] = f"{acknowledged}/{needed}"
     # Sessions open and close by the hundred: a changed count alone is written at most once a minute (status_writer).
     fields["sessions"] = sessions
-    if gain := _gain(f"{meta['namespace']}/{meta['name']}", views):
+    if gain := _gain(obj.id, views):
         fields["gain"] = gain
     verdicts = [accepted, resolved, installed]
-    shared = overlaps.service_verdicts(ObjectKey(SERVICE.kind, meta["namespace"], meta["name"]), facts.shadow)
+    shared = overlaps.service_verdicts(ObjectKey(*obj.key), facts.shadow)
     ready = summary([*verdicts, *overlaps.unready(shared)], "Programmed", installed.message)
-    rows = [view.service(f"{meta['namespace']}/{meta['name']}") for view in views if view.asked]
+    rows = [view.service(obj.id) for view in views if view.asked]
     traffic = accelerating(rows) if installed.status == "True" else []
     return Report(fields, (*verdicts, *shared, *traffic, ready))
 
 
-def _routed_report(obj: Object, facts: sos_compile.Facts, situation: Situation, fields: dict[str, Any], before: list[Verdict]) -> Report:
+def _routed_report(
+    obj: SosService, facts: sos_compile.Facts, situation: Situation, fields: dict[str, Any], before: list[Verdict]
+) -> Report:
     """Return the status of a service between sites without bridges."""
-    meta = obj["metadata"]
-    installed = programmed(f"{meta['namespace']}/{meta['name']}", situation, *facts.sites)
+    installed = programmed(obj.id, situation, *facts.sites)
     verdicts = [*before, installed]
-    shared = overlaps.service_verdicts(ObjectKey(SERVICE.kind, meta["namespace"], meta["name"]), facts.shadow)
+    shared = overlaps.service_verdicts(ObjectKey(*obj.key), facts.shadow)
     ready = summary([*verdicts, *overlaps.unready(shared)], "Programmed", installed.message)
     return Report(fields, (*verdicts, *shared, ready))
 
@@ -105,18 +104,18 @@ def _programmed_verdict(rows: list[tuple[ControllerView, Mapping[str, Any] | Non
     return Verdict("Programmed", "True", "Programmed", "; ".join([f"acknowledged by {acknowledged} datapaths", *said]))
 
 
-def build_link_report(obj: Object, facts: sos_compile.Facts, situation: Situation) -> Report:
+def build_link_report(obj: SosLink, facts: sos_compile.Facts, situation: Situation) -> Report:
     """Return the status of a SosLink."""
     accepted = accepted_verdict(obj, facts, situation)
     if accepted.status != "True":
         return Report({}, (accepted, summary([accepted], "")))
-    up = _up(obj["spec"], situation)
+    up = _up(obj, situation)
     return Report({}, (accepted, up, summary([accepted, up], "Up", up.message)))
 
 
-def _up(spec: Mapping[str, Any], situation: Situation) -> Verdict:
+def _up(link: SosLink, situation: Situation) -> Verdict:
     """Return the condition Up: True if a controller of both sites receives probes over the link."""
-    ends = tuple((str(spec[end]["site"]), str(spec[end]["uplink"])) for end in ("a", "b"))
+    ends = link.ends
     names = set(site_controllers(ends[0][0], situation)).intersection(site_controllers(ends[1][0], situation))
     asked = [view for view in situation.controllers(names) if view.asked]
     between = " and ".join(f"{uplink} of {site}" for site, uplink in ends)

@@ -8,8 +8,8 @@ from typing import Any
 import sos_compile
 
 from sos_operator.core.model.conditions import Verdict, summary
+from sos_operator.core.model.custom_resources import SosSite
 from sos_operator.core.model.kinds import SITE
-from sos_operator.core.model.objects import Object
 from sos_operator.core.model.pod_state import PodState
 from sos_operator.core.status import overlaps
 from sos_operator.core.status.direct_agents import direct_agents, registered
@@ -37,9 +37,9 @@ NODE_MESSAGE_MAX = 1024
 HASH_MAX = 80  # maximum length of hashes from outside that the schema accepts
 
 
-def build_site_report(obj: Object, facts: sos_compile.Facts, situation: Situation) -> Report:
+def build_site_report(obj: SosSite, facts: sos_compile.Facts, situation: Situation) -> Report:
     """Return the status of a SosSite."""
-    name = obj["metadata"]["name"]
+    name = obj.name
     accepted = accepted_verdict(obj, facts, situation)
     number = {"siteID": facts.number} if facts.number else {}
     mtu = {"mtu": facts.mtu} if facts.mtu else {}
@@ -70,9 +70,9 @@ def build_site_report(obj: Object, facts: sos_compile.Facts, situation: Situatio
     return Report(fields, (*verdicts, *extra, summary(verdicts, "Ready")))
 
 
-def _routed_report(obj: Object, facts: sos_compile.Facts, situation: Situation, accepted: Verdict) -> Report:
+def _routed_report(obj: SosSite, facts: sos_compile.Facts, situation: Situation, accepted: Verdict) -> Report:
     """Return the status of a site without a bridge: its nodes are its agents."""
-    name = obj["metadata"]["name"]
+    name = obj.name
     found = {agent.node: agent for agent in direct_agents(situation, site=name)}
     no_agent = PodState("Pending", "no agent on the node")
     states = {node: found[node].state if node in found else no_agent for node in facts.nodes}
@@ -102,11 +102,10 @@ def no_multus() -> Verdict:
     return Verdict("PodsAttachable", "False", "MultusMissing", message)
 
 
-def _bridges(obj: Object, states: Mapping[str, PodState], error: str | None) -> Verdict:
-    spec = obj.get("spec") or {}
+def _bridges(obj: SosSite, states: Mapping[str, PodState], error: str | None) -> Verdict:
     if error:
         return Verdict("BridgesReady", "False", "ApplyFailed", error)
-    if not spec.get("nodeSelector"):
+    if not obj.has_node_selector:
         return Verdict("BridgesReady", "True", "NotBuiltHere", "the site consists of external switches")
     if not states:
         return Verdict("BridgesReady", "False", "NoMatchingNodes", "no node has the labels of spec.nodeSelector: label one, or change it")

@@ -16,11 +16,11 @@ from sos_operator.core.model.agent_status import AgentAnswer
 from sos_operator.core.model.cluster_objects import Node, Pod
 from sos_operator.core.model.conditions import Verdict
 from sos_operator.core.model.controller_view import ControllerView
+from sos_operator.core.model.custom_resources import CustomResource
 from sos_operator.core.model.kinds import SITE
 from sos_operator.core.model.node_status import NodeAnswer
-from sos_operator.core.model.objects import Object
 from sos_operator.core.model.pod_state import PodState, lost, pod_state, with_answer
-from sos_operator.core.model.world import PREFIX, Seen, leaving
+from sos_operator.core.model.world import PREFIX, Seen
 from sos_operator.core.peers.contact import Contact, Received
 from sos_operator.core.status import overlaps
 
@@ -90,12 +90,11 @@ class Situation:
         """The views of controllers by name; an unknown controller counts as unreachable."""
         return [self.views.get(name) or ControllerView(name=name, error="it does not exist (yet)") for name in sorted(names)]
 
-    def undecided(self, obj: Object) -> bool:
+    def undecided(self, obj: CustomResource) -> bool:
         """True while a request is pending at a recently reachable controller on which the object's status depends."""
         awaited = {view.name for view in self.views.values() if view.awaited}
-        meta = obj["metadata"]
-        facts = self.compiled.facts.get(ObjectKey(obj["kind"], meta.get("namespace") or "", meta["name"]))
-        if not awaited or facts is None or leaving(obj):
+        facts = self.compiled.facts.get(ObjectKey(*obj.key))
+        if not awaited or facts is None or obj.leaving:
             return False
         of_sites = {name for site in facts.sites for name in site_controllers(site, self)}
         return not awaited.isdisjoint({*facts.controllers, *of_sites})
@@ -109,13 +108,11 @@ class Report:
     verdicts: tuple[Verdict, ...]
 
 
-def accepted_verdict(obj: Object, facts: sos_compile.Facts, situation: Situation, with_references: bool = True) -> Verdict:
+def accepted_verdict(obj: CustomResource, facts: sos_compile.Facts, situation: Situation, with_references: bool = True) -> Verdict:
     """Return the condition Accepted, with warnings of the compilation as its message."""
     if not facts.accepted or (with_references and not facts.resolved):
         return Verdict("Accepted", "False", facts.reason, facts.message)
-    meta = obj["metadata"]
-    key = (obj["kind"], meta.get("namespace") or "", meta["name"])
-    warnings = [p for p in situation.compiled.problems if p.warning and (p.kind, p.namespace, p.name) == key]
+    warnings = [p for p in situation.compiled.problems if p.warning and (p.kind, p.namespace, p.name) == obj.key]
     return Verdict("Accepted", "True", "Accepted", "; ".join(": ".join(filter(None, (p.path, p.message))) for p in warnings))
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sos_operator.core.model.conditions import READY, Transition, build_conditions, transitions
+from sos_operator.core.model.custom_resources import CustomResource
 from sos_operator.core.model.kinds import CONTROLLER, EVENT, SERVICE, SITE
-from sos_operator.core.model.objects import Object
+from sos_operator.core.model.objects import Object, Resource
 from sos_operator.core.status.situation import Report
 
 # Fields that change constantly: a change in these fields alone is written at most every COARSE_SECONDS, because each write wakes all
@@ -32,22 +33,21 @@ EVENT_MESSAGE_MAX = 1024
 class Write:
     """A status to apply, and the transitions it contains."""
 
-    obj: Object
+    obj: CustomResource
     status: dict[str, Any]
     transitions: tuple[Transition, ...]
 
 
-def plan_write(obj: Object, report: Report, now: str, since_last_s: float) -> Write | None:
+def plan_write(obj: CustomResource, report: Report, now: str, since_last_s: float) -> Write | None:
     """Return the status write that an object needs; None if its present status is equal. `since_last_s`: seconds since the last write to
     the object."""
-    old = obj.get("status") or {}
-    generation = obj["metadata"].get("generation", 0)
-    conditions = build_conditions(report.verdicts, old.get("conditions") or [], generation, now)
-    kept = {key: old[key] for key in KEPT_FIELDS.get(obj["kind"], ()) if key in old}
+    old, generation = obj.status, obj.meta.generation
+    conditions = build_conditions(report.verdicts, obj.conditions, generation, now)
+    kept = {key: old[key] for key in KEPT_FIELDS.get(obj.kind, ()) if key in old}
     status = kept | report.fields | {"observedGeneration": generation, "conditions": conditions}
     if _essence(status) == _essence(old) and (since_last_s < COARSE_SECONDS or _coarse(status) == _coarse(old)):
         return None
-    return Write(obj, status, tuple(transitions(old.get("conditions") or [], conditions)))
+    return Write(obj, status, tuple(transitions(obj.conditions, conditions)))
 
 
 def _coarse(status: Mapping[str, Any]) -> dict[str, Any]:
@@ -60,21 +60,20 @@ def _essence(status: Mapping[str, Any]) -> dict[str, Any]:
     return plain | {"conditions": rows}
 
 
-def build_event(obj: Object, transition: Transition, name: str, now: str) -> Object:
+def build_event(obj: Resource, transition: Transition, name: str, now: str) -> Object:
     """An Event about a condition that changed. Events about cluster-scoped objects live in namespace default (API convention)."""
-    meta = obj["metadata"]
     good = transition.status == "True"
     return {
         "apiVersion": EVENT.api_version,
         "kind": EVENT.kind,
-        "metadata": {"name": name, "namespace": meta.get("namespace") or "default"},
+        "metadata": {"name": name, "namespace": obj.meta.namespace or "default"},
         "involvedObject": {
-            "apiVersion": obj["apiVersion"],
-            "kind": obj["kind"],
-            "name": meta["name"],
-            "namespace": meta.get("namespace", ""),
-            "uid": meta["uid"],
-            "resourceVersion": meta.get("resourceVersion", ""),
+            "apiVersion": obj.api_version,
+            "kind": obj.kind,
+            "name": obj.name,
+            "namespace": obj.meta.namespace,
+            "uid": obj.meta.uid,
+            "resourceVersion": obj.meta.resource_version,
         },
         "type": "Normal" if good or transition.status == "Unknown" else "Warning",
         "reason": transition.reason if not good or transition.type == READY else transition.type,
