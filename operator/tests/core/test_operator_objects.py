@@ -222,7 +222,7 @@ def test_custom_resources_are_parsed() -> None:
     assert (controller.token_secret, controller.number) == ("t", 2)
     ends = {"a": {"site": "west", "uplink": "wan0"}, "b": {"site": "east", "uplink": "wan1"}}
     assert SosLink.parse({"spec": ends}).ends == (("west", "wan0"), ("east", "wan1"))
-    assert SosPeer.parse({"spec": {"endpoints": ["h:1"]}}).endpoints == ("h:1",)
+    assert SosPeer.parse({"spec": {"endpoints": ["h:1", "odd", "h:x", "fd00::1"]}}).endpoints == (("h", 1), ("fd00:", 1))
     ready = {"type": "Ready", "status": "True", "lastTransitionTime": "t"}
     peer = SosPeer.parse({"status": {"conditions": [ready]}})
     assert peer.conditions == (Condition("Ready", "True", changed="t"),) and peer.status == {"conditions": [ready]}

@@ -21,6 +21,7 @@ from typing import Any
 
 from sos_operator.cluster import lease_watchdog
 from sos_operator.cluster.client import Cluster
+from sos_operator.core.model.cluster_objects import Deployment
 from sos_operator.core.model.errors import OperatorError
 from sos_operator.core.model.kinds import DEPLOYMENT, LEASE
 from sos_operator.core.model.options import Settings
@@ -145,7 +146,8 @@ class Candidate:
         record = self._sight.record if self._sight else None
         content = claim(record, self.me, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"), self._terms)
         if record is None:
-            deployment = await self._cluster.get(DEPLOYMENT, self._settings.deployment, self._settings.namespace)
+            there = await self._cluster.get(DEPLOYMENT, self._settings.deployment, self._settings.namespace)
+            deployment = Deployment.parse(there) if there else None
             lease = await self._cluster.create(new_lease(self._settings, self._name, content, deployment))
         else:
             lease = await self._cluster.merge(reference(self._settings, self._name), content)

@@ -24,14 +24,13 @@ from sos_compile.model.formats import content_hash
 from sos_operator.core.desired.departure import is_node_config, read_json
 from sos_operator.core.desired.network_attachment import attached_by_nodes
 from sos_operator.core.model.cluster_objects import ConfigMap, Pod
-from sos_operator.core.model.custom_resources import SosSite
+from sos_operator.core.model.custom_resources import DEFAULT_MAX_UNAVAILABLE, SosSite
 from sos_operator.core.model.kinds import CONFIG_MAP
 from sos_operator.core.model.node_status import NodeAnswer
 from sos_operator.core.model.objects import Object
 from sos_operator.core.model.pod_state import pod_state
 from sos_operator.core.model.world import PREFIX, Seen
 
-DEFAULT_MAX_UNAVAILABLE = 1
 TURNS_ANNOTATION = "sos.network/rollout"
 """Annotation, as JSON: node -> hash of the document given to it in its turn."""
 KEPT_FOR_NETWORKS = "it keeps the document that attaches its agents until the cluster serves Multus, or the pool has attach: Host"

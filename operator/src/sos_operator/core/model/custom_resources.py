@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -22,7 +23,8 @@ from sos_operator.core.model.objects import (
 
 MANAGED, EXTERNAL = "Managed", "External"
 """Types of a SosController."""
-DEFAULT_MAX_UNAVAILABLE = "1"
+DEFAULT_MAX_UNAVAILABLE = 1
+_PORT = re.compile("[0-9]{1,5}")
 
 
 def _spec(content: Object) -> Mapping[str, Any]:
@@ -80,7 +82,7 @@ class SosSite(CustomResource):
     """A SosSite."""
 
     has_node_selector: bool = False
-    max_unavailable: str = DEFAULT_MAX_UNAVAILABLE
+    max_unavailable: str = str(DEFAULT_MAX_UNAVAILABLE)
     """Number of nodes, or a share of them in percent, as the spec has it."""
     number: int = 0
     """Allocated id of the site, 0 before the first allocation."""
@@ -187,10 +189,12 @@ class SosLink(CustomResource):
 class SosPeer(CustomResource):
     """A SosPeer."""
 
-    endpoints: tuple[str, ...] = ()
-    """host:port of the peer's agents."""
+    endpoints: tuple[tuple[str, int], ...] = ()
+    """Addresses and ports of the peer's agents."""
 
     @classmethod
     def parse(cls, content: Object) -> Self:
-        """Parse a SosPeer."""
-        return cls(*_common(content), endpoints=strings(_spec(content).get("endpoints")))
+        """Parse a SosPeer. The schema rejects an endpoint without a port: it is from a newer API, and left out."""
+        split = (endpoint.rpartition(":") for endpoint in strings(_spec(content).get("endpoints")))
+        valid = ((address, port) for address, _, port in split if _PORT.fullmatch(port))
+        return cls(*_common(content), endpoints=tuple((address, int(port)) for address, port in valid))

@@ -122,13 +122,8 @@ def targets(seen: Seen, cards: Mapping[str, SiteCard], peering: Peering) -> dict
     found = {}
     for name, card in cards.items():
         pairing, known = peering.pairings.usable[name], peering.received.get(name)
-        found[name] = Target(pairing, own, card.encode().encode(), _endpoints(peers[name]), known)
+        found[name] = Target(pairing, own, card.encode().encode(), peers[name].endpoints, known)
     return found
-
-
-def _endpoints(peer: SosPeer) -> tuple[tuple[str, int], ...]:
-    split = (endpoint.rpartition(":") for endpoint in peer.endpoints)
-    return tuple((address, int(port)) for address, _, port in split)
 
 
 def peer_manifests(settings: Settings, seen: Seen, cards: Mapping[str, SiteCard], peering: Peering) -> list[Object]:

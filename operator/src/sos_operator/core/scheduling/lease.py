@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sos_operator.core.model.cluster_objects import Deployment
 from sos_operator.core.model.kinds import LEASE
-from sos_operator.core.model.objects import Object
+from sos_operator.core.model.objects import Object, mapping, parse_meta, text
 from sos_operator.core.model.options import Settings
 from sos_operator.core.secrets.secrets import labels
 
@@ -65,15 +66,15 @@ class Sight:
 
 def read(lease: Object, terms: Terms) -> Record:
     """The record of a Lease; missing or invalid fields count as never set."""
-    spec = lease.get("spec") or {}
+    spec = mapping(lease.get("spec"))
     duration = spec.get("leaseDurationSeconds")
     transitions = spec.get("leaseTransitions")
     return Record(
-        holder=str(spec.get("holderIdentity") or ""),
-        renewed=str(spec.get("renewTime") or ""),
+        holder=text(spec.get("holderIdentity")),
+        renewed=text(spec.get("renewTime")),
         duration=duration if isinstance(duration, int) and duration > 0 else terms.duration,
         transitions=transitions if isinstance(transitions, int) and transitions >= 0 else 0,
-        version=lease["metadata"]["resourceVersion"],
+        version=parse_meta(lease.get("metadata")).resource_version,
     )
 
 
@@ -111,12 +112,11 @@ def reference(settings: Settings, name: str) -> Object:
     return {"apiVersion": LEASE.api_version, "kind": LEASE.kind, "metadata": metadata}
 
 
-def new_lease(settings: Settings, name: str, content: Object, deployment: Object | None) -> Object:
+def new_lease(settings: Settings, name: str, content: Object, deployment: Deployment | None) -> Object:
     """A Lease to create. Owned by the operator's Deployment, if there is one, and deleted with it."""
     lease = reference(settings, name)
     lease["metadata"]["labels"] = labels(settings, "operator")
     if deployment is not None:
-        meta = deployment["metadata"]
-        owner = {"apiVersion": deployment["apiVersion"], "kind": deployment["kind"], "name": meta["name"], "uid": meta["uid"]}
+        owner = {"apiVersion": deployment.api_version, "kind": deployment.kind, "name": deployment.name, "uid": deployment.meta.uid}
         lease["metadata"]["ownerReferences"] = [owner]
     return lease | content
