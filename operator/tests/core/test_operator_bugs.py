@@ -29,6 +29,7 @@ from sos_operator.core.model.kinds import API_VERSION
 from sos_operator.core.model.node_status import NodeAnswer
 from sos_operator.core.model.options import Images, Settings
 from sos_operator.core.model.world import Seen, api_base, controller_endpoints
+from sos_operator.core.scheduling.change_queue import Changed
 from sos_operator.core.status.report import report
 from sos_operator.core.status.situation import Situation
 from sos_operator.process.bugs import Bugs
@@ -95,8 +96,6 @@ def test_a_failed_comparison_of_a_change_wakes_the_loop() -> None:
 
     def knows(*_: Any) -> bool:
         raise KeyError("uid")
-
-    from sos_operator.core.scheduling.change_queue import Changed
 
     hearer(queue, knows, Bugs(metrics))(Changed("sossites", "", "west"), False, "u", "1")
     assert queue.waits and counted(metrics, "watch") == 1
@@ -169,6 +168,38 @@ def test_a_status_bug_affects_only_the_status_of_its_object(monkeypatch: pytest.
     assert "KeyError: 'nobody thought of it'" in ready["message"]
     assert len(parts.statuses["east"]["conditions"]) > 1
     assert counted(parts.metrics, "status") == 1
+
+
+@pytest.mark.parametrize("changed_by_another", [False, True])
+def test_a_written_status_counts_for_the_rest_of_the_pass(changed_by_another: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The finalizer's patch names the version after the write, unless that version has another client's change, too."""
+    seen = dataclasses.replace(SEEN, objects=custom(leaving("west", 61)))
+    parts, forgotten, learned = Stub(seen), list[Changed](), list[Any]()
+
+    async def apply_status(each: Any, status: Any) -> Any:
+        parts.statuses[f"{each['metadata']['name']}-{len(parts.statuses)}"] = status
+        spec = {**each["spec"], "siteID": 9} if changed_by_another else each["spec"]
+        return {**each, "metadata": {**each["metadata"], "resourceVersion": "2"}, "spec": spec, "status": status}
+
+    monkeypatch.setattr(parts, "apply_status", apply_status)
+    monkeypatch.setattr(parts, "forget", forgotten.extend)
+    monkeypatch.setattr(parts, "learn", learned.append)
+    output = build_output(seen, SETTINGS, Issued(0, ""), {})
+    reconciler = reconcile.Reconciler(parts)  # type: ignore[arg-type]
+
+    async def publish_twice() -> None:
+        for _ in range(2):
+            current = reconciler._current(seen)
+            await reconciler._publish(current, Situation(seen=current, compiled=output.compiled))
+        await reconciler._finalize(reconciler._current(seen), output, {})
+
+    asyncio.run(publish_twice())
+    assert list(parts.statuses) == ["west-0"], "the second publication finds the status of the first"
+    ((_, patch),) = parts.patches
+    assert patch["metadata"]["resourceVersion"] == ("1" if changed_by_another else "2")
+    assert [each["metadata"]["resourceVersion"] for each in learned] == ([] if changed_by_another else ["2"])
+    assert (Changed("sossites", "", "west") in forgotten) == changed_by_another
+    assert "status" not in seen.objects[0].content, "the listing is unchanged"
 
 
 def test_faults_of_a_compilation_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import TypeVar
 
 from sos_operator.cluster.client import Cluster
 from sos_operator.core.model.cluster_objects import Node, Pod
@@ -25,7 +24,7 @@ from sos_operator.core.model.kinds import (
     Kind,
     kind_of,
 )
-from sos_operator.core.model.objects import Object, Resource
+from sos_operator.core.model.objects import Object, Resource, View
 from sos_operator.core.model.parse import parse_object
 from sos_operator.core.model.world import Seen
 from sos_operator.core.scheduling.change_queue import NAMED_MAX, Changed, ChangeQueue
@@ -34,13 +33,12 @@ _KINDS = (*OWN_KINDS, NODE, NAMESPACE, *CHILD_KINDS, POD)
 _BY_PLURAL = {kind.plural: kind for kind in _KINDS}
 
 
-View = TypeVar("View", bound=Resource)
 Place = tuple[str, str]
 """Namespace and name."""
 
 
 class Observer:
-    """Cache of the last listing of each kind; stale parts are read again."""
+    """Cache of the last listing of each kind; stale parts are read again. Each object is parsed once, when it has been read."""
 
     def __init__(self, cluster: Cluster, namespace: str, resync_seconds: float) -> None:
         self._cluster = cluster

@@ -57,7 +57,7 @@ def build_conditions(verdicts: Iterable[Verdict], previous: Iterable[Condition],
     for verdict in sorted(verdicts, key=lambda v: v.type):
         old = before.get(verdict.type)
         # The schema's default condition is dated 1970. It was not observed, so its time is not kept.
-        changed = old.changed if old is not None and old.status == verdict.status and not old.changed.startswith("1970-") else ""
+        same = old is not None and old.status == verdict.status and not old.changed.startswith("1970-")
         built.append(
             {
                 "type": verdict.type,
@@ -65,7 +65,7 @@ def build_conditions(verdicts: Iterable[Verdict], previous: Iterable[Condition],
                 "reason": verdict.reason,
                 "message": verdict.message[:MESSAGE_MAX],
                 "observedGeneration": generation,
-                "lastTransitionTime": changed or now,
+                "lastTransitionTime": (old.changed if same and old is not None else "") or now,
             }
         )
     return built

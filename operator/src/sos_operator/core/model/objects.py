@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 COMPONENT_LABEL = "app.kubernetes.io/component"
 
@@ -179,3 +179,7 @@ class Resource:
     def component(self) -> str:
         """The SOS component that the object's label names, "" if none."""
         return self.meta.labels.get(COMPONENT_LABEL, "")
+
+
+View = TypeVar("View", bound=Resource)
+"""The view of one kind."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import sos_compile
 from sos_compile.manifests import naming
@@ -17,10 +17,8 @@ from sos_operator.core.model.cluster_objects import Node, Pod, Service
 from sos_operator.core.model.custom_resources import CustomResource, SosController, SosService, SosSite
 from sos_operator.core.model.kinds import FIELD_MANAGER
 from sos_operator.core.model.node_status import NodeAnswer
-from sos_operator.core.model.objects import Resource
+from sos_operator.core.model.objects import Resource, View
 from sos_operator.core.model.options import Settings
-
-View = TypeVar("View", bound=Resource)
 
 MAX_LIST = 64  # maximum number of prefixes in a list of an agent-config
 PREFIX = "sos"  # prefix of every child's name; fixed, because the API's columns and the docs contain these names
