@@ -18,7 +18,8 @@ def obj(kind: str, name: str, spec: dict[str, Any] | None = None, **metadata: An
 
 
 def site(name: str, *prefixes: str, base: int | None = None, uplinks: int = 0, **spec: Any) -> dict[str, Any]:
-    """Return a site on the nodes labelled with its name; `base` makes it an Uplinks site with that many base uplinks."""
+    """Return a site on the nodes labelled with its name. If `base` is given, the site has `wan: {type: Uplinks}` with that many base
+    uplinks."""
     metadata = spec.pop("metadata", {})
     full: dict[str, Any] = {"nodeSelector": {"matchLabels": {"sos.network/site": name}}, **spec}
     if prefixes:
@@ -116,4 +117,5 @@ BAD_OBJECTS = [
     {"apiVersion": "sos.network/v1alpha1", "kind": "SosSite"},
     {},
 ]
-"""Objects with one error each. They are the youngest or last objects, so all objects of `worlds()` have precedence."""
+"""Objects with one error each. All objects of `worlds()` take precedence: bad sites that collide with one of these have a later creation
+time, and the test appends the bad object to the list."""

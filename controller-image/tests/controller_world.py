@@ -130,7 +130,7 @@ class FakeAgent:
 
 
 def fake_port(number: int, up: bool) -> Port:
-    """Return a port as every fake switch numbers and names it."""
+    """Return port `number`, with the name and MAC address that it has at every fake switch."""
     return Port(PortNo(number), f"p{number}", parse_mac(f"02:00:00:00:00:{number:02x}"), up)
 
 

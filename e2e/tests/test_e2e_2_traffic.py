@@ -97,7 +97,8 @@ def test_agents_attached_by_multus_accelerate_transfers(lab: Lab, pods: tuple[La
 
 
 def test_helm_test_compares_plain_and_accelerated_rates(lab: Lab, pods: tuple[Lab, str]) -> None:
-    """`helm test` with unused addresses, first over port 5000 of the example's service, then over an uncovered port, which must fail."""
+    """`helm test` with unused addresses, first over port 5000, which the example's service covers, then over a port that no service covers;
+    the second test must fail."""
     ends = {"client": ("west", "10.0.0.12/24"), "server": ("east", "10.0.0.140/24")}
     values = [f"test.{end}.{key}={value}" for end, (site, address) in ends.items() for key, value in (("site", site), ("address", address))]
     values += [f"test.{end}.nodeSelector.sos\\.network/site={site}" for end, (site, _) in ends.items()]

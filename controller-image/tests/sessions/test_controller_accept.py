@@ -22,7 +22,8 @@ from sos_controller.core.wire import order
 from sos_controller.core.wire.order import Ended
 
 ARMED_S = 12.0
-"""Time in seconds after which switches have cached only recorded flows of a service (`cache_guard`)."""
+"""Seconds after arming, longer than IDLE_S: from then on, a session waits for the switches' caches only if the controller has recorded an
+earlier flow from the same client port to the same server (`cache_guard`)."""
 
 
 def up(accept: str | None, rewritten: str = "", **more: Any) -> World:

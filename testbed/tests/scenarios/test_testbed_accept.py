@@ -1,4 +1,5 @@
-"""Clients see the server's handshake results through agents: refusals, ICMP errors, silence and full queues on a covered and a plain port.
+"""Through agents (covered port), a client sees the same handshake result as over plain TCP (plain port): refusal, ICMP error, silence, or
+full accept queue.
 
 The tests run with reactive set-up (the controller holds the SYN) and with proactive set-up (the agent holds it).
 
@@ -61,7 +62,8 @@ def firewall(net: Lab, verdict: str) -> Iterator[None]:
     ports = ", ".join(str(first + which) for first in (PLAIN, COVERED) for which in (REJECTED, DROPPED))
     rule = f"add rule ip f i tcp dport {{ {ports} }} {verdict}"
     subprocess.run(net.exec_argv("server", (nft[0], nft[1] + rule)), check=True)
-    # Linux sends six ICMP errors to a host, then one per second. A connection above this limit would see a silent server.
+    # Linux sends six ICMP errors to a host, then one per second. Above this limit, a client would get no ICMP error, as from a silent
+    # server.
     subprocess.run(net.exec_argv("server", ("sysctl", "-qw", "net.ipv4.icmp_ratelimit=0")), check=True)
     try:
         yield

@@ -2,7 +2,7 @@
 //!
 //! Open vSwitch normalises matches and actions when it prints them (`dl_type=0x0800` becomes `ip`). The entries of a
 //! node-config go through `ovs-ofctl parse-flows` once, which prints them with the same code that prints a switch's
-//! table; after that, equal entries are equal texts.
+//! table; after that, equal entries have equal text.
 
 use std::fmt;
 
@@ -156,7 +156,8 @@ fn parse_dumped(line: &str) -> Result<Flow, FlowParseError> {
             rest = part;
         }
     }
-    // Flags such as send_flow_rem precede the match, which contains no spaces; a lone timeout is not a match.
+    // Flags such as send_flow_rem precede the match, which contains no spaces. If an entry has neither priority nor match, the last part is
+    // a timeout or `importance`, not a match.
     let last = rest.split(' ').next_back().unwrap_or("");
     let matches = if last.contains("_timeout=") || last.starts_with("importance=") { "" } else { last };
     let (priority, matches) = split_priority(matches.trim_end_matches(',')).ok_or_else(wrong)?;

@@ -7,8 +7,8 @@
 //!    seconds.
 //! 2. [`node`] observes: [`command`] runs `ovs-vsctl`, `ovs-ofctl`, `ip` and `ethtool`; [`ovsdb`], [`flow`] and [`link`] parse their output;
 //!    [`memory`] adds the state kept from earlier passes. The result is one value, [`observed::Observed`].
-//! 3. [`plan::plan`] compares the observed state with the [`config::NodeConfig`], in the terms of [`desired`], and returns the missing
-//!    [`change::Change`]s, in an order that avoids forwarding loops at every step. All decisions are made there.
+//! 3. [`plan::plan`] compares the observed state with the [`config::NodeConfig`], which [`desired`] converts to Open vSwitch's ports and rows,
+//!    and returns the missing [`change::Change`]s, in an order that avoids forwarding loops at every step. All decisions are made there.
 //! 4. [`encode`] turns changes into command lines, [`node`] runs them and observes again; [`status`] describes the result, [`serve`] and
 //!    [`metrics`] publish it.
 //!

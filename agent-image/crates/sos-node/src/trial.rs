@@ -2,8 +2,9 @@
 //!
 //! The plan refuses devices with a foreseeable conflict. For other devices, the addresses that the node must reach (`--anchor`) are probed
 //! before and after the change. One uplink is added at a time, and an uplink that makes an anchor unreachable is removed again. The uplink
-//! stays off for [`RETRY_AFTER`] or until the next config, and afterwards until an anchor answers, because a second cut would otherwise go
-//! unnoticed. The trial is recorded before the change, so that a restarted process finishes the trial of a killed one.
+//! stays off for [`RETRY_AFTER`] or until the next config, whichever is earlier, and then until an anchor answers: while no anchor answers,
+//! a trial cannot detect that the uplink cuts the node off again. The trial is recorded before the change, so that a restarted process
+//! finishes the trial of a killed one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -23,7 +24,7 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 pub const ASKED: usize = 4;
 /// Timeout of one probe.
 pub const ANSWER: Duration = Duration::from_secs(1);
-/// Time until an uplink is tried again, since the anchor may have failed for another reason.
+/// Time until an uplink that failed its trial is tried again: the anchor may have become unreachable for another reason.
 pub const RETRY_AFTER: Duration = Duration::from_secs(600);
 /// Interval of further probes if no anchor answers after [`RETRY_AFTER`].
 pub const ASK_AGAIN: Duration = Duration::from_secs(10);
@@ -122,7 +123,8 @@ impl Trials {
         }
     }
 
-    /// Record that no anchor answers just before a trial. True if the uplink therefore must stay off.
+    /// Record that no anchor answered when the uplink was to be tried. True if the uplink must stay off, because it has cut the node off
+    /// before.
     pub fn hold_back(&mut self, uplink: &str, now: Instant) -> bool {
         self.released.remove(uplink);
         self.due = now + ASK_AGAIN;
@@ -155,8 +157,8 @@ fn is_uplink(config: &NodeConfig, name: &str) -> bool {
     config.uplinks.iter().any(|uplink| uplink.name.as_str() == name)
 }
 
-/// The changes to make now if at most one uplink may be added to the bridge, and that uplink. Other uplinks wait for the next round. All
-/// uplinks wait while an uplink is being removed: no anchor answers as long as that uplink cuts the node off.
+/// The uplink to add to the bridge now, if any, and the changes to make now. At most one uplink is added in a round, and none while an uplink
+/// is being removed: the removed uplink may be cutting the node off, and then no anchor answers until it has been removed.
 #[must_use]
 pub fn one_at_a_time(config: &NodeConfig, changes: &[Change]) -> (Option<String>, Vec<Change>) {
     let uplink = |change: &Change| match change {
@@ -196,7 +198,7 @@ impl Watched {
         Self { reached, answered: None, silent: None }
     }
 
-    /// Record a probe, `waited` after the change.
+    /// Record the result of a probe that was made `waited` after the change.
     pub fn asked(&mut self, answers: bool, waited: Duration) {
         *(if answers { &mut self.answered } else { &mut self.silent }) = Some(waited);
     }

@@ -1,4 +1,4 @@
-//! State that a restart of Open vSwitch loses, and the restoration of this state, with the image's own start script. Needs root.
+//! Restoration of the state that a restart of Open vSwitch loses, with the image's own start script. Needs root.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails, in its helpers too")]
 
@@ -122,7 +122,7 @@ fn a_switch_that_waits_too_long_is_made_to_forward() {
     lab.vsctl(&["--no-wait", "set", "Open_vSwitch", ".", "other_config:flow-restore-wait=true"]);
     lab.wait_for_state("Progressing");
     assert!(lab.status()["message"].as_str().unwrap().contains("flow-restore-wait"));
-    // Wait twice, because the limit of sos-node is as long as the timeout of one wait.
+    // Wait up to 50 s before `wait_until`, because the limit of sos-node (30 s) is as long as the timeout of `wait_until`.
     for _ in 0..2 {
         let end = std::time::Instant::now() + std::time::Duration::from_secs(25);
         while !forwards(&lab) && std::time::Instant::now() < end {

@@ -12,7 +12,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Bytes ahead at any delivery rate: less than the allowed 1 MiB, because the kernels' buffers of the host leg add to them.
+/// Part of the limit that does not depend on the delivery rate. The kernels' buffers of the host leg come in addition.
 const BASE: u64 = 512 << 10;
 /// Number of bandwidth-delay products ahead.
 const PRODUCTS: f64 = 2.0;

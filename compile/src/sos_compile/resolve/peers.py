@@ -40,7 +40,7 @@ def place(
 ) -> list[PlacedSite]:
     """Return the usable sites of peers. `own`: this cluster's placed sites.
 
-    A site that cannot be used is a problem of its SosPeer; the peer's other sites are used.
+    A site that cannot be used is reported as a problem of its SosPeer; the peer's other sites remain usable.
     """
     taken = _taken(own, objects)
     placed = []
@@ -60,7 +60,7 @@ def place(
 
 
 class _Ranges:
-    """Disjoint prefixes with their owners. Look-ups take logarithmic time, because a card has thousands of prefixes."""
+    """Disjoint prefixes with their owners. A card can have thousands of prefixes, so look-ups use binary search."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
@@ -103,7 +103,7 @@ class _Taken:
 
 def _taken(own: Sequence[PlacedSite], objects: Objects) -> _Taken:
     taken = _Taken(names={key.name for key in objects.keys if key.kind == "SosSite"})
-    # Include sites that are refused at present: they may become valid, and a peer must not take their prefixes until then.
+    # Include sites that are refused at present: they may become valid later, and a peer must not take their prefixes in the meantime.
     owned = [(prefix, site.name) for site in objects.sites for prefix in (*site.prefixes, *filter(None, (site.agent_range,)))]
     for prefix, name in sorted(owned, key=lambda each: (each[0].prefixlen, each[0])):
         if taken.prefixes.overlapping(prefix) is None:
@@ -171,7 +171,8 @@ def _placed(peer: Peer, site: CardSite) -> PlacedSite:
 
 
 def _site(peer: Peer, site: CardSite) -> Site:
-    """Return a peer's site as a Site without a bridge that admits every namespace: this cluster's rules apply to its own end."""
+    """Return a peer's site as a Site that has no bridge and admits every namespace: a service with a peer is subject to this cluster's
+    namespace rules only at this cluster's own site."""
     key = ObjectKey("SosSite", "", site.name)
     return Site(
         origin=Origin(key, peer.origin.file, peer.origin.uid, peer.origin.created, ()),

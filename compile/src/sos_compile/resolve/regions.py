@@ -1,7 +1,8 @@
 """Sets of connections as products of intervals: client addresses, server addresses, server ports.
 
-A service covers clients x servers x ports, each a list of intervals. The intersection of two products is a product, and their difference
-has at most three products, so the sets stay small where lists of boxes would multiply (64 x 64 x 64 boxes).
+A service covers clients x servers x ports, each a list of intervals. The intersection of two regions is one region, and their difference
+consists of at most three regions, so the sets stay small. With one interval in each dimension instead of a list, a single service could
+need 64 x 64 x 64 regions.
 """
 
 from __future__ import annotations

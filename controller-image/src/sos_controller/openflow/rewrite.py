@@ -75,7 +75,8 @@ _ARP_TURN = (
     + _move(nicira.REG0, nicira.ARP_SPA)
     + _SET_OP.pack(_ACTION_SET_FIELD, 16, _OXM_ARP_OP, _ARP_REPLY)
 )
-"""Swap sender and target (RFC 826); the target's MAC address is set afterwards."""
+"""Turn the request into a reply to its sender (RFC 826): swap the IP addresses, and copy the sender's MAC address to the target;
+`_arp_answer` then sets the reply's sender MAC address."""
 
 
 _TELL_APART = {
@@ -88,7 +89,7 @@ _TELL_APART = {
         (TellApart("both"), (nicira.TCP_SRC, nicira.TCP_DST)),
     )
 }
-"""Moving a field makes all its bits part of the megaflow; register 1 is otherwise unused."""
+"""A `move` from a field makes the megaflow match all bits of the field; the target, register 1, is otherwise unused."""
 
 
 def _arp_answer(mac: MacAddress) -> bytes:
@@ -104,7 +105,8 @@ def _decode_arp_answer(actions: bytes) -> tuple[AnswerArp | None, bytes]:
 
 
 def decode_leading(actions: bytes) -> tuple[Action | None, bytes]:
-    """Decode our action at the start of a list, if it consists of several wire actions; return it (else None) and the rest of the list."""
+    """If a list starts with the several OpenFlow actions that encode one `Action`, return this `Action` and the rest of the list; otherwise
+    return None and the whole list."""
     for told, written in _TELL_APART.items():
         if actions.startswith(written):
             return told, actions[len(written) :]

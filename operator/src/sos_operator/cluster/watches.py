@@ -1,7 +1,8 @@
 """Keep watches running: each in a thread with its own event loop, restarted whenever it ends.
 
-An unexpected error in one watch makes kopf end all watches of its operator: a status 500 in the middle of a stream, a token that is refused
-for a moment, or a missing right. kopf then cancels every younger task of its event loop, so each watch needs its own loop.
+An unexpected error in one watch (a status 500 in the middle of a stream, a briefly refused token, or a missing RBAC permission) makes kopf
+end all watches that run in the same kopf operator. kopf then cancels all tasks that were created in its event loop after its start, so each
+watch needs its own loop.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ STEADY_S = 60.0  # a watch that ran this long ended for a new cause, so the back
 Watch = Callable[[asyncio.Event], Awaitable[object]]
 """Watches until the event is set."""
 Ended = Callable[[str], None]
-"""Called with the name of a watch before its restart: the watch has missed the changes in between."""
+"""Called with the name of a watch before the watch is restarted; changes since its end have been missed."""
 
 
 @asynccontextmanager

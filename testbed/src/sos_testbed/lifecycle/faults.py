@@ -18,7 +18,8 @@ _MAX_ANSWER = 1 << 20
 
 
 def link(lab: Lab, name: str, *, up: bool, silent: bool) -> None:
-    """Set both ends of a wire down, or with `silent` make the emulator drop all packets while the ports stay up; repair with `up`."""
+    """Set both ends of a wire down. With `silent`, the ports stay up and the emulator drops all packets instead. `up` repairs either
+    fault."""
     wire = lab.topology.wire(name)
     if silent:
         if wire.shape is None:

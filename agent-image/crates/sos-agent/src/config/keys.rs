@@ -5,7 +5,7 @@ use std::path::Path;
 
 use sos_wire::{AgentId, Key, KeyFile, KeyId, Keyring, PairingId, SENDING_FILE, SiteId, WireError};
 
-/// Maximum number of files read from a key folder: a pair key for every peer site, twice during rotation.
+/// Maximum number of files read from a key folder: one pair key for each peer site, and two during a rotation.
 pub const MAX_FILES: usize = 4_096;
 /// Maximum size of a key file: 64 hex digits and surrounding white space.
 const MAX_FILE_BYTES: u64 = 256;

@@ -1,16 +1,16 @@
 //! Classifier: covered flows as three lookups: client address, then server address, then server port.
 //!
-//! Enumerating a service's client prefixes x server prefixes x port ranges takes their product, 262,144 elements for 64 of each. So packets are
-//! classified one field at a time. Client addresses with the same covered servers form one class. Within a class, server addresses with the same
-//! covered ports form one class, with a set of ports. Each lookup is one nft map, so a service of 64 x 64 x 64 takes 192 elements.
-//! Services may overlap freely.
+//! One set of all combinations of a service's client prefixes, server prefixes and port ranges would have 262,144 elements if there are 64
+//! of each. So packets are classified one field at a time. Client addresses with the same covered servers form one class. Within a class,
+//! server addresses with the same covered ports form one class, with a set of ports. Each lookup is one nft map, so a service of 64 x 64 x
+//! 64 takes 192 elements. Services may overlap freely.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use ipnet::Ipv4Net;
 
-/// Ranges of one field in a rule, inclusive.
+/// First and last value of a range of one field.
 pub type Range = (u32, u32);
 
 /// Flows of one service.
@@ -68,7 +68,7 @@ pub struct Classifier {
     pub clients: Vec<Entry>,
     /// Class and server address to class.
     pub servers: Vec<Entry>,
-    /// Class and server port to [`HELD`] or 0; any entry is covered.
+    /// Class and server port to [`HELD`] or 0; a flow is covered if there is an entry for it.
     pub ports: Vec<Entry>,
 }
 

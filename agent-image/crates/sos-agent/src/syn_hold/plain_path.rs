@@ -1,23 +1,25 @@
 //! Checks whether a client's host may connect to a server without SOS (docs/adr/0059). Pure: returns the check packets to send.
 //!
-//! A *check* is a bare SYN from the client's own address and a reserved port. Network policies and firewalls on the plain path judge the check
-//! as they judge the client's connection. An answer with SYN and ACK opens the path for [`OPEN_FOR`]. A missing answer closes the path for
-//! [`CLOSED_FOR`]. After a reset or an ICMP error, the next connection is checked. The kernel resets the server's half-open connection, so
-//! that the server's program never sees a check.
+//! A *check* is a bare SYN from the client's own address and a reserved port. Network policies and firewalls that apply to the client's
+//! connection also apply to the check. An answer with SYN and ACK opens the path for [`OPEN_FOR`]. A missing answer closes the path for
+//! [`CLOSED_FOR`]. After a reset or an ICMP error, the next connection is checked. The reserved port is bound but never connected, so the
+//! kernel on the client's side answers the SYN-ACK with a reset, and the server's program never accepts the check's connection.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::{Duration, Instant};
 
-/// Time for which an open path stays open after its last check: the maximum delay of a policy's effect on accelerated connections.
+/// Time for which a path stays open after its last answered check. A changed policy therefore takes effect on new accelerated connections
+/// after at most this time.
 pub const OPEN_FOR: Duration = Duration::from_secs(30);
-/// Age at which an open path is checked again when it is used, without delaying the connection.
+/// Age of a result from which the next use of an open path starts another check, without delaying the connection.
 pub const CHECK_AGAIN_AFTER: Duration = Duration::from_secs(10);
 /// Time for which connections over a closed path go plain without another check.
 pub const CLOSED_FOR: Duration = Duration::from_secs(5);
-/// Times of a check's retransmissions: one SYN may be lost.
+/// Times after the first check at which it is retransmitted, because a SYN or its answer may be lost.
 const RETRANSMIT_AFTER: [Duration; 2] = [Duration::from_millis(300), Duration::from_millis(700)];
-/// Time after which an unanswered check closes the path: before a client retransmits its own SYN for the second time.
+/// Time after which an unanswered check closes the path. It is shorter than the time until a client's second retransmission of its SYN (3 s
+/// on Linux).
 pub const ANSWER_WITHIN: Duration = Duration::from_millis(1_200);
 /// Maximum number of paths with a result; above that the oldest result is removed.
 pub const MAX_PATHS: usize = 16_384;

@@ -11,8 +11,8 @@ use crate::tunnel::accept::{self, Arrived};
 use crate::tunnel::context::TunnelContext;
 use crate::tunnel::slots::MAX_PENDING;
 
-/// Number of pending handshakes from which a dialer must first prove its address (QUIC Retry): packets that forge a peer's address must not
-/// displace real handshakes.
+/// With this many or more pending handshakes, a dialer must first prove its address (QUIC Retry): packets that forge a peer's address must
+/// not displace real handshakes.
 const PROVE_FROM: usize = MAX_PENDING / 2;
 
 /// Opens a label's endpoint.

@@ -1,4 +1,4 @@
-//! Registers an established stream with its peer, and removes it when its task ends, for whatever reason.
+//! Registers an established stream with the peer, and removes the stream when its task ends for any reason.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -43,7 +43,8 @@ pub(crate) fn register(
     if context.is_draining() {
         registration.stream.push(of_stream(Body::GoAway));
     }
-    // Send this even if this agent accepts sessions again: frames on earlier streams may be lost.
+    // Send Willing on each new stream after the first change (spec/frame.md clause 26), even if this agent is willing again: the frames
+    // that announced the change on earlier streams may have been lost.
     let changes = context.willingness();
     if changes != Willingness::default() {
         registration.stream.say_willing(changes);

@@ -105,7 +105,7 @@ class TellApart(msgspec.Struct, frozen=True, gc=False, tag="apart"):
     in register 0. Must be the entry's first action. Open vSwitch only (ovs-actions(7), "move", "resubmit")."""
 
     ports: Literal["source", "target", "both"]
-    """Ports to read: only the client's, if the match shows which port that is."""
+    """TCP ports to read: only the client's port, if the match determines whether the client is source or target."""
 
 
 class ToGroup(msgspec.Struct, frozen=True, gc=False, tag="group"):
@@ -132,9 +132,9 @@ class GiveTurn(msgspec.Struct, frozen=True, gc=False, tag="give"):
 
 
 class Remember(msgspec.Struct, frozen=True, gc=False, tag="remember"):
-    """Learn an entry that sends the packet's connection to the port in register 0, with these addresses, and set bit 16 of the register. Do
-    nothing if `limit` entries with `cookie` exist. Must be the entry's only action. Times as in `FlowEntry` and `FinTimeout`. Open vSwitch
-    only (ovs-actions(7), "learn")."""
+    """Learn an entry that sends the packet's connection to the port in register 0, with source MAC `mac`, destination MAC `router` and
+    source address `address`. Set bit 16 of the register if the entry was learned. Do nothing if `limit` entries with `cookie` exist. Must
+    be the entry's only action. Times as in `FlowEntry` and `FinTimeout`. Open vSwitch only (ovs-actions(7), "learn")."""
 
     mac: MacAddress
     router: MacAddress

@@ -65,12 +65,12 @@ class GroupTable:
         return [group for _, group in sorted(self._wanted.get(dpid, {}).items())]
 
     def found(self, dpid: DatapathId, controller_id: int, entries: Iterable[FlowEntry], now: float) -> None:
-        """Record our groups that are named by the entries of a datapath that has just been read."""
+        """Record this controller's groups that a datapath's entries point to, after these entries have been read."""
         named = {a.group_id for e in entries for a in e.actions if isinstance(a, ToGroup)}
         self._old[dpid] = (now + KEEP_S, {number for number in named if number >> 16 == group_id(controller_id, 0) >> 16})
 
     def forget(self, dpid: DatapathId) -> None:
-        """Forget a lost datapath; its groups on reconnection are unknown."""
+        """Forget a lost datapath: which groups it has when it reconnects is unknown."""
         self._sent.pop(dpid, None)
         self._old.pop(dpid, None)
 

@@ -1,9 +1,10 @@
 """Links between datapaths, learned from probes and expired when probes stop.
 
-A link counts when probes in both directions have arrived within the expiry: one recorded or relayed probe is not enough. A port that has
-received one of our probes from another port is *inter-switch* immediately, because it is safer to assume a switch there. The port stays
-inter-switch while the switch at either end is unreachable (it may still forward), while both ends are down, and for one link expiry after
-that. Such a link is *unheard*: no path uses it, but it may close a loop.
+A link exists only if probes in both directions have arrived within the expiry, so that an attacker cannot create a link by replaying or
+relaying a single probe. A port that has received one of our probes from another port is *inter-switch* immediately, because it is safer to
+assume a switch there. The port stays inter-switch while the switch at either end is unreachable (it may still forward), while both ends are
+down, and for one link expiry after that. While probes are missing in one or both directions, the link of such a port is *unheard*: no path
+uses it, but it may still forward packets and close a loop.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Topology:
         return self._lose([r for r, h in self._heard.items() if location in (r, h.origin)])
 
     def datapath_down(self, dpid: DatapathId) -> bool:
-        """Handle a lost connection to a datapath: it can neither send nor receive probes."""
+        """Handle a lost connection to a datapath, which can then neither send nor receive probes."""
         return self._lose([r for r, h in self._heard.items() if dpid in (r.dpid, h.origin.dpid)])
 
     def keep(self, dpids: Collection[DatapathId]) -> bool:
@@ -81,10 +82,10 @@ class Topology:
         return self._forget(lambda receiver, origin: receiver.dpid not in dpids or origin.dpid not in dpids)
 
     def expire(self, now: float, max_age: float, present: Collection[DatapathId], is_down: Callable[[Location], bool]) -> bool:
-        """Forget links without probes for longer than `max_age` seconds although probes could have arrived.
+        """Forget each link whose probes have been missing for more than `max_age` seconds during which they could have arrived.
 
-        Probes could not arrive while one of the link's datapaths was not `present`, or while both ends were down: the ends of one cable
-        come up together.
+        Probes cannot arrive while one of the link's datapaths is not `present`, or while both ends are down. If only one end is down, the
+        time still counts: both ends of one cable come up together, so the end that is up no longer leads to the other.
         """
         gone = set()
         for receiver, (origin, before) in self._unheard.items():
@@ -116,7 +117,7 @@ class Topology:
         return sorted({link(r, u.origin) for r, u in self._unheard.items() if origins.get(u.origin) == r})
 
     def heard_at(self, found: Link) -> float:
-        """Return the time of the last probe of each direction of a link, the older of the two."""
+        """Return the older of the two times at which the last probe in each direction of a link arrived."""
         ends = [self._heard[end].at for end in found if end in self._heard]
         return min(ends) if ends else 0.0
 

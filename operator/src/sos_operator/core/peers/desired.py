@@ -62,7 +62,7 @@ class Target:
     endpoints: tuple[tuple[str, int], ...]
     """Addresses and ports in spec.endpoints of the SosPeer."""
     stored: Received | None = None
-    """The card in use, with which a new exchange starts."""
+    """The card in use; a new exchange starts as if it had received this card."""
 
 
 def present(seen: Seen) -> list[str]:
@@ -92,7 +92,8 @@ def read_pairings(seen: Seen, secrets: Mapping[str, Secret]) -> Pairings:
 
 
 def known_cards(seen: Seen, pairings: Pairings, contacts: Mapping[str, Contact]) -> dict[str, Received]:
-    """Return the card in use of each peer: the last one received under its present pairing, else the stored one of this pairing."""
+    """Return each peer's card in use: the last card received in the exchange, otherwise the card that an earlier pass stored. A card of
+    another pairing is ignored."""
     stored = stored_cards(seen)
     found: dict[str, Received] = {}
     for name, pairing in pairings.usable.items():
@@ -139,7 +140,8 @@ def peer_manifests(settings: Settings, seen: Seen, cards: Mapping[str, SiteCard]
 def key_files(compiled: sos_compile.Compiled, peering: Peering) -> dict[int, dict[str, str]]:
     """Return the key files for peers, by the id of one of this cluster's sites.
 
-    Only sites that the compilation has accepted get key files, because a peer's card must not determine the names of our key files.
+    Pair keys are written only for those sites of a peer's card that the compiler has accepted, because a peer's card must not determine the
+    names of our key files.
     """
     found: dict[int, dict[str, str]] = {}
     for number in {document["site"]["id"] for document in compiled.agents.values()}:

@@ -14,11 +14,12 @@ use crate::transport::sockopt::Gate;
 
 /// Maximum age at which a host's last segment proves that the host is alive.
 const FRESH: Duration = Duration::from_millis(500);
-/// Timeout of a host's answer to a probe, and poll interval for that answer: the host is on the same LAN.
+/// Timeout for a host's answer to a probe; the host is on the same LAN.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// First and longest interval between two polls for that answer; each interval is twice the last.
 const FIRST_LOOK: Duration = Duration::from_millis(2);
 const LOOK_MAX: Duration = Duration::from_millis(250);
-/// Validity of a report of a silent host.
+/// Time for which a report that a host is silent remains valid.
 const SILENCE_HOLDS: Duration = Duration::from_secs(5);
 
 /// A running probe of this agent's host, requested by the other agent.
@@ -49,7 +50,7 @@ impl Liveness {
         [look, self.silent_until].into_iter().flatten().min()
     }
 
-    /// Notes the host's marks as known.
+    /// Tells the sweeps which marks the session knows: the sweeps report only marks that differ.
     pub(super) fn note_marks(&self, marks: Marks) {
         if let Some(watched) = &self.watched {
             watched.marks.store(marks.to_bits().into(), Ordering::Relaxed);
@@ -75,7 +76,8 @@ impl Driver {
     /// Handles a notice of the sweeps.
     pub(super) fn handle_notice(&mut self, notice: HostNotice) {
         match notice {
-            // Unacknowledged bytes are a probe by themselves.
+            // No query while the host has unacknowledged bytes: a query closes the filter to bare acknowledgements, and the host's
+            // acknowledgement must pass.
             HostNotice::Expected if self.delivery.unacknowledged == 0 => self.ask(),
             HostNotice::Unanswered if self.liveness.passes == Gate::NoProbes => self.ask(),
             HostNotice::Marked => self.note_marks(),
@@ -161,7 +163,8 @@ impl Driver {
         if let Some(host) = &self.host {
             host.probe(false);
         }
-        // The host's answer proves nothing about the far host: unanswered probes stay unanswered.
+        // Restore the filter that was opened for the probe: the answer of this agent's host proves nothing about the far host, whose state
+        // determines the filter.
         self.set_gate(self.liveness.passes);
         if answered {
             self.tell_host_state(opaque, false);
