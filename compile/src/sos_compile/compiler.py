@@ -103,7 +103,7 @@ class Draft:
 
 
 def draft(world: World, memo: Memo | None = None) -> Draft:
-    """Compile everything except the generations: a document's hash decides if it gets a new generation."""
+    """Compile everything except the documents' generations: the caller gives a document a new generation if its hash has changed."""
     return _fenced(world, memo or Memo(), lambda draft: draft)
 
 

@@ -20,9 +20,9 @@ Faults = Mapping[ObjectKey, Fault]
 Attempt = Callable[[Faults], T]
 
 MAX_SEARCHES = 16
-"""Maximum number of culprits searched one by one, each at the cost of some dozens of compilations. Then up to the same number is searched
-among pools, sites and controllers only, because a wrong site can look like a fault of each of its nodes. After that, each culprit is left
-out together with all candidates before it."""
+"""Maximum number of culprits searched one by one, each at the cost of some dozens of compilations. Then up to the same number of further
+culprits are searched among pools, sites and controllers only, because a wrong site can look like a fault of each of its nodes. After that,
+each culprit is left out together with all candidates before it."""
 MAX_TOGETHER = 4  # maximum size of a set of objects that raise only together; from a larger set, any object is left out
 MAX_MESSAGE = 240  # maximum length of the exception's text in a condition; the log has the whole text
 NODE = "Node"
@@ -89,9 +89,10 @@ def isolate(candidates: Sequence[ObjectKey], attempt: Attempt[T], error: Excepti
 
 
 def _culprit(left: Sequence[ObjectKey], found: Faults, attempt: Attempt[T], error: Exception, *, alone: bool) -> Faults:
-    """Find the object to leave out; if several objects raise only together, the one without which the rest compiles. Find the first object
-    that is necessary for the exception while all objects before it are left out. If this object raises only together with later objects,
-    find these in the same way.
+    """Return the object to leave out. Find the first candidate that the exception needs while all candidates before it are left out. If the
+    rest does not compile without this candidate alone, candidates before it raise, too, together with a later one: search the later
+    candidates in the same way for one without which the rest compiles. If there is none, return the first candidate found. Unless `alone`,
+    return the first candidate together with all candidates before it.
     """
     together: list[ObjectKey] = []
     rest, before = list(left), list[ObjectKey]()
@@ -113,8 +114,8 @@ def _first_needed(
     rest: Sequence[ObjectKey], found: Faults, attempt: Attempt[T], error: Exception, *, required: bool
 ) -> tuple[int | None, Exception]:
     """Find the shortest prefix of the candidates without which the world compiles. Return the index of its last candidate, and the
-    exception raised with that candidate. If the world does not compile even without all candidates, raise, or return None if the exception
-    needs other objects, too (`required`).
+    exception raised with that candidate. If the world does not compile even without all candidates, raise the exception; if the caller has
+    already found an object that the exception needs (`required`), return None and the exception instead.
     """
     raised = _raised(attempt, {**found, **_as_faults(rest, error)})
     if raised is not None:

@@ -72,8 +72,8 @@ def named(obj: Json) -> ObjectKey:
 
 
 def candidates(world: World) -> dict[ObjectKey, Hashable]:
-    """Return the candidates for leaving out, objects and nodes, in that order (fault_isolation.py), each with the identity of its
-    content."""
+    """Return the objects and nodes that a compilation can leave out, in the order of fault_isolation.in_order, each with the identity of
+    its content."""
     objects = {named(item.obj): item.obj for item in _given(world) if not _is_namespace(item.obj)}
     nodes = {ObjectKey(NODE, "", node.name): (tuple(sorted(node.labels.items())), node.address) for node in world.nodes}
     order = in_order([*((key, _created(obj)) for key, obj in objects.items()), *((key, "") for key in nodes)])

@@ -39,8 +39,8 @@ class Verdicts:
     """Objects that raised in a step of their own: the compilation is repeated without them."""
 
     def attempt(self, origin: Origin, make: Callable[..., T], *given: object) -> T | None:
-        """Return the result for one object, None if its step raises. The culprit is then known without a search among thousands of
-        services."""
+        """Return the result of a step for one object. If the step raises, record this object's fault and return None, so that the culprit
+        is known without a search among thousands of services."""
         try:
             return make(*given)
         except Exception as error:

@@ -16,7 +16,7 @@ MAX_PEER_AGENTS = 1024
 
 
 def build_agent_config(network: Network, placed: PlacedSite, agent: AgentPlace, settings: Settings) -> Json:
-    """Return the document of one agent. Agents of a node share its addresses, so each slot has a port for metrics."""
+    """Return the document of one agent. Agents of several pools share their node's addresses, so each slot has its own port for metrics."""
     pool = network.pools[agent.pool]
     services = _services(network, placed)
     peers = sorted({_peer_of(placed, each) for each in services})
@@ -136,8 +136,8 @@ def _remote_agent(agent: CardAgent, paths: int) -> Json:
 
 
 def _addresses(addresses: tuple[str, ...], paths: int) -> Json:
-    """Return the addresses by path label. One address at both ends needs no list; for an agent with several own addresses, a list of one
-    address shows that there is only one path (spec/node-config.md clause 37)."""
+    """Return the `addresses` of a peer's agent by path label, nothing if both agents have one address each. If only this agent has several,
+    the list of one address shows that there is only one path to the peer's agent (spec/node-config.md clause 37)."""
     return {"addresses": list(addresses)} if max(paths, len(addresses)) > 1 else {}
 
 
@@ -149,7 +149,8 @@ def _peer_agent(peer: PlacedSite, agent: AgentPlace, paths: int) -> Json:
 
 
 def pods_of(peer: PlacedSite, node: str) -> list[str]:
-    """Return the addresses of a node's pods: only the agent on a pod's own node can connect to the pod from the client's address."""
+    """Return the prefixes of a node's pods, none unless the site's intake is Pods. Peers send connections to these pods to this node's
+    agent, because only the agent on a pod's own node can connect to the pod from the client's address."""
     if peer.site.intake is None or peer.site.intake.type != "Pods":
         return []
     return next((list(place.node.pod_prefixes) for place in peer.nodes if place.node.name == node), [])

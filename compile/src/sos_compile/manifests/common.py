@@ -52,7 +52,7 @@ def build_metadata(settings: Settings, name: str, owner: Origin, labels: Mapping
 
 
 def build_config_map(metadata: Json, documents: Mapping[str, Source]) -> Json:
-    """Return a ConfigMap with one file per document, annotated with the hash of their hashes.
+    """Return a ConfigMap with one file per document, annotated with the start of a single document's hash, or with the number of documents.
 
     The pods' template must not contain the hash: every program detects new files by itself, and a restart would end sessions (agents) or
     forwarding (Open vSwitch in user space).
@@ -70,10 +70,10 @@ def config_map_bytes(config_map: Json) -> int:
 
 
 def build_node_affinity(placed: PlacedSite, selector: Json | None = None, unwanted: Iterable[str] = ()) -> Json:
-    """Return the affinity that places pods on the site's nodes, by the site's selector, so that a joining node does not replace other
-    nodes' pods.
+    """Return the affinity that places pods on the site's nodes. It contains the site's selector, not the nodes' names: a joining node would
+    change a list of names, and a changed template replaces all pods.
 
-    `selector` excludes further nodes; nodes with one of the labels `unwanted` are excluded.
+    `selector`: label selector that the nodes must match, too. Nodes with one of the labels `unwanted` are excluded.
     """
     excluded = [{"key": label, "operator": "DoesNotExist"} for label in unwanted]
     requirements = [*_requirements(placed.site.selector), *_requirements(selector), *excluded]

@@ -54,10 +54,10 @@ def _rule(port: int, peers: list[Json]) -> Json:
 
 
 def build_disruption_budget(metadata: Json, selector: dict[str, str], agents: int) -> list[Json]:
-    """Return the budget of a site's agents: one eviction at a time, as the DaemonSet's own update does.
+    """Return the budget of a site's agents: one eviction at a time, as in the DaemonSet's rolling update.
 
-    With a budget, a single agent could never be evicted, and a node that cannot be drained is worse than plain connections. The budget
-    states the number of agents that must remain, because a budget cannot use a percentage of a DaemonSet's pods.
+    A single agent gets no budget: with a budget it could never be evicted, and a node that cannot be drained is worse than plain
+    connections. The budget states the number of agents that must remain, because a budget cannot use a percentage of a DaemonSet's pods.
     """
     if agents < 2:
         return []

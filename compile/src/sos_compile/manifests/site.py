@@ -96,7 +96,8 @@ def _ovs(placed: PlacedSite, settings: Settings) -> Json:
 
 
 def _ask_daemons(rundir: str) -> str:
-    """Query both daemons, because each can hang alone: ovsdb-server answers `ovs-vsctl get`.
+    """Return a shell command that queries both daemons, because each can hang alone: only ovsdb-server answers `ovs-vsctl get`, and only
+    ovs-vswitchd answers `ovs-appctl version`.
 
     start.sh names ovs-vswitchd's socket without a pid, so that its path is fixed. Each call gets less than half of the probe's time limit,
     so that if a daemon hangs, the message of the timed-out tool names it.

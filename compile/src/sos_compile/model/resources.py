@@ -254,7 +254,8 @@ class Link:
 
 @dataclass(frozen=True)
 class Peer:
-    """SosPeer: another cluster. `endpoints`: (address, port) of its agents for the first contact. `prefixes`: allowed for its sites."""
+    """SosPeer: another cluster. `endpoints`: (address, port) of its agents for the first contact. `prefixes`: addresses that its sites may
+    have."""
 
     origin: Origin
     endpoints: tuple[tuple[str, int], ...]

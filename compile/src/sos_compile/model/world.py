@@ -77,8 +77,8 @@ class DefaultResources:
 
 @dataclass(frozen=True)
 class Ports:
-    """Ports on nodes' own addresses. `node`: health and metrics of sos-node. `agents`: those of the first SosAgent's agents; the agents of
-    further SosAgents have the following ports. `tunnels`: UDP port of VXLAN."""
+    """Ports on nodes' own addresses. `node`: health and metrics of sos-node. `agents`: health and metrics of the first SosAgent's agents;
+    the agents of each further SosAgent have the next port. `tunnels`: UDP port of VXLAN."""
 
     node: int = 9464
     agents: int = 9465
@@ -87,9 +87,9 @@ class Ports:
 
 @dataclass(frozen=True)
 class NetworkPolicies:
-    """Peers that may connect to controllers, as in a NetworkPolicy. None: any.
+    """Peers that may connect to controllers, as in a NetworkPolicy; with an empty tuple, any peer may connect.
 
-    `openflow`: switches. `api`: clients of its API and metrics, besides the operator.
+    `openflow`: switches. `api`: clients of the controllers' API and metrics, besides the operator and the chart's test.
     """
 
     openflow: tuple[Json, ...] = ()

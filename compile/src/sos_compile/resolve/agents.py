@@ -117,7 +117,7 @@ class _Placer:
             for node, own in addresses.items()
             if runs_on(pool, nodes[node])
         ]
-        # No pods on the other nodes: these pods would find no document.
+        # Leave out nodes without an agent when the DaemonSet selects its nodes: an agent's pod there would find no agent-config.
         without = nodes.keys() - addresses.keys()
         left_out = tuple(sorted({*placed.left_out, *without}))
         return replace(placed, agents=tuple(_distinct(placed, agents, self.verdicts)), left_out=left_out)
@@ -157,7 +157,8 @@ class _Placer:
         return kept
 
     def _fresh(self, placed: PlacedSite) -> IPv4Address | None:
-        """Return a never-used address, else a released one: a departing agent keeps its address until its sessions have ended."""
+        """Return an address without an earlier allocation, or else a released address. Released addresses come last because a departing
+        agent uses its address until its sessions have ended."""
         site = placed.site
         if site.agent_range is None or site.subnet is None:
             return None

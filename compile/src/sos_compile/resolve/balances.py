@@ -71,7 +71,8 @@ class _BalanceJudge:
         return None
 
     def _switch(self, service: Service, placed: PlacedSite) -> str | None:
-        """Return the datapath id of the site's only switch. Reject a site with several switches, whose uplinks would share an address."""
+        """Return the datapath id of the site's only switch. Reject a site with several switches: a site declares one address for each
+        uplink, so the same uplink of two switches would share it."""
         dpids = [node.dpid for node in placed.nodes] + [dpid for dpid, _ in placed.site.switches]
         if len(dpids) == 1:
             return dpids[0]
@@ -129,7 +130,7 @@ class _Room:
         return True
 
     def _free(self, placed: PlacedBalance) -> bool:
-        """Check that no other balance uses the uplinks' addresses: replies would be ambiguous."""
+        """Check that no balance of another host uses the uplinks' addresses: the switch could not tell to which host a reply belongs."""
         for uplink, _ in placed.uplinks:
             holder, by = self.taken.get((placed.site, uplink.name), (placed.client, ""))
             if holder != placed.client:

@@ -40,7 +40,7 @@ def _may_loop(sites: list[PlacedSite], links: list[Link]) -> bool:
     if len(hubs) <= 1:
         return False
     if any(len(hub.nodes) > 1 for hub in hubs):
-        return True  # a SosLink names sites, not the node at the end of a link
+        return True  # the cabling is unknown: a SosLink names the site at an end of the link, but not the node
     wires = [link for link in links if link.a[1] in base.get(link.a[0], ()) and link.b[1] in base.get(link.b[0], ())]
     ends = {end for link in links for end in (link.a, link.b)}
     if any((hub.site.name, uplink) not in ends for hub in hubs for uplink in base[hub.site.name]):

@@ -21,7 +21,7 @@ from sos_compile.model.world import Claim
 from sos_compile.resolve.shadows import meeting, region
 from sos_compile.resolve.stream_settings import SHARED
 
-SCOPE_DIGITS = 16  # digits of a SHA-256: after a collision, a changed service would only keep a number that it already has
+SCOPE_DIGITS = 16  # hex digits kept of a SHA-256; if the digests of a service before and after a change collide, it only keeps its number
 CHOOSING_MODES = frozenset({"RoundRobin", "LeastLoaded", "Measured"})
 
 Placed = PlacedService | PlacedBalance
@@ -60,7 +60,8 @@ def by_priority(placed: Placed) -> tuple[int, tuple[str, str, str]]:
 def order(
     placed: Iterable[Placed], band: Callable[[Placed], int], before: Mapping[str, Claim], known: Iterable[Service], verdicts: Verdicts
 ) -> Ordered:
-    """Return services in order. `before`: the claims so far; claims of `known` services that are not placed at the moment are kept."""
+    """Return the accepted services in the order in which they are tried. `before`: the claims of the last compilation; claims of `known`
+    services that are not placed at the moment are kept."""
     ordered = sorted(placed, key=by_priority)
     numbers = _numbered(ordered, before)
     by_site: dict[str, list[Placed]] = {}
@@ -106,10 +107,11 @@ def _numbered(ordered: Sequence[Placed], before: Mapping[str, Claim]) -> dict[st
 def _between_namespaces(
     theirs: Sequence[Placed], numbers: dict[str, int], band: Callable[[Placed], int], verdicts: Verdicts
 ) -> list[Placed]:
-    """Return the services of a site with several namespaces, without services that conflict with another namespace's service whatever
-    their order."""
+    """Return the services of a site with several namespaces in the order in which they are tried. Services that would overrule an earlier
+    service of another namespace regardless of this order are rejected."""
     pairs = meeting([region(each) for each in theirs])
-    # Beyond the limit, assume that all services overlap: some services lose precedence, but no service overtakes another.
+    # If there are too many overlaps to compare (None), assume that all services overlap. Then services may lose precedence or be rejected
+    # without need, but no service takes connections from an earlier one of another namespace.
     everything = ((i, j) for i in range(len(theirs)) for j in range(i))
     earlier: dict[int, list[int]] = {}
     for i, j in everything if pairs is None else pairs:
@@ -128,8 +130,9 @@ def _between_namespaces(
 
 
 def _apart(theirs: Sequence[Placed], rank: Mapping[int, Rank], meets: Mapping[int, set[int]], verdicts: Verdicts) -> list[Placed]:
-    """Reject services that would take connections from an earlier service of another namespace whatever their order: between controllers,
-    the controller's number decides; a balanced service yields to any other service."""
+    """Return the services by rank; reject each service that would take connections from an earlier service of another namespace. This
+    happens if the two have different controllers, because a switch prefers the entries of one controller regardless of rank, or if only the
+    earlier service is balanced, because entries for balancing have the lowest priority."""
     indexes = sorted(range(len(theirs)), key=lambda i: rank[id(theirs[i])])
     kept: dict[int, None] = {}
     for i in indexes:

@@ -1,8 +1,8 @@
 """Connections that a node's switch rejects, because their service requires more than plain TCP (docs/adr/0054).
 
 The reject entries are in the base table, with a lower priority than the controller's entries that accelerate, so they work even if no
-controller, agent or `sos-node` runs. As everywhere, the first service that covers a connection decides: connections of an earlier service
-without requirements are left out.
+controller, agent or `sos-node` runs. As everywhere, the first service that covers a connection decides: a connection is not rejected if an
+earlier service without requirements covers it.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def tried(services: Iterable[PlacedService], site: str, controllers: Mapping[str
 
 
 def rejected(ordered: Sequence[PlacedService]) -> list[Rejected]:
-    """Return the rejected parts of services with requirements; `ordered` is as `tried` returns it. Beyond the limits of a comparison,
-    reject too much rather than too little.
+    """Return the rejected parts of services with requirements; `ordered`: the services as `tried` returns them. If there are too many
+    overlaps or regions to compare, connections of earlier services are rejected as well, rather than forwarded without the requirement.
     """
     covered = [region(each) for each in ordered]
     earlier: dict[int, list[int]] = {}
@@ -122,7 +122,8 @@ def _cost(each: Rejected, placed: PlacedSite) -> int:
 
 
 def _ports(interval: Interval) -> list[str]:
-    """Return a port range as a minimum number of masked matches. Port 0 is not used, so a range from 1 may use blocks from 0."""
+    """Return a port range as a minimum number of masked matches. No connection uses port 0, so a range that starts at 1 is extended to port
+    0, which needs fewer matches."""
     first, last = (0 if interval[0] == 1 else interval[0]), interval[1]
     found: list[str] = []
     while first <= last:

@@ -32,7 +32,7 @@ def place(objects: Objects, judge: Judge) -> list[PlacedService]:
 
 
 def limited(services: Iterable[PlacedService], claims: Mapping[str, Claim], verdicts: Verdicts) -> list[PlacedService]:
-    """Return the services that fit the limit: within a namespace the first in order, between namespaces the oldest by claim."""
+    """Return the services that fit the limit: the first in order if all belong to one namespace, otherwise those with the oldest claims."""
     ordered = list(services)
     if len(ordered) <= MAX_SERVICES:
         return ordered
@@ -93,7 +93,7 @@ class Judge:
             self.verdicts.reject(service.origin, path, Reason.INVALID, message, "remove it, or give both sites bridges")
             return None
         ends = (("from", source[0]), ("to", target[0]))
-        # Lists, so that the problems of both ends are reported.
+        # A list, because `all` stops at the first False of a generator, and the problem of the other end would not be reported.
         permitted = [self.permitted(service, site, name) for name, site in ends]
         if not all(permitted):
             return None
@@ -237,7 +237,7 @@ class Judge:
 
 
 def _beyond(service: Service, rule: Rule, name: str, end: End) -> tuple[str, str] | None:
-    """Return a field of a service that a rule does not allow, except ports, and the words for the message."""
+    """Return the path of a field other than `ports` that a rule does not allow, and the end of the error message; None if there is none."""
     outside = [prefix for prefix in end.prefixes if rule.prefixes and not any(prefix.subnet_of(own) for own in rule.prefixes)]
     if outside:
         return f"spec.{name}.prefixes", f"for {outside[0]}"

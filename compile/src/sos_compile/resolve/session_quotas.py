@@ -12,15 +12,16 @@ RESERVED = 50
 """Percent of a site's sessions reserved for its namespaces, in equal parts; the other half is first come, first served."""
 
 Share = tuple[str, int, bool]
-"""A namespace, its maximum percentage of sessions, and True if its services may be proactive nevertheless."""
+"""A namespace, its maximum percentage of sessions, and True if its services may be proactive (have standing entries) in spite of this
+limit."""
 
 
 def build(
     services: Iterable[PlacedService], claims: Mapping[str, Claim], percent: Callable[[str, str], int | None]
 ) -> dict[str, tuple[Share, ...]]:
-    """Return the shares at each site. `percent` maps a namespace and a site to the rule's percentage, None if the rule has none. Standing
-    entries do not decide per connection, so a bounded namespace has none. Only the namespace that came first keeps the entries that it had
-    while it was alone.
+    """Return the shares at each site. `percent` maps a namespace and a site to the rule's percentage, None if the rule has none. A switch's
+    standing entries cannot limit the number of sessions, so services of a namespace with a limit get no standing entries. An exception is
+    the namespace with the oldest claim, if no rule sets its limit: it keeps the standing entries that it had while it was alone.
     """
     first: dict[str, dict[str, int]] = {}
     for each in services:

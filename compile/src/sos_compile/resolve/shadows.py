@@ -1,7 +1,7 @@
 """Services shadowed by other services: if several services cover a connection, one takes effect, and the status of the others reports this
 (docs/adr/0049).
 
-Services are compared in the order in which they are tried, by the site of their clients. Balanced services come after all others.
+At each site, the services of the site's clients are compared in the order in which they are tried. Balanced services come after all others.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from sos_compile.resolve import regions
 from sos_compile.resolve.regions import Region
 
 MAX_COMPARED = 1_000_000
-"""Maximum number of pairs of services compared at one site; MAX_PAIRS is the maximum of pairs that share connections. Either maximum takes
-about a second."""
+"""Maximum number of pairs of services that are compared at one site, in about a second."""
 MAX_PAIRS = 50_000
+"""Maximum number of pairs of services with common connections at one site; this number, too, takes about a second."""
 MAX_PIECES = 256
-"""Maximum number of regions of a service's remaining connections; beyond it the service counts as hidden in part."""
+"""Maximum number of regions that describe the connections of a service without those of earlier services. If more are needed, the service
+counts as partly hidden."""
 MAX_NAMED = 8
 """Maximum number of overlaps kept per service, so that the message stays readable."""
 SHOWN = 3
@@ -116,7 +117,7 @@ def _hide(placed: Sequence[Placed], covered: Sequence[Region], i: int, before: l
 
 
 def _bounds(parts: Sequence[Region]) -> Region:
-    """Join the clients, servers and ports of regions that are parts of one region."""
+    """Return one region that contains all `parts`: the union of their clients, servers and ports."""
     return parts[0] if len(parts) == 1 else Region(*(regions.joined(each for part in parts for each in part[i]) for i in range(3)))
 
 

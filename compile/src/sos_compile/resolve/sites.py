@@ -27,14 +27,15 @@ MAX_SHOWN = 64  # maximum number of characters shown of an invalid address
 
 
 def datapath_id(site_id: int, node: str) -> str:
-    """Return the 16 hex digits of a node's datapath id: the site id above 48 bits of a hash of the node's name, which survives restarts."""
+    """Return the 16 hex digits of a node's datapath id: the site id, then 48 bits of a hash of the node's name, so that the datapath id
+    survives restarts."""
     return f"{site_id:04x}{hashlib.sha256(node.encode()).hexdigest()[:12]}"
 
 
 def accept(objects: Objects, controllers: Mapping[str, object], verdicts: Verdicts) -> list[Site]:
     """Return the sites that are valid and do not conflict with older sites, oldest first.
 
-    A missing controller is only omitted from its site: the base table must continue to forward without any controller.
+    A site that names a missing controller is accepted without this controller: its base table must continue to forward.
     """
     accepted: list[Site] = []
     for site in objects.sites:
@@ -112,7 +113,7 @@ def _with_known_controllers(site: Site, controllers: Mapping[str, object], verdi
 def number(
     sites: list[Site], world: World, objects: Objects, reserved: Collection[int], verdicts: Verdicts
 ) -> tuple[list[Site], dict[str, int]]:
-    """Return the sites with a unique id, and all ids, including the kept ids of left-out sites.
+    """Return the sites with a unique id, and the ids of all sites by name, including ids kept for sites that are rejected at present.
 
     A site never gets a new id from `reserved`, but keeps a reserved id that it already has.
     """
@@ -180,8 +181,8 @@ def place(sites: list[Site], ids: Mapping[str, int], world: World, verdicts: Ver
 
 
 def with_usable_addresses(nodes: Iterable[Node], by_name: Mapping[str, Node]) -> tuple[dict[str, Node], dict[str, str]]:
-    """Return all nodes, with unusable tunnel addresses removed from nodes of overlays (`nodes`), and the problem of each removed
-    address."""
+    """Return all nodes by name, without the unusable addresses of `nodes` (the nodes of sites in NEED_ADDRESSES), and the problem of each
+    removed address by node."""
     found, wrong = dict(by_name), dict[str, str]()
     holder: dict[str, str] = {}
     for node in sorted(nodes, key=lambda each: (each.created, each.name), reverse=True):

@@ -21,7 +21,8 @@ RuleOf = Callable[[PlacedService, str], Rule]
 
 
 def permitted(services: Iterable[PlacedService], claims: Mapping[str, Claim], rule: RuleOf, verdicts: Verdicts) -> list[PlacedService]:
-    """Return the services, in the order given, without those that would set streams of another namespace's sessions."""
+    """Return the services, in the order given, without those that would change the settings of streams that another namespace's sessions
+    use."""
     ordered = list(services)
     between: dict[frozenset[str], list[PlacedService]] = {}
     for each in ordered:
