@@ -42,7 +42,7 @@ PRIVATE_WORDS = frozenset(
     )
 )
 PLAIN_WHERE = frozenset((("sos-node", "observed"),))
-"""Words on the list that are clear in one part: the node process observes, plans, encodes."""
+"""Pairs of a part and a word of PRIVATE_WORDS that is clear in this part: sos-node observes, plans and encodes."""
 SKIPPED = frozenset(("target", ".venv", "node_modules", ".git", "out"))
 
 

@@ -34,12 +34,13 @@ START_S = 120.0
 """Time limit for a controller to listen; a JVM starts slowly."""
 STOP_S = 10.0
 MOST_SYNS = 40_000
-"""Limit of SYNs per run in which sessions do not end: beyond its limit of 65,536 sessions, the controller makes SYNs plain, which costs
-far less CPU time."""
+"""Limit of answered SYNs in a run whose sessions do not end. It is below the controller's limit of 65,536 sessions, beyond which SYNs are
+plain and cost far less CPU time."""
 PLAIN_SHARE = 0.01
 """Tolerated share of plain SYNs: with a larger share, a row does not measure set-ups."""
 SETTLE_S = 12
-"""Longer than the time after a controller start in which new sessions wait for stale caches of switches (docs/adr/0020)."""
+"""Seconds before the load starts: longer than the time after a controller's start in which new sessions wait until the switches' caches
+have expired (docs/adr/0020)."""
 FAR_SWITCHES = {"sos-four": 3, "sos-wide": 9}
 """Number of switches at the servers' site. If the switch of a server is unknown, all of them receive its egress entry."""
 

@@ -64,7 +64,8 @@ class Limits:
         return list(dict.fromkeys(self.prefix(i) for _ in range(self.r.choice((1, 2, 4)))))
 
     def most(self, *values: Any, beyond: tuple[Any, ...] = ()) -> Any:
-        """Draw a value at a limit, rarely beyond it. Otherwise, few objects of a world would be valid and documents would be small."""
+        """Draw a value at a limit, and rarely a value beyond it: with frequent values beyond limits, few objects of a world would be valid,
+        and documents would be small."""
         return self.r.choice(beyond) if beyond and self.some(BEYOND) else self.r.choice(values)
 
     def enum(self, *values: Any) -> Any:

@@ -121,7 +121,7 @@ def test_each_long_name_is_one_problem() -> None:
 
 
 def test_services_that_cannot_be_written_need_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any user may create thousands of such services."""
+    """A search for each such service would take too long, because any user may create thousands of them."""
     monkeypatch.setattr(
         controller_config, "_service", raises_for(lambda v: v.service.origin.name.startswith("bad"), controller_config._service)
     )

@@ -223,7 +223,7 @@ def test_settings_and_overrides_reach_the_pods() -> None:
 
 
 def test_every_container_of_a_node_requests_resources(figure8: dict[tuple[str, str], dict[str, Any]]) -> None:
-    """Without requests, the kernel would kill its pod first when memory runs short."""
+    """A node's pod without requests would be evicted first when the node's memory runs short."""
     asked = {each["name"]: each["resources"] for each in pod_of(figure8["DaemonSet", "sos-node-west"])["containers"]}
     assert asked == {
         "ovs": {"requests": {"cpu": "50m", "memory": "128Mi"}},
@@ -320,7 +320,7 @@ def test_oversized_config_map_is_a_problem() -> None:
 
 
 def test_controller_with_too_many_services_has_a_problem_about_services() -> None:
-    """Splitting a site would not help. The sites are not the cause of the problem."""
+    """The remedy must not advise to split a site: the services make the controller's configuration too large."""
     many = [service(f"s{number}", "west", "east", 1000 + number) for number in range(3000)]
     made = world(site("west", "10.0.0.0/16"), site("east", "10.1.0.0/16"), *many, nodes=nodes(west=1, east=1))
     (problem,) = compile_world(made).problems

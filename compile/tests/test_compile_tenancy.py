@@ -192,7 +192,8 @@ def test_first_namespace_determines_settings_of_shared_streams(setting: dict[str
 
 
 def test_service_of_another_controller_does_not_overtake_a_namespace() -> None:
-    """Entries of a controller with a larger number have precedence in the switch, whatever the order. Such a service is refused."""
+    """In the switch, entries of the controller with the larger number win, regardless of the claims. A later service of that controller is
+    therefore rejected if it covers another namespace's connections."""
     two = [{"name": "default"}, {"name": "second"}]
     west, east = sites()
     for each in (west, east):

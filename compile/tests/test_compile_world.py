@@ -135,7 +135,7 @@ def moved_to_another_pool(agent_range: str, machines: int) -> tuple[set[str], se
 
 
 def test_new_agents_do_not_get_addresses_of_leaving_agents() -> None:
-    """The leaving agents still finish sessions on the same bridge."""
+    """The leaving agents use their addresses on the same bridge until their sessions have ended."""
     before, after = moved_to_another_pool("10.0.9.0/24", machines=2)
     assert len(before) == len(after) == 2
     assert not before & after

@@ -161,9 +161,9 @@ class Fault:
 
     happens: Callable[[Lab], None]
     ends: frozenset[int] = frozenset({0})  # permitted statuses of curl at the end of the download
-    keep_off: tuple[str, ...] = ()  # places that the controller leaves before the fault, so that it stays a single fault
+    keep_off: tuple[str, ...] = ()  # places from which the controller is moved first, so that the fault does not stop it, too
     during: Callable[[Lab], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
-    reset_within_s: float = HANGS_S  # limit for connections that the dying agent had accepted
+    reset_within_s: float = HANGS_S  # time limit for the reset of connections that the dying agent had accepted
 
 
 AGENT_DIES = frozenset({0, RESET})

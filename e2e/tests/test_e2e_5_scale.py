@@ -129,7 +129,7 @@ def test_key_rotation_interrupts_no_connection(lab: Lab, accelerated: tuple[Lab,
 
 @pytest.fixture
 def third_site(lab: Lab, accelerated: tuple[Lab, str]) -> Iterator[float]:
-    """Site that joins for the test; yields the duration in seconds. Its joining and leaving do not affect traffic of other sites."""
+    """Site that joins for the test; yields the seconds until it was ready. Its joining and leaving do not affect traffic of other sites."""
     under_way = Load(lab.kube)
     took = join(lab)
     unbroken(under_way.finish(), accelerated[1], "a third site joins")

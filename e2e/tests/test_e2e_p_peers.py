@@ -32,7 +32,8 @@ FROZEN_S = 10.0
 DISCONNECTED_S = 10.0
 METRICS_PORT = 9465
 POLICY_S = 45.0
-"""Maximum delay of a policy's effect on new connections: results of checks are used for 30 s (docs/adr/0059)."""
+"""Time limit until a changed policy affects new connections: agents use the result of a check of the plain path for 30 s
+(docs/adr/0059)."""
 FIRST_BYTE_S = 180.0
 """Time limit from `helm install` to the first accelerated byte, with images loaded."""
 
@@ -202,7 +203,8 @@ TIMED_OUT = 28
 
 @pytest.mark.parametrize("end", ["client's node", "server's node"])
 def test_connections_that_a_policy_forbids_stay_forbidden(paired: Pair, end: str) -> None:
-    """Drop the pod's packets on a node, as a network plugin does for a NetworkPolicy: the agents' streams pass this rule."""
+    """Drop the pod's packets on a node, as a network plugin does for a NetworkPolicy. The rule does not match the agents' streams, so only
+    the agents' checks of the plain path can detect it."""
     a, b = paired.sides
     wait_for("acceleration", lambda: is_accelerated(a, b), 60)
     node = (a if end == "client's node" else b).worker

@@ -13,7 +13,8 @@ from sos_harness.parse import Received, bytes_at
 STEADY_FROM = 0.4
 """Share of a transfer that counts as start-up: 8 of 20 s. At 164 ms the rate of plain TCP grows for 5 s."""
 ALMOST = 0.95
-"""Share of its time that a transfer has to cover: with reports every two seconds, the last report is a little early."""
+"""Share of the requested duration that a transfer's samples must cover. It is below 1, because the last report of a client that reports
+every two seconds comes a little early."""
 OK = "ok"
 NOT_AVAILABLE = "not available"
 FAILED = "failed"

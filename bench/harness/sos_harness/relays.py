@@ -27,7 +27,8 @@ class NotAvailableError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """Address and port for the client, port of the server, sender over the long link, and relays between client and server."""
+    """Address and port to which the client connects, port of the server, namespace that sends over the long link, and relays between client
+    and server."""
 
     address: str
     port: int
@@ -64,7 +65,7 @@ def sos(site: Site, scheme: Scheme, _sessions: int = SESSIONS) -> Iterator[Way]:
             for each in site.plan.agents
         }
         site.wait_armed()
-        # if the peer's port is not open yet, an agent opens its first streams over TCP
+        # wait for the scheme's streams: an agent opens its first streams over plain TCP if the peer's port for them is not open yet
         kind = scheme.policy if scheme.policy in (ENCRYPTED, QUIC) else "plain"
         site.until(lambda: site.kind() == kind, ARMED_S, f"{kind} streams between the agents", "near")
         yield Way(address=network.SERVER, port=SOS_PORT, server_port=SOS_PORT, sender="far", relays=(pids["far"], pids["near"]))

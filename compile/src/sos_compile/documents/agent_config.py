@@ -159,7 +159,7 @@ def pods_of(peer: PlacedSite, node: str) -> list[str]:
 def _service(network: Network, placed: PlacedSite, service: PlacedService, agent: AgentPlace) -> Json:
     transport = service.service.transport
     role = "Ingress" if service.source == placed.site.name else "Egress"
-    # An agent may hold only clients that arrive without an order.
+    # The setting `accept` applies only to clients that arrive at the ingress agent without an order (spec/node-config.md clause 11).
     setup = "Proactive" if placed.site.routed else service.service.setup
     holds = role == "Ingress" and setup == "Proactive"
     return {

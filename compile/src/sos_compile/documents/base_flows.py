@@ -38,8 +38,9 @@ NO_BASE_PRIORITY = 1000
 
 @dataclass(frozen=True)
 class Rejects:
-    """Connections that must not be plain. `match`: addresses and ports. `whole`: reject all packets that agents forward, not only bare
-    SYNs, because agents receive only segments of their own sessions."""
+    """Connections that must not be plain. `match`: addresses and ports. `whole`: reject all packets of these connections that leave an
+    agent's port, not only bare SYNs. This is right for reactive services: their agents receive only segments of their own sessions, so an
+    agent never has to forward such a packet."""
 
     match: str
     whole: bool

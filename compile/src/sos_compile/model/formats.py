@@ -375,7 +375,7 @@ class PeerAgent(Model):
     address: Address
     # Addresses by path label, if an agent without a bridge has several addresses; the first one equals `address`
     addresses: Addresses = []
-    # Servers beside an agent without a bridge
+    # Servers that only this agent, without a bridge, can reach: the pods of its node (clause 37)
     prefixes: Annotated[list[Prefix], Field(max_length=64, exclude_if=lambda found: not found, json_schema_extra=OPTIONAL)] = []
     first_stream_port: Port
 
@@ -386,7 +386,7 @@ class Peer(Model):
     site: Label
     site_id: Annotated[SiteId, Field(alias="siteID")]
     prefixes: SomePrefixes
-    # Agent that opens the streams: the one with the lower id, this agent, or the peer's agent from any address; omitted if it is ByID
+    # Agent that opens the streams. ByID: the agent with the lower id; Always: this agent; Never: the peer's agent. Omitted if ByID
     dial: Annotated[Literal["ByID", "Always", "Never"], Field(exclude_if=lambda value: value == "ByID", json_schema_extra=OPTIONAL)] = (
         "ByID"
     )

@@ -100,7 +100,7 @@ def build(settings: Settings) -> dict[str, str]:
     return ref
 
 
-# None: every node; an image that is not listed here may run on any worker
+# Places of the nodes into which an image is loaded; None: every node. An image that is not listed is loaded into all workers.
 WITH_HOSTS = ("west", "east", "west2", "east2", "south")
 PLACES = {"node": None, "ovs": None, "agent": WITH_HOSTS, "e2e-host": WITH_HOSTS}
 

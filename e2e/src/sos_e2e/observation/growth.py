@@ -21,10 +21,11 @@ MIB = 1 << 20
 WARM_UP = 1 / 3
 LEAST = 8
 """Minimum number of judged samples: with fewer samples the test cannot reach a significance of one in a thousand."""
-ACCIDENT_Z = 3.09  # one-sided, one in a thousand
+ACCIDENT_Z = 3.09  # standard score that a series without a trend exceeds by chance once in a thousand times (one-sided)
 SHARE = 0.10
 ALLOWED = {"memory": 8.0 * MIB, "entries": 10.0, "sockets": 5.0, "files": 5.0}
-"""Limits by kind. A soak of one hour opens 14,000 connections in the judged time, so a leak of 600 bytes per connection is found."""
+"""Permitted growth in the judged time, by kind (memory in bytes). A soak of one hour opens 14,000 connections in this time, so a leak of
+600 bytes per connection is found."""
 
 Sample = tuple[float, float]  # seconds, value
 

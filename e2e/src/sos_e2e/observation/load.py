@@ -14,7 +14,7 @@ from sos_e2e.run import wait_for
 
 SIP = 300_000  # bytes of the long download that are read per tenth of a second, so 96 MiB take 34 s
 PATIENCE_S = 25  # timeout of a new connection: longer than any fault may delay it
-MOST_PROBES = 3000  # five minutes
+MOST_PROBES = 3000  # maximum number of new connections: one every tenth of a second for five minutes
 TIMED_OUT = 28  # curl's exit status for a timeout
 
 
