@@ -112,7 +112,8 @@ def test_node_that_raises_an_exception_keeps_its_number(monkeypatch: pytest.Monk
 
 
 def test_each_long_name_is_one_problem() -> None:
-    """An id has 253 characters including the namespace. Longer names that an older API server accepted do not fit the document."""
+    """An id has at most 253 characters, including the namespace: longer names, which an older API server may have accepted, do not fit into
+    the document."""
     long = [obj("SosService", f"{letter}{'x' * 249}", {"from": {"site": "west"}, "to": {"site": "east"}}) for letter in "abc"]
     compiled = compile_world(dataclasses.replace(WORLD, objects=(*WORLD.objects, *long)))
     assert [(p.name[0], p.reason) for p in compiled.problems] == [(letter, Reason.INVALID) for letter in "abc"]

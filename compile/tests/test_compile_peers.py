@@ -72,7 +72,7 @@ def card_of(own: str, *objects: dict[str, Any], **cards: SiteCard) -> SiteCard:
 
 @pytest.fixture(scope="module")
 def both() -> tuple[Compiled, Compiled]:
-    """Both clusters after three exchanges: sites, then services."""
+    """Return the results of both clusters after an exchange of cards with sites, and an exchange of cards with services."""
     west, east = card_of("west"), card_of("east")
     west, east = card_of("west", SERVICE, other=east), card_of("east", SERVICE, other=west)
     return (

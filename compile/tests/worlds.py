@@ -73,7 +73,7 @@ def sites(draw: st.DrawFn, name: str, block: str) -> dict[str, Any]:
 
 
 ANCHOR = site("anchor", "10.7.0.0/16", siteID=500, metadata={"creationTimestamp": "2025-01-01T00:00:00Z", "uid": "uid-anchor"})
-"""Site in every world. Bad objects can collide with it."""
+"""Site that is in every world, so that bad objects can collide with it."""
 
 
 @st.composite

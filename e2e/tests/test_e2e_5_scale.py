@@ -24,7 +24,7 @@ ALL_READY_S = 60.0
 """Time limit on two cores that also run the cluster; the actual time is printed."""
 LABEL = "sos-e2e-many"
 OTHER_NAMESPACE = "sos-e2e-other"
-OVERLAP_S = 20  # instead of three minutes: after a notification, the kubelet updates a pod's Secret sooner
+OVERLAP_S = 20  # keyOverlapSeconds, instead of 180: the operator annotates pods, so that the kubelet updates their Secrets within seconds
 
 
 def service(name: str, namespace: str, port: int) -> dict[str, Any]:

@@ -375,7 +375,7 @@ class PeerAgent(Model):
     address: Address
     # Addresses by path label, if an agent without a bridge has several addresses; the first one equals `address`
     addresses: Addresses = []
-    # Servers that only this agent, without a bridge, can reach: the pods of its node (clause 37)
+    # Servers to which only this agent connects: the pods on the node of an agent without a bridge (clause 37)
     prefixes: Annotated[list[Prefix], Field(max_length=64, exclude_if=lambda found: not found, json_schema_extra=OPTIONAL)] = []
     first_stream_port: Port
 
