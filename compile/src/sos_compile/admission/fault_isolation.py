@@ -90,9 +90,9 @@ def isolate(candidates: Sequence[ObjectKey], attempt: Attempt[T], error: Excepti
 
 def _culprit(left: Sequence[ObjectKey], found: Faults, attempt: Attempt[T], error: Exception, *, alone: bool) -> Faults:
     """Return the object to leave out. Find the first candidate that the exception needs while all candidates before it are left out. If the
-    rest does not compile without this candidate alone, candidates before it raise, too, together with a later one: search the later
-    candidates in the same way for one without which the rest compiles. If there is none, return the first candidate found. Unless `alone`,
-    return the first candidate together with all candidates before it.
+    rest does not compile without this candidate alone, candidates before it raise, too. They may raise only together with a later
+    candidate, so search the later candidates in the same way for one without which the rest compiles. If there is none, return the first
+    candidate found. Unless `alone`, return the first candidate together with all candidates before it.
     """
     together: list[ObjectKey] = []
     rest, before = list(left), list[ObjectKey]()
