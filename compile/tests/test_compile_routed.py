@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sos_compile import Compiled, Namespace, Node, Problem, Reason, World, compile_world
+from sos_compile import Compiled, Namespace, Node, ObjectKey, Problem, Reason, World, compile_world
 
 NODES = (
     Node("a1", {"site": "west"}, "172.18.0.2", pod_prefixes=("10.1.0.0/24",)),
@@ -214,3 +214,15 @@ def test_an_address_belongs_to_one_node(taken: str) -> None:
 def test_addresses_of_an_unknown_node_are_a_warning() -> None:
     west = site("west", "10.1.0.0/16", wan=with_addresses(a7=["192.0.2.1"]))
     assert "no node a7" in problem(compiled(west, EAST, POOL, SERVICE)).message
+
+
+def test_nodes_without_a_usable_address_have_no_agent() -> None:
+    """A node with addresses of its own in spec.wan.addresses does not need its InternalIP."""
+    broken = (replace(NODES[0], address="2001:db8::1"), *NODES[1:])
+    found = compiled(WEST, EAST, POOL, SERVICE, nodes=broken)
+    problems = found.facts[ObjectKey("SosSite", "", "west")].node_problems
+    assert set(problems) == {"a1"} and problems["a1"].startswith("no agent: its only InternalIP 2001:db8::1 is not IPv4")
+    declared = with_spec(WEST, wan={"type": "Routed", "addresses": [{"node": "a1", "addresses": ["192.0.2.1"]}]})
+    found = compiled(declared, EAST, POOL, SERVICE, nodes=broken)
+    assert found.facts[ObjectKey("SosSite", "", "west")].node_problems == {}
+    assert ("default", "a1") in found.agents

@@ -174,7 +174,9 @@ def place(sites: list[Site], ids: Mapping[str, int], world: World, verdicts: Ver
     for site in sites:
         own = [by_name[name] for name in sorted(name for name, holder in claimed.items() if holder is site)]
         nodes = _node_places(site, ids[site.name], own, given, verdicts)
-        problems = tuple((node.node.name, wrong[node.node.name]) for node in nodes if node.node.name in wrong)
+        missing = "no agent" if site.routed else "no tunnels"
+        names = [node.node.name for node in nodes if node.node.name not in site.wan_addresses]
+        problems = tuple((name, f"{missing}: {wrong[name]}") for name in names if name in wrong)
         left = tuple(sorted(left_out.get(site.name, ())))
         placed.append(PlacedSite(site, ids[site.name], nodes, left_out=left, node_problems=problems))
     return Placed(placed, {**carried, **given})
@@ -192,14 +194,14 @@ def with_usable_addresses(nodes: Iterable[Node], by_name: Mapping[str, Node]) ->
         if problem is None and (other := holder.setdefault(node.address, node.name)) != node.name:
             problem = f"its InternalIP {node.address} is that of node {other}, too: remove the node that is gone, or correct the address"
         if problem is not None:
-            wrong[node.name] = f"no tunnels: {problem}"
+            wrong[node.name] = problem
             found[node.name] = replace(node, address="")
     return found, wrong
 
 
 def _address_problem(text: str) -> str | None:
     if not is_ipv4(text):
-        return f"its only InternalIP {text[:MAX_SHOWN]} is not IPv4, which tunnels need: give the node an IPv4 InternalIP as well"
+        return f"its only InternalIP {text[:MAX_SHOWN]} is not IPv4, which SOS needs: give the node an IPv4 InternalIP as well"
     if not is_reachable(IPv4Address(text)):
         return f"its InternalIP {text} cannot be reached from other nodes: correct it (kubelet --node-ip)"
     return None
