@@ -144,8 +144,9 @@ impl Driver {
         }
     }
 
-    /// `states` has two bits for each slot: bit 4 + slot is 0 if the stream has buffer space, and bit slot is 1 if the stream has
-    /// stalled. Round trip, window and queue length depend on the slot; slots 0 and 1 share one path label, slots 2 and 3 another.
+    /// Takes frames from the session while its streams have given states. `states` has two bits for each slot: bit 4 + slot is 0 if the
+    /// stream has buffer space, and bit slot is 1 if the stream has stalled. Round trip, window and queue length depend on the slot; slots
+    /// 0 and 1 share one path label, slots 2 and 3 another.
     fn transmit(&mut self, states: u8) {
         let view = |(slot, id): (&u8, &StreamId)| StreamView {
             id: *id,

@@ -87,7 +87,7 @@ pub struct AgentConfig {
     /// Pods of this node to intercept, with intake `Pods`. If absent: every pod of the node with an address of the site.
     #[serde(default)]
     pub pods: Option<Vec<Pod>>,
-    /// Ports of the peers' streams.
+    /// Ports on which this agent accepts its peers' streams.
     pub stream_ports: StreamPorts,
     /// Peer sites.
     pub peers: Vec<Peer>,
@@ -197,8 +197,8 @@ pub struct PeerAgent {
     /// Addresses by path label, if the agent has several; the first is `address`. The agent has no other labels.
     #[serde(default)]
     pub addresses: Vec<Ipv4Addr>,
-    /// Prefixes of servers beside this agent: no other agent of the site can connect to them from the clients' addresses. Only for agents
-    /// on routes.
+    /// Prefixes of servers beside this agent: no other agent of the site can connect to them from the clients' addresses. Only at a site
+    /// without bridges.
     #[serde(default)]
     pub prefixes: Vec<Ipv4Net>,
     /// Port of label 0.

@@ -31,7 +31,8 @@ use crate::syn_hold::injector::Hold;
 use crate::tasks::server_legs::ServerLegs;
 use intercepted_pods::InterceptedPods;
 
-/// Maximum time for which clients wait at a limit until nft stops redirecting. nft needs about ten milliseconds.
+/// Maximum pause in accepting clients, after this agent or a peer has reached a limit, until nft has stopped redirecting. nft needs about
+/// ten milliseconds.
 const DISARM_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The controllers of the agent's site.
@@ -205,7 +206,8 @@ impl AgentContext {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// Refuses new sessions from now on. Sessions accepted earlier may still arrive until the tunnel drains.
+    /// Refuses new orders, and stops redirecting clients, from now on. Sessions that were prepared or opened before may still arrive until
+    /// the tunnel drains.
     pub fn refuse_more(&self) {
         self.draining.store(true, Ordering::Relaxed);
         self.rearm.notify_one();
@@ -235,8 +237,8 @@ impl AgentContext {
     }
 
     /// Returns immediately while this agent and all agents towards which nft redirects clients accept sessions. Otherwise waits until nft
-    /// has stopped redirecting, for [`DISARM_PATIENCE`] at most. Clients that arrive meanwhile wait in the kernel, and capacity is reserved
-    /// for them. A client that exceeds this capacity is refused.
+    /// has stopped redirecting, for [`DISARM_PATIENCE`] at most. Clients that arrive meanwhile wait in the listener's backlog. The margin
+    /// below the limits ([`arming::willing`]) leaves capacity for these clients; a client beyond the limits is refused.
     pub async fn armed_as_willing(&self) {
         let (welcome, willing) = (self.look_for_room(), self.tunnel().willing_peers());
         let mut armed = self.armed.subscribe();
@@ -269,8 +271,8 @@ impl AgentContext {
         &self.pods
     }
 
-    /// Counts a held SYN of a pod that is reinjected towards its server, since pods' tables are not read. In the agent's own namespace, nft
-    /// lists the connection for [`Self::note_plain`].
+    /// Counts a held SYN of a pod that goes plain and is reinjected towards its server: the agent does not read the set `plain_seen` of
+    /// pods' tables. In the agent's own namespace, this set lists the connection for [`Self::note_plain`].
     pub fn note_left(&self, reason: PlainReason) {
         if self.config().is_in_pods() {
             self.metrics.plain.get_or_create(&metrics::Reason { reason: plain_traffic::label(reason) }).inc();

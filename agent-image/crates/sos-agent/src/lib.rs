@@ -14,8 +14,8 @@
 //!    preparations and retransmits reports.
 //! 5. Streams between agents are opened and accepted in [`tasks::streams`]; `stream_monitor` polls each stream for path control
 //!    (`sos-pathctl`).
-//! 6. Operators of peer clusters offer site cards to [`tasks::cards`], which stores them ([`cards`]); the own operator reads them from
-//!    `/cards` ([`tasks::http`]).
+//! 6. Operators of peer clusters offer site cards to [`tasks::cards`], which stores them ([`cards`]); this cluster's operator reads the
+//!    cards from `/cards` ([`tasks::http`]).
 //!
 //! | modules | part |
 //! |---|---|

@@ -309,7 +309,8 @@ impl OrderProtocol {
         Ok(())
     }
 
-    /// Removes the controller whose last order is the oldest, of the controllers without a session or preparation here.
+    /// Of the controllers without a session or preparation here, removes the one whose last order is the oldest. Returns false if there is
+    /// none.
     fn forget_idle_controller(&mut self) -> bool {
         let idle = |id: &ControllerId| {
             self.running.of(*id).next().is_none() && self.preparations.of(*id).next().is_none()
@@ -344,8 +345,9 @@ impl OrderProtocol {
         if !flow_policy::can_have_port(config, prepare) || !can_bind {
             return Err(RefuseReason::PortTaken);
         }
-        // This agent is not armed for this peer: the client would be reset, or its SYN would bypass this agent and leave a session without
-        // a client. An egress agent does not check this, since it learns of a stream a moment later than the ingress agent.
+        // Without a willing peer, this agent is not armed for the client: the SYN would bypass this agent and leave a session without a
+        // client, or the agent would have to reset the client. An egress agent does not check its peer, since it learns of a new stream a
+        // moment later than the ingress agent.
         if prepare.role == Role::Ingress && !env.live.contains(&prepare.peer) {
             return Err(RefuseReason::UnknownPeer);
         }

@@ -42,10 +42,11 @@ use crate::tasks::streams::{PairKeys, StreamSockets, accept_streams};
 const DRAIN_POLL: Duration = Duration::from_millis(50);
 /// Time for which new sessions are still accepted after peers are notified of a drain: a long round trip plus a margin.
 const DRAIN_NOTICE: Duration = Duration::from_millis(500);
-/// Time for which a draining agent still accepts sessions for which it has answered Ready: a controller times out after a second.
+/// Time for which a draining agent still accepts sessions for which it has answered Ready. After a second, a controller whose set-up is
+/// incomplete forwards the SYN as plain TCP, so no later session begins.
 const DRAIN_GRACE: Duration = Duration::from_secs(1);
-/// Maximum number of streams of one peer over one path: the service maximum plus the reserved stream, doubled because all streams are
-/// replaced when their kind changes.
+/// Maximum number of streams of one peer over one path: the service maximum plus the reserved stream, doubled because old and new streams
+/// exist together while all streams are replaced (a change of encryption or transport).
 const STREAMS_PER_PATH: usize = 2 * (128 + PeerConfig::RESERVED_STREAMS);
 
 /// Reason for the agent's exit.
@@ -176,12 +177,13 @@ fn intake_interface(config: &AgentConfig) -> Option<(String, Forward)> {
     }
 }
 
-/// Creates the table that redirects to the listener, then opens the writers and the copies of held SYNs in this namespace.
+/// Creates the nft table that redirects clients to the listener. Then opens, in this namespace, the raw sockets that reinject held SYNs and
+/// the netlink socket that receives the copies of held SYNs.
 fn open_hold(config: &AgentConfig, clients: &TcpListener) -> Result<(Hold, Option<Copies>), RunError> {
     let Some((interface, forward)) = intake_interface(config) else { return Ok((Hold::for_pods(), None)) };
     let port = clients.local_addr().map_err(socket_error("transparent listener"))?.port();
     set_up_nft(&interface, port, forward)?;
-    // A router's servers are behind other interfaces than its clients.
+    // A router reaches servers through other interfaces than clients, so it does not bind its raw sockets to an interface.
     let towards_servers = (forward == Forward::WithinInterface).then_some(interface.as_str());
     let (writers, copies) = injector::open(towards_servers).unzip();
     Ok((Hold::new(writers), copies))
@@ -298,7 +300,7 @@ async fn drain(context: &AgentContext, term: &mut Signal, int: &mut Signal) {
     info!(sessions = sessions(), seconds = config.drain_seconds, "draining");
     context.refuse_more();
     let deadline = Instant::now() + Duration::from_secs(config.drain_seconds.into());
-    // nft needs a moment to disarm, and peers need a round trip: sessions begun meanwhile still arrive.
+    // nft needs a moment to disarm, and a session that a peer opens before it learns of the drain arrives within a round trip.
     sleep(DRAIN_NOTICE).await;
     let ahead = || context.with_server_legs(|legs| legs.asked()) > 0;
     let expected = || ahead() || context.with_order_protocol(|protocol, _| protocol.counts().0) > 0;

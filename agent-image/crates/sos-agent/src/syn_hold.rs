@@ -34,7 +34,8 @@ pub const MAX_OF_SERVER: usize = MAX_HELD / 4;
 /// Time for which a SYN is held: an egress agent answers within 0.7 s and a round trip. Clients retransmit their SYN after 1 and 3 s (RFC
 /// 6298): the first retransmission repeats the request, and before the second retransmission the connection is plain.
 pub const HELD_FOR: Duration = Duration::from_secs(2);
-/// Time within which a client must complete its handshake: SYN-ACKs are retransmitted after 1, 3 and 7 s.
+/// Time within which a client must complete its handshake after its server has accepted: the kernel retransmits its SYN-ACK to the client
+/// after 1, 3 and 7 s.
 pub const CLAIM_WITHIN: Duration = Duration::from_secs(10);
 
 /// Service setting, egress agent and session of a client whose SYN arrives.
@@ -117,7 +118,7 @@ impl SynHold {
         self.held.len() + self.unchecked.len() + self.claims.len()
     }
 
-    /// True while no SYN is held.
+    /// True while no SYN is held and no server connection opened ahead waits for its client.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -160,7 +161,7 @@ impl SynHold {
     }
 
     /// Removes an earlier SYN of a connection, held for the egress agent's answer; returns a Release if no other SYN waits for this answer.
-    /// When the earlier SYN arrived, the path was open, or was not checked.
+    /// Such a SYN exists if, on its arrival, the path was open or was not checked.
     fn stop_holding(&mut self, flow: FlowKey) -> Option<Step> {
         let session = self.held.remove(&flow)?;
         self.leave(flow.server);
@@ -197,7 +198,8 @@ impl SynHold {
         self.hold(syn, covered, now).map(Step::Ask)
     }
 
-    /// Repeats a request: the request or its answer may have been lost with a stream.
+    /// Handles the retransmission of a held SYN: repeats the request of its connection, since the request or its answer may have been lost
+    /// with a stream.
     fn repeat(&mut self, session: SessionUuid, syn: Syn) -> Option<Step> {
         let asked = self.asked.get_mut(&session)?;
         let again = asked.ask.flow == syn.flow;
@@ -280,7 +282,8 @@ impl SynHold {
         flows.into_iter().filter_map(take).collect()
     }
 
-    /// Makes all SYNs that wait for the check of a path plain. The server stays known: a policy that forbids one pod must not delay others.
+    /// Makes all SYNs that wait for the check of a path plain. The server stays known: a policy that forbids one pod's connections must not
+    /// delay the connections of other pods.
     fn close(&mut self, of: Path, reason: PlainReason) -> Vec<Step> {
         self.take_unchecked(of).into_iter().map(|(syn, _)| Step::Leave(syn.packet, reason)).collect()
     }

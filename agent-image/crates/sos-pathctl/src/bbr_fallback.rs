@@ -16,7 +16,7 @@ const HEAVY_LASTS: Duration = Duration::from_secs(1);
 /// Duration of a trial of cubic with a backlog, and minimum fraction of bbr's rate that cubic must reach.
 const TRIAL: Duration = Duration::from_secs(2);
 const ENOUGH: f64 = 0.9;
-/// Windows of at least this length are ignored: they contain a pause, and thus two starts, each with heavy loss.
+/// Windows of at least this length are ignored: they contain a pause, after which bbr starts again, and each start has heavy loss.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Lifetime of a result; doubled for each consecutive trial.
 const RESULT_MIN: Duration = Duration::from_secs(60);
@@ -57,7 +57,7 @@ enum State {
     Unknown(Goodput),
     /// Cubic is on trial against bbr's rate, in segments per second.
     Trial { bbr: f64, cubic: Goodput },
-    /// Cubic carries as much, or bbr is better despite its loss.
+    /// Result of the trial: cubic if it carries almost as much, otherwise bbr despite its loss.
     Known(CongestionControl),
 }
 

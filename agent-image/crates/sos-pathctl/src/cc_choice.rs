@@ -30,8 +30,9 @@ const LOSS_RTT: Duration = Duration::from_millis(20);
 /// On longer paths, loss also hurts a stream that carries at least this fraction of cubic's rate at that loss. Without a queue the path is
 /// not full, so loss bounds the stream (200 Mbit/s, 160 ms, 0.01 % loss: four cubic streams 0.5 of the wire, bbr 0.9).
 const LOSS_BOUND: f64 = 0.5;
-/// Ratio of the round trip to its minimum that indicates a queue. The difference must also exceed the scheduling delay of both ends: by the
-/// ratio alone, a 1 ms path would always have a queue (1 Gbit/s, 3 % loss: 82 Mbit/s with cubic, 900 with bbr).
+/// Minimum ratio (percent) and minimum difference of the round trip to its minimum that together indicate a queue. The difference must
+/// exceed the scheduling delay of both ends: by the ratio alone, a 1 ms path would always have a queue (1 Gbit/s, 3 % loss: 82 Mbit/s with
+/// cubic, 900 with bbr).
 const QUEUED_PERCENT: u64 = 140;
 const QUEUED_MIN: Duration = Duration::from_millis(1);
 /// Cubic is retried after this time without loss caused by the wire.

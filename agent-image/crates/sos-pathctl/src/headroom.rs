@@ -1,15 +1,16 @@
 //! Headroom: the share of a path that streams leave to competing traffic.
 //!
 //! Congestion control divides a path fairly among flows of about the same size. A new flow stays small for many seconds if streams that
-//! already know the path's rate keep its queue full: cubic recovers from a loss in seconds, not in round trips. So the streams leave a
-//! fifth of the path free, the share of one more flow beside four streams, in two cases:
+//! already know the path's rate keep the path's queue full: cubic recovers from a loss in seconds, not in round trips. So the streams leave
+//! a fifth of the path free, the share of one more flow beside four streams, in two cases:
 //!
 //! * At the start of a transfer on a path whose rate is known. A flow that starts simultaneously can then find its own rate, and the queue
 //!   that this flow builds reveals the flow.
 //! * While there is a queue although the streams get less than the path's known rate: competing traffic uses the rest.
 //!
-//! Headroom ends once there has been no queue for some seconds. The rate is learned while the path is full, so a path whose queue is never
-//! long enough gets no headroom. All streams of one label to a peer count together, since they share the path.
+//! Headroom ends once there has been no queue for some seconds. The rate is learned while the streams have at least [`QUEUE_BYTES`] in the
+//! queue, so a path whose queue is always shorter gets no headroom. All streams of one label to a peer count together, since they share the
+//! path.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -43,7 +44,8 @@ const HOLD: Duration = Duration::from_secs(5);
 const YIELD_MAX: Duration = Duration::from_secs(30);
 /// Age at which the rate of an idle path is discarded.
 const RATE_MAX_AGE: Duration = Duration::from_secs(600);
-/// Time for which evidence is ignored after a false alarm; doubled for each consecutive false alarm.
+/// Time for which evidence of competing traffic is ignored after headroom has ended: doubled for each consecutive false alarm (headroom
+/// after whose start no second queue formed), up to the maximum; otherwise the minimum.
 const IGNORE_MIN: Duration = Duration::from_secs(10);
 const IGNORE_MAX: Duration = Duration::from_secs(160);
 

@@ -30,9 +30,9 @@ const STEADY: f64 = 0.95;
 /// Minimum window length, in time and in round trips, without a cap and under a cap.
 const UNCAPPED: (Duration, u32) = (Duration::from_millis(250), 2);
 const CAPPED: (Duration, u32) = (Duration::from_millis(500), 3);
-/// No cap is learned for this long after a useless cap.
+/// No cap is learned for this long after a cap that did not reduce the loss.
 const BACK_OFF: Duration = Duration::from_secs(60);
-/// Streams stay with bbr for this long after a cap ends, so that the next cap can be learned.
+/// Streams stay with bbr for this long after a cap is dropped because the path's rate has changed, so that the next cap can be learned.
 const RELEARN: Duration = Duration::from_secs(10);
 /// A path that carries less than this fraction of the cap's rate is idle.
 const IDLE: f64 = 0.02;
@@ -108,7 +108,7 @@ pub(crate) struct PacingCap {
     window: Window,
     /// The previous window had very heavy loss.
     burst: bool,
-    /// No cap is learned until this time, after a useless cap.
+    /// No cap is learned until this time, after a cap that did not reduce the loss.
     back_off_until: Instant,
     /// Streams stay with bbr until this time, after a cap has ended, to learn the next cap.
     relearn_until: Instant,

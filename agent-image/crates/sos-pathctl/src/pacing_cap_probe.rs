@@ -30,7 +30,7 @@ const LOWEST: f64 = 0.97;
 const LOSS_GAIN: f64 = 0.25;
 /// Minimum number of segments in a window that counts as evidence.
 const MIN_SEGMENTS: f64 = 100.0;
-/// Allowance for spurious retransmissions in a window.
+/// Number of retransmissions in a window that may be spurious.
 const SPURIOUS: f64 = 20.0;
 /// If a backlogged window has more loss than the wire's own, and a delivery rate below this fraction of the cap's rate, the path now carries
 /// less.

@@ -28,7 +28,7 @@ const MAX_AGE: Duration = Duration::from_secs(60);
 /// If the reduced number of streams delivers less than this fraction of the earlier rate in two consecutive windows, loss or competing
 /// traffic bounds each stream, so the limit is lifted.
 const AS_MUCH: f64 = 0.8;
-/// Time for which parallelism stays unlimited after that.
+/// Time for which parallelism stays unlimited after its limit has been lifted for this reason.
 const BACK_OFF: Duration = Duration::from_secs(60);
 
 /// Totals of one stream in one window.
@@ -319,7 +319,7 @@ mod tests {
             let few = most(streams, in_flight);
             prop_assert!(few >= 1);
             prop_assert!(few == usize::MAX || few < UNLIMITED);
-            // A sample counts whole bytes.
+            // A sample counts whole bytes, so the results may differ by one.
             prop_assert!(most(others, in_flight).abs_diff(few) <= 1 || few >= UNLIMITED - 1);
             prop_assert!(most(streams, in_flight * more) >= few);
         }

@@ -11,7 +11,8 @@ use crate::sample::{StreamCounters, StreamSample};
 use crate::tuning::{CongestionControl, Decision, Parameters, PathConfig, SocketTuning, pacing, unsent};
 
 /// Age at which bbr's model of the path is restarted while a cap is in force. After ten seconds without a shorter round trip bbr stops for
-/// a fifth of a second (PROBE_RTT), because its own queue might hide a shorter round trip. Under the cap there is no queue to drain.
+/// a fifth of a second (PROBE_RTT), because its own queue might hide a shorter round trip. Under the cap there is no queue to drain, and
+/// the restart avoids the pause.
 const MODEL_MAX_AGE: Duration = Duration::from_secs(8);
 
 /// One stream of the path.
@@ -95,8 +96,8 @@ impl PathState {
         }
     }
 
-    /// Congestion control of the path's streams. Streams under a cap keep the congestion control with which the cap was learned: their share
-    /// stays the same when other flows arrive.
+    /// Congestion control of the path's streams. Streams under a cap keep bbr, with which the cap was learned, so that their share of the
+    /// path stays the same when other flows arrive.
     #[must_use]
     pub fn congestion(&self, now: Instant) -> CongestionControl {
         if self.pacing_cap.needs_bbr(now) { CongestionControl::Bbr } else { self.cc.choice() }

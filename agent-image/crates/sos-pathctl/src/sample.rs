@@ -5,7 +5,8 @@ use std::time::Duration;
 /// A minimum round trip of this or more is not a measurement: before the first sample the kernel reports more than an hour.
 pub(crate) const RTT_UNKNOWN: Duration = Duration::from_secs(60);
 
-/// A queue counts if it adds at least the minimum round trip divided by this, and more than a busy machine adds.
+/// A queue counts if the queueing delay is at least the minimum round trip divided by `QUEUE_PART`, and at least `QUEUE_MIN`, which is more
+/// than a busy machine adds.
 const QUEUE_PART: u32 = 4;
 const QUEUE_MIN: Duration = Duration::from_millis(10);
 /// A stream that delivered fewer bytes between two polls has a stale round trip, which does not measure the queue.
@@ -69,7 +70,7 @@ pub struct DeliverySample {
 impl DeliverySample {
     fn between(before: StreamCounters, after: StreamCounters, elapsed: Duration) -> Self {
         Self {
-            // The cumulative acknowledgement would stop at a gap and jump when the gap closes.
+            // Not from the cumulative acknowledgement, which would stop at a gap and jump when the gap closes.
             bytes: u64::from(after.delivered.wrapping_sub(before.delivered)) * u64::from(after.mss),
             elapsed,
             rtt: after.rtt,

@@ -70,7 +70,7 @@ impl Heard {
         self.lock().failed.get_or_insert(kind);
     }
 
-    /// Add received bytes, which may be split at any position.
+    /// Take bytes of acknowledgements, which may be split at any position between calls.
     pub fn hear(&self, now: Instant, bytes: &[u8]) {
         let mut progress = self.lock();
         for byte in bytes {
@@ -84,7 +84,7 @@ impl Heard {
         }
     }
 
-    /// Bytes of `sent` that are acknowledged.
+    /// Number of acknowledged bytes, of `sent` bytes in all.
     ///
     /// # Errors
     /// `InvalidData` if the receiver got other bytes, or acknowledged bytes that were not sent; the connection's error, unless
@@ -104,9 +104,9 @@ impl Heard {
         }
     }
 
-    /// Bytes allowed in flight: twice the receiver's progress of the last second, so that the rate can grow. Before this rate is
-    /// known, the window grows with the acknowledgements, because the bytes in flight at the end must arrive in time even on a
-    /// slow path.
+    /// Bytes allowed in flight: twice the receiver's progress of the last second, so that the rate can grow. Before this rate
+    /// is known, the window starts small and grows with the acknowledgements, because the bytes in flight at the end must
+    /// arrive in time even on a slow path.
     #[must_use]
     pub fn window(&self) -> u64 {
         let progress = self.lock();

@@ -9,7 +9,7 @@ pub struct Download {
     pub port: u16,
     /// Its outcome.
     pub report: Report,
-    /// True if the controller had a session for the download; none without a query or an answer.
+    /// True if the controller had a session for the download; `None` without a query or an answer.
     pub listed: Option<bool>,
 }
 

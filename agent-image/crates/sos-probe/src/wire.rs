@@ -15,7 +15,8 @@ pub const MAGIC: [u8; 8] = *b"SOSPROB1";
 const CHUNK: usize = 65_536;
 /// Longest transfer that can be requested.
 pub const MOST_SECONDS: u16 = 60;
-/// Acknowledgement interval in time and bytes: less than the sender's window, because otherwise both ends would wait.
+/// Acknowledgement interval in time and bytes. The bytes are fewer than the sender's first window: otherwise the sender would
+/// wait for an acknowledgement, and the receiver for more bytes.
 const TELL: Duration = Duration::from_millis(50);
 const TELL_BYTES: u64 = FIRST_UNDER_WAY / 2;
 /// Time limit for the acknowledgement of the bytes in flight at the end: enough for the window at 1 Mbit/s. Without progress, the

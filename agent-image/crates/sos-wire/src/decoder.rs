@@ -52,9 +52,9 @@ impl Decoder {
         self.header.map_or(HEADER_LEN, |header| header.payload_len).saturating_sub(buffered)
     }
 
-    /// Take the received part of an incomplete Data frame as a separate Data frame; the next part continues at its end. Callers use this if
-    /// their buffer has no space for the rest. A session takes bytes by offset, so the parts need no copy to join them. Returns `None` if
-    /// the part is empty, or so small that a copy is cheaper.
+    /// Take the received part of an incomplete Data frame as a separate Data frame; the next part continues at the end of this part.
+    /// Callers use this if their buffer has no space for the rest. A session takes bytes by offset, so the parts need no copy to join them.
+    /// Returns `None` if the part is empty, or so small that a copy is cheaper.
     pub fn take_part(&mut self, buffer: &mut BytesMut) -> Option<Frame> {
         if buffer.len() < PART_MIN { None } else { self.take_begun(buffer) }
     }

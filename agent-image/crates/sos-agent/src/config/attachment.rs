@@ -1,5 +1,5 @@
-//! Attachment of an agent: to a site's bridge, with switches that redirect connections and controllers that order sessions; or to routes,
-//! without both (docs/adr/0056).
+//! Attachment of an agent: to a site's bridge, with switches that redirect connections and controllers that order sessions; or to the
+//! machine's routes, without switches and controllers (docs/adr/0056).
 
 use std::net::Ipv4Addr;
 

@@ -46,7 +46,7 @@ impl AgentConfig {
         self.check_discovery(discovery)
     }
 
-    /// Checks an agent on routes, which has no interface, no discovery address and no controllers.
+    /// Checks an agent without a bridge, which has no interface, no discovery address and no controllers.
     fn check_routes(&self) -> Result<(), ConfigError> {
         require(self.interface.is_none(), "interface", "must be absent where wan has addresses")?;
         require(self.discovery.is_none(), "discovery", "must be absent where wan has addresses")?;

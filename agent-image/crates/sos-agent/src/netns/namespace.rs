@@ -67,7 +67,7 @@ impl Scanner {
         Self { folder, known: BTreeMap::new(), scans: 0 }
     }
 
-    /// Rereads the folder. Returns the file of each address. Addresses of several namespaces are ambiguous, and are left out.
+    /// Rereads the folder. Returns the file of each address. An address that several namespaces have is ambiguous, and is left out.
     pub fn scan(&mut self) -> BTreeMap<Ipv4Addr, NamespaceFile> {
         self.scans = (self.scans + 1) % RESCAN;
         if self.scans == 0 {

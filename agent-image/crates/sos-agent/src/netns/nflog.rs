@@ -1,4 +1,4 @@
-//! Copies of packets from nft's `log group` (nfnetlink_log). The same rule drops the packets themselves.
+//! Copies of packets from nft's `log group` (nfnetlink_log): held SYNs, which the same rule drops, and answers to checks, which continue.
 
 use std::io::{self, ErrorKind};
 

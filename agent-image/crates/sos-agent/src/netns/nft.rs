@@ -3,13 +3,13 @@
 //! One table, `inet sos`, in the agent's own network namespace. Handling of a packet that the switch sent to the agent:
 //!
 //! 1. To one of the agent's own addresses: delivered (streams, orders).
-//! 2. A bare SYN that went plain before stays plain: its retransmissions must get the same verdict.
+//! 2. A bare SYN of a connection that went plain before stays plain, so that retransmissions get the same verdict.
 //! 3. A bare SYN with MD5, AO or MPTCP options goes plain: hosts that use these would notice a relay.
 //! 4. A bare SYN goes plain if the switch has marked its service as not armed (spec/node-config.md clause 22).
 //! 5. A bare SYN to a server that has not answered recently (`unreachable`) goes plain.
 //! 6. A bare SYN of a service whose server must accept first (marked in `armed`) is copied to this agent and dropped, on the conditions of
-//!    rule 7. The agent reinjects the SYN later, to the listener or to the server ([`crate::tasks::held_syns`]). A bare SYN of an
-//!    established connection is delivered.
+//!    rule 7. The agent reinjects the SYN later, to the listener or to the server ([`crate::tasks::held_syns`]). A bare SYN with the
+//!    4-tuple of a connection that the agent has accepted is delivered to that connection's socket.
 //! 7. A bare SYN inside `armed` (clients, servers and ports, see [`crate::policy::classifier`]) is delivered to the transparent listener
 //!    while `heartbeat` contains an element. The element expires in [`HEARTBEAT_SECONDS`] unless the agent renews it, and `tproxy` does not
 //!    match without a listening socket. So a dead agent intercepts no connection.
@@ -51,7 +51,8 @@ pub const SEEN_LIMIT: u32 = 1_024;
 /// Mark, and its mask, of packets that are delivered to transparent sockets.
 pub const MARK: u32 = 0x0001_0000;
 
-/// Mark of packets inside `armed`, while the chains examine them. The bits below this mark hold the class.
+/// Mark of packets inside `armed`, while the chains examine them. During the lookups, the lower half of a packet's mark is its class
+/// ([`classifier::Class`]).
 const ARMED: u32 = 0x0002_0000;
 
 /// Mark of packets that are held until their server has accepted, while the chains examine them.
@@ -69,7 +70,7 @@ pub const DIALED: u32 = 0x0020_0000;
 /// Mark of the checks of a pod's plain paths (docs/adr/0059).
 pub const CHECK: u32 = 0x0040_0000;
 
-/// Mark of streams during their handshakes, on a machine whose routes belong to others ([`crate::netns::stream_routes`]).
+/// Mark of streams during their handshakes, on a machine whose routes the agent does not manage ([`crate::netns::stream_routes`]).
 pub const OPENING: u32 = 0x0080_0000;
 
 /// Netlink group that receives the copies of held SYNs (nfnetlink_log). No other program in the agent's namespace uses a group.
@@ -156,7 +157,7 @@ fn sets(heartbeat: &str) -> String {
     text
 }
 
-/// Verdicts on a client's SYN, bare or not, and on connections established without SOS.
+/// Chains with the verdicts on clients' bare SYNs, and on packets of connections established without SOS.
 fn syn_chains(listener_port: u16) -> String {
     let (not_armed, unreachable) = (PlainReason::NOT_ARMED.0, PlainReason::SERVER_UNREACHABLE.0);
     let (plain_chains, written_back) = (plain_chains(), written_back(listener_port));
@@ -234,7 +235,8 @@ meta mark set meta mark or {MARK:#x} accept
     meta l4proto tcp tcp flags & (fin | syn | rst | ack) != syn socket transparent 1 meta mark set meta mark or {MARK:#x} accept
 "
     );
-    // A router's servers may be behind other interfaces than its clients, and the router's own rules may have marked packets.
+    // A router's servers may be behind other interfaces than its clients, so packets of sessions are delivered on every interface. Packets
+    // that the router's own rules have marked are not changed.
     let (everywhere, unmarked) = match forward {
         Forward::WithinInterface => (String::new(), ""),
         Forward::Any => (of_sessions, "    meta mark != 0 accept\n"),

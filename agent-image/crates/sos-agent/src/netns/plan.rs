@@ -12,22 +12,22 @@ use crate::netns::nft::{MARK, OPENING, TAKE};
 
 /// Routing table that delivers marked packets locally, independent of their destination.
 pub const LOCAL_TABLE: u32 = 5_345;
-/// Routing table of streams' handshakes on a machine whose routes belong to others ([`crate::netns::stream_routes`]).
+/// Routing table of streams' handshakes on a machine whose routes the agent does not manage ([`crate::netns::stream_routes`]).
 pub const STREAM_TABLE: u32 = 5_346;
 /// Upper half of a mark, which the agent's rules compare.
 const UPPER_HALF: u32 = 0xffff_0000;
-/// Priority of the rules for this table: after the table `local` (0), before `main` (32766).
+/// Priority of the agent's routing rules: after the table `local` (0), before `main` (32766).
 const RULE_PRIORITY: u32 = 5_345;
-/// Maximum socket buffer in bytes: twice the bandwidth-delay product of 1 Gbit/s at 200 ms is 50 MB.
+/// Maximum socket buffer in bytes: more than twice the bandwidth-delay product of 1 Gbit/s at 200 ms (50 MB).
 const MAX_SOCKET_BUFFER: u32 = 64 * 1024 * 1024;
 /// Initial receive buffer in bytes: Linux's default, so that a host sends no more ahead than over plain TCP. Streams get a larger buffer
 /// ([`crate::netns::sockets::stream_listener`]).
 const FIRST_RECEIVE_BUFFER: u32 = 128 * 1024;
 /// Initial congestion and receive windows of streams, segments.
 pub const STREAM_START: u32 = 100;
-/// Maximum GSO burst of a stream in segments, if its rate and window allow. The kernel's default burst is one millisecond at the stream's
-/// rate. For one of many streams this is two or three packets, so that switches, devices and agents on the path would handle almost every
-/// packet separately.
+/// Minimum GSO burst of a stream in segments, if its window allows (tcp_min_tso_segs). Otherwise, a burst is one millisecond at the
+/// stream's rate. For one of many streams this is two or three segments, so that switches, devices and agents on the path would handle
+/// almost every packet separately.
 const SEGMENTS_AT_ONCE: u32 = 16;
 
 /// MAC address for a site's gateway, which is not a real host (spec/node-config.md clause 26). It is set statically because controllers do
@@ -140,7 +140,8 @@ fn without_rules() -> Vec<Ip> {
     [former_rule(), mark, take].iter().map(|rule| tidy(&format!("-4 rule delete {rule}"))).collect()
 }
 
-/// Rule that leads streams' handshakes to the copied routes. The table starts empty, even after an agent that was killed.
+/// Commands for the rule by which streams' handshakes take the copied routes. They first remove a rule and routes that a killed agent may
+/// have left.
 #[must_use]
 pub fn stream_rule() -> Vec<Ip> {
     let mut commands = stream_rule_undone();
@@ -267,10 +268,11 @@ pub fn sysctls(bridge: Bridge<'_>) -> Vec<Sysctl> {
         wished("tcp_slow_start_after_idle", "0".to_owned()),
         wished("tcp_min_tso_segs", SEGMENTS_AT_ONCE.to_string()),
         wished("tcp_mtu_probing", "1".to_owned()),
-        // A path may be a black hole for some seconds during a failover: try smaller packets only afterwards.
+        // A path may drop all packets for some seconds during a failover: tcp_mtu_probing tries smaller packets only afterwards.
         wished("tcp_retries1", "6".to_owned()),
         wished("tcp_max_syn_backlog", "8192".to_owned()),
-        // A client that reuses its port must not fail because an earlier egress leg of this agent still uses that port (RFC 6191).
+        // A client that reuses its port must not fail because an earlier connection of this agent to the server still has that port in
+        // TIME-WAIT (RFC 6191).
         wished("tcp_tw_reuse", "1".to_owned()),
         wished("tcp_tw_reuse_delay", "100".to_owned()),
         // Do not copy a client's DSCP to the server's packets (earlier versions did).

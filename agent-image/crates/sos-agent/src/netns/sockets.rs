@@ -41,7 +41,7 @@ const MAX_STREAM_BUFFER: usize = 64 << 20;
 pub fn transparent_listener() -> io::Result<std::net::TcpListener> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     socket.set_ip_transparent_v4(true)?;
-    // Accepted sockets inherit the option, so a socket that dies between SYN and accept is reset as well.
+    // Accepted sockets inherit the option, so a client is also reset if the agent dies before it has accepted the client.
     socket.set_linger(Some(Duration::ZERO))?;
     sos_tunnel::keep_first_marks(&socket)?;
     socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
@@ -193,11 +193,11 @@ pub fn can_bind(client: SocketAddrV4, own: Option<Ipv4Addr>) -> bool {
         .map_or_else(|error| error.kind() != io::ErrorKind::AddrInUse, |_| true)
 }
 
-/// Options of a stream between agents, set before it connects or when it is accepted. The kernel tunes its buffers within the namespace's
-/// tcp_rmem and tcp_wmem.
+/// Options of a stream between agents, set before it connects or when it is accepted. The kernel tunes the stream's buffers within the
+/// namespace's tcp_rmem and tcp_wmem.
 ///
 /// # Errors
-/// Error of the kernel, except about congestion control: if it is unknown, the default stays.
+/// Error of the kernel, except about congestion control: if the kernel does not know the algorithm, its default stays.
 pub fn prepare_stream(socket: &SockRef<'_>, congestion: CongestionControl) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
     socket.set_tcp_user_timeout(Some(STREAM_USER_TIMEOUT))?;
@@ -225,13 +225,13 @@ pub(crate) fn set_first_window(socket: &Socket) {
     }
 }
 
-/// Leads a stream's handshake to the copied routes. Set before connecting; the handshakes of accepted streams take their listener's mark.
-/// Needs NET_ADMIN.
+/// Marks a stream's socket, so that the packets of its handshake take the copied routes ([`crate::netns::stream_routes`]). Set before
+/// connecting; the handshakes of accepted streams have their listener's mark. Needs NET_ADMIN.
 pub(crate) fn opening(socket: &SockRef<'_>, routes: RouteOwner) {
     mark(socket, routes, OPENING);
 }
 
-/// Leads an established stream to the machine's routes.
+/// Removes the mark of an established stream, whose packets then take the machine's routes.
 pub(crate) fn opened(socket: &SockRef<'_>, routes: RouteOwner) {
     mark(socket, routes, 0);
 }

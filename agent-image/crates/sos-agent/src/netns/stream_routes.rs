@@ -1,9 +1,10 @@
-//! Routes of streams during their handshakes, on a machine whose routes belong to others.
+//! Routes of streams during their handshakes, on a machine whose routes the agent does not manage.
 //!
 //! A TCP connection takes its initial congestion window from its route (`initcwnd`, ip-route(8)) and no socket option sets this window. On a
-//! bridge, the agent's own routes give streams the window that lets the first session start at once. On a machine with routes of its own, a
-//! stream's SYN has the mark [`OPENING`](crate::netns::nft::OPENING), and a rule leads this mark to [`STREAM_TABLE`]: copies of the machine's routes to the peers' agents, with the
-//! window added. An established stream loses the mark and follows the machine's routes, so that a stale copy delays new streams only.
+//! bridge, the agent's own routes give streams the window that lets the first session start at once. On a machine whose routes the agent
+//! does not manage, a stream's SYN has the mark [`OPENING`](crate::netns::nft::OPENING). A rule looks up packets with this mark in
+//! [`STREAM_TABLE`], which contains copies of the machine's routes to the peers' agents, with the window added. An established stream loses
+//! the mark and follows the machine's routes, so that a stale copy delays new streams only.
 //!
 //! Pure, except [`StreamRoutes`].
 
@@ -19,7 +20,8 @@ use crate::config::{AgentConfig, PeerAgent, RouteOwner};
 use crate::netns::plan::{self, STREAM_START, STREAM_TABLE};
 use crate::netns::{self, NetError, batch};
 
-/// Interval at which the copies follow the machine's routes. Until then, new streams to a moved peer fail and are dialed again.
+/// Interval at which the machine's routes are copied again. After a change of a route to a peer, new streams to this peer fail until the
+/// next copy, and are then dialed again.
 const REFRESH: Duration = Duration::from_secs(10);
 
 /// Next hop of a machine's route.
@@ -46,7 +48,7 @@ struct Answer {
 }
 
 impl Answer {
-    /// True if a copy with a gateway and an interface forwards as the route itself.
+    /// True if a copy that has only the route's gateway and interface forwards as the route does.
     fn is_copied_whole(&self) -> bool {
         self.kind.as_deref().is_none_or(|kind| kind == "unicast")
             && self.via.is_none()
@@ -54,7 +56,7 @@ impl Answer {
     }
 }
 
-/// Pairs of a peer's and an own address between which streams are dialed.
+/// Pairs of addresses between which streams are dialed: for each path label, the peer's address and the agent's own address.
 fn pairs(config: &AgentConfig) -> BTreeSet<(Ipv4Addr, Ipv4Addr)> {
     let agents = config.peers.iter().flat_map(|peer| &peer.agents);
     let of_agent = |agent: &PeerAgent| {
@@ -72,7 +74,8 @@ fn lookups(pairs: &BTreeSet<(Ipv4Addr, Ipv4Addr)>) -> String {
     })
 }
 
-/// Reads the answers. A peer has no copy if its routes differ by source address, lead to this machine itself, or are more than a next hop.
+/// Reads the answers. A peer has no copy if its routes differ by source address, lead to this machine itself, or need more than a gateway
+/// and an interface.
 fn parse(json: &[u8]) -> BTreeMap<Ipv4Addr, NextHop> {
     let answers = serde_json::Deserializer::from_slice(json).into_iter::<Vec<serde_json::Value>>();
     let mut found: BTreeMap<Ipv4Addr, Option<NextHop>> = BTreeMap::new();

@@ -106,7 +106,7 @@ impl Preparations {
         self.by_session.iter().filter(move |(_, p)| p.controller == controller).map(|(session, _)| *session)
     }
 
-    /// Peers of preparations, and the last expiry of each.
+    /// The peers of all preparations, each with the last expiry of its preparations.
     #[must_use]
     pub fn peers(&self) -> BTreeMap<AgentId, Instant> {
         let mut found = BTreeMap::new();
@@ -122,8 +122,8 @@ impl Preparations {
         (self.by_session.get(&session)?.expires > now).then(|| self.take(session)).flatten()
     }
 
-    /// Adds a preparation. A new preparation for the same arriving client replaces the earlier preparation, because its SYN is newer; the
-    /// earlier preparation is returned.
+    /// Adds a preparation. At the ingress agent, a new preparation for a flow replaces an earlier one, because it belongs to a newer SYN;
+    /// the earlier preparation is returned.
     pub fn insert(&mut self, preparation: Preparation) -> Option<Preparation> {
         let session = preparation.prepare.session;
         let ingress = preparation.prepare.role == Role::Ingress;
@@ -138,7 +138,7 @@ impl Preparations {
         earlier
     }
 
-    /// True if a client is expected.
+    /// True if a valid preparation announces a flow's client.
     #[must_use]
     pub fn expects(&self, flow: FlowKey, now: Instant) -> bool {
         let standing = self.by_flow.get(&flow).and_then(|session| self.by_session.get(session));

@@ -57,8 +57,8 @@ impl OrderProtocol {
         self.sign(controller, sequence, OrderBody::Refused(session, reason), env)
     }
 
-    /// Reports that the server of a running session leaves this agent's SYN unanswered: the controller then no longer expects the server to
-    /// accept.
+    /// Reports that the server of a running session leaves this agent's SYN unanswered, so that the controller treats the server as not
+    /// accepting.
     pub fn server_silent(
         &mut self,
         (session, party): (SessionUuid, Party),

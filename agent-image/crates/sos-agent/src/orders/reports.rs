@@ -51,7 +51,8 @@ impl OrderProtocol {
         bodies.into_iter().filter_map(|body| self.sign(controller, 0, body, env)).collect()
     }
 
-    /// Answers the first Watch of a controller immediately, because the controller may have just started.
+    /// Subscribes a controller to reports. The first Watch, and the first after a pause, is answered immediately, because the controller
+    /// may have just started.
     pub(super) fn watch(&mut self, controller: ControllerId, env: &Env<'_>) -> Vec<Vec<u8>> {
         let until = Some(env.now + WATCHED_FOR);
         let known = self.controllers.get_mut(&controller);

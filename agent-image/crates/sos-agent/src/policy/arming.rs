@@ -19,7 +19,8 @@ pub const MAX_ARMED: usize = 16_384;
 pub const UNREACHABLE_FOR: Duration = Duration::from_secs(30);
 /// Maximum number of servers remembered as unreachable; above that the server that expires first is removed.
 pub const MAX_UNREACHABLE: usize = 256;
-/// Divisor of a limit: arming stops at this fraction below the limit, which leaves capacity for SYNs already in flight.
+/// Divisor of the session limit and of the memory limit: the agent is unwilling from 15/16 of a limit on, which leaves capacity for SYNs
+/// already in flight.
 const LIMIT_MARGIN_DIVISOR: u32 = 16;
 
 /// Inputs of the agent's willingness to accept new sessions.

@@ -47,7 +47,7 @@ impl Rule {
 /// Number of a class, from 1; 0 means no class.
 pub type Class = u16;
 
-/// Value of a port whose connections are held; other ports have 0.
+/// Class, in the last lookup, of a port whose SYNs are held; other ports have class 0.
 pub const HELD: Class = 1;
 
 /// A range of one field.

@@ -33,7 +33,7 @@ pub fn egress_source(config: &AgentConfig, flow: FlowKey, peer: AgentId) -> Sour
 }
 
 /// Number of routers between the agent's site and a host of another site (docs/adr/0018). Switches route between sites with separate
-/// subnets, and an agent on routes is a router itself.
+/// subnets. Without a bridge, the agent's machine itself is the router.
 #[must_use]
 pub fn routers(config: &AgentConfig, far_host: Ipv4Addr) -> u8 {
     let routed =
@@ -55,8 +55,8 @@ pub fn can_have_port(config: &AgentConfig, prepare: &Prepare) -> bool {
 /// Agent that serves a flow of an Ingress service without an order.
 ///
 /// On a bridge, a proactive service uses only the first agent of the peer's site, because the egress switch's entries lead to this agent
-/// (docs/adr/0012); any other service uses the first live agent. On routes, if some agent is beside the server, only such an agent serves
-/// the flow. Pass `None` as `server` to find out if any agent can serve the service.
+/// (docs/adr/0012); any other service uses the first live agent. If some agent is beside the server (only at a site without bridges), only
+/// such an agent serves the flow. Pass `None` as `server` to find out if any agent can serve the service.
 #[must_use]
 pub fn far_agent(
     config: &AgentConfig,

@@ -123,8 +123,8 @@ fn protocol(config: &AgentConfig, peer: &Peer) -> sos_tunnel::Protocol {
     }
 }
 
-/// Number of path labels, from 0, that a service towards a peer site may use. Their streams are kept warm even if paths share links: the
-/// controller may assign a recovered path to a session, and this path then has established streams.
+/// Number of path labels, from 0, that a service towards a peer site may use. The streams of all these labels are kept open even while
+/// paths share links: as soon as a path has recovered, the controller may assign it to a session, which needs established streams.
 fn labels(config: &AgentConfig, peer: &Peer) -> u16 {
     let services = config.services.iter().filter(|service| service.peer == peer.site);
     services.map(|service| service.labels).max().unwrap_or(1)

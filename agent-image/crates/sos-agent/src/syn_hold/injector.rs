@@ -39,7 +39,8 @@ pub enum Place {
 #[derive(Debug)]
 pub struct Writers {
     to_listener: Socket,
-    /// Bound to the interface towards the servers, if one is given: the sites' hosts are not reachable through a pod's other interfaces.
+    /// Bound to the agent's interface on the bridge, if the agent has one: through other interfaces of the agent's namespace, servers are
+    /// not reachable.
     to_server: Mutex<Socket>,
     checks: Option<Checks>,
 }

@@ -104,7 +104,7 @@ impl PlainPaths {
         self.pending.contains_key(&path)
     }
 
-    /// Begins a check, unless one is unanswered or there are too many.
+    /// Begins a check. Returns `None` if a check of the path is unanswered, or if there are [`MAX_CHECKS`] unanswered checks.
     pub fn begin(&mut self, path: Path, sequence: u32, now: Instant) -> Option<Check> {
         if self.is_pending(path) || self.pending.len() >= MAX_CHECKS {
             return None;

@@ -23,7 +23,7 @@ const LEASE: Duration = Duration::from_secs(12);
 pub(crate) fn connect(context: &Arc<AgentContext>, prepare: &Prepare) {
     let (session, marks, peer) = (prepare.session, prepare.marks, prepare.peer);
     let flow = FlowKey { client: prepare.client, server: prepare.server };
-    // The task needs this lock before it can end, so `begin` precedes its end.
+    // The task needs this lock before it can end, so the connection is registered before the task ends.
     context.with_server_legs(|legs| {
         let context = Arc::clone(context);
         let task = tokio::spawn(async move {

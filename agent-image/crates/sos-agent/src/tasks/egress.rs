@@ -109,8 +109,8 @@ fn admit(context: &AgentContext, info: &OpenInfo, flow: FlowKey) -> Result<Admit
 }
 
 /// Connects to a server whose client has already been accepted. Tries for as long as the client's kernel would have tried, but only while
-/// the session lasts. Reports a silent server to the controller or to the ingress agent, because further clients must not be accepted
-/// early.
+/// the session lasts. Reports a silent server to the controller or to the ingress agent, because they must no longer accept clients before
+/// this server has accepted.
 async fn patiently(
     context: &AgentContext,
     info: &OpenInfo,
@@ -135,7 +135,8 @@ async fn patiently(
 fn end_reason(error: &io::Error) -> EndReason {
     match error.kind() {
         ErrorKind::ConnectionRefused => EndReason::ServerRefused,
-        // AddrNotAvailable: the server's replies to the client's address would not reach this agent, so its clients stay plain for a while.
+        // AddrNotAvailable: the server's replies to the client's address would not reach this agent, so this server's clients stay plain
+        // for a while.
         ErrorKind::TimedOut
         | ErrorKind::HostUnreachable
         | ErrorKind::NetworkUnreachable

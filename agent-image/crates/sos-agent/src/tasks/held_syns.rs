@@ -43,7 +43,7 @@ pub async fn hold_syns(context: Arc<AgentContext>, copies: Copies, pod: Option<H
         match copies.receive(&mut buffer).await {
             Ok(length) => {
                 for packet in nflog::packets(&buffer[..length]) {
-                    // A program in a pod may cause copies of any packet: only a packet from the pod's address is handled as its SYN.
+                    // A program in a pod may cause copies of any packet: only a packet from the pod's address is handled as the pod's SYN.
                     if pod.is_none_or(|pod| pod.address == source(packet)) {
                         fence(|| arrived(&context, packet));
                     } else if let Some(pod) = pod {

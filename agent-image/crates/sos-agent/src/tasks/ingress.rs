@@ -30,7 +30,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 pub enum Arrival {
     /// The server's address, as the socket's local address.
     Transparent,
-    /// As Transparent, in the network namespace of the pod with this address: only its own connections are admitted.
+    /// As Transparent, in the network namespace of the pod with this address: only the pod's own connections are admitted.
     Pod(Ipv4Addr),
     /// The agent's own address; an order names the server's address.
     Rewritten,
@@ -155,7 +155,8 @@ fn route(context: &AgentContext, flow: FlowKey) -> Option<Route> {
     })
 }
 
-/// A willing egress agent, or else a live egress agent, which has reserved capacity for clients that arrived before nft was disarmed.
+/// Egress agent for a server: a willing agent, or else a live agent, which below its limits has capacity for clients that arrived before
+/// nft was disarmed.
 pub(crate) fn far_agent(
     context: &AgentContext,
     config: &AgentConfig,

@@ -67,7 +67,8 @@ pub async fn intercept(context: Arc<AgentContext>, folder: PathBuf) {
 #[derive(Default)]
 struct Pods {
     entered: BTreeMap<Ipv4Addr, Entered>,
-    /// Pods that are no longer wanted, until their sessions are over. Without the table, a running connection would break.
+    /// Pods that are no longer wanted, until their sessions are over. Their nft tables stay, because running connections would break
+    /// without them.
     departing: Vec<Entered>,
     /// Errors already logged, by address. The agent tries again at each tick, but logs the same error only once.
     failures: BTreeMap<Ipv4Addr, String>,

@@ -81,7 +81,7 @@ impl ServerLegs {
         self.of_peer.values().sum()
     }
 
-    /// True if a peer's connection is to a server at this address.
+    /// True if a connection that a peer has requested leads to a server at this address.
     pub(crate) fn has_server(&self, address: Ipv4Addr) -> bool {
         self.legs.values().any(|leg| leg.asker.is_some_and(|(_, flow)| *flow.server.ip() == address))
     }

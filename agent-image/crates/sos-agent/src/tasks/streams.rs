@@ -85,7 +85,8 @@ impl StreamSockets {
         sockets::set_first_window(&socket);
         self.prepare(&SockRef::from(&socket), (*to.ip(), label))?;
         sockets::opening(&SockRef::from(&socket), self.routes());
-        // At a site that rewrites, sessions use their clients' ports, possibly also this stream's port.
+        // At a site that rewrites, connections to servers use the clients' ports at the agent's own address, possibly also this stream's
+        // port.
         socket.set_reuse_address(true)?;
         socket.bind(&SocketAddr::from((self.context.config().stream_address(label), 0)).into())?;
         Ok(TcpSocket::from_std_stream(socket.into()))

@@ -22,7 +22,7 @@ fn a_server_that_refuses_resets_the_client(network: Network) {
     let lab = Lab::on(network);
     let (near, _far) = lab.agents();
     if network == Network::Pods {
-        // A check of the plain path would be refused, too.
+        // If the site respected network policies, the server would also refuse the check of the plain path, and the client would go plain.
         lab.configure_with(NEAR, 2, |document| document["intake"] = serde_json::json!({"type": "Pods"}));
         near.wait_metric("sos_agent_config_generation", |generation| generation == 2);
     }
@@ -32,7 +32,7 @@ fn a_server_that_refuses_resets_the_client(network: Network) {
     near.wait_metric("sos_agent_sessions_ended_total{role=\"ingress\",reason=\"server_refused\"}", |n| {
         n == 1
     });
-    // A refusal is an answer: the service stays armed.
+    // A refusal is an answer, so the server does not count as unreachable, and its next connection is accelerated.
     let reply = content(2, 1_000);
     let seen = serve(&lab, reply.clone());
     assert_works(&lab, &seen, &reply);

@@ -15,7 +15,7 @@ struct World {
     pacing_cap: PacingCap,
     congestion: CongestionControl,
     now: Instant,
-    /// Mbit/s, and the fraction that the wire loses.
+    /// Capacity in Mbit/s, and the fraction of the segments that the wire loses.
     capacity: f64,
     loss: f64,
     /// Sending rate without a cap, in multiples of the capacity.
@@ -278,7 +278,7 @@ fn a_growing_rate_sets_no_cap() {
 #[test]
 fn a_cap_that_does_not_lower_loss_is_dropped_for_a_minute() {
     let mut world = World::new(900.0, 0.03);
-    // bbr cannot send more, and no queue overflows.
+    // The streams send half of the capacity, so no queue overflows: the wire itself causes the loss.
     world.excess = 0.5;
     world.pass(1.5);
     assert!(world.limit().is_some());

@@ -34,10 +34,10 @@ const SESSION_TIMEOUTS: &str = "  ct timeout sessions {
 ///   program are not changed.
 /// * Each retransmission of a SYN gets a new verdict, because an earlier SYN may have been dropped for lack of a listener.
 /// * A server's replies on a connection that the agent has opened with a client's address are routed to `lo`, too, as are ICMP errors about this
-///   connection. If the agent's SYN was not answered and the client's own SYN arrives, it matches the conntrack entry of the agent's SYN, and
-///   removes the entry's mark.
+///   connection. If the server leaves the agent's SYN unanswered, the client's own SYN may arrive. That SYN matches the conntrack entry of
+///   the agent's SYN, and the entry's mark is removed.
 /// * A SYN that is reinjected towards its server is not tracked. Otherwise a sidecar's NAT, which exempts the sidecar's own connections by their
-///   user, would redirect the agent's packet. The same holds for the SYN of a check.
+///   user, would redirect the agent's packet. The SYN of a check is not tracked for the same reason.
 /// * Answers to checks are copied to the agent.
 #[must_use]
 pub fn setup_pod(address: Ipv4Addr, listener_port: u16, check_port: u16) -> String {
