@@ -114,7 +114,7 @@ def virtio(gso: int, size: int, start: int, offset: int) -> bytes:
 
 
 def offloads() -> dict[str, bytes]:
-    """Return frames as received from ports: end of the first buffer, `virtio_net_hdr`, frame (agent-image/ovs/buffers)."""
+    """Return seeds of `offload`: end of the first buffer, `virtio_net_hdr`, and a frame received from a port (agent-image/ovs/buffers)."""
     ethernet, tag_ = bytes(12), b"\x81\x00\x00\x07"
     tcp, udp = struct.pack("!HHIIBBHHH", 1, 2, 3, 4, 0x50, 0x10, 9, 0, 0) + b"x" * 80, struct.pack("!HHHH", 1, 2, 88, 0) + b"x" * 80
 

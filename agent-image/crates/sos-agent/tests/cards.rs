@@ -260,7 +260,7 @@ async fn listens_while_the_file_exists_and_keeps_stored_offers() {
         _ => None,
     };
     refused().await.expect("port closed while there is no peers file");
-    // The acceptor retries an address in use.
+    // While its address is in use, the acceptor keeps trying to listen.
     let taken = TcpListener::bind((Ipv4Addr::UNSPECIFIED, west.port)).await.unwrap();
     west.write_peers(None);
     sleep(Duration::from_millis(50)).await;

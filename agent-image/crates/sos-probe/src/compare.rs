@@ -55,7 +55,8 @@ pub fn compare(asked: &Compared) -> Verdict {
     verdict::judge(&plain, covered.as_ref(), measure)
 }
 
-/// Probes only the plain port, because a controller leaves a server plain for some time after a connection without an answer.
+/// Wait until the plain port answers. The service's port is not probed, because a controller leaves a server plain for some
+/// time after a connection without an answer.
 fn reachable(asked: &Compared) -> Result<(), String> {
     let until = Instant::now() + Duration::from_secs(asked.wait.into());
     loop {

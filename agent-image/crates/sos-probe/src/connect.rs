@@ -10,7 +10,8 @@ use serde::Serialize;
 use crate::failure::Failure;
 use crate::transfer::CONNECT_WITHIN;
 
-/// Longest time between a handshake and a reset that revokes it: an agent reports a silent server after a second.
+/// Time after the handshake in which a reset counts as a failure: an agent that accepts before the server resets the connection
+/// if the server refuses.
 const SETTLE: Duration = Duration::from_secs(3);
 
 /// Outcome of the connection.

@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Acknowledgement of corrupt data: bytes other than those sent arrived.
+/// Acknowledgement by which a receiver reports corrupt data.
 pub const WRONG: u64 = u64::MAX;
-/// Bytes allowed in flight before the first acknowledgement: twenty seconds at 100 kbit/s.
+/// Bytes allowed in flight before the first acknowledgement: a path of 100 kbit/s carries them in about twenty seconds.
 pub const FIRST_UNDER_WAY: u64 = 256 << 10;
-/// Limit of the window's initial growth, before the rate is known: a round trip of 168 ms at 400 Mbit/s.
+/// Limit of the window's initial growth, before the rate is known: the bandwidth-delay product of 400 Mbit/s and 168 ms.
 const USUAL_UNDER_WAY: u64 = 8 << 20;
-/// Period of the rate measurement, and its steps, which bound the memory.
+/// Period over which the rate is measured, and minimum time between the acknowledgements kept for it, which bounds the memory.
 const BACK: Duration = Duration::from_secs(1);
 const STEP: Duration = Duration::from_millis(50);
 
@@ -27,7 +27,7 @@ struct Progress {
     latest: (Instant, u64),
     /// Acknowledgements of the last second, with their times.
     marks: VecDeque<(Instant, u64)>,
-    /// The first bytes of an incomplete word.
+    /// The received bytes of an incomplete acknowledgement, and their number.
     word: [u8; 8],
     filled: usize,
     failed: Option<ErrorKind>,

@@ -101,7 +101,7 @@ fn accept(listener: TcpListener, pattern: &Arc<Pattern>, open: &Arc<AtomicUsize>
             thread::spawn(move || {
                 // ignore errors: the client reports them, since it knows the transfer
                 let _ = answer(&stream, &pattern);
-                // this also ends the reader of the stream's clone
+                // shutdown also ends the thread of `Heard::listen`, which reads a clone of the stream
                 let _ = stream.shutdown(Shutdown::Both);
                 open.fetch_sub(1, Ordering::Relaxed);
             });

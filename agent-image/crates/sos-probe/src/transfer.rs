@@ -18,7 +18,7 @@ pub const CONNECT_WITHIN: Duration = Duration::from_secs(6);
 /// Time without progress that counts as a stall: four retransmissions on a path with a round trip of half a second.
 pub const STALL: Duration = Duration::from_secs(5);
 
-/// The first line of output, printed after connecting. It identifies the connection at a controller.
+/// The first line of output, printed after connecting. The address identifies the connection at a controller.
 #[derive(Debug, Serialize)]
 pub struct Opened<'a> {
     /// Local address and port.

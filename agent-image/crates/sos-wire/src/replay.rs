@@ -23,7 +23,7 @@ impl ReplayGuard {
     /// `time_ms` is the time in the message and `now_ms` the receiver's time, both in milliseconds since 1970.
     ///
     /// # Errors
-    /// The [`Replay`] for which the message is rejected; the state is then unchanged.
+    /// The reason for rejecting the message; the state is then unchanged.
     pub fn admit(&mut self, boot: BootId, sequence: u64, time_ms: u64, now_ms: u64) -> Result<(), Replay> {
         match self.boot {
             Some(known) if boot < known => Err(Replay::OldBoot),

@@ -18,8 +18,8 @@
 //! 9. Any other bare SYN is remembered in `plain` and forwarded. A connection that goes plain for the first time is listed in `plain_seen`
 //!    for [`SEEN_SECONDS`], with the reason as a mark. The agent polls this set ([`crate::policy::plain_traffic`]).
 //! 10. Any other packet is forwarded. If it has an acknowledgement and is inside `armed`, its connection is established without this agent,
-//!     and is remembered in `plain` for [`STANDING_SECONDS`]: a retransmitted SYN may arrive later, because the controller held it while
-//!     the server answered the first SYN.
+//!     and is remembered in `plain` for [`STANDING_SECONDS`]: a retransmitted SYN may arrive later, because the controller held the
+//!     retransmission while the server answered the first SYN.
 
 mod pod;
 #[cfg(test)]

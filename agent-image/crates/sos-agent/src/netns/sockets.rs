@@ -218,7 +218,7 @@ pub(crate) fn enlarge_send_buffer(socket: &SockRef<'_>) {
 }
 
 /// Sets a stream's initial receive window: growing from the default, which fits a LAN, would delay the stream's first session. Set before
-/// connecting; accepted sockets inherit it from their listener.
+/// connecting; accepted sockets inherit the window from their listener.
 pub(crate) fn set_first_window(socket: &Socket) {
     if let Err(error) = sos_tunnel::set_first_window(socket, STREAM_FIRST_WINDOW) {
         debug!(%error, "the kernel does not enlarge the initial receive window of a stream");

@@ -265,7 +265,7 @@ fn foreign_and_unsigned_orders_are_dropped() {
 #[test]
 fn an_egress_session_must_be_the_prepared_flow() {
     let mut world = World::new();
-    world.live.clear(); // the peer may establish its stream before this agent does
+    world.live.clear(); // an egress agent needs no stream: the ingress agent may notice the new stream earlier
     world.config.services[0].role = ServiceRole::Egress;
     world.config.services[0].to = vec!["10.0.0.0/25".parse().unwrap()];
     let egress = Prepare {

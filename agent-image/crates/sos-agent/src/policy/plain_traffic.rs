@@ -140,7 +140,7 @@ impl PlainTraffic {
             })
         };
         let reports: Vec<_> = std::iter::from_fn(next).collect();
-        // An empty report informs the controller that all later connections are new.
+        // Without plain connections, send an empty report: it shows the controller that all connections of later reports are new.
         if reports.is_empty() { vec![PlainReport { rows: Vec::new(), samples: Vec::new() }] } else { reports }
     }
 }

@@ -109,12 +109,14 @@ fn encrypted(config: &AgentConfig, peer: &Peer) -> bool {
     services.any(|service| service.transport.encryption == Encryption::Tls)
 }
 
-/// True if one service between the two sites requires encrypted streams, because sessions of all services share the streams.
+/// True if any service between the two sites requires encrypted streams. Sessions of all services share the streams, so one service's
+/// requirement applies to all streams.
 fn encrypted_only(config: &AgentConfig, peer: &Peer) -> bool {
     config.services.iter().any(|service| service.peer == peer.site && service.encrypted_only)
 }
 
-/// QUIC if one service between the two sites requests it, because sessions of all services share the streams.
+/// QUIC if any service between the two sites requests QUIC. Sessions of all services share the streams, so one service's request applies to
+/// all streams.
 fn protocol(config: &AgentConfig, peer: &Peer) -> sos_tunnel::Protocol {
     let mut services = config.services.iter().filter(|service| service.peer == peer.site);
     match services.any(|service| service.transport.protocol == Protocol::Quic) {

@@ -109,8 +109,8 @@ fn admit(context: &AgentContext, info: &OpenInfo, flow: FlowKey) -> Result<Admit
 }
 
 /// Connects to a server whose client has already been accepted. Tries for as long as the client's kernel would have tried, but only while
-/// the session lasts. Reports a silent server to the controller or to the ingress agent, because they must no longer accept clients before
-/// this server has accepted.
+/// the session lasts. Reports a silent server to the controller or to the ingress agent, which then accepts no further client before this
+/// server has accepted.
 async fn patiently(
     context: &AgentContext,
     info: &OpenInfo,

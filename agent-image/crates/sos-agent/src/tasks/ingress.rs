@@ -50,7 +50,7 @@ pub async fn accept_clients(context: Arc<AgentContext>, listener: TcpListener, a
     }
 }
 
-/// Admits a client. Dropping the client's socket resets the connection, because its linger time is zero from the start.
+/// Admits a client. Dropping the client's socket resets the connection, because the socket's linger time is zero from the start.
 fn admit(context: &Arc<AgentContext>, client: TcpStream, from: SocketAddr, arrival: Arrival) {
     context.metrics.accepted.inc();
     let reject = |reason| context.metrics.rejected.get_or_create(&Reason { reason }).inc();

@@ -38,7 +38,8 @@ pub struct ServerLegs {
 }
 
 impl ServerLegs {
-    /// Adds a connection. Its task must not be able to end before this function returns.
+    /// Adds a connection. The task that connects must not be able to end before this function returns: it would not yet find the
+    /// connection, which it stores or removes.
     pub(crate) fn begin(
         &mut self,
         session: SessionUuid,

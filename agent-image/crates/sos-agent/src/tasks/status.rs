@@ -1,4 +1,5 @@
-//! `/status`: state of the agent, for readers at a site without bridges, where no controller reports it (spec/node-config.md clause 40).
+//! `/status`: state of the agent, for readers at a site without bridges, where no controller reports this state (spec/node-config.md clause
+//! 40).
 
 use serde::Serialize;
 
