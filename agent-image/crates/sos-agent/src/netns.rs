@@ -139,7 +139,7 @@ fn free_outer_end(bridge: Bridge<'_>) -> Result<(), NetError> {
     }
 }
 
-/// Reads `ip -json -details link show dev NAME`.
+/// Kind of a device, from the output of `ip -json -details link show dev NAME`.
 fn link_kind(json: &[u8]) -> Option<String> {
     let document: serde_json::Value = serde_json::from_slice(json).ok()?;
     document[0]["linkinfo"]["info_kind"].as_str().map(str::to_owned)
@@ -202,7 +202,7 @@ fn configure(bridge: Bridge<'_>, present: Present) -> Result<(), NetError> {
     plan::sysctls(bridge).iter().try_for_each(set)
 }
 
-/// Reads `ip -json address show dev NAME`.
+/// State of the interface, from the output of `ip -json address show dev NAME`.
 fn present(bridge: Bridge<'_>, json: &[u8]) -> Present {
     let document: serde_json::Value = serde_json::from_slice(json).unwrap_or_default();
     let link = &document[0];

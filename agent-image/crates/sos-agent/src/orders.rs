@@ -71,7 +71,7 @@ pub struct Env<'a> {
     pub config: &'a AgentConfig,
     /// Keys in force.
     pub keys: &'a AgentKeys,
-    /// Load and willingness.
+    /// Inputs of the agent's willingness.
     pub health: Health,
     /// Agents with an established stream that are willing.
     pub live: &'a BTreeSet<AgentId>,

@@ -155,9 +155,9 @@ struct Listeners {
     /// Listener for redirected clients, at a rewriting site only.
     redirected: Option<TcpListener>,
     streams: Vec<TcpListener>,
-    /// UDP sockets on the same ports.
+    /// UDP sockets on the ports of `streams`.
     datagrams: Vec<std::net::UdpSocket>,
-    /// At a site with a bridge.
+    /// Sockets towards controllers; only at a site with a bridge.
     control: Option<Control>,
 }
 
@@ -168,7 +168,7 @@ struct Control {
     discovery: Discovery,
 }
 
-/// Interface on which clients' packets arrive, and forwarding of the namespace; `None`: clients are pods.
+/// Interface on which clients' packets arrive, and the packets that the namespace forwards; `None` if the clients are pods.
 fn intake_interface(config: &AgentConfig) -> Option<(String, Forward)> {
     match (&config.interface, &config.intake) {
         (Some(interface), _) => Some((interface.name.clone(), Forward::WithinInterface)),

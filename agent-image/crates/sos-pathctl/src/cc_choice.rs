@@ -16,11 +16,11 @@ use crate::tuning::CongestionControl;
 /// both.
 const WINDOW: Duration = Duration::from_millis(100);
 const WINDOW_RTTS: u32 = 3;
-/// Age at which evidence is discarded.
+/// Age of a window at which its evidence is discarded.
 const WINDOW_MAX: Duration = Duration::from_secs(10);
 /// Minimum number of segments in a window of evidence.
 const MIN_SEGMENTS: u64 = 100;
-/// Minimum number of retransmissions, and of loss events: fewer may be chance, or the first of a longer series.
+/// Minimum number of retransmissions, and of loss events, from which loss is judged: fewer may be chance, or the first of a longer series.
 const MIN_RETRANSMITTED: u64 = 5;
 const MIN_LOSSES: u64 = 3;
 /// Loss below 0.3 % does not hurt cubic on paths of up to 20 ms, and is usual while cubic probes. Longer paths tolerate less, because recovery

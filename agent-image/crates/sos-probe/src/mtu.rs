@@ -13,15 +13,15 @@ use serde::Serialize;
 
 use crate::wire::MAGIC;
 
-/// IPv4 and UDP headers.
+/// Bytes of the IPv4 and UDP headers.
 const HEADERS: u16 = 28;
 /// Start of the search: every host must accept packets of this size (RFC 791).
 const SMALLEST: u16 = 576;
-/// Sizes tried in one round.
+/// Maximum number of sizes tried in one round between the largest that passed and the smallest that did not.
 const AT_ONCE: u16 = 12;
 /// Copies of each size, so that a loss of one in a hundred does not matter.
 const COPIES: u8 = 3;
-/// Longest wait for answers.
+/// Maximum wait for the answers of one round.
 const WAIT: Duration = Duration::from_millis(1500);
 /// Length of a header: magic, kind, and size.
 pub const HEAD: usize = 11;

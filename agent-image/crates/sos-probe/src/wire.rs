@@ -11,9 +11,9 @@ use crate::pattern::Pattern;
 
 /// First bytes of a request, which identify a probe.
 pub const MAGIC: [u8; 8] = *b"SOSPROB1";
-/// Bytes of a chunk: a gigabit needs two thousand chunks a second.
+/// Bytes of a chunk: 1 Gbit/s needs two thousand chunks a second.
 const CHUNK: usize = 65_536;
-/// Longest transfer that can be requested.
+/// Longest transfer that can be requested, in seconds.
 pub const MOST_SECONDS: u16 = 60;
 /// Acknowledgement interval in time and bytes. The bytes are fewer than the sender's first window: otherwise the sender would
 /// wait for an acknowledgement, and the receiver for more bytes.

@@ -9,7 +9,7 @@ use sos_wire::{PathReport, PathRow, ServiceMark, ServiceRow, SessionUuid};
 
 /// Maximum number of metered services; sessions of further services are not metered.
 const MAX_SERVICES: usize = 1_024;
-/// Maximum number of reports at one moment.
+/// Maximum number of reports for one sampling time.
 const MAX_REPORTS: usize = 64;
 
 /// Bytes of sessions opened by this agent, by service. Sessions are bounded by the tunnel's limit.
