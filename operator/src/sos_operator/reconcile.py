@@ -54,10 +54,10 @@ from sos_operator.remote.pod_statuses import PodStatuses
 
 log = logging.getLogger(__name__)
 
-# Push configurations first, then compute the rest: users wait for the push, and with a thousand services the rest takes longer than a
-# controller's answer.
+# Head start in seconds of the push of configurations before the rest of the pass: users wait for the push, and with a thousand services the
+# rest takes longer than a controller's answer.
 HEAD_START_S = 0.15
-# An API server persists concurrent writes together, but sequential writes one by one.
+# Maximum number of concurrent status writes: an API server persists concurrent writes together, but sequential writes one by one.
 WRITES_AT_ONCE = 8
 
 
@@ -235,8 +235,8 @@ class Reconciler:
         in_force = self._p.controllers.in_force()
         claims = [*in_force.values(), *((answer.generation, answer.hash) for answer in self._p.nodes.answers.values())]
         newest = max((generation for generation, _ in credible(claims)), default=0)
-        # Departed nodes and nodes of a deleted site get an Absent document while any of their objects is present, so compile again in each
-        # pass.
+        # Absent documents (of departed nodes, and of the nodes of deleted sites) also depend on children and on nodes' answers, which
+        # `depends_on` does not contain: while there are any, compile again in each pass.
         going = before is None or before.departing or before.left
         if before and not going and known == depends_on and last == before.issued and newest <= last.generation:
             return before
@@ -261,7 +261,8 @@ class Reconciler:
         places = {(gone.site, node) for gone in output.left for node in gone.nodes}
         for site, node in sorted(places - self._left_since.keys()):
             log.info(f"node {node} has left site {site}: it removes everything that SOS created on it", extra={"node": node, "site": site})
-        # Keep a node in the given-up set until its document is certainly gone: otherwise the operator would wait for the node again.
+        # Keep the time of a given-up node for as long again, until its document is certainly gone from the ConfigMap: otherwise the node
+        # would count as newly departed, and the operator would wait for it again.
         kept = {place: since for place, since in self._left_since.items() if place in places or patience < now - since < 2 * patience}
         self._left_since = dict.fromkeys(places, now) | kept
 
@@ -308,7 +309,7 @@ class Reconciler:
             try:
                 await self._p.cluster.merge(pod.content, patch)
             except OperatorError as error:
-                # The kubelet updates the volumes within a minute anyway.
+                # The annotation only makes the kubelet update the pod's volumes immediately instead of within a minute.
                 log.debug("pod not annotated", extra={"pod": pod.name, "error": str(error)})
 
     async def _publish(self, seen: Seen, situation: Situation) -> tuple[bool, bool]:

@@ -67,7 +67,7 @@ async def test_create_never_overwrites(cluster: Cluster, kube: Kube, monkeypatch
 async def test_delete_spares_a_new_object_with_the_same_name(cluster: Cluster, kube: Kube, monkeypatch: pytest.MonkeyPatch) -> None:
     old = await cluster.apply(config_map("again"))
     await cluster.delete(old)
-    await cluster.delete(old)  # deleted already, without an error
+    await cluster.delete(old)  # an absent object is no error
     new = await cluster.apply(config_map("again"))
     with pytest.raises(NotReady):
         await cluster.delete(old)

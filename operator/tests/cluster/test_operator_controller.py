@@ -215,7 +215,7 @@ def test_a_link_is_up_while_probes_pass(pair: tuple[Operator, Controller]) -> No
 
 
 def test_kubectl_wait_works_with_every_kind(pair: tuple[Operator, Controller]) -> None:
-    """Also directly after an edit: each condition contains its observed generation, and kubectl ignores conditions of older generations."""
+    """`kubectl wait` also works directly after an edit: it ignores conditions whose observed generation is older than the object's."""
     operator, _ = pair
     kube = operator.kube
     link = {"a": {"site": "west", "uplink": "wan0"}, "b": {"site": "core1", "uplink": "wan0"}}

@@ -63,7 +63,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "deployment/sos-controller-default": {"spec": {"template": {"metadata": {"annotations": {"test/theirs": "kept"}}}}},
 }
 TRIES = 3
-"""On a busy machine, a single repair may be late."""
+"""Attempts at a repair within the time limit: on a busy machine, a single repair may be late."""
 
 
 @pytest.mark.parametrize("name", DRIFT)

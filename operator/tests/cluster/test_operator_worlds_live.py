@@ -1,4 +1,4 @@
-"""Generated worlds on a real API server with a running operator: no exit, and no exception that only fault isolation catches.
+"""Generated worlds on a real API server with a running operator: it does not exit, and fault isolation has no exception to catch.
 
 SOS_LIVE_WORLDS sets their number (`SOS_LIVE_WORLDS=300 .venv/bin/pytest operator -k worlds_live`), SOS_LIVE_FIRST the first seed.
 """

@@ -172,7 +172,7 @@ def test_a_status_bug_affects_only_the_status_of_its_object(monkeypatch: pytest.
 
 @pytest.mark.parametrize("changed_by_another", [False, True])
 def test_a_written_status_counts_for_the_rest_of_the_pass(changed_by_another: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The finalizer's patch names the version after the write, unless that version has another client's change, too."""
+    """The finalizer's patch names the version after the write, unless that version also contains another client's change."""
     seen = dataclasses.replace(SEEN, objects=custom(leaving("west", 61)))
     parts, forgotten, learned = Stub(seen), list[Changed](), list[Any]()
 
@@ -318,7 +318,7 @@ def test_a_lost_record_never_lowers_a_generation(answering: bool) -> None:
 
 
 def test_a_new_generation_exceeds_the_one_in_force_at_a_node() -> None:
-    """Here the ConfigMap is lost, too."""
+    """The record and the ConfigMaps are lost: only the node's answer contains the generation."""
     answers = {"uid": NodeAnswer("sha256:" + "0" * 64, "Ready", "br-sos", "", 90)}
     output = build_output(dataclasses.replace(SEEN, answers=answers), SETTINGS, Issued(0, ""), {})
     assert output.compiled.nodes["w"]["generation"] == 91

@@ -415,7 +415,8 @@ def test_a_missing_answer_is_logged(caplog: pytest.LogCaptureFixture, ended: lis
 
 @pytest.mark.parametrize("how", [Outcome(failed=True, pending=True), NotReady("refused")])
 def test_an_active_operator_is_ready_even_if_passes_fail(how: Outcome | OperatorError) -> None:
-    """Otherwise, if one object is always refused, an old operator, possibly without a Lease, would keep running beside the new one."""
+    """If readiness required a successful pass, one refused object would block a rolling update: the old operator, possibly without a Lease,
+    would keep running beside the new one."""
     health, stop = Health(), asyncio.Event()
 
     class Work:

@@ -97,7 +97,7 @@ def play_kubelet(kube: Kube, port_of: Mapping[str, int] | None = None) -> None:
         spec = {**template["spec"], "nodeName": node}
         if port_of:
             containers = [{**c, "ports": [{"containerPort": port_of[node]}]} if c["name"] == "node" else c for c in spec["containers"]]
-            # No host network: there, each container port must also be a host port.
+            # No host network: with it, each container port would also have to be a host port.
             spec |= {"containers": [without_host_ports(c) for c in containers], "hostNetwork": False}
         kube.apply({"apiVersion": "v1", "kind": "Pod", "metadata": pod_meta, "spec": spec})
         state = {"type": "Ready", "status": "True", "lastTransitionTime": None, "lastProbeTime": None}

@@ -95,7 +95,7 @@ class Cluster:
         return await self._call("patch", path, kind=kind, body=patch, content_type=content_type, field_manager=FIELD_MANAGER)
 
     async def delete(self, obj: Object) -> None:
-        """Delete this object; a uid protects a later object of the same name. An absent object is no error."""
+        """Delete this object. If `obj` contains a uid, a later object of the same name is not deleted. An absent object is no error."""
         kind = kind_of(obj)
         meta = obj["metadata"]
         exactly = {"preconditions": {"uid": meta["uid"]}} if meta.get("uid") else {}

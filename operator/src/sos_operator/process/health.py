@@ -11,7 +11,8 @@ from aiohttp import web
 
 from sos_operator.process.metrics import Metrics
 
-# A pass that waits for every controller and a slow API server still ends well before this.
+# Seconds without the end of a pass after which /healthz fails. Even a pass that waits for every controller and a slow API server takes much
+# less.
 STUCK_AFTER_S = 180.0
 
 

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 import aiohttp
 
-# Half of the 2 s that a repair may take: a peer that does not answer must not delay unrelated work.
+# Maximum time that a pass waits for answers, so that a peer that does not answer delays no unrelated work for long: half of the 2 s within
+# which drift is repaired.
 ANSWER_WAIT_S = 1.0
 
 
@@ -21,7 +22,7 @@ class BoundedRequests:
 
     @property
     def names(self) -> frozenset[str]:
-        """Names whose answer is still awaited."""
+        """Names of the requests in flight."""
         return frozenset(name for name, task in self._tasks.items() if not task.done())
 
     async def run(self, calls: Mapping[str, Callable[[], Awaitable[None]]], late: Callable[[], None]) -> None:

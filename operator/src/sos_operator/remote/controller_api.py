@@ -12,7 +12,7 @@ import aiohttp
 from sos_operator.core.model.errors import NotReady, Refused
 
 REQUEST_TIMEOUT_S = 2.0
-ATTEMPTS = 2  # one lost packet should not change a condition
+ATTEMPTS = 2  # of each request, because one lost packet should not change a condition
 RETRY_FIRST_S = 0.2
 ANSWER_MAX_BYTES = 32 * 1024 * 1024  # a status lists every datapath, agent and service
 

@@ -102,7 +102,8 @@ class Controllers:
         error, push_error = "", ""
         async with self._slots:
             try:
-                # The last status is enough to decide on a push: reading a status with a thousand services takes long.
+                # If the last status already shows that the controller lacks the document, push without reading the status again: this
+                # takes long with a thousand services.
                 heard = fresh_status(self._heard.get(name, Heard()), time.monotonic())
                 if heard is None or not _wants(heard, document):
                     heard = await self._ask(name, base)

@@ -1,7 +1,7 @@
 """Exchange of site cards with agents of other clusters (spec/card.md section 2).
 
 One task for each peer connects to the peer's agents in turn. While no agent of the peer answers, the task also reads the Offers that the
-peer's operator has left at this cluster's own agents: one of the two clusters may be behind NAT.
+peer's operator has left at this cluster's own agents: if the peer is behind NAT, only the peer can open connections.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from sos_operator.core.peers.messages import Message, MessageError, Status
 from sos_operator.process.bugs import Bugs
 from sos_operator.remote.bounded_requests import bounded_body
 
-# A round takes at most 2 x 2 s, so that a peer's message is received within contact.CONNECTED_S even if the peer only connects to us.
+# If only the peer can connect, it leaves an Offer at our agents every 2 s. Rounds here then start at most 6 s apart (two timeouts and the
+# pause), so that the newest known Offer is never older than contact.CONNECTED_S.
 EXCHANGE_S = 2.0  # pause between two rounds
 TIMEOUT_S = 2.0  # of one exchange
 ATTEMPTS = 2  # agents of a peer tried in one round
 CARDS_PATH = "/cards"
-CARDS_MAX_BYTES = 32 * 1024 * 1024  # 64 offers of 256 KiB in base64
+CARDS_MAX_BYTES = 32 * 1024 * 1024  # limit on an agent's list of Offers, which has at most 64 Offers of 256 KiB in base64
 CONCURRENT = 16
 MAX_ENDPOINTS = 1024 + 16
 
@@ -45,7 +46,8 @@ class _Exchange:
     task: asyncio.Task[None] | None = None
     turn: int = 0
     refusals: int = 0
-    """Number of Offers whose connection was closed without an Answer: the agent may not know the key."""
+    """Number of Offers whose connection was closed without an Answer. The agent may not know the newest key yet, so each such
+    refusal selects the next older key."""
     sequence: int = 0
     reached: bool = False
     """True if an agent of the peer answered in the last round."""
@@ -159,7 +161,7 @@ class Peers:
             except MessageError:
                 continue
             if message.installation != own:
-                # The error of the last attempt to reach the peer stays.
+                # `heard` clears the error, but the last attempt to connect to the peer has still failed: restore the error.
                 exchange.contact = exchange.contact.heard(message, at_s).failed(exchange.contact.error)
 
     async def _offers(self) -> dict[str, list[Found]]:

@@ -1,7 +1,7 @@
-"""Read the status of each node's `sos-node`, and of agents without controllers (GET /status), which a pod's readiness does not show.
+"""Read the status of each node's `sos-node`, and of agents without controllers (GET /status).
 
-A node's status gives the reason why a bridge is not up, and confirms that the node has removed everything of a departing site. An agent's
-status lists the services that the agent accelerates.
+The status contains facts that a pod's readiness does not show: a node's status gives the reason why a bridge is not up, and confirms that
+the node has removed everything of a departing site. An agent's status lists the services that the agent accelerates.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def ended_once() -> Iterator[None]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Ignore the signals of ENDING. Other threads do nothing: only the main thread may set handlers, and signals interrupt no other."""
+    """Ignore the signals of ENDING. No effect outside the main thread, the only thread that may set handlers and that signals interrupt."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

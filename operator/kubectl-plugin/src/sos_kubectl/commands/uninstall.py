@@ -139,8 +139,8 @@ def _deleted(kubectl: Kubectl, name: str, where: str) -> None:
 
 
 def _progress(kubectl: Kubectl, name: str, namespace: str, told: int) -> int:
-    """Print new lines of the Job's log. The Job's pod may not exist (not created yet, or already deleted). This does not mean that the
-    removal failed."""
+    """Print the lines of the Job's log after the first `told`; return the number of lines printed so far. A missing log is no error: the
+    Job's pod may not exist yet, or may be deleted already."""
     try:
         lines = kubectl.run("logs", f"job/{name}", "-n", namespace).splitlines()
     except SourceError:

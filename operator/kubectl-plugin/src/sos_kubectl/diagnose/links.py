@@ -66,7 +66,7 @@ def _tunnels(facts: Facts, datapaths: list[Json]) -> Iterator[Finding]:
     """Findings for silent tunnels; each pair of nodes of overlay sites has a tunnel. If all tunnels of a switch are silent, report the
     switch once instead of each tunnel."""
     if facts.topology.get("truncated"):
-        return  # an unlisted link may exist
+        return  # the list of links is incomplete: a link that is not listed may exist
     meshed = _meshed(facts)
     mesh = {datapath["dpid"]: datapath for datapath in datapaths if datapath["connected"] and datapath["dpid"] in meshed}
     joined = {frozenset((link["a"]["dpid"], link["b"]["dpid"])) for link in facts.topology.get("links", ())}

@@ -60,8 +60,8 @@ class Kept:
 
 
 def kept_away(nodes: list[Json], name: str) -> list[Kept]:
-    """Return the agents that a name selects among those kept away by node labels; [] for none. Only labels are read, not the controller, so
-    the agent of a deleted site may return, too."""
+    """Return the agents that a name selects among those kept away by node labels; [] for none. The controller's configuration is not read,
+    so the result may contain agents of deleted sites."""
     drained = {node["metadata"]["name"]: _drain_labels(node) for node in nodes}
     whole = [Kept(name, label, _shown(name, label)) for label in drained.get(name, ())]
     split = [(node, names.drain_label(name.removeprefix(f"{node}-"))) for node in drained if name.startswith(f"{node}-")]

@@ -68,7 +68,8 @@ def trace(question: Question, config: Json, status: Json, agents: Json, seen: Js
 
 
 def _entries(service_id: str, known: Json | None, found: Trace) -> str:
-    """Outcome by the state of the datapaths. Datapaths that have acknowledged a service serve it even while others are disconnected."""
+    """Return the outcome that the datapaths' acknowledgements imply. If only some datapaths have acknowledged the service, the outcome is
+    `unknown`: these datapaths serve the service even while others are disconnected."""
     if known is not None and known["state"] == "Programmed":
         found.step(True, f"service {service_id} is on all its datapaths" + (f": {known['message']}" if known.get("message") else ""))
         return "accelerated"

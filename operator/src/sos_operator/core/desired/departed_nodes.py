@@ -59,6 +59,6 @@ def with_left(manifests: Iterable[Object], left: Iterable[Departing], seen: Seen
         child = naming.node(PREFIX, departing.site)
         for there, extended in ((seen.child(ConfigMap, child), with_documents), (seen.child(DaemonSet, child), on_nodes)):
             if there is not None:
-                # A site whose last node has departed has no rendered children.
+                # A site whose last node has departed has no rendered children: extend the children in the cluster instead.
                 by_ref[there.ref] = extended(by_ref.get(there.ref) or anew(there), departing.nodes)
     return tuple(by_ref.values())

@@ -20,7 +20,7 @@ from sos_operator.core.secrets.secrets import labels
 
 STATE_NAME = naming.child(PREFIX, "operator", "state")
 
-# Fields of a document in a ConfigMap, with or without a space. Their names occur nowhere else in a document.
+# Fields of a document in a ConfigMap, with or without a space after the colon. The names of the fields occur nowhere else in a document.
 _GENERATION = re.compile(r'"generation": ?([0-9]{1,18})\b')
 _HASH = re.compile(r'"hash": ?"(sha256:[0-9a-f]{64})"')
 
@@ -85,7 +85,7 @@ def claims_of(config_maps: Iterable[ConfigMap]) -> Iterator[Claim]:
 
 
 def issued_before(config_maps: Iterable[ConfigMap], newest: int) -> dict[str, int]:
-    """Hash -> generation of the documents in the cluster. A claim above the newest generation was not written by this operator."""
+    """Hash -> generation of the documents in the cluster. Claims above the newest generation are ignored: no operator issued them."""
     return {hash_: generation for generation, hash_ in claims_of(config_maps) if 0 < generation <= newest}
 
 
@@ -94,8 +94,8 @@ def generations(
 ) -> dict[sos_compile.DocumentName, int]:
     """Return the generation of each document: the one under which it was issued, or the newest if the document has changed.
 
-    A controller with another document in force accepts only a higher generation (spec/controller-config.md clause 1). Its document then
-    gets the newest generation, even if it was issued earlier.
+    If a controller has another document in force, under the same generation or a later one, its document gets the newest generation, even
+    if the document was issued earlier: the controller accepts only a higher generation (spec/controller-config.md clause 1).
     """
     found = {}
     for name, hash_ in hashes.items():

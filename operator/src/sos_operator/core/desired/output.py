@@ -32,7 +32,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Memos:
-    """Memos that a compilation leaves for the next one."""
+    """Intermediate results that a compilation stores, so that the next compilation can reuse them."""
 
     present: sos_compile.Memo = field(default_factory=sos_compile.Memo)
     departing: sos_compile.Memo = field(default_factory=sos_compile.Memo)

@@ -34,7 +34,8 @@ from sos_operator.core.model.world import PREFIX, Seen
 TURNS_ANNOTATION = "sos.network/rollout"
 """Annotation, as JSON: node -> hash of the document given to it in its turn."""
 KEPT_FOR_NETWORKS = "it keeps the document that attaches its agents until the cluster serves Multus, or the pool has attach: Host"
-ASKED_AHEAD = 4  # nodes next in turn that a pass queries for each busy node of a site; also the minimum per site
+# Number of waiting nodes whose status each pass queries, for each busy node of a site; also the minimum for a site with waiting nodes.
+ASKED_AHEAD = 4
 
 # A port or an address in the match of a base entry, except the node's own ports 33000 to 33999 (spec/node-config.md clauses 6 and 35).
 _NAMES_OTHERS = re.compile(r"(?:in_port=(?!33\d{3}\b)\w+|(?:nw_src|nw_dst|arp_[st]pa)=[0-9./]+)")
@@ -90,7 +91,7 @@ class Rollout:
     waiting: Mapping[str, str] = field(default_factory=dict)
     """Nodes that keep their present document -> reason."""
     aborted: bool = False
-    """True if the waiting nodes wait until the user acts."""
+    """True if the rollout has stopped because a node failed; the waiting nodes then wait until the user acts."""
     busy: frozenset[str] = frozenset()
     """Nodes that get their document now, or got it in their turn and have not reported it in force."""
     next: tuple[str, ...] = ()
@@ -100,7 +101,7 @@ class Rollout:
 
 
 def decide(nodes: Mapping[str, Standing], limit: int) -> Rollout:
-    """Return the nodes that wait. `limit`: nodes that may apply a new document at the same time."""
+    """Select the nodes that wait; all others get their document now. `limit`: nodes that may apply a new document at the same time."""
     waiting = sorted(name for name, node in nodes.items() if node.open)
     busy = frozenset(name for name, node in nodes.items() if node.busy)
     failed = sorted(name for name in busy if nodes[name].failed)
@@ -110,8 +111,8 @@ def decide(nodes: Mapping[str, Standing], limit: int) -> Rollout:
         answer = nodes[failed[0]].answer
         why = f"the roll-out has stopped, because {failed[0]} failed with it" + (f": {answer.message}" if answer and answer.message else "")
         return Rollout(dict.fromkeys(waiting, why), True, busy)
-    # Unhealthy nodes come last and simultaneously. No node waits for them, because they may be down for long. They wait for the healthy
-    # nodes, so that a node that is unhealthy only for a moment gets no untested document.
+    # Unhealthy nodes come last and simultaneously. No healthy node waits for an unhealthy node, which may be down for long. Unhealthy nodes
+    # wait for the healthy nodes, so that a node that is unhealthy only for a moment gets no untested document.
     well = [name for name in waiting if nodes[name].well]
     turns = well[: max(0, limit - len(busy))]
     handed = turns if well or busy else waiting
@@ -200,8 +201,8 @@ def _named(document: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
 
 
 def _fit(some: Mapping[str, tuple[Any, ...]], others: Mapping[str, tuple[Any, ...]]) -> bool:
-    """True if common entries are alike, and one document has all kinds of entries of the other. It may have more kinds, for example for a
-    first agent or a last tunnel."""
+    """True if entries that both documents name have equal content, and one document has all kinds of entries of the other. The other may
+    lack a kind, for example because it has no agent or no tunnel."""
     kinds = set(some.values()), set(others.values())
     return all(others[key] == like for key, like in some.items() if key in others) and (kinds[0] <= kinds[1] or kinds[1] <= kinds[0])
 

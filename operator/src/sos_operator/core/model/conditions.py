@@ -13,7 +13,7 @@ Status = Literal["True", "False", "Unknown"]
 READY = "Ready"
 REFUSALS = frozenset({"Accepted", "ResolvedRefs"})
 REASON = re.compile("[A-Za-z][A-Za-z0-9]{0,62}")  # CamelCase, as the API conventions require and the schema accepts
-MESSAGE_MAX = 1024  # the schema accepts 4,096; longer texts do not help in a table
+MESSAGE_MAX = 1024  # maximum length of a message; the schema accepts 4,096, but longer texts do not help in a table
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-# With polls every 2 s while anything is pending, requests of up to 2 s and one retry, this limit keeps statuses at most 10 s old.
+# Age from which a controller's last answer counts as missing. With polls every 2 s while anything is pending, requests of up to 2 s and one
+# retry, no reported status is then older than 10 s.
 UNREACHABLE_AFTER_S = 4.0
 COUNT_MAX = 2**53
 """Maximum of a count: larger numbers are invalid, and some programs cannot read them."""

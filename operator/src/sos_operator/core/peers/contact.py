@@ -9,7 +9,7 @@ from sos_compile.model.site_card import CardError, SiteCard, parse_card
 from sos_operator.core.peers.messages import Message
 
 CONNECTED_S = 8.0  # a peer that was silent for longer is disconnected
-OLDER_S = 60.0  # all agents of the peer have a changed card within this time
+OLDER_S = 60.0  # time until older cards are reported as an error: by then, all agents of the peer have a changed card
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 BACKOFF_FIRST_S = 1.0
-BACKOFF_LAST_S = 10.0  # maximum, so that the end of an outage is noticed within 10 s, the allowed delay of conditions
+BACKOFF_LAST_S = 10.0  # maximum delay after failed passes: the end of an outage is noticed within the 10 s that conditions may be late
 POLL_PENDING_S = 2.0  # polling interval while a condition is expected to change
 REST_S = 0.05  # minimum interval between two passes
 REST_LONG_S = 0.5  # minimum interval after RESTLESS_PASSES without a pause, so that a flapping object cannot keep a core busy
 RESTLESS_PASSES = 20
-POLL_STEADY_S = 5.0  # with the request timeout, keeps "controller unreachable" under 10 s
+POLL_STEADY_S = 5.0  # polling interval at other times; with the request timeout, an unreachable controller is reported within 10 s
 WATCH_FIRST_S = 1.0
-WATCH_LAST_S = 30.0  # maximum; meanwhile, periodic passes see the changes
+WATCH_LAST_S = 30.0  # maximum delay before an ended watch is restarted; meanwhile, periodic passes see the changes
 
 REFUSED_LAST_S = 60.0  # maximum interval of attempts to push an unchanged document that was refused
 

@@ -1,7 +1,8 @@
 """Leader election by a Lease: the rules for reading, claiming and renewing it.
 
-Wall clocks of different machines are never compared. A holder counts from just before it sent its last renewal, a candidate from the later
-moment when it saw that renewal. So a candidate waits until the holder's time has expired, however far their clocks differ.
+Wall clocks of different machines are never compared. A holder measures the lease duration from just before it sent its last renewal, a
+candidate from the later moment when it saw that renewal. So a candidate waits until the holder's lease has expired, however far the clocks
+of the two machines differ.
 """
 
 from __future__ import annotations

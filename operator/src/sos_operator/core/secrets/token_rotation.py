@@ -2,8 +2,9 @@
 token is removed.
 
 The user sets the annotation `sos.network/rotate-token` of a controller's token Secret to a new text. A second annotation holds the
-progress. The Secret holds `token`, which the operator sends, and between the steps `token-also`, which the controller also accepts. Both
-files exist when the tokens are swapped, so that a kubelet updates both contents atomically.
+progress. The Secret holds `token`, which the operator sends, and between the steps `token-also`, which the controller also accepts. The
+tokens are swapped while both files exist, because a kubelet updates the contents of existing files atomically, but creates new files one
+after the other.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def agents_without_controller(seen: Seen, compiled: sos_compile.Compiled) -> lis
 
 
 def outdated(seen: Seen, compiled: sos_compile.Compiled, answers: Mapping[str, AgentAnswer]) -> frozenset[str]:
-    """Return the uids of agents' pods that have not reported their present configuration: they are queried in every pass."""
+    """Return the uids of the pods to query in every pass: those of agents that have not reported their present configuration."""
     wanted = {(_daemon_set(pool, doc), node): doc["hash"] for (pool, node), doc in compiled.agents.items() if is_routed(doc)}
     found = set()
     for pod in agents_without_controller(seen, compiled):
@@ -71,7 +71,7 @@ def _daemon_set(pool: str, document: Json) -> str:
 
 
 def registered(type_: str, agents: Iterable[DirectAgent]) -> tuple[Verdict, int]:
-    """Return the verdict on whether all agents have answered with their present configuration, and the number of those that have."""
+    """Return the verdict on whether all agents have reported their present configuration, and the number of these agents."""
     found = list(agents)
     missing = [agent.node for agent in found if not agent.current]
     count = len(found) - len(missing)
@@ -89,7 +89,7 @@ def programmed(id_: str, situation: Situation, source: str, target: str) -> Verd
         if not agents:
             message = f"SosSite {site} has no agents: no SosAgent serves it, or no node has an address"
             return Verdict("Programmed", "False", "NoAgents", message)
-        # A node that is down or drained does not stop the others.
+        # Agents on nodes that are down or drained do not count: the other agents accelerate without them.
         working = [agent for agent in agents if agent.state.state == "Ready"]
         if not working:
             message = f"no agent of SosSite {site} is ready: {listed_names(agent.node for agent in agents)}"

@@ -114,7 +114,7 @@ def build_link_report(obj: SosLink, facts: sos_compile.Facts, situation: Situati
 
 
 def _up(link: SosLink, situation: Situation) -> Verdict:
-    """Return the condition Up: True if a controller of both sites receives probes over the link."""
+    """Return the condition Up: True if a controller that serves both sites receives probes over the link."""
     ends = link.ends
     names = set(site_controllers(ends[0][0], situation)).intersection(site_controllers(ends[1][0], situation))
     asked = [view for view in situation.controllers(names) if view.asked]

@@ -73,7 +73,8 @@ class Situation:
         return {(pod.daemon_set, pod.node): pod for pod in sorted(self.seen.pods, key=lambda pod: pod.leaving, reverse=True)}
 
     def node_state(self, site: str, node: str) -> PodState:
-        """State of a site's node: its turn in a rollout, else its pod's state with the node's own message."""
+        """State of a site's node: Pending or Aborted while the node waits in a rollout and has not failed, else the state of its pod,
+        combined with the answer of its node process."""
         if gone := lost(self.nodes.get(node)):
             return gone
         rollout = self.rollouts.get(site, Rollout())
@@ -82,7 +83,7 @@ class Situation:
         state = with_answer(pod_state(pod), answer)
         why = rollout.waiting.get(node)
         if why is None or state.state == "Failed":
-            # The node's own failure matters more than its turn.
+            # The node's own failure takes precedence over its place in the rollout.
             return state if why is None else PodState(state.state, f"{state.message}; {why}")
         return PodState("Aborted" if rollout.aborted else "Pending", why)
 

@@ -24,7 +24,7 @@ OUR_CONDITIONS = frozenset(
     }
 )  # fmt: skip
 """Condition types the operator writes; other writers' conditions on the same object are not compared."""
-# Fields kept once determined: they stay unchanged while a report omits them, because the object is not accepted.
+# Fields that keep their last values while a report omits them. A report of an object that is not accepted omits them.
 KEPT_FIELDS = {SITE.kind: ("siteID", "nodes"), CONTROLLER.kind: ("controllerID",), SERVICE.kind: ("claim",)}
 EVENT_MESSAGE_MAX = 1024
 
@@ -88,7 +88,8 @@ def build_event(obj: Resource, transition: Transition, name: str, now: str) -> O
 
 
 def still_pending(report: Report) -> bool:
-    """True if polling may soon show a better status: accepted, but not ready yet. A refused object needs a change by its author."""
+    """True for an object that is accepted but not ready yet: polling may soon show a better status. A refused object needs a change by its
+    author."""
     by_type = {v.type: v for v in report.verdicts}
     refused = any(v.status == "False" for t, v in by_type.items() if t in ("Accepted", "ResolvedRefs"))
     ready = by_type.get(READY)
