@@ -1,4 +1,4 @@
-"""Remove everything that the operator created, in an order that leaves nothing behind: `helm uninstall` runs this first.
+"""Remove everything that the operator created, in an order that leaves nothing behind. `helm uninstall` runs this module as its first step.
 
 The operator stops, agents drain and exit, and nodes take their bridges down. Then pods, Secrets and default objects are deleted. Users'
 objects and the CRDs stay; the objects' status reports that no operator serves them.
@@ -36,7 +36,7 @@ from sos_operator.reconcile import Parts
 log = logging.getLogger(__name__)
 
 POLL_S = 1.0
-AGENT_SHARE = 0.5  # fraction of the timeout within which agents must end their sessions: by default twice their drainSeconds
+AGENT_SHARE = 0.5  # fraction of the timeout within which agents must end their sessions; with all defaults, twice their drainSeconds
 NODE_SHARE = 0.8  # fraction of the timeout within which nodes must be clean; the remainder is for the later steps
 
 
@@ -203,7 +203,8 @@ async def _sign_off(parts: Parts) -> None:
 
 
 async def _purge(cluster: Cluster, clock: Clock) -> list[Resource]:
-    """Delete users' objects, then their CRDs; return the objects that remain, because of another client's finalizer."""
+    """Delete users' objects, then their CRDs; return the objects that remain, for example because another client's finalizer blocks their
+    deletion."""
     left = await _deleted(clock, lambda: _all(cluster, OWN_KINDS), cluster)
     if left:
         return left  # deleting a CRD would also delete these objects, and hang on the same finalizers

@@ -25,10 +25,10 @@ from sos_operator.process.bugs import Bugs
 # Set explicitly: kopf would otherwise look up the user of the process, and a container's user has no name.
 IDENTITY: Any = FIELD_MANAGER
 
-# kopf warns that it does not handle signals, which is intended (watches.py).
+# kopf warns that it does not handle signals. This is intended: kopf runs in threads, and the main thread handles the signals (loop.py).
 logging.getLogger("kopf._core.reactor.running").addFilter(lambda record: "OS signals" not in record.getMessage())
 
-LOOK_S = 0.1  # polling interval for watchers that kopf has just started
+LOOK_S = 0.1  # interval at which tasks of watchers that kopf has just started are looked up
 CLUSTER, CHILDREN = "cluster", "children"
 WATCHED_IN_CLUSTER = (*OWN_KINDS, NODE, NAMESPACE)
 WATCHED_CHILDREN = (*CHILD_KINDS, POD)

@@ -155,7 +155,7 @@ class Candidate:
         self._sight = Sight(taken, time.monotonic())
 
     def _end(self, why: str) -> None:
-        """End the process immediately: an orderly shutdown would still write. The watchdog covers a log call that hangs."""
+        """End the process immediately: an orderly shutdown would still write. If a log call hangs, the watchdog ends the process."""
         log.error(f"lease lost: {why}; this process ends", extra={"lease": self._name, "holder": self.me})
         logging.shutdown()
         os._exit(EXIT_LOST)

@@ -40,7 +40,7 @@ class _Said:
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """A refused document, with the token of the request and the controller's start time."""
+    """A refused document. `of`: its hash, the token of the request, and the controller's name, epoch and start time."""
 
     of: Hashable
     words: str

@@ -78,7 +78,7 @@ class Kubectl:
 
     @staticmethod
     def controller_in(namespace: str, name: str) -> str:
-        """Return the path of `controller_path` for a known namespace of the operator."""
+        """Return the same path as `controller_path`, if the operator's namespace is known."""
         return f"/api/v1/namespaces/{namespace}/services/http:{names.controller(name)}:{API_PORT}/proxy"
 
     def raw(self, path: str) -> str:

@@ -138,7 +138,8 @@ def _events(bundle: Bundle, kubectl: Kubectl, objects: list[Json]) -> None:
 
 
 def event_namespaces(objects: list[Json]) -> list[str]:
-    """Namespaces with events about these objects: events about cluster-scoped objects are in `default` (API convention). Bounded."""
+    """Namespaces with events about these objects: events about cluster-scoped objects are in `default` (API convention). At most
+    NAMESPACES_MAX."""
     return sorted({obj["metadata"].get("namespace") or NO_NAMESPACE for obj in objects} | {NO_NAMESPACE})[:NAMESPACES_MAX]
 
 

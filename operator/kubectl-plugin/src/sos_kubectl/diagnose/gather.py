@@ -160,8 +160,8 @@ def _traffic(look: Look, facts: Facts) -> None:
 
 
 def _plain(look: Look, facts: Facts, ends: tuple[End, End], port: int | None) -> None:
-    """Transfer on a port without a service. If services cover all ports, the server opens the connection, on a port that is free in that
-    direction."""
+    """Transfer on a port without a service. If services cover all ports, the server opens the connection instead, on a port that no service
+    covers in that direction."""
     client, server = ends
     if port is not None:
         look.say(f"without SOS: port {port}")

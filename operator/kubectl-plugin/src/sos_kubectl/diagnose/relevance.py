@@ -15,7 +15,7 @@ class Concern(Enum):
     """Relevance of an object to the connection."""
 
     OWN = "own"
-    """One of the connection's two sites, their agents and controllers, or a service that would cover it."""
+    """One of the connection's two sites, their agents, controllers or peers, or a service that would cover the connection."""
     WAY = "way"
     """On the path: transit sites and links."""
     NONE = "none"
@@ -23,8 +23,8 @@ class Concern(Enum):
 
 
 def of_object(obj: Json, facts: Facts, *, served: bool) -> Concern:
-    """Return an object's relevance to the two sites. `served`: an accepted service covers the connection, so rejected services do not
-    matter."""
+    """Return an object's relevance to the two sites. `served`: True if an accepted service covers the connection; rejected services
+    then do not matter."""
     kind, name, spec = obj["kind"], obj["metadata"]["name"], obj.get("spec") or {}
     ends = (facts.asked.from_site, facts.asked.to_site)
     match kind:

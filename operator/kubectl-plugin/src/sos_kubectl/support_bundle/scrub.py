@@ -20,7 +20,7 @@ _TELLING = re.compile(rf"(?:{_WORDS}|auth){_ABOUT}", re.IGNORECASE)
 _B64 = r"[A-Za-z0-9+/_-]"
 _B64_STARTS = rf"(?:(?<!{_B64})|(?<=\\[nrt])|(?<=/))"
 _PATTERNS = (
-    # site keys, pair keys and tokens are 32 bytes in hex; hashes are marked as such
+    # site keys, pair keys and tokens: 32 bytes in hex, without the prefix sha256 that marks a hash
     re.compile(r"(?<![0-9a-fA-F])(?<!sha256:)(?<!sha256-)[0-9a-fA-F]{64,}(?![0-9a-fA-F])"),
     re.compile(r"(?<![0-9a-fA-F:])[0-9a-fA-F]{2}(?:[: ][0-9a-fA-F]{2}){31,}(?![0-9a-fA-F:])"),
     # the same in base64 of either alphabet, as in a Secret's data: 32 bytes, or 64 hex digits with or without a newline
@@ -33,7 +33,7 @@ _PATTERNS = (
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----|\Z)", re.DOTALL),
     re.compile(r"(?<=://)[^/\s@\"']+(?=@)"),  # user and password in a URL
 )
-# Recognised by the name before the value: NAME=VALUE, "NAME": "VALUE" (escaped or not), --NAME VALUE
+# Secrets recognised by the name before the value: NAME=VALUE, "NAME": "VALUE" (escaped or not), --NAME VALUE
 _NAMED = rf"{_WORDS}{_ABOUT}[\w-]*(?:\\*[\"'])?\s*[=:]\s*|--[\w-]*{_WORDS}{_ABOUT}[\w-]*\s+"
 _QUOTED = re.compile(rf"({_NAMED})(\\*[\"'])(?!\2)(.+?)\2", re.IGNORECASE)
 _BARE = re.compile(rf"({_NAMED})(?!(?:true|false|null|\d+)\b)[^\s\"'\\,;&{{}}\[\]()]+", re.IGNORECASE)

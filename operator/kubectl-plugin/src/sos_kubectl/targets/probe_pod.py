@@ -106,7 +106,7 @@ def build(name: str, network: Json, agents: Json, switch: Json, address: str | N
             **{"automountServiceAccountToken": False, "enableServiceLinks": False},
             **{key: told[key] for key in ("imagePullSecrets",) if key in told},
             **{key: where[key] for key in ("affinity", "tolerations") if key in where},
-            # a service may cover only ports on which only root may listen by default
+            # by default, only root may listen on ports below 1024, and a service may cover no other ports
             "securityContext": {"sysctls": [{"name": "net.ipv4.ip_unprivileged_port_start", "value": "0"}]},
             "containers": [container],
         },

@@ -128,8 +128,8 @@ def _let_go(process: subprocess.Popen[str]) -> None:
 
 
 def _transfer(way: Way, direction: str, hold: int, opened: Callable[[subprocess.Popen[str], str], None]) -> Transfer:
-    """Run a transfer; once connected, call `opened` with the process and the connection's local address. A probe without output has
-    failed."""
+    """Run a transfer; once connected, call `opened` with the process and the connection's local address. If the probe prints no
+    result, the transfer has failed."""
     options = ("--direction", direction, "--seconds", str(way.seconds), "--hold", str(hold))
     process = _start(way.end, ("transfer", way.address, str(way.port), *options))
     began = time.monotonic()

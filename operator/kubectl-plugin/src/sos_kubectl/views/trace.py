@@ -156,7 +156,7 @@ def _hosts(question: Question, service: Json, status: Json, seen: Json, found: T
 
 
 def add_recent_plain(found: Trace, plain: Json, status: Json) -> None:
-    """Add recent outcomes of such connections, which may differ from the expected outcome."""
+    """Add recent outcomes of connections like the requested one; these may differ from the expected outcome."""
     for last in plain["connections"][:1]:
         when = f"{last['client']} to {last['server']}, {round(last['ageSeconds'])} s ago"
         found.recent_plain.append(f"went plain: {when}: {last['reason']}, {last['message']} (decided by {last['by']})")

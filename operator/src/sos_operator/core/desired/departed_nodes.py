@@ -1,8 +1,8 @@
 """Departed nodes of a site that stays: take their bridges down before their pods are deleted.
 
 A node departs when its labels or the site's selector change. Its DaemonSet would delete its pods immediately, and no process would be left
-to remove bridge, tunnels and uplinks. So the DaemonSet names a departed node until the node reports that it is clean. Before the node gets
-an Absent node-config, its agents may finish their sessions.
+to remove bridge, tunnels and uplinks. So the DaemonSet names a departed node until the node reports that it is clean. The node gets an
+Absent node-config only when its agents' pods are gone, so that the agents can finish their sessions.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def left_nodes(sites: Collection[str], nodes: Collection[str], seen: Seen) -> tu
 
 
 def _is_without_bridge(pod: Pod) -> bool:
-    """Return whether an agent uses its node's network: such an agent stays on the node when the node's bridge is removed."""
+    """Return whether an agent uses its node's network and is attached to no bridge: it stays when the node's bridge is removed."""
     return pod.host_network and any("none" in container.args for container in pod.containers)
 
 

@@ -56,8 +56,8 @@ def mount_of(pod: Pod) -> Mount:
 def refresh_patches(seen: Seen, hashes: Mapping[Mount, str], unapplied: frozenset[Ref]) -> list[tuple[Pod, Object]]:
     """Pods whose annotation has to change, with the patch for each.
 
-    `unapplied`: children applied in this pass. A kubelet woken now might still have the old files, so the pods that mount these children
-    wait for the next pass.
+    `unapplied`: children applied in this pass. A kubelet that updated a pod's volumes now might still use their old content, so the pods
+    that mount one of these ConfigMaps wait for the next pass. If a Secret is among these children, all pods wait.
     """
     if any(ref.kind == SECRET.kind for ref in unapplied):
         return []

@@ -76,7 +76,8 @@ def _said(container: ContainerStatus) -> str:
 
 
 def daemon_set_settled(daemon_set: DaemonSet | None) -> bool:
-    """True if the DaemonSet controller has observed the current spec and every node runs it."""
+    """True if the DaemonSet controller has observed the current spec and every node has a ready pod, made from the current template if the
+    controller replaces older pods."""
     if daemon_set is None:
         return False
     if daemon_set.observed_generation < daemon_set.meta.generation:

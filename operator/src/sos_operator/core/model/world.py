@@ -130,7 +130,7 @@ def api_base(controller: SosController, seen: Seen, override: Mapping[str, str])
     """Return the URL of a controller's API; empty while unknown; None if the operator has no access to it.
 
     Use the Service's address, not its name. After a reinstallation, the name resolves to the old Service's address for a while (observed: a
-    server outside the cluster answered), and an HTTP client keeps a connection to a wrong server as long as it works.
+    server outside the cluster answered), and an HTTP client that reuses connections would send later requests to the same wrong server.
     """
     if controller.name in override:
         return override[controller.name]
@@ -162,7 +162,8 @@ def _version(obj: Resource) -> Hashable:
 def parse_allocations(objects: Iterable[Resource]) -> sos_compile.Allocations:
     """Numbers and addresses allocated before, read back from the objects' status.
 
-    They are in the objects' status, not in a child, so that datapath ids and agent addresses survive a reinstallation of the release.
+    Allocations are stored in the objects' status, not in a child, so that datapath ids and agent addresses survive a reinstallation of the
+    release.
     """
     sites: dict[str, int] = {}
     controllers: dict[str, int] = {}

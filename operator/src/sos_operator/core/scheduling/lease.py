@@ -40,7 +40,8 @@ class Terms:
 
     @property
     def fence(self) -> float:
-        """Seconds after its last renewal until the kernel ends the holder. Requests in flight have the rest of the duration to arrive."""
+        """Seconds after its last renewal until the kernel ends the holder. The rest of the duration is left for the holder's requests in
+        flight to reach the API server."""
         return self.duration * 4 / 5
 
 
@@ -93,7 +94,8 @@ def free_in(sight: Sight | None, me: str, now: float) -> float:
 
 
 def claim(record: Record | None, me: str, stamp: str, terms: Terms) -> Object:
-    """The patch that takes or renews a Lease (the spec, if the Lease does not exist). The patch fails if the Lease has changed since."""
+    """The patch that takes or renews the Lease with this record. The patch fails if the Lease has changed since it was read. Without a
+    record, the content of a new Lease."""
     spec: Object = {"holderIdentity": me, "leaseDurationSeconds": terms.duration, "renewTime": stamp}
     if record is None:
         return {"spec": {**spec, "acquireTime": stamp, "leaseTransitions": 0}}

@@ -31,7 +31,7 @@ _STAMP = "%Y-%m-%dT%H:%M:%SZ"
 ANNOUNCED = "Announced"
 """The new key is being distributed; it signs nothing yet."""
 IN_USE = "InUse"
-"""All processes sign with the new key, and still accept signatures of the old key."""
+"""Processes sign with the new key once they have received this step, and still accept signatures of the old key."""
 DONE = "Done"
 
 
@@ -76,7 +76,8 @@ def is_asked_for(secret: Secret, request: str = REQUEST_ANNOTATION, state: str =
 def handed_out(derived: Iterable[Object], children: Iterable[Resource], held: Iterable[tuple[str, str]]) -> bool:
     """True if every derived Secret in the cluster has its wanted content.
 
-    A `held` Secret, whose site or controller is currently invalid, gets no new keys: the rotation waits for it.
+    A `held` Secret, whose site or controller is currently invalid, gets no new keys: the rotation waits until the site or controller is
+    valid again.
     """
     shown = {o.name: o.data for o in children if isinstance(o, Secret)}
     wanted = {secret["metadata"]["name"]: secret["data"] for secret in derived}

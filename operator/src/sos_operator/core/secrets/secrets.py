@@ -27,7 +27,7 @@ class Wanted:
 
     name: str
     file: str | None
-    """Name of the key that holds the random value; None if users create the Secret."""
+    """Name of the Secret's entry with the random value; None if users create the Secret."""
     owner: Resource | None = None
     """Object that uses the Secret and owns it if the operator created it; None if it belongs to the release."""
 

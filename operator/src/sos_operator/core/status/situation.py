@@ -144,7 +144,7 @@ class Expected:
 
 
 def datapath_names(ids: Iterable[str], situation: Situation) -> dict[str, str]:
-    """Return a name with its node for each datapath id."""
+    """Return a text for each datapath id: the name of its node, if it has one, and the id."""
     known = {doc["bridge"]["datapathId"]: node for node, doc in situation.compiled.nodes.items()}
     return {id_: f"{known[id_]} ({id_})" if id_ in known else id_ for id_ in ids}
 
