@@ -96,7 +96,7 @@ parts = st.dictionaries(st.sampled_from(["metadata", "spec", "status", "data", "
 
 @given(st.sampled_from(KINDS), parts)
 def test_content_of_any_form_is_parsed(kind: str, content: dict[str, Any]) -> None:
-    """A malformed object must not end a pass: its view has defaults, and functions of the view return."""
+    """A malformed object must not end a pass: its view has defaults, and functions that read the view raise no exception."""
     obj = parse_object({**content, "kind": kind})
     assert obj.kind == kind and obj.content == {**content, "kind": kind}
     assert isinstance(obj.name, str) and isinstance(obj.meta.generation, int) and isinstance(obj.leaving, bool)

@@ -104,7 +104,7 @@ def test_the_wait_for_a_departed_node_is_bounded(running: tuple[Operator, Nodes]
 
 @contextmanager
 def left_behind(kube: Kube, nodes: Nodes, node: str, site: str) -> Iterator[None]:
-    """Remove a node that is not clean yet from its site inside the block."""
+    """Take a node out of its site inside the block, while the node reports that it is not clean yet."""
     nodes.slow.add(node)
     kube.kubectl("label", "node", node, "sos.network/site-")
     try:

@@ -63,7 +63,7 @@ class Proxy:
 
     @contextmanager
     def fault(self, name: str) -> Iterator[None]:
-        """Inject a fault inside the block; running streams are ended at its start."""
+        """Inject a fault inside the block; streams that run at the start of the block are ended."""
         self.met, self._fault = 0, FAULTS[name]
         self._loop.call_soon_threadsafe(lambda: [task.cancel() for task in self._streams])
         try:

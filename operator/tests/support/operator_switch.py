@@ -143,7 +143,7 @@ class Switch(threading.Thread):
 
 @contextmanager
 def connected(dpids: list[str], port: int, in_a_row: bool = False) -> Iterator[dict[str, Switch]]:
-    """Run switches that are connected to a controller inside the block, and to their neighbors with `in_a_row`."""
+    """Run switches that are connected to a controller inside the block; with `in_a_row`, they are also wired to their neighbors."""
     switches = {dpid: Switch(dpid, port) for dpid in dpids}
     for left, right in pairwise(switches.values()) if in_a_row else ():
         left.wires[RIGHT], right.wires[LEFT] = (right, LEFT), (left, RIGHT)

@@ -140,8 +140,8 @@ def _settings(select: tuple[Kind, ...]) -> kopf.OperatorSettings:
     settings.process.ultimate_exiting_timeout = None
     settings.execution.max_workers = 8
     settings.queueing.worker_limit = 16
-    # Each worker serves one object, and occupies its slot until it was idle this long: with kopf's 5 s, the seventeenth object of a burst
-    # would be reported 5 s late, and the hundredth half a minute late.
+    # Each worker serves one object, and occupies its slot until it has been idle for this time: with kopf's 5 s, the seventeenth object of
+    # a burst would be reported 5 s late, and the hundredth half a minute late.
     settings.queueing.idle_timeout = 0.02
     for kind in select:
         settings.watching.label_selectors[_selector(kind)] = OWNER_SELECTOR

@@ -208,7 +208,7 @@ class _Life:
 
 @contextmanager
 def _loop_aside() -> Iterator[asyncio.AbstractEventLoop]:
-    """Event loop in its own thread. No call to it is running after the block."""
+    """Run an event loop in its own thread inside the block; the thread has ended after the block."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="lease", daemon=True)
     thread.start()

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 END_S = 10.0  # time limit of an orderly shutdown; slower threads end with the process
 TASKS_END_S = 2.0  # time limit for tasks that a watch left behind
-STEADY_S = 60.0  # a watch that ran this long ended for a new cause, so the back-off restarts
+STEADY_S = 60.0  # runtime from which the end of a watch counts as a new fault, so that the back-off restarts
 
 Watch = Callable[[asyncio.Event], Awaitable[object]]
 """Watches until the event is set."""

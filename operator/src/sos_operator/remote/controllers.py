@@ -102,7 +102,7 @@ class Controllers:
         error, push_error = "", ""
         async with self._slots:
             try:
-                # If the last status already shows that the controller lacks the document, push without reading the status again: this
+                # If the last status already shows that the controller lacks the document, push without reading the status again, which
                 # takes long with a thousand services.
                 heard = fresh_status(self._heard.get(name, Heard()), time.monotonic())
                 if heard is None or not _wants(heard, document):

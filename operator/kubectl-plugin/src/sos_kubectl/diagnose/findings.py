@@ -38,7 +38,7 @@ ORDER = tuple(REMEDIES)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One fault. `where`: its location; `what`: a sentence that describes it; `near`: at the two sites, not between them."""
+    """One fault. `where`: its location; `what`: a sentence that describes it; `near`: False if it is between the two sites, not at them."""
 
     code: str
     where: str

@@ -29,7 +29,7 @@ def near(facts: Facts, *sites: str) -> bool:
 
 
 def findings(facts: Facts) -> Iterator[Finding]:
-    """Findings for declared uplinks and tunnels that carry nothing."""
+    """Findings for declared uplinks that are down or silent, and for silent tunnels."""
     datapaths = [datapath for datapath in facts.topology.get("datapaths", ()) if concerned(facts, datapath["site"])]
     yield from _uplinks(facts, datapaths)
     yield from _tunnels(facts, datapaths)

@@ -55,7 +55,7 @@ def of_service(service: Json, config: Json, client: str, server: str) -> list[Ra
 
 
 def beside(config: Json, client: str, server: str) -> list[Range]:
-    """Ports that no service and no balance covers."""
+    """Ports in BESIDE for which no service and no balance covers a connection between two hosts."""
     taken = [(r["first"], r["last"]) for s in config["services"] if covers(s, client, server) for r in s["ports"]]
     balances = [b for b in config["balances"] if b["client"] == client and inside(server, b["to"])]
     taken += [(r["first"], r["last"]) for b in balances for r in b["ports"]]

@@ -25,7 +25,7 @@ MARGIN_S = 100.0
 """Time limit beyond the duration of a transfer: more than sos-probe itself takes (6 s to connect, 5 s for a greeting, 70 s for the end, 5 s
 of silence), so that its result for a slow path is not lost."""
 HOLD_S = 10
-"""Maximum time to keep a connection open until its session has been seen: agents report every 5 s."""
+"""Maximum time to keep a connection open until its session has been seen: twice the 5 s between two reports of an agent."""
 SERVER_S = 600
 
 

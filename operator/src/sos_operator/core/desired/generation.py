@@ -26,7 +26,8 @@ _HASH = re.compile(r'"hash": ?"(sha256:[0-9a-f]{64})"')
 
 Claim = tuple[int, str]
 """The generation of a document, and its hash."""
-CREDIBLE_MAX = MAX_GENERATION // 2  # larger claims are ignored; the upper half is enough for one generation a second for 100 million years
+# Maximum generation of a credible claim. The remaining half of the range is enough for one generation a second for 100 million years.
+CREDIBLE_MAX = MAX_GENERATION // 2
 
 GENERATION_KEY = "generation"
 DIGEST_KEY = "digest"

@@ -59,7 +59,8 @@ class Standing:
 
     @property
     def open(self) -> bool:
-        """True if the wanted document is still to be distributed. Nodes without a pod, or without any document, get it immediately."""
+        """True if the node must wait for its turn to get the wanted document. A node without a pod or without any document gets it
+        immediately, and so does a node whose document changes only in parts that follow from other nodes and agents."""
         return self.given not in ("", self.wanted) and bool(self.pod) and not self.alike
 
     @property
@@ -74,7 +75,7 @@ class Standing:
 
     @property
     def busy(self) -> bool:
-        """True if other nodes wait for this node."""
+        """True if the node got its document in its turn and has not confirmed it yet, so that other nodes wait."""
         return self.turn and not self.open and not self.settled
 
     @property
@@ -97,7 +98,7 @@ class Rollout:
     next: tuple[str, ...] = ()
     """Waiting nodes in the order of their turns."""
     whole: bool = False
-    """True if waiting nodes keep their whole documents, not only their own settings in them."""
+    """True if waiting nodes keep their whole documents; otherwise they keep only their own settings, and get current data of other nodes."""
 
 
 def decide(nodes: Mapping[str, Standing], limit: int) -> Rollout:
@@ -126,7 +127,7 @@ def max_unavailable(site: SosSite, total: int) -> int:
     """Nodes that may apply a document at the same time: a number, or a share of `total` rounded down; at least one."""
     number, share, _ = site.max_unavailable.partition("%")
     if not _NUMBER.fullmatch(number):
-        return DEFAULT_MAX_UNAVAILABLE  # the schema rejects such a value: it is from a newer API
+        return DEFAULT_MAX_UNAVAILABLE  # this version's schema rejects such a value, so it is from a newer API
     return max(1, total * int(number) // 100 if share else int(number))
 
 
@@ -190,7 +191,7 @@ def _meanwhile(text: str, wanted: Mapping[str, Any]) -> str:
 
 
 def _named(document: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
-    """Entries and tunnels that name other nodes and agents, each with its content apart from the name."""
+    """Base entries and tunnels that name other nodes and agents, each with its content without these names."""
     found = {}
     for flow in document.get("baseFlows") or []:
         match, rest = str(flow.get("match")), [flow.get(key) for key in ("table", "priority", "actions")]

@@ -83,7 +83,7 @@ class SosSite(CustomResource):
 
     has_node_selector: bool = False
     max_unavailable: str = str(DEFAULT_MAX_UNAVAILABLE)
-    """Number of nodes, or a share of them in percent, as the spec has it."""
+    """Number of nodes, or a percentage of the site's nodes, as written in the spec."""
     number: int = 0
     """Allocated id of the site, 0 before the first allocation."""
     nodes: tuple[NodeRow, ...] = ()
@@ -194,7 +194,7 @@ class SosPeer(CustomResource):
 
     @classmethod
     def parse(cls, content: Object) -> Self:
-        """Parse a SosPeer. The schema rejects an endpoint without a port: it is from a newer API, and left out."""
+        """Parse a SosPeer. Endpoints without a port are left out: this version's schema rejects them, so they are from a newer API."""
         split = (endpoint.rpartition(":") for endpoint in strings(_spec(content).get("endpoints")))
         valid = ((address, port) for address, _, port in split if _PORT.fullmatch(port))
         return cls(*_common(content), endpoints=tuple((address, int(port)) for address, port in valid))

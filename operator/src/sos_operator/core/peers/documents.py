@@ -24,7 +24,7 @@ COMPONENT = "peer"
 INSTALLATION_NAMESPACE = "kube-system"
 
 
-# Every pass reads the cards of all peers again, and they rarely change.
+# Cached, because every pass parses the cards of all peers, which rarely change.
 _parse = lru_cache(maxsize=128)(parse_card)
 
 
