@@ -232,7 +232,7 @@ def test_a_killed_holder_is_replaced_within_the_promised_time(several: Several) 
 
 @pytest.mark.slow
 def test_a_holder_stopped_beyond_its_lease_writes_no_more(several: Several) -> None:
-    """The holder is stopped during a pass with many writes; once resumed, it would continue this pass immediately."""
+    """The holder is stopped during a pass with many writes. Without the watchdog, it would continue this pass when it is resumed."""
     kube = several.kube
     first, second = several.pair()
     fill(kube)

@@ -46,7 +46,7 @@ def test_a_holder_ends_before_another_candidate_may_claim(duration: int) -> None
 
 @given(sent=st.floats(0, 1e6), travel=st.floats(0, 5), seen=st.floats(0, 60), paused=st.floats(0, 1e4))
 def test_a_candidates_wait_ends_after_the_holders_time_for_any_delay(sent: float, travel: float, seen: float, paused: float) -> None:
-    """The holder counts from the time of sending, the candidate from the time at which it sees the renewal."""
+    """The holder measures the lease duration from the time of sending, the candidate from the time at which it sees the renewal."""
     sight = look(None, record(), sent + travel + seen)
     claimed_at = sight.since + paused
     if free_in(sight, "me", claimed_at) == 0:

@@ -392,7 +392,7 @@ def test_offers_at_own_agents_count_while_the_peer_cannot_be_reached(monkeypatch
     async def cards(_: web.Request) -> web.Response:
         name = PAIRING.id.hex()
         offers = [{"pairing": name, "ageMilliseconds": age, "message": base64.b64encode(content).decode()} for age, content in rows]
-        padding = [{"pairing": "other", "ageMilliseconds": 1, "message": "A" * 400_000}]  # more than one read returns
+        padding = [{"pairing": "other", "ageMilliseconds": 1, "message": "A" * 400_000}]  # more than one read of the reply returns
         return web.json_response({"offers": [*padding, *offers], "refused": {}})
 
     async def scenario() -> None:

@@ -1,4 +1,7 @@
-"""Names of the objects that the operator creates, as the compiler defines them. The compiler is imported only on use, because `status` must be fast."""
+"""Names of the objects that the operator creates, as the compiler defines them.
+
+The compiler is imported only on use, because `status` must be fast.
+"""
 
 from __future__ import annotations
 

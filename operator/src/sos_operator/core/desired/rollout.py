@@ -98,7 +98,7 @@ class Rollout:
     next: tuple[str, ...] = ()
     """Waiting nodes in the order of their turns."""
     whole: bool = False
-    """True if waiting nodes keep their whole documents; otherwise they keep only their own settings, and get current data of other nodes."""
+    """True if waiting nodes keep their whole documents; otherwise they keep their own settings, and get current data of other nodes."""
 
 
 def decide(nodes: Mapping[str, Standing], limit: int) -> Rollout:
