@@ -302,7 +302,7 @@ def with_children(output: Any, *objects: Any) -> Seen:
 
 @pytest.mark.parametrize("answering", [False, True])
 def test_a_lost_record_never_lowers_a_generation(answering: bool) -> None:
-    """The generation is restored from ConfigMaps and from controllers' configurations in force; nodes and agents refuse a lower generation."""
+    """The generation is restored from ConfigMaps and controllers' configurations in force; nodes and agents refuse a lower generation."""
     first = build_output(SEEN, SETTINGS, Issued(57, "x"), {})
     assert first.issued.generation == 58
     controller = first.compiled.controllers["default"]

@@ -24,7 +24,7 @@ from sos_operator.process.bugs import Bugs
 from sos_operator.remote.bounded_requests import bounded_body
 
 # If only the peer can connect, it leaves an Offer at our agents every 2 s. Rounds here then start at most 6 s apart (two timeouts and the
-# pause), so that the newest known Offer is never older than contact.CONNECTED_S.
+# pause), so that the newest known Offer is normally not older than contact.CONNECTED_S.
 EXCHANGE_S = 2.0  # pause between two rounds
 TIMEOUT_S = 2.0  # of one exchange
 ATTEMPTS = 2  # agents of a peer tried in one round

@@ -31,7 +31,7 @@ _STAMP = "%Y-%m-%dT%H:%M:%SZ"
 ANNOUNCED = "Announced"
 """The new key is being distributed; it signs nothing yet."""
 IN_USE = "InUse"
-"""Processes sign with the new key once they have received this step, and still accept signatures of the old key."""
+"""Processes sign with the new key once they have received the keys of this phase, and still accept signatures of the old key."""
 DONE = "Done"
 
 
