@@ -93,7 +93,7 @@ securityContext:
 {{- end -}}
 
 {{/* Names of the existing SosSites at the time of rendering, separated by commas. Helm stores the rendered chart, and `helm test` does
-not render it again, so texts with these names state their revision. Before the first installation, the API server does not serve the
+not render it again, so texts with these names state the revision of the release. Before the first installation, the API server does not serve the
 kind, and lookup would fail. */}}
 {{- define "sos.sites" -}}
 {{- if .Capabilities.APIVersions.Has "sos.network/v1alpha1/SosSite" -}}
