@@ -93,8 +93,8 @@ securityContext:
 {{- end -}}
 
 {{/* Names of the existing SosSites at the time of rendering, separated by commas. Helm stores the rendered chart, and `helm test` does
-not render it again, so texts with these names state the revision of the release. Before the first installation, the API server does not serve the
-kind, and lookup would fail. */}}
+not render it again, so texts with these names state the revision of the release. Before the first installation, the API server does
+not serve the kind, and lookup would fail. */}}
 {{- define "sos.sites" -}}
 {{- if .Capabilities.APIVersions.Has "sos.network/v1alpha1/SosSite" -}}
 {{- $names := list -}}
