@@ -72,7 +72,8 @@ Listener = Callable[[Notice], None]
 
 
 class DelayedPacketOut(NamedTuple):
-    """A packet-out that is not due yet. The sessions that start within the delay bound the number of kept packet-outs."""
+    """A packet-out that is not due yet. The number of kept packet-outs is bounded by the number of connections that start within the
+    delay."""
 
     due: float
     number: int

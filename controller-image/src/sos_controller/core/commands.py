@@ -1,4 +1,4 @@
-"""Commands, which the engine returns and edges carry out in order."""
+"""Commands, which the engine returns and the adapter (`app`) carries out in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The controller-config document as frozen types (spec/controller-config.md). `files.config`, an edge, parses it."""
+"""The controller-config document as frozen types (spec/controller-config.md). `files.config` parses it."""
 
 from __future__ import annotations
 

@@ -37,13 +37,15 @@ from sos_controller.core.wire.plain_report import decode_plain_report
 READ_AGAIN_S = 5.0
 """Delay before an unanswered request for a datapath's entries is repeated."""
 AWAY_S = 3600.0
-"""Time after which an agent whose switch is silent or disconnected is lost; until then its traffic may continue."""
+"""Time without beacons after which an agent counts as lost even if its switch is silent or disconnected; until then, the agent may still
+carry traffic."""
 DEAF_AFTER_S = 0.5
 """Maximum gap between two ticks. A longer gap means that the controller itself was stopped, and could not receive or send."""
 LISTEN_S = 1.5
-"""Time after such a gap during which silence is ignored: one and a half probe intervals."""
+"""Time after a gap of more than DEAF_AFTER_S during which no agent and no link expires: one and a half probe intervals."""
 SILENT = 0.5
-"""Fraction of the link expiry after which a silent datapath counts as unreachable; this must happen before its links expire."""
+"""Fraction of the link expiry after which a silent datapath counts as unreachable: less than 1, so that its links become unheard and do not
+expire."""
 WATCH_S = 5.0
 """Interval of Watch orders to an agent: three may be lost in a row before the agent stops reporting agent sessions (spec/order.md 11)."""
 REPLAN_GAP_S = 0.02
@@ -256,8 +258,8 @@ class Engine:
             self._due["probe"] = 0.0
         if switch.is_ours:
             state.dirty.add("forwarding")
-            # Send no such request to bridges with a base table: Open vSwitch accepts a million entries, and its reply would be half a
-            # megabyte.
+            # Do not request table capacities from bridges with a base table: Open vSwitch accepts a million entries, and its reply would be
+            # half a megabyte.
             state.out.append(ReadTables(event.dpid))
         self._read(switch)
         state.notice("datapath", dpid=format_dpid(event.dpid), state="connected", claimed=switch.claim is not None)
@@ -298,7 +300,7 @@ class Engine:
         switch = state.switches.get(event.dpid)
         if switch is None or switch.claim is None or state.programmer.is_synced(event.dpid):
             return
-        if switch.is_ours and not self.forwarding.covers(event.dpid):  # else its flood entries are deleted now and restored later
+        if switch.is_ours and not self.forwarding.covers(event.dpid):  # else its flood entries would be deleted now and restored later
             self._replan_forwarding()
         entries, first = self.balances.take_over(event.dpid, event.entries), event.dpid not in self._compared
         self._compared.add(event.dpid)
@@ -367,7 +369,7 @@ class Engine:
         state.adopt_config(event.config)
         self._due["probe"] = 0.0
         # After a rejected message, nothing is sent to a switch until its entries have been read. The entries of a switch that is no longer
-        # claimed are never read, so mark it as synced here.
+        # claimed are never read: mark it as synced, so that `_abandon` can remove our entries.
         for switch in claimed:
             if switch.claim is None and not state.programmer.is_synced(switch.dpid):
                 state.programmer.sync(switch.dpid, state.programmer.entries(switch.dpid), state.out)

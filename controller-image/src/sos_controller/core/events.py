@@ -1,4 +1,4 @@
-"""Events, which edges create and the engine handles."""
+"""Events, which the adapter (`app`) creates and the engine handles."""
 
 from __future__ import annotations
 

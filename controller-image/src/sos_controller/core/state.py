@@ -1,4 +1,5 @@
-"""State of the engine, in one place. The parts of the engine read and change it; edges only read it and count."""
+"""State of the engine, in one place. The parts of the engine read and change it; code outside the core only reads it and increments
+counters."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ PORT_SETTLE_S = 2.5
 
 @dataclass(frozen=True)
 class Identity:
-    """Identity of this run of the controller. An edge supplies it, since the core has no clock and no randomness."""
+    """Identity of this run of the controller. The caller supplies it, since the core has no clock and no randomness."""
 
     epoch: int
     boot_id: int
@@ -67,7 +68,7 @@ class Switch:
 
     @property
     def is_ours(self) -> bool:
-        """Return whether its site's declaration leaves plain forwarding to the controller."""
+        """Return whether the controller programs this switch's plain forwarding (`forwarding: Controller`)."""
         return self.claim is not None and self.claim.forwarding == "Controller"
 
     def connect(self, ports: Iterable[Port], was: Switch | None) -> None:

@@ -34,10 +34,11 @@ READ_BYTES = 65_536
 MAX_UNSENT_BYTES = 16 * 1024 * 1024
 """Maximum backlog of a switch. Beyond it the switch is disconnected; it is read and compared again when it reconnects."""
 MAX_UNSENT_TO_UNCLAIMED = 256 * 1024
-"""The same limit for a switch that no site claims or that has not finished its handshake: it gets echoes only, and there may be many such
-switches."""
+"""Maximum backlog of a switch that no site claims or that has not finished its handshake: such a switch gets echoes only, and there may be
+many of them."""
 MAX_ENTRIES = 262_144
-"""Maximum number of our entries accepted from one switch: more than two entries per session on one datapath cannot be ours."""
+"""Maximum number of our entries accepted from one switch: two for each side of 65,536 sessions. A session has only one side on a datapath,
+so half of this number is left for other entries."""
 MAX_PORTS = 16_384
 ECHO_INTERVAL_S = 5.0
 SILENCE_S = 15.0
@@ -127,7 +128,7 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
     def read_tables(self) -> bytes:
         """Return the request for the tables' capacity. A switch that does not know the request answers only with an error."""
         self._xid = self._xid % 0x7FFFFFFF + 1
-        xid = self._xid | 0x80000000  # flow-mods count up from 1: distinguish their errors from errors about this request
+        xid = self._xid | 0x80000000  # ids of flow-mods count up from 1: the top bit distinguishes errors about this request
         self._sizing = (xid, {})
         return ofp.table_features_request(xid)
 
@@ -271,7 +272,7 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
                 self._message(part)
             elif self.state == MAIN_DISPATCHER:
                 self._controller.barrier_replies(self, part)
-        if not sound:  # handle messages before the invalid message, independent of the reads
+        if not sound:  # after the messages before it are handled, however TCP has split the stream
             raise ofp.WireError("bad length")
         return data[at:]
 

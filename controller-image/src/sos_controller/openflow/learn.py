@@ -29,7 +29,8 @@ _WRITE_RESULT: Final = 4
 """NX_LEARN_F_WRITE_RESULT: report in a bit whether the entry was made."""
 
 _TURN_BITS, _RESULT_BIT = 16, 16
-"""The low half of register 0 contains a turn, then a port; the bit above this half is the result."""
+"""Width in bits of the value in register 0, which is first a turn, then a port; and the bit above this value, which receives the result of
+the learn action."""
 _TURN_PRIORITY: Final = 1
 _MAX_PORTS: Final = 1_024
 """Maximum number of ports of a decoded bundle, far more than there are uplinks: a switch may send any number."""
@@ -41,7 +42,8 @@ _COPY = struct.Struct("!HIHIH")
 _PUT_U16, _PUT_U32, _PUT_MAC = struct.Struct("!HHIH"), struct.Struct("!HIIH"), struct.Struct("!H6sIH")
 _OUTPUT = struct.Struct("!HIH")
 _PUT, _LOAD, _TO_PORT = 0x2000, 0x2800, 0x1000
-"""An element of a learn action: a value to match, a value to load, a field to output to; the low bits count bits (nx_action_learn)."""
+"""Types of the elements of a learn action: a value to match, a value to load, a field to output to. The low bits of an element's header
+contain its width in bits (nx_action_learn)."""
 
 
 def _copy(source: int, field: int) -> bytes:
@@ -50,7 +52,7 @@ def _copy(source: int, field: int) -> bytes:
 
 
 _UNTAGGED: Final = _PUT_U16.pack(_PUT | 13, 0, nicira.VLAN_TCI, 0)
-"""VLAN id and tag-present bit (bit 12): the same match as in the controller's own entries."""
+"""Match of untagged frames, as in the controller's own entries: VLAN id and tag-present bit (bit 12) are 0."""
 _IS_TCP: Final = _UNTAGGED + _PUT_U16.pack(_PUT | 16, ETH_IPV4, nicira.ETH_TYPE, 0) + _PUT_U16.pack(_PUT | 8, PROTO_TCP, nicira.IP_PROTO, 0)
 _CONNECTION: Final = _IS_TCP + b"".join(_copy(field, field) for field in (nicira.IP_SRC, nicira.IP_DST, nicira.TCP_SRC, nicira.TCP_DST))
 _FROM_SERVER: Final = _IS_TCP + _copy(nicira.IP_DST, nicira.IP_SRC)

@@ -42,8 +42,7 @@ MULTIPART_FLOW, MULTIPART_TABLE_FEATURES, MULTIPART_PORT_DESC = 1, 12, 13
 REPLY_MORE: Final = 1
 HELLO_VERSIONS: Final = 1
 MAX_HELLO_BYTES: Final = 64
-"""Maximum length of a Hello. A header and one bitmap take 16 bytes; from a longer Hello, an older parser would read thousands of versions,
-bit by bit."""
+"""Maximum length of a Hello. A header and one bitmap take 16 bytes; a much longer Hello would list thousands of versions."""
 MAX_ERROR_TYPE, MAX_ERROR_CODE = 17, 21
 """Highest values named by OpenFlow 1.3.5, 7.4.4; higher values are counted together, so that a switch cannot add metrics at will."""
 
@@ -179,7 +178,7 @@ def echo_reply(xid: int, payload: bytes) -> bytes:
 
 
 def set_config() -> bytes:
-    """Return ofp_switch_config (7.3.2): whole packets on a miss, fragments as they come."""
+    """Return ofp_switch_config (7.3.2): send whole packets to the controller, and do not treat fragments specially (OFPC_FRAG_NORMAL)."""
     return struct.pack("!BBHIHH", VERSION, SET_CONFIG, 12, 0, 0, WHOLE_PACKET)
 
 
@@ -190,7 +189,7 @@ def flow_stats_request(xid: int, cookie: int, mask: int) -> bytes:
 
 
 def table_features_request(xid: int) -> bytes:
-    """Return ofp_multipart_request for the features of all tables (7.3.5.5); without a body it changes none."""
+    """Return ofp_multipart_request for the features of all tables (7.3.5.5); a request without a body changes nothing."""
     return struct.pack("!BBHIHH4x", VERSION, MULTIPART_REQUEST, 16, xid, MULTIPART_TABLE_FEATURES, 0)
 
 

@@ -1,6 +1,7 @@
 """Balances: decisions, ARP and desired entries for spreading a host's connections over uplinks without agents (docs/adr/0013).
 
-State per connection: keys of connections with entries, and recent decisions for SYNs in flight when their entry was installed.
+State per connection: its key while it has entries, and its uplink for RECENT_S, for retransmissions of its SYN that were punted before the
+entries were installed.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ from sos_controller.core.wire.packets import Arp, Syn, build_arp_reply, build_ar
 
 CHECK_S = 0.25
 GROUP_AFTER_S = 3.0
-"""Time after a datapath connects during which its groups are made only if all routers have answered: each later change of a group moves
-connections."""
+"""Time after a datapath connects during which its groups are made only if all routers have answered: adding an uplink to a group later
+moves existing connections to other uplinks."""
 MAX_CONNECTIONS = 65_536
 """Maximum number of connections of one datapath with their own entries; further connections use the group."""
 MAX_RECENT = 16_384
 RECENT_S = 130.0
-"""Lifetime of a decision for retransmitted SYNs: Linux retransmits a SYN for 127 s."""
+"""Time for which the uplink of a SYN is remembered, so that retransmissions use the same uplink: Linux retransmits a SYN for 127 s."""
 
 Json = dict[str, Any]
 
@@ -125,8 +126,8 @@ class Balances:
         self._groups.forget(dpid)
 
     def take_over(self, dpid: DatapathId, entries: Iterable[FlowEntry]) -> tuple[FlowEntry, ...]:
-        """Prepare the comparison of a datapath that was just read: send its groups first, keep its connections' entries. Return all other
-        entries."""
+        """Prepare for the comparison of a datapath's entries, which were just read, with the desired entries: send the datapath's groups,
+        and record its connections. Return the entries to compare: all except those of connections, which stay installed."""
         state, entries = self._state, tuple(entries)
         connections = [e for e in entries if cookie_kind(e.cookie) == Kind.CONNECTION]
         out = [(balance_entries.connection_key(e.match), e.cookie) for e in connections if e.priority == PRIORITY_CONNECTION]
@@ -203,7 +204,7 @@ class Balances:
         return key in live or len(live) < MAX_CONNECTIONS
 
     def _choose(self, switch: Switch, syn: Syn, ready: ResolvedBalance) -> UplinkRoute | None:
-        """Return the next uplink in turn, or the uplink already chosen for this SYN."""
+        """Return the uplink already chosen for this SYN, else the next uplink in turn; None if no uplink works."""
         now, key = self._state.now, (switch.dpid, syn.key)
         working = {way.name: way for way in ready.ways if way.up}
         before = self._recent.get(key)
@@ -214,8 +215,8 @@ class Balances:
         return working[round_robin.turn()] if working and round_robin is not None and round_robin.weights.keys() == working.keys() else None
 
     def _assign(self, switch: Switch, syn: Syn, policy: Policy, ready: ResolvedBalance, way: UplinkRoute) -> float:
-        """Install a connection's entries. Return the delay of its SYN: the switch may still have cached the entries of an earlier
-        connection with the same 4-tuple."""
+        """Install a connection's entries. Return the seconds by which to delay its SYN: more than 0 if the switch may still have cached the
+        entries of an earlier connection with the same 4-tuple."""
         state, key = self._state, (switch.dpid, syn.key)
         live = self._live.setdefault(switch.dpid, {})
         after_s = 0.0
@@ -317,8 +318,8 @@ class Balances:
         return [port for port in found if port is not None]
 
     def _arp_answers(self, policy: Policy, cookie: int) -> list[FlowEntry]:
-        """Return the ARP entries of a balance; while its datapath is disconnected, the former entries. On external switches the controller
-        answers."""
+        """Return the ARP entries of a balance; while its datapath is disconnected, the former entries. External switches get none: there,
+        the controller answers."""
         switch, site = self._state.switches.get(policy.dpid), self._state.sites[policy.balance.site]
         if switch is None or switch.claim is None:
             return self._answers.get(policy.balance.id, [])

@@ -43,7 +43,8 @@ from sos_controller.core.types import MAX_PORT_NO, Address, DatapathId, Location
 from sos_controller.core.wire.packets import Arp, build_arp_reply, complete_checksum, ipv4_source, is_claim
 
 ARP_FRESH_S: Final = 300.0
-"""Maximum age of a host for which the controller answers ARP requests; the request is flooded in any case."""
+"""Maximum time since a host was last seen for which the controller answers ARP requests for its address; the request is flooded in any
+case."""
 
 MAX_UNSETTLED: Final = 1_024
 """Maximum number of hosts remembered until their ports have settled; further hosts are learned from their next packets."""
@@ -117,7 +118,7 @@ class Forwarding:
             self._state.out.append(PacketOut(switch.dpid, in_port, actions, complete_checksum(data) if len(data) >= 54 else data))
 
     def tick(self) -> None:
-        """Include ports that have settled."""
+        """Replan flooding when ports have settled, and learn the hosts behind them."""
         now, then = self._state.now, self._checked_at
         self._checked_at = now
         for switch in self._state.switches.values():
@@ -202,7 +203,7 @@ class Forwarding:
 
     def _flood_entries(self, switch: Switch) -> list[FlowEntry]:
         cookie, flood = self._state.cookie(Kind.FORWARD), self._flood[switch.dpid]
-        # Block ports that are down as well: one may come up while the switch is disconnected, and lead to another switch.
+        # Block ports that are down as well: such a port may come up while the switch is disconnected, and lead to another switch.
         blocked = [number for number in sorted(switch.ports) if number < MAX_PORT_NO and number not in flood]
         entries = [FlowEntry(TABLE_FORWARD, PRIORITY_BLOCKED, Match(in_port=p, any_vlan=True), (), cookie) for p in blocked]
         everywhere: tuple[Action, ...] = tuple(Output(p) for p in flood)

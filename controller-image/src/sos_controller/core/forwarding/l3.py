@@ -46,9 +46,9 @@ CHECK_S = 0.1
 CONFIRM_AFTER_S = 3.0
 """Delay before the first ARP request to the host of an earlier run's route: ports have normally settled by then (PORT_SETTLE_S)."""
 CONFIRM_GAP_S, CONFIRM_TIMES = 1.0, 3
-"""Interval of these requests, and number of unanswered requests after which a host and its route are dropped."""
+"""Interval of ARP requests to the host of an earlier run's route, and number of unanswered requests after which the route is dropped."""
 MAX_CONFIRMED = 64
-"""Maximum number of such requests in one tick."""
+"""Maximum number of hosts of earlier routes that are checked in one tick."""
 
 _EXACT = 0xFFFFFFFF
 

@@ -1,4 +1,4 @@
-"""OpenFlow as values: the desired entries and groups of switches. `sos_controller.openflow`, an edge, encodes them.
+"""OpenFlow as values: the desired entries and groups of switches. The package `sos_controller.openflow` encodes them.
 
 Packages above build `flow_entries.FlowEntry` values from the numbers in `pipeline`; `tables.programmer` compares and sends them.
 

@@ -71,8 +71,8 @@ PRIORITY_ANSWER_ARP: Final = 900
 PRIORITY_NEIGHBOUR, PRIORITY_STAND_IN = 890, 880
 """A balance host's ARP requests for its own subnet, and for addresses beyond the subnet if the host has routes but no gateway."""
 PRIORITY_ROUTE: Final = 800
-"""Packets for a host of another routed site. Below it: packets to destinations being resolved (dropped) and to unresolved destinations
-(punted)."""
+"""Packets for a host of another routed site. Below: PRIORITY_QUIET drops packets to destinations being resolved, and PRIORITY_UNROUTED
+punts packets to other destinations."""
 PRIORITY_QUIET: Final = 750
 PRIORITY_UNROUTED: Final = 700
 PRIORITY_HOST: Final = 500

@@ -21,7 +21,7 @@ from sos_controller.core.wire.packets import Syn
 
 FIRST_S: Final = 30.0
 MAX_S: Final = 3_600.0
-"""Back-off after the first failure, doubled with each further failure, up to an hour: a repaired network is noticed within that hour."""
+"""Back-off, which starts at FIRST_S and doubles with each further failure up to MAX_S: a repaired network is noticed within an hour."""
 FORGET_S: Final = 2 * MAX_S
 """Age at which failures no longer count."""
 PROVEN_FAILURES: Final = 3
@@ -30,7 +30,8 @@ CLIENT_FAILURES, SERVER_FAILURES = 1, 2
 MAX_KEPT: Final = 4_096
 """Maximum number of failing, and of proven, clients or servers in a table; the least recently recorded are dropped, and tried again."""
 REPEAT_S: Final = 1.5
-"""Time to watch a plain SYN: if unanswered, it is retransmitted after a second (RFC 6298, 2.1)."""
+"""Time after which a plain SYN without a retransmission counts as answered: an unanswered SYN is retransmitted after a second (RFC 6298,
+2.1)."""
 
 Key = TypeVar("Key", bound=tuple[object, ...])
 

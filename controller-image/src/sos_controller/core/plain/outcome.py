@@ -51,7 +51,8 @@ class Outcome(StrEnum):
     DATAPATH_UNCLAIMED = "datapath-unclaimed"
     MOVED_AWAY = "moved-away"
     NOT_FOLLOWED = "not-followed"
-    """A host is where no entry of the controller matches its packets, or a switch refused its entries."""
+    """MOVED_AWAY: a host is where no entry of the controller matches its packets. NOT_FOLLOWED: a host's new switch refused its entries, or
+    was disconnected."""
 
     @property
     def text(self) -> str:

@@ -1,5 +1,5 @@
 """Cache guard: megaflows of a service's packets cover one client port and one server only (docs/adr/0020, 0043), so that a new connection
-is never forwarded by a cached decision.
+is never forwarded by a decision cached for another connection.
 
 Open vSwitch forwards by megaflows of earlier packets, which wildcard all bits that its tables did not read, and keeps them for a while
 after the tables have changed. A cached decision about a plain connection may thus cover the next connection between the same hosts: without
@@ -23,8 +23,8 @@ from sos_controller.core.tables.sessions import Session
 from sos_controller.core.types import DatapathId
 
 SWEPT_S: Final = 0.5
-"""Time after which megaflows older than new exact entries should be gone: such megaflows may cover many connections. Revalidators check all
-megaflows at every change of the tables, and at least this often (ovs-vswitchd.conf.db(5), max-revalidator)."""
+"""Time after the installation of exact entries after which older megaflows, which may cover many connections, should be gone. Revalidators
+check all megaflows at every change of the tables, and at least this often (ovs-vswitchd.conf.db(5), max-revalidator)."""
 
 
 MAX_KEPT: Final = 8_192

@@ -1,8 +1,8 @@
 """Fragments of a session's segments are redirected to its agent; if that is impossible, its hosts' connections are plain (docs/adr/0052).
 
-Only the first fragment of a segment has ports, and Open vSwitch matches ports of no fragment (ovs-ofctl(8), "set-frags normal"), so a
-fragment matches no session's entry. It would reach the other host, whose connection has other sequence numbers, and the segment would be
-lost.
+Only the first fragment of a segment has ports, and Open vSwitch does not match ports of fragments at all (ovs-ofctl(8), "set-frags
+normal"), so a fragment matches no session's entry. The fragment would reach the other host, whose connection has other sequence numbers,
+and the segment would be lost.
 
 Switches copy fragments between the hosts of a service to the controller. After the first copy, fragments from one host to the other are
 redirected to the agent of their sessions. The agent's kernel reassembles them, delivers the segments of the agent's sessions and forwards
@@ -40,7 +40,8 @@ from sos_controller.core.types import Address, AgentId, DatapathId
 from sos_controller.core.wire.packets import ipv4_destination, ipv4_source
 
 MAX_PER_SECOND: Final = 1_000
-"""Maximum number of fragments processed; the rest are forwarded as before, and later fragments of the same hosts are processed."""
+"""Maximum number of fragments processed per second; further fragments are only forwarded, and a later fragment of the same hosts is
+processed instead."""
 MAX_REDIRECTED: Final = 1_024
 """Maximum number of host pairs whose fragments are redirected; connections of further pairs are made plain."""
 MAX_PLAIN: Final = 4_096
@@ -59,7 +60,7 @@ Pair = tuple[Address, Address]
 
 
 class Redirection(NamedTuple):
-    """Target of redirected fragments, and the expiry if no session needs it."""
+    """Target of redirected fragments, and the time at which the redirection ends unless a session still needs it."""
 
     agent: AgentId
     site: str

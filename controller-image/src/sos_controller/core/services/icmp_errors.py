@@ -1,4 +1,4 @@
-"""ICMP errors about a session's segments reach the agent that sent them with a host's address (docs/adr/0052).
+"""ICMP errors about a session's segments reach the agent that sent these segments with a host's address (docs/adr/0052).
 
 A router behind a site reports a segment that it cannot forward to the segment's source address: a host's address, although an agent sent
 it. The switches of a service's sites copy such errors to the controller and forward them as before, so hosts receive all errors, with or
@@ -30,8 +30,8 @@ from sos_controller.core.types import DatapathId, FlowKey, Location, flow_key
 from sos_controller.core.wire.packets import IcmpError, parse_icmp_error, readdress_icmp_error
 
 MAX_PER_SECOND: Final = 1_000
-"""Maximum number of errors processed. A router reports each error once per session and round trip; errors beyond this number are probably
-forged, and are forwarded as plain traffic, which costs a session at most a retransmission."""
+"""Maximum number of errors processed per second. A router reports each error once per session and round trip; errors beyond this number are
+probably forged, and are forwarded as plain traffic, which costs a session at most a retransmission."""
 
 
 class IcmpErrors:

@@ -91,7 +91,7 @@ class PassiveMeasurement:
             return
         if outcome is None and service.mode == "Accelerate":
             self._begin(service, ACCELERATED, syn)
-        elif outcome is Outcome.NO_SERVICE:  # its hash put it into the plain group; plain connections with other reasons are not comparable
+        elif outcome is Outcome.NO_SERVICE:  # the flow's hash assigned it to the plain group; other plain connections are not comparable
             self._begin(service, PLAIN, syn)
 
     def copied(self, switch: Switch, data: bytes) -> None:
@@ -120,7 +120,7 @@ class PassiveMeasurement:
                 comparison.ended(found.group, max(up, down), now - found.began, now)
 
     def forget(self, key: FlowKey) -> None:
-        """Forget a connection that is in neither group."""
+        """Forget a connection whose acceleration was given up during set-up: it is in neither group."""
         self._open.pop(key, None)
 
     def _service(self, switch: Switch, syn: Syn) -> Service | None:

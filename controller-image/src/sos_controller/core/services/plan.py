@@ -1,8 +1,9 @@
 """Plan: derive the standing entries of switches (paths of pairs, guards, punts) from configuration and live state.
 
-The plan is recomputed on each change and compared group by group; only differences are sent. Order matters: guards, paths and egress sides
-first; a punt entry is *armed* only when all of these have been acknowledged, and remains while the service has a pair and a path. Services
-with requirements (`Service.require`) are punted even without a pair.
+The plan is recomputed on each change and compared group by group; only differences are sent. Order matters: a punt entry is *armed* only
+when its own datapath, the datapaths of the server's site and those of the nearest pair's paths have acknowledged the guards, paths and
+other entries sent to them. It remains while the service has a pair and a path. Services with requirements (`Service.require`) are punted
+even without a pair.
 """
 
 from __future__ import annotations
@@ -191,7 +192,7 @@ class Plan:
         return pair if pair is not None and beside and self._works(pair) else None
 
     def service_of(self, flow: Flow) -> str:
-        """Return the id of the service that covers a session without an order, "" if there is none."""
+        """Return the id of the service that covers a session that agents began without an order, "" if no service covers it."""
         policies = self._state.policies.by_site.get(self._state.agent_sites.get(flow.ingress, ""), ())
         return next((policy.service.id for policy in policies if policy.covers(flow)), "")
 
@@ -206,7 +207,7 @@ class Plan:
 
     def status(self) -> list[ServiceStatus]:
         """Return the status of every service, by id."""
-        between: dict[frozenset[str], frozenset[DatapathId]] = {}  # datapaths of the working pairs of agents, by their sites
+        between: dict[frozenset[str], frozenset[DatapathId]] = {}  # by the two sites of working pairs: the pairs' datapaths
         for pair in self.pairs.values():
             if self._works(pair):
                 sites = frozenset(self._state.agent_sites.get(agent, "") for agent in (pair.low, pair.high))

@@ -43,7 +43,8 @@ been retransmitted twice (RFC 6298: after 1, 2, 4 s)."""
 LEAVE_S = 15.0
 """Minimum lifetime of a removed service's entries: all agents have sent beacons by then, even after a restart of the controller."""
 REPORT_MARGIN_S = 6.0
-"""Minimum time from the withdrawal to a report that names all sessions begun before the withdrawal (one report every 5 s)."""
+"""Minimum time from the withdrawal of a service's entries to an agent's report that certainly names all sessions begun before the
+withdrawal (one report every 5 s)."""
 
 GROUP = "services"
 
@@ -245,8 +246,8 @@ class Proactive:
                 state.out.append(ApplyGroup(dpid, pipeline.reject_group_id(state.controller_id), *way, otherwise=REJECT_PORT))
 
     def _find_way(self, dpid: DatapathId) -> None:
-        """Locate the agent of a datapath. The agent's port is remembered: the switch detects the agent's presence by the state of the
-        port."""
+        """Locate the agent of a datapath. The agent's port stays known when the agent is lost: the switch itself detects the agent's
+        absence by the state of the port."""
         state = self._state
         claim = state.claims.get(dpid)
         agents = claim[0].agents if claim is not None else []

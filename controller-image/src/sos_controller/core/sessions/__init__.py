@@ -1,6 +1,6 @@
 """Sessions: from a punted SYN to a redirected flow, and to teardown.
 
-`engine` hands each punted SYN to `setup.SetUp.syn`. `setup` asks `admission` once, which returns a route or the reason why the connection
+`engine` hands each punted SYN to `setup.SetUp.syn`. `setup` calls `admission` once, which returns a route or the reason why the connection
 stays plain. With a route, `setup` sends Prepare orders and installs redirect entries; when the agents are ready and all barriers have been
 answered, it delivers the SYN. `teardown` ends each side.
 

@@ -23,7 +23,8 @@ from sos_controller.core.types import Address, FlowKey
 from sos_controller.core.wire.packets import build_acknowledgement
 
 PROBES: Final = ((0.0, 0x00000000), (2.0, 0x80000000))
-"""Seconds after the end, and sequence numbers: no window of less than 2 GiB contains both, and one of the segments may be lost."""
+"""Delay of each segment in seconds after the end of the session, and its sequence number. Two segments are sent, since one may be lost, and
+no window of less than 2 GiB contains both numbers."""
 
 
 def probe_half_open(state: State, session: Session) -> None:

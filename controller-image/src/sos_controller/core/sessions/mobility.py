@@ -2,8 +2,8 @@
 
 A host is located by its ARP, its SYNs, and, while it has sessions, by its segments, which a *track* entry at each other switch of its site
 copies to the controller. Redirect entries are placed at the new switch first. Redirect entries at the old switch are removed LINGER_S
-later, and only where a track entry can replace them: spoofing a host's address from elsewhere delays the host by one packet to the
-controller, and breaks none of its sessions.
+later, and only where a track entry can replace them: if a host's entries are removed because another host spoofs its address, the next
+segment of the real host is copied to the controller and its entries are installed again, so no session breaks.
 
 A host detected where none of our entries matches its packets (at another site, behind an uplink) is looked up by ARP at its own site. If it
 does not answer, its sessions are reset at both ends: its packets would reach the peer host, whose connection has other sequence numbers.
@@ -59,7 +59,7 @@ MAX_ASKED: Final = 256
 """Maximum number of hosts being looked up; further hosts are looked up when they are detected out of reach again."""
 
 UNKNOWN: Final = DatapathId(0)
-"""Placeholder for a host that has entries at all switches of its site."""
+"""Placeholder for the switch of a host whose location is unknown: the host's entries are at all switches of its site."""
 
 _EXACT: Final = 0xFFFFFFFF
 
@@ -72,7 +72,7 @@ class HostSwitches:
     def __init__(self, site: str, newest: DatapathId, dpids: set[DatapathId], now: float) -> None:
         self.site, self.newest = site, newest
         self.dpids: set[DatapathId] = set()  # with the entries of some session
-        self.complete = dpids  # with the entries of every session; a new session has entries at the host's current switch
+        self.complete = dpids  # with the entries of every session: a new session has entries at the current switch only
         self.since = self.idle_since = now
         self.tracking = 0  # share of MAX_TRACKING: one for each switch of the site, 0 without track entries
 
@@ -267,7 +267,7 @@ class Mobility:
     # -- track entries
 
     def _can_track(self, where: HostSwitches) -> bool:
-        """Return whether every switch of a site without a host's entries copies the host's segments to the controller."""
+        """Return whether each switch of a host's site that has none of the host's entries copies the host's segments to the controller."""
         site = self._state.sites.get(where.site)
         return where.tracking > 0 and site is not None and all(d.forwarding == "Node" for d in site.datapaths)
 

@@ -42,8 +42,8 @@ class Route(NamedTuple):
     confirms: bool
     """The SYN waits until the server has accepted the egress agent's connection."""
     in_order: bool
-    """An order sent to the egress agent after the egress entries, over the same OpenFlow connection, arrives after they are installed. Set
-    only with `confirms`."""
+    """Only the egress agent's own bridge gets egress entries, so an order that is sent to the agent after them, over the same OpenFlow
+    connection, arrives when they are installed. Set only with `confirms`."""
 
 
 class Routes:
@@ -91,7 +91,7 @@ class Routes:
         return pair_selection.least_loaded(loaded)
 
     def _legs(self, chosen: Candidate, syn: Syn) -> tuple[Leg, Leg] | None:
-        """Return the two sides of a flow. None if an agent could not distinguish it from an existing session."""
+        """Return the two sides of a flow. None if an agent could not distinguish the flow from an existing session."""
         state = self._state
         ingress, egress = state.agents.get(chosen.ingress), state.agents.get(chosen.egress)
         if ingress is None or egress is None:
@@ -101,7 +101,8 @@ class Routes:
         return None if self._is_taken(syn.key, one) or self._is_taken(syn.key, other) else (one, other)
 
     def _is_taken(self, key: FlowKey, leg: Leg) -> bool:
-        """Return whether another session has the agent's port of a rewritten flow."""
+        """Return whether another session at the agent already uses the host address and port of a rewritten flow: their entries would be
+        identical."""
         wants = self._state.programmer.wants
         return bool(leg.port) and any(wants(dpid, entry) for dpids, entry in redirect.entries(key, leg, (), 0) for dpid in dpids)
 

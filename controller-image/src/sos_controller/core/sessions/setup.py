@@ -1,16 +1,16 @@
 """Set-up of a session: from a SYN to a redirected flow, or to plain TCP (thesis 3.4; spec/order.md 8).
 
 1. The SYN is punted. Without a service, agents or capacity, or with a special option, it goes plain, and the decision is remembered by
-   (4-tuple, ISN) (`admission`). Otherwise it gets a route: all that set-up needs of the plan (`routes`).
+   (4-tuple, ISN) (`admission`). Otherwise the connection gets a route: its agents, path labels and datapaths (`routes`).
 2. Prepare goes to both agents, and the redirect entries to the switches, each followed by a barrier. Retransmitted SYNs are dropped
    meanwhile: the held SYN will be delivered.
 3. Both agents are Ready, all barriers are answered and no cached megaflow can match the flow (`cache_guard`): the held SYN is delivered to
-   the ingress agent. If the server must have accepted first (`accepting_servers`), the egress agent gets its Prepare once the egress
-   entries are installed, since they redirect the server's answer to it, and is ready once it has connected.
+   the ingress agent. If the server must have accepted first (`accepting_servers`), the egress agent sends Ready only after it has connected
+   to the server. It gets its Prepare once the egress entries are installed, since these redirect the server's answer to the agent.
 4. After a refusal, a switch failure, or a second without completion, entries are removed, Release is sent, and the SYN goes plain.
 
-So a connection that the server refuses, or does not answer, stays plain TCP: the client learns the outcome from the server itself.
-
+If the server must have accepted first, a connection that it refuses or does not answer therefore stays plain TCP, and the client learns the
+outcome from the server itself.
 Entries need not wait for the agents' answers: they match one flow only, and while its SYN is held, the flow has no other packets (ADR
 0010). The ingress entry does not match SYNs, so the SYN of a client that reuses its port is punted and does not reach a session that is
 ending.
@@ -50,8 +50,8 @@ GIVE_UP_AFTER_S: Final = 1.0
 """Time limit of set-up: both answers and all barriers must have arrived."""
 OPENING_S: Final = 1.5
 """Time within which a client may retransmit a delivered SYN (RFC 6298: after 1 s), because the agent's answer is lost, or late (the agent
-may first have to resolve the client's MAC address). If the retransmission went plain, the server would answer, and the agent would reset
-the client's next segment."""
+may first have to resolve the client's MAC address). A controller that shuts down continues to punt for this time: if the retransmission
+went plain, the server would answer, and the agent would reset the client's next segment."""
 
 
 class Timer(NamedTuple):
@@ -94,7 +94,7 @@ class SetUp:
             self._leave_plain(switch, in_port, syn, data, outcome)
 
     def _leave_plain(self, switch: Switch, in_port: PortNo, syn: Syn, data: bytes, outcome: Outcome) -> None:
-        """Forward a SYN that gets no session as plain TCP, or refuse the SYN if its service requires more."""
+        """Forward a SYN that gets no session as plain TCP, or refuse the SYN if its service has requirements (`spec.require`)."""
         state = self._state
         self._admission.count_plain(switch, syn, outcome)
         if requiring(state, switch.site, syn) is not None:
@@ -206,11 +206,12 @@ class SetUp:
         session.syn = b""
 
     def _waits_for_server(self, session: Session) -> bool:
-        """Return whether only the server's answer is missing: on a long path the egress agent reports it after GIVE_UP_AFTER_S."""
+        """Return whether only the server's answer is missing. On a long path, set-up times out (GIVE_UP_AFTER_S) before the egress agent's
+        report of a silent server arrives."""
         return session.confirms and not session.waiting and session.ingress in session.ready and session.connect_at <= self._state.now
 
     def _release(self, session: Session) -> None:
-        """Forward the SYN of a session that was given up to the server. An entry that still exists at the server's site redirects the
+        """Forward to the server the SYN of a session that was given up. If an entry still exists at the server's site, it redirects the
         answer to an agent, which forwards unknown packets (ADR 0010). If the site rewrites, the SYN has been delayed until the entries are
         gone."""
         switch = self._state.switches.get(session.dpid)
@@ -247,7 +248,8 @@ class SetUp:
         return None
 
     def _connect(self, session: Session) -> None:
-        """Let the egress agent connect as soon as no switch forwards by a cached megaflow. The egress entries are installed."""
+        """Let the egress agent connect as soon as no switch forwards the flow by a cached megaflow. Called when the egress entries are
+        installed."""
         wait = self._plan.cache_guard.wait(session)
         session.connect_at = self._state.now + wait
         if wait:
@@ -340,7 +342,7 @@ class SetUp:
         if agent is not None:
             wait = self._plan.cache_guard.wait(session)
             session.deliver_at = state.now + wait
-            self._opening_until = max(self._opening_until, session.deliver_at + OPENING_S)  # sessions wait for different times
+            self._opening_until = max(self._opening_until, session.deliver_at + OPENING_S)  # the maximum: sessions wait for different times
             self._deliver(agent, session.syn, wait)
         session.syn = b""
         state.notice("session", uuid=session.uuid.hex(), state=session.state.value, service=session.service)

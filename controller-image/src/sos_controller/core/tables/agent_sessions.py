@@ -75,7 +75,8 @@ class AgentSessions:
         return iter(seen.values())
 
     def report(self, agent_id: AgentId, report: FlowReport, now: float) -> bool:
-        """Handle a chunk of an agent's list. Return True if a complete list has changed the pairs of agents that have such sessions."""
+        """Handle a chunk of an agent's list. Return True if a complete list has changed the pairs of agents that have sessions without an
+        order."""
         if report.chunks > MAX_CHUNKS:
             return False
         parts = self._parts.get(agent_id)

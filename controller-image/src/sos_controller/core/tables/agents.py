@@ -16,8 +16,8 @@ MAX_AGENTS = 4_096
 """Maximum number of agents known at once, and of senders whose replay windows are kept."""
 RELAY = "tcp-parallel"
 ASSUMED_BUSY = 0.01
-"""Assumed cost, as a share of a core or of the agent's capacity, of a session assigned since its last beacon. Otherwise, of two agents, one
-would get all sessions that begin within one second, and the other all sessions of the next second."""
+"""Assumed cost, as a share of a core or of the agent's capacity, of each session assigned since the agent's last beacon. Without it, one of
+two agents would get all sessions that begin within one second, and the other all sessions of the next second."""
 
 
 class Agent:

@@ -203,5 +203,6 @@ class Programmer:
 
 
 def _unchanged(before: Entries, entries: Iterable[FlowEntry]) -> Entries:
-    """Return entries by identity, with the objects of `before` where they are equal: an entry's owner is identified by the object."""
+    """Return entries by identity, with the objects of `before` where they are equal: `_replace` recognizes a group's own entry by its
+    object."""
     return {key: before[key] if before.get(key) == e else e for key, e in flow_entries.index(entries).items()}

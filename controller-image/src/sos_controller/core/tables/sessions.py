@@ -27,7 +27,7 @@ MAX_PENDING = 16_384
 
 
 AGENTS_DECIDE: Final = Transport(streams=0, block_bytes=0, queue_bytes=0, congestion_control="Auto")
-"""Transport of sessions without a service, as those adopted."""
+"""Transport of sessions without a service, such as adopted sessions: the agents choose all settings."""
 
 Group = tuple[str, str]
 """A site and a namespace: sessions that are counted together."""
@@ -150,7 +150,7 @@ class Session:
         self.requires = False  # its service requires more than plain TCP: the connection is refused if the set-up is given up
         self.ingress = self.egress = AgentId(b"")
         self.labels = 1
-        self.transport = AGENTS_DECIDE  # of its service at the SYN: both agents get the same settings, whatever changes meanwhile
+        self.transport = AGENTS_DECIDE  # of its service when the SYN arrived, so that both agents get the same settings
         self.is_rewritten = False  # switches rewrite its packets to the egress agent's address
         self.isn = self.syn = b""
         self.mac = MacAddress(b"")  # of the client, from its SYN

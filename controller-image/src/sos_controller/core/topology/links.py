@@ -36,7 +36,7 @@ class _Heard(NamedTuple):
 class _Unheard(NamedTuple):
     origin: Location
     since: float | None
-    """Time from which probes could arrive again."""
+    """Time since which probes could arrive again; None while they cannot arrive."""
 
 
 def link(one: Location, other: Location) -> Link:

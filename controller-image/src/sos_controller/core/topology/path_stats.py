@@ -87,7 +87,7 @@ class PathMeasure(NamedTuple):
 
 
 class ServiceMeasure(NamedTuple):
-    """Statistics of a service from the ingress agents: sessions open, bytes per second."""
+    """Statistics of a service from the ingress agents: open sessions, bytes per second (`up`, `down`) and total bytes."""
 
     sessions: int
     up: float
