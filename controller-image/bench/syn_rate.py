@@ -31,7 +31,7 @@ BEACONS_EVERY = 2500  # in SYNs: half a second; without beacons the agents would
 
 
 class Meter:
-    """Handle events like the receive loop, and measure only the time of that."""
+    """Handle events as the receive loop does, and measure only the CPU time of the controller's code."""
 
     def __init__(self, world: World, egress: int) -> None:
         self.world, self.engine, self.egress, self.spent = world, world.engine, egress, 0.0

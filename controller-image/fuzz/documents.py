@@ -24,7 +24,7 @@ SCHEMA_EACH = 8
 MAX_CHANGES = 4
 STOP = 192
 MAX_ITEMS = 64
-"""Maximum length of a list that is still multiplied."""
+"""Length from which a list is no longer lengthened with copies of its elements."""
 VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 65535, 65536, 2**31, 2**63, 2**64, 10**40, 100, 101),
     *("", "x", "x" * 300, "\ud800", "\x00", "é", "east", "west", "Controller", "OpenFlow", "Proactive", "Observe"),

@@ -194,7 +194,8 @@ class FakeNetwork:
                 del self.tables[command.dpid][key]
 
     def apply_group(self, command: ApplyGroup) -> None:
-        """Create or remove a group. A switch would also remove the entries that point to the group (6.4.4), so none may exist."""
+        """Create or remove a group. With a group, a switch also removes the entries that point to it (6.4.4), so assert that there are no
+        such entries."""
         if command.mac is not None:
             self.failovers[command.dpid, command.group_id] = command
             return

@@ -79,7 +79,7 @@ def test_reconnecting_datapath_loses_entries_of_ended_sessions(world: World) -> 
 
 
 def test_sessions_continue_while_a_switch_is_disconnected(world: World) -> None:
-    """The switch's agents are unreachable for the controller but alive: no other agent reports them lost."""
+    """The controller cannot reach the switch's agents, but they are alive, since no other agent reports them lost."""
     world.syn(40000)
     (session,) = world.engine.state.sessions
     before = {dpid: world.network.entries(dpid) for dpid in (E1, C1, C2, E2)}
@@ -96,7 +96,8 @@ def test_sessions_continue_while_a_switch_is_disconnected(world: World) -> None:
 
 
 def test_sessions_continue_while_a_connected_switch_is_silent(world: World) -> None:
-    """Packets between switch and controller may be lost until an echo times out. New connections are plain after four seconds."""
+    """Packets between the switch and the controller are lost, but no echo has timed out yet. New connections become plain after four
+    seconds."""
     world.syn(40000)
     (session,) = world.engine.state.sessions
     world.unheard.add(E2)

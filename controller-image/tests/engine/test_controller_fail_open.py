@@ -43,7 +43,8 @@ def test_rule_4_leaving_controller_withdraws_leases_and_releases_delayed_syns(wo
 
 
 def test_rule_4_leaving_controller_sends_retransmitted_syns_to_their_agents(world: World) -> None:
-    """The agent's answer may be late. The server would answer a plain retransmitted SYN, and the agent would reset the connection."""
+    """If the agent's answer is late, the client retransmits its SYN. If that SYN went plain, the server would answer it, and the agent
+    would reset the connection."""
     world.syn(40000)
     opening = world.engine.setup
     assert opening.is_opening(world.now + 1.1) and not opening.is_opening(world.now + 2)

@@ -14,7 +14,7 @@ SCHEMA = json.loads((Path(__file__).resolve().parents[3] / "spec" / "controller-
 TYPES = msgspec.json.schema(Config)
 LIMITS = ("minLength", "maxLength", "minimum", "maximum", "minItems", "maxItems", "additionalProperties")
 PARSED = ("address", "mac", "gateway", "subnet", "client", "prefixes[]", "to[]")
-"""Fields that the edge parses (`config.py`), which is stricter than a pattern."""
+"""Fields that `files/config.py` also parses as addresses or prefixes, which is stricter than a pattern."""
 
 
 def resolved(document: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:

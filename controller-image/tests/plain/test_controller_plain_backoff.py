@@ -73,7 +73,7 @@ def test_backoff_covers_only_the_clients_own_port_and_mac_address(made: World) -
 
 
 def test_completed_handshake_resets_and_shortens_the_backoff(made: World) -> None:
-    """Another host behind the client's port may forge its SYNs. The client is then plain for the shortest time only."""
+    """Another host behind the same switch port may forge the client's SYNs. The client is then plain for the shortest time only."""
     fail(made, CLOSED, "agent1")
     for _ in range(3):
         for _ in range(backoff.PROVEN_FAILURES):

@@ -114,7 +114,7 @@ def test_session_with_the_4_tuple_of_an_ending_session_waits(old: World) -> None
 
 
 def test_undelayed_session_does_not_shorten_the_opening_time(old: World) -> None:
-    """A leaving controller completes both set-ups within this time."""
+    """A leaving controller waits for the opening time, so it must cover the session that is delivered last."""
     waited(old)
     (session,) = old.engine.state.sessions
     old.end(session.uuid, ["agent1"])

@@ -10,7 +10,8 @@ from sos_controller.core.state import State
 from sos_controller.core.types import DatapathId
 
 KEEP_S: Final = 6.0
-"""Minimum lifetime of stale entries, so that agents and links are discovered before they count as missing."""
+"""Minimum time for which stale entries are kept, so that this run discovers agents and links before it removes the entries that use
+them."""
 KEEP_PATHS_S: Final = 30.0
 """Lifetime of path entries while a datapath at their other end may still be missing: switches try to reconnect every 8 s."""
 

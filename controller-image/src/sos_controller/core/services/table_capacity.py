@@ -13,11 +13,11 @@ from sos_controller.core.state import State
 from sos_controller.core.types import DatapathId
 
 SESSIONS_DIVISOR: Final = 4
-"""Divisor of a table's size: a quarter is reserved for the entries of sessions, two for each session."""
+"""Divisor that gives the reserved part of a table's size: a quarter, for the entries of sessions, two for each session."""
 
 
 class TableCapacity:
-    """Free entries in each datapath's first table while services are armed in order."""
+    """Number of free entries in each datapath's first table, counted down while services are armed in their order."""
 
     def __init__(self, state: State, group: str) -> None:
         self._state, self._group = state, group

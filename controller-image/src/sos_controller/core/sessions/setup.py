@@ -11,6 +11,7 @@
 
 If the server must have accepted first, a connection that it refuses or does not answer therefore stays plain TCP, and the client learns the
 outcome from the server itself.
+
 Entries need not wait for the agents' answers: they match one flow only, and while its SYN is held, the flow has no other packets (ADR
 0010). The ingress entry does not match SYNs, so the SYN of a client that reuses its port is punted and does not reach a session that is
 ending.

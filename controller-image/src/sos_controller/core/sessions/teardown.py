@@ -103,8 +103,8 @@ class Teardown:
             state.plain_backoff.servers.succeeded(ServerKey(session.site, server, port))
 
     def agent_silent(self, agent_id: AgentId) -> None:
-        """Handle an agent whose beacons are missing. Its side of a session is over if the peer agent has lost it or has never reached it:
-        the machine is probably gone. Other sessions may continue."""
+        """Handle an agent whose beacons are missing. Its side of a session is over if the peer agent has reported that it lost or never
+        reached this agent: the agent's machine is probably gone. Other sessions may continue."""
         for session in self._state.sessions.of(agent_id):
             told = (how for who, how in session.ended_by.items() if who != agent_id)
             if any(isinstance(how, Ended) and how.reason in _HEARS_NOTHING for how in told):

@@ -56,8 +56,8 @@ class KeyRing:
         self._derived: dict[tuple[bytes, int, int, bytes], bytes] = {}
 
     def sending(self, site_id: int) -> int | None:
-        """Return the id of a site's signing key: the highest id that does not exceed the id set by the operator, or else the highest of
-        all; None if there is no key."""
+        """Return the id of a site's signing key: the highest id up to the id in the file `sending`, or else the highest of all; None if
+        there is no key."""
         ids = self._sites.get(site_id, {})
         agreed = [key_id for key_id in ids if self._sending is None or key_id <= self._sending]
         return max(agreed or ids, default=None)
