@@ -292,7 +292,7 @@ def _end_of(key: FlowKey, end: int) -> str:
 
 
 def _recent(engine: Engine, service_id: str) -> Json:
-    """Return a service's connections of the last minutes, and whether plain is the rule."""
+    """Return a service's connections of the last minutes, and whether most of them went plain unexpectedly."""
     found = engine.state.plain_traffic.recent(service_id, engine.state.now)
     leading = found.leading
     return {

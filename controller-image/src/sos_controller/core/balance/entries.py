@@ -135,8 +135,8 @@ def standing(ready: ResolvedBalance, cookie: int) -> list[FlowEntry]:
 
 
 def punts(ready: ResolvedBalance, cookie: int) -> list[FlowEntry]:
-    """Return leases that punt first packets. After their expiry, an earlier connection's entry, the switch's round robin or the group
-    decides."""
+    """Return leases that punt first packets. If no controller renews them, an earlier connection's entry, the switch's round robin or the
+    group decides."""
     action: tuple[Action, ...] = (Output(PORT_CONTROLLER),)
     priority = PRIORITY_TURN - ready.number
     return [FlowEntry(TABLE_REDIRECT, priority, only_first(match), action, cookie, LEASE_S) for match in conditions(ready.balance)]

@@ -32,7 +32,8 @@ MAX_TURNS: Final = 256
 MAX_PORT: Final = 0xFEFF
 """Highest port number of Open vSwitch."""
 MAX_REMEMBERED = 16_384
-"""Maximum number of learned connections of one balance: the switch counts them at each new connection."""
+"""Maximum number of learned connections of one balance. It is limited because the switch counts these connections at each new
+connection."""
 REMEMBERED: Final = 0x10000
 """Bit of register 0 that marks a SYN whose connection is learned; the lower bits contain the uplink's port number (spec/node-config.md
 2)."""

@@ -68,7 +68,7 @@ class Forwarding:
         """Hosts detected at unsettled ports, behind which a switch may still be discovered."""
 
     def learn(self, mac: MacAddress, address: Address, location: Location) -> None:
-        """Learn a host from a packet if hosts can be at the location and the address belongs to its site."""
+        """Learn a host from a packet if hosts can be at the location. Its address is learned only if it belongs to the location's site."""
         state = self._state
         known = state.hosts.by_mac(mac)
         if known is not None and known.location == location and known.addresses[:1] == (address,) and state.now - known.seen_at < 1:

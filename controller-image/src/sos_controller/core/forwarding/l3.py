@@ -4,8 +4,9 @@ sites.
 Hosts send packets for other sites to `GATEWAY_MAC`. An entry for each requested destination changes this address to the destination host's
 MAC address and decrements the TTL; plain forwarding does the rest (RFC 1812, 5.2). The source's MAC address is unchanged, so that switches
 learn locations of hosts and never a location of the gateway. Destinations are resolved by ARP; a few packets to unresolved destinations are
-held for a short time. Punts are leases: while no controller runs, known hosts keep communicating, and switches answer for the gateway. The
-next controller adopts existing routes and sends ARP requests to their hosts, so routes survive a restart.
+held for a short time. Punts are leases; routes and ARP entries have no timeout, so that known hosts keep communicating, and switches answer
+for the gateway, while no controller runs. The next controller adopts existing routes and sends ARP requests to their hosts, so routes
+survive a restart.
 """
 
 from __future__ import annotations

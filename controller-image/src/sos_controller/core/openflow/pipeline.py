@@ -34,7 +34,8 @@ PRIORITY_ANSWER_CONNECTION: Final = 46100
 PRIORITY_ANSWER: Final = 46000
 """Responses from an uplink to an address that represents a host: above the guards, which would forward them as plain traffic."""
 PRIORITY_GUARD: Final = 44000
-"""Guards: below those of the base table, since an entry with an identical match and priority would replace the base table's guard."""
+"""Guards of the controller: below the guards of the base table, since an entry with the same match and priority would replace the base
+table's guard."""
 PRIORITY_REDIRECT: Final = 40000
 PRIORITY_SERVICE: Final = 35000
 """Proactive services: below entries of single sessions, above punts."""

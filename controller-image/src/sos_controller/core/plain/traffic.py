@@ -29,7 +29,8 @@ RULE_CONNECTIONS: Final = 5
 RULE_ENDS_AT: Final = 3
 """Ratio of accelerated to plain connections that clears `is_rule`: hysteresis, so that the condition does not flap."""
 FIRST_REPORT_S: Final = 1.0
-"""Counters reported within this time of an agent's first report to this controller are baselines: they count earlier connections."""
+"""Counters that arrive within this time after an agent's first report to this controller are only baselines for later increments, since
+they include earlier connections."""
 MAX_TOLD: Final = 16_384
 """Maximum number of agents' counters kept to compute increments."""
 

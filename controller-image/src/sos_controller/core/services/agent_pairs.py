@@ -59,7 +59,8 @@ def pair_key(one: AgentId, other: AgentId) -> PairKey:
 
 
 class PairNumbers:
-    """Pair numbers, derived from agent ids so that they mostly survive a restart; on collision, the next free number."""
+    """Pair numbers. They are derived from agent ids, so that most numbers stay the same after a restart; on collision, the next free
+    number."""
 
     def __init__(self) -> None:
         self._numbers: dict[PairKey, int] = {}
@@ -167,8 +168,8 @@ def _across(into: PortNo, leave: PortNo) -> tuple[Action, ...]:
 
 
 def _outgoing(here: Agent, there: Agent, label: int, *, datagrams: bool) -> Iterator[Match]:
-    """Match streams of a label leaving an agent: streams that it opens (by the peer's port) and streams that it accepts (by its own port).
-    Over QUIC, both ends of a connection use their stream ports."""
+    """Match packets that leave an agent on streams of a label: streams that the agent opened (by the peer's port) and streams that it
+    accepted (by its own port). Over QUIC, both ends of a connection use their stream ports."""
     own, other = here.beacon.first_stream_port + label, there.beacon.first_stream_port + label
     between = Match(
         in_port=here.location.port_no,

@@ -1,5 +1,5 @@
-"""Cache guard: megaflows of a service's packets cover one client port and one server only (docs/adr/0020, 0043), so that a new connection
-is never forwarded by a decision cached for another connection.
+"""Cache guard: megaflows of a service's packets cover one client port and one server only (docs/adr/0020), so that a new connection is
+never forwarded by a decision cached for another connection.
 
 Open vSwitch forwards by megaflows of earlier packets, which wildcard all bits that its tables did not read, and keeps them for a while
 after the tables have changed. A cached decision about a plain connection may thus cover the next connection between the same hosts: without

@@ -1,4 +1,5 @@
-"""Fragments of a session's segments are redirected to its agent; if that is impossible, its hosts' connections are plain (docs/adr/0052).
+"""Fragments of a session's segments are redirected to the agent; if that is impossible, connections of the two hosts are plain
+(docs/adr/0052).
 
 Only the first fragment of a segment has ports, and Open vSwitch does not match ports of fragments at all (ovs-ofctl(8), "set-frags
 normal"), so a fragment matches no session's entry. The fragment would reach the other host, whose connection has other sequence numbers,
@@ -137,7 +138,7 @@ class Fragments:
         )
 
     def tick(self) -> None:
-        """Stop redirecting to agents that are gone or have no session of the two hosts left."""
+        """Stop redirecting to agents that are gone, or that have had no session of the two hosts for KEEP_S."""
         state = self._state
         for pair, led in list(self._redirected.items()):
             agent = state.agents.get(led.agent)

@@ -63,7 +63,7 @@ class _Group:
 
 
 class Gain:
-    """The connections of one service."""
+    """Measured connections of one service, in two groups: accelerated and plain."""
 
     def __init__(self) -> None:
         self._groups = {ACCELERATED: _Group(), PLAIN: _Group()}

@@ -22,7 +22,8 @@ class Candidate(NamedTuple):
 
 
 EQUALLY_BUSY: Final = 0.1
-"""Difference of busyness that is ignored: a tenth of a core, or of a capacity. One-second means of equally loaded agents differ by this."""
+"""Difference of busyness that is ignored: a tenth of a core, or of a capacity. One-second means of equally loaded agents differ by as
+much."""
 
 
 class Loaded(NamedTuple):

@@ -31,7 +31,7 @@ class Choice(NamedTuple):
     capacity: float
     """Bytes per second, 0 = not declared."""
     given: int
-    """Sessions assigned since its last measurement."""
+    """Number of sessions assigned to this path since its last measurement."""
 
     @property
     def load(self) -> float:

@@ -64,7 +64,7 @@ class ServiceStatus(NamedTuple):
 
 
 class Plan:
-    """Desired entries of switches, and the pairs of agents that they serve."""
+    """Desired entries of switches, and the pairs of agents that these entries connect."""
 
     def __init__(self, state: State) -> None:
         self._state = state

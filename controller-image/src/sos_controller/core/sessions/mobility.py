@@ -59,7 +59,7 @@ MAX_ASKED: Final = 256
 """Maximum number of hosts being looked up; further hosts are looked up when they are detected out of reach again."""
 
 UNKNOWN: Final = DatapathId(0)
-"""Placeholder for the switch of a host whose location is unknown: the host's entries are at all switches of its site."""
+"""Placeholder for the switch of a server whose location is unknown: a new session then has entries at all switches of the server's site."""
 
 _EXACT: Final = 0xFFFFFFFF
 
@@ -214,7 +214,7 @@ class Mobility:
             if agent_id in session.ended_by or _stands(placed, move.where.dpid):
                 continue
             agent = self._state.agents.get(agent_id)
-            if agent is None:  # after a restart: its beacon arrives within seconds, or its sessions end
+            if agent is None:  # the controller has restarted: the agent's beacon arrives soon, or its sessions end
                 self._moves.append(Move(move.address, move.where, deque((session,))))
                 continue
             leg = Leg(agent, ingress, self._state.rewritten_port(agent_id, ingress, session.client_port))

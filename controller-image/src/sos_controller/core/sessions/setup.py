@@ -316,7 +316,8 @@ class SetUp:
             self.begun(session)
 
     def _installed(self, session: Session, is_egress: bool, done: bool) -> None:
-        """Handle a redirect entry's outcome. `done`: all barriers after the entry are answered; False: a barrier will not be answered."""
+        """Handle a redirect entry's outcome. `done`: True if all barriers after the entry are answered, False if a barrier will never be
+        answered."""
         if session.state is not Phase.PREPARING:
             return
         if not done:

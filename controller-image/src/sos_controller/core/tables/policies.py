@@ -198,8 +198,8 @@ def fragment_matches(policy: Policy, ingress: bool) -> list[Match]:
 
 
 def exact_matches(policy: Policy, ingress: bool) -> list[Match]:
-    """Return the matches of a service's exact entries: as `redirect_matches`, on the ingress side without SYNs, which are punted. They
-    apply only to packets that no session's entry matches."""
+    """Return the matches of a service's exact entries: those of `redirect_matches`, but on the ingress side without SYNs, which are punted.
+    They apply only to packets that no session's entry matches."""
     found = redirect_matches(policy, ingress)
     return [msgspec.structs.replace(m, tcp_flags=NOT_SYN if ingress else None, reg0=0) for m in found]
 

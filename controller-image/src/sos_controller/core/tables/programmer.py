@@ -18,8 +18,8 @@ from sos_controller.core.types import DatapathId
 
 MAX_TOKEN: Final = 0xFFFFFFFF
 MAX_PENDING = 262_144
-"""Limit of unanswered barriers, over all datapaths, plus entries of sessions that wait for them. Above half of this number no sessions
-begin."""
+"""No session begins while more than half of this number of barriers, over all datapaths, and of session entries that wait for them are
+unanswered."""
 
 Group = Hashable
 

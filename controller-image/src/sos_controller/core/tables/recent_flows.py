@@ -8,7 +8,7 @@ from typing import Final
 from sos_controller.core.types import FlowKey
 
 IDLE_S = 10.0
-"""Open vSwitch keeps a megaflow this long after its last packet (ovs-vswitchd.conf.db(5), max-idle)."""
+"""Time for which Open vSwitch keeps a megaflow after its last packet (ovs-vswitchd.conf.db(5), max-idle)."""
 MAX_RECENT_FLOWS = 131_072
 """Maximum number of flows; the oldest are dropped. At 10,000 new connections per second this covers IDLE_S."""
 _ENDS: Final = 10

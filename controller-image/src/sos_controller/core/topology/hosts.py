@@ -14,7 +14,7 @@ from sos_controller.core.types import Address, DatapathId, Location, MacAddress
 
 MAX_HOSTS = 65_536
 MAX_AT_PORT = 16_384
-"""Maximum number of hosts behind one port: forged addresses there leave capacity for hosts elsewhere."""
+"""Maximum number of hosts behind one port, so that forged addresses behind one port cannot use up MAX_HOSTS."""
 MAX_ADDRESSES = 16
 """Maximum number of addresses remembered per MAC address; the oldest is dropped."""
 

@@ -13,7 +13,7 @@ ASK_S = 1.0
 REFRESH_S = 15.0
 """Interval of requests to a neighbour that has answered."""
 LOST_S = 30.0
-"""Silence after which a neighbour is removed: 15 unanswered requests, since a full queue of an uplink drops some of them."""
+"""Silence after which a neighbour is removed, with 15 unanswered requests: a full queue of an uplink may drop several of them."""
 
 
 class Place(NamedTuple):

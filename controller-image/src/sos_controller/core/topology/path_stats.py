@@ -1,7 +1,7 @@
 """Path and service statistics from agents' reports: rates and round trips of paths, rates of services (spec/order.md 13). Bounded and aged.
 
-Agents report counters with the time at which they were read, so a rate is exact even if reports are late or jittery; only the time since
-the last report is missing.
+Agents report counters with the time at which they were read, so a rate is exact even if reports arrive late or irregularly; it does not
+include the time since the last report.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class PathStats:
     def path(self, low: AgentId, high: AgentId, label: int) -> PathMeasure | None:
         """Return the statistics of a path between two agents, None without a recent report of either.
 
-        The rates count received bytes rather than bytes written to streams: the path has carried the received bytes.
+        The rates are those of received bytes if the receiving agent reports, since bytes written to a stream may not have been carried yet.
         """
         at_low, at_high = self._paths.get((low, high, label)), self._paths.get((high, low, label))
         ends = [path for path in (at_low, at_high) if path is not None]
