@@ -179,7 +179,7 @@ def test_failover_group_equals_that_of_ryu(group_id: int, port: int, mac: bytes)
 
 @given(ports, plain_actions.filter(bool), st.binary(max_size=100))  # Ryu overwrites the data of a packet-out without actions
 def test_packet_outs_equal_those_of_ryu(in_port: int, actions: list, data: bytes) -> None:
-    assume(not any(isinstance(a, ToGroup) for a in actions))  # packet-outs never name groups
+    assume(not any(isinstance(a, ToGroup) for a in actions))  # `theirs` contains no group actions
     parser = ofproto_v1_3_parser
     theirs = [
         parser.OFPActionOutput(a.port_no, 0xFFFF)

@@ -149,7 +149,7 @@ class State:
         self.counters[what, which] += 1
 
     def notice(self, kind: str, **data: Any) -> None:
-        """Send a notice to the event stream."""
+        """Send a notice to the readers of the event stream."""
         self.out.append(Notice(kind, data))
 
     def forget_session(self, session: Session, why: str) -> None:

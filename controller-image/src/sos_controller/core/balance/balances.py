@@ -122,7 +122,7 @@ class Balances:
             self._live.get(dpid, {}).pop(key, None)
 
     def datapath_down(self, dpid: DatapathId) -> None:
-        """Handle a lost datapath; it may reconnect without its groups."""
+        """Handle a lost datapath: forget the groups sent to it, since it may reconnect without them."""
         self._groups.forget(dpid)
 
     def take_over(self, dpid: DatapathId, entries: Iterable[FlowEntry]) -> tuple[FlowEntry, ...]:

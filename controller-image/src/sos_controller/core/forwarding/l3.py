@@ -186,7 +186,7 @@ class Routing:
     # -- internals
 
     def _of(self, switch: Switch) -> Routed | None:
-        """Return the routed site of a datapath that forwards by itself."""
+        """Return the routed site of a datapath that forwards by itself (`forwarding: Node`); None for other datapaths."""
         if switch.site is None or switch.claim is None or switch.is_ours:
             return None
         return self._routed.get(switch.site.name)

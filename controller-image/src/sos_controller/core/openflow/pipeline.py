@@ -51,7 +51,8 @@ PRIORITY_FRAGMENT: Final = PRIORITY_ICMP
 """Fragments between hosts of a service: copied and forwarded like ICMP errors. Below proactive services, which redirect them to their
 agent."""
 PRIORITY_TRACK: Final = 32000
-"""Segments of a host with sessions at a switch other than its known switch: above exact entries, below entries of sessions and services."""
+"""Segments that a host with sessions sends at a switch other than its known switch: above exact entries, below entries of sessions and
+services."""
 PRIORITY_EXACT: Final = 31000
 """Packets of a service that belong to no session, matched by connection before they continue through the same table
 (`services.cache_guard`)."""

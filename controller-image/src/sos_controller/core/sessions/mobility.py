@@ -45,7 +45,7 @@ LINGER_S: Final = 2.0
 """Delay before entries at the old switch are removed: packets in flight through it, or from a host that moves back, still reach the
 agent."""
 GIVE_UP_S: Final = 60.0
-"""Time limit to confirm a host at its new switch; after it, the host keeps its entries at both switches."""
+"""Time limit to confirm a host at its new switch. If the host is not confirmed in time, it keeps its entries at both switches."""
 FORGET_S: Final = 30.0
 """Time for which a host's track entries outlive its last session, so that sequential connections cause no changes at its site's
 switches."""
@@ -321,7 +321,7 @@ class Mobility:
             self.reset(session, Outcome.FRAGMENTS)
 
     def reset(self, session: Session, why: Outcome) -> None:
-        """Reset a session at both hosts, so that neither waits for the other."""
+        """Reset a session at both hosts, so that neither waits for the other; give up a session that is still being set up."""
         if session.state in PENDING and self.give_up is not None:
             self.give_up(session, why)
             return

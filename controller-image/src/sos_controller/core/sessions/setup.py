@@ -122,8 +122,8 @@ class SetUp:
         self._complete(session)
 
     def refused(self, agent_id: AgentId, uuid: bytes, reason: int) -> None:
-        """Handle Refused: an agent refuses a session, or the server has not accepted. The egress agent may report the latter after its
-        Ready."""
+        """Handle Refused: an agent refuses a session, or the server has not accepted. The egress agent may report a server that has not
+        accepted even after its Ready."""
         begun = self._state.sessions.by_uuid(uuid)
         if reason in REFUSED_BY_SERVER and begun is not None and agent_id == begun.egress:
             self._state.accepting_servers.forget(begun.key)
@@ -163,13 +163,13 @@ class SetUp:
         return self._admission.leaving
 
     def leave(self) -> None:
-        """Start no more sessions, and release sessions that are not active yet as plain TCP."""
+        """Start no more sessions, and give up sessions that are not active yet."""
         self._admission.leaving = True
         for session in [session for session in self._state.sessions if session.state in PENDING]:
             self.give_up(session, Outcome.LEAVING)
 
     def give_up(self, session: Session, why: Outcome | AgentRefusal) -> None:
-        """Release a session that is not active yet as plain TCP."""
+        """Give up a session that is not active yet: forward its SYN as plain TCP, or refuse the SYN if its service has requirements."""
         state = self._state
         if session.state not in PENDING:
             return

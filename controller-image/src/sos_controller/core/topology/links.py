@@ -78,7 +78,7 @@ class Topology:
         return self._lose([r for r, h in self._heard.items() if dpid in (r.dpid, h.origin.dpid)])
 
     def keep(self, dpids: Collection[DatapathId]) -> bool:
-        """Forget all other datapaths, with all probes that they have sent or received."""
+        """Forget all probes except those that one of these datapaths has sent to another."""
         return self._forget(lambda receiver, origin: receiver.dpid not in dpids or origin.dpid not in dpids)
 
     def expire(self, now: float, max_age: float, present: Collection[DatapathId], is_down: Callable[[Location], bool]) -> bool:
