@@ -72,7 +72,8 @@ class Switch:
         return self.claim is not None and self.claim.forwarding == "Controller"
 
     def connect(self, ports: Iterable[Port], was: Switch | None) -> None:
-        """Set its ports. Ports that had settled when the connection was lost are still settled, unless they changed."""
+        """Set the ports of a datapath that has just connected. Ports that had settled when the last connection was lost are still settled,
+        unless they have changed."""
         settled = {} if was is None else {was.ports[number]: up for number, up in was.up_since.items() if number in was.ports}
         for port in islice(ports, MAX_PORTS):
             self.ports[port.port_no] = port

@@ -32,7 +32,7 @@ LOG = logging.getLogger("sos_controller.connection")
 READ_BYTES = 65_536
 """Maximum bytes per read: a few hundred SYNs, after which other switches are served."""
 MAX_UNSENT_BYTES = 16 * 1024 * 1024
-"""Maximum backlog of a switch. Beyond it the switch is disconnected; it is read and compared again when it reconnects."""
+"""Maximum backlog of a switch. Beyond it the switch is disconnected; its entries are read and compared again when it reconnects."""
 MAX_UNSENT_TO_UNCLAIMED = 256 * 1024
 """Maximum backlog of a switch that no site claims or that has not finished its handshake: such a switch gets echoes only, and there may be
 many of them."""

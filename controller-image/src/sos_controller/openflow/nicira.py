@@ -1,5 +1,5 @@
-"""Open vSwitch's extensions of OpenFlow 1.3 on the wire: field names that its replies use whatever names a request uses, and the actions
-that `rewrite` and `learn` share (ovs-fields(7), ovs-actions(7))."""
+"""Open vSwitch's extensions of OpenFlow 1.3 on the wire: field names (the names that replies contain, whatever names a request contains),
+and the actions that `rewrite` and `learn` share (ovs-fields(7), ovs-actions(7))."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """OpenFlow 1.3 on the wire: flow-mods, packet-outs, barriers and requests rendered with struct; messages of switches parsed by slicing.
 
-Clause numbers are those of OpenFlow Switch Specification 1.3.5. Framework objects cost tens of microseconds each, these functions a few.
-Matches are in `oxm`, rarer actions and groups in `rewrite`.
+Clause numbers are those of OpenFlow Switch Specification 1.3.5. An object of Ryu costs tens of microseconds, a function of this module a
+few. Matches are in `oxm`, rarer actions and groups in `rewrite`.
 """
 
 from __future__ import annotations

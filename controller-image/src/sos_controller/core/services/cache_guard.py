@@ -144,7 +144,8 @@ def _mixed(places: Iterable[tuple[DatapathId, tuple[Match, ...]]]) -> set[Datapa
 
 
 def _entries(matches: Iterable[Match], mixed: bool, cookie: int) -> list[FlowEntry]:
-    """Return the exact entries for these matches; if either end of a packet may be the client, they read both ports."""
+    """Return the exact entries for these matches. They read the client's port, or both ports if either end of a packet may be the client
+    (`mixed`)."""
     priority = shared(PRIORITY_EXACT, cookie)
     ends = [(match, TellApart("both" if mixed else "source" if _of_clients(match) else "target")) for match in matches]
     return [FlowEntry(TABLE_REDIRECT, priority, match, (action,), cookie) for match, action in ends]

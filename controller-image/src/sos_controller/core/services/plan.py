@@ -155,7 +155,7 @@ class Plan:
         state.programmer.set_group("punts", punts, state.out)
 
     def is_ready(self, service_id: str, dpid: DatapathId) -> bool:
-        """Return whether all entries that new flows of a service at a datapath need have been acknowledged."""
+        """Return whether switches have acknowledged all entries that are needed by new flows of a service that enter at this datapath."""
         return (service_id, dpid) in self._ready
 
     @property
@@ -388,7 +388,8 @@ class Plan:
         }
 
     def _peers(self) -> dict[str, list[Address]]:
-        """Return, for each site of a service, the addresses of its own agents and of the agents of its peer sites."""
+        """Return, for each site of a service, the addresses of the site's own agents and of the agents of all sites to which services
+        connect it."""
         state, sites = self._state, dict[str, set[str]]()
         for service in self._services.values():
             one, other = service.from_.site, service.to.site

@@ -125,8 +125,8 @@ def _why_not_beside_agents(service: Service, sites: Mapping[str, Site]) -> str:
 
 
 def _too_wide(policy: Policy) -> str:
-    """Return the reason for which a service's entries would be too wide, or "": they would redirect other TCP connections to the agents'
-    kernels."""
+    """Return the reason for which a service's entries would be too wide, or "". Entries that are too wide would redirect other TCP
+    connections to the agents' kernels."""
     count = needed(policy)
     return f"{count} entries would match its prefixes and ports, and {MAX_PUNTS} are made at most" if count > MAX_PUNTS else ""
 

@@ -161,7 +161,8 @@ class Programmer:
         return True
 
     def reject(self, dpid: DatapathId, token: int) -> bool:
-        """Handle a refused message. Return True if it belonged to a group: the datapath has to be read again."""
+        """Handle a refused message. Return True if it belonged to a group, so that the datapath has to be read again, or if it has no token
+        (0)."""
         if self._batches.reject(dpid, token):
             return False
         failed = self._pending.get(token)

@@ -21,7 +21,8 @@ class Shares:
         given = {(site.name, share.namespace): share for site in (sites or {}).values() for share in site.shares}
         self._percent = {key: share.percent for key, share in given.items()}
         self.groups: dict[str, tuple[Group, ...]] = {}
-        """Groups in which sessions of a service are counted: one for each of its sites with a bound for its namespace."""
+        """Groups in which sessions of a service are counted: one for each of the service's two sites that has a share for the service's
+        namespace."""
         for service in services if given else ():
             bounded = tuple(key for key in keys_of(service) if key in given)
             if bounded:
