@@ -19,8 +19,8 @@ from sos_controller.core.types import Address, Location, MacAddress
 from sos_controller.core.wire.packets import Arp, build_arp_reply, build_arp_request, is_claim
 
 AGAIN_AFTER_S: Final = 0.5
-"""Minimum interval after which a request for the same address counts as repeated. An earlier request is a copy over another path, or its
-host does not wait for replies: hosts send at most one request per second (RFC 1122, 2.3.2.1)."""
+"""Minimum interval after which a request for the same address counts as repeated. A request within this interval is a copy over another
+path, or its host does not wait for replies: hosts send at most one request per second (RFC 1122, 2.3.2.1)."""
 PENDING_S: Final = 5.0
 """Lifetime of a remembered request. A later request counts as a first request."""
 MAX_PENDING: Final = 4096

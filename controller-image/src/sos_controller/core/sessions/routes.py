@@ -101,8 +101,8 @@ class Routes:
         return None if self._is_taken(syn.key, one) or self._is_taken(syn.key, other) else (one, other)
 
     def _is_taken(self, key: FlowKey, leg: Leg) -> bool:
-        """Return whether another session at the agent already uses the host address and port of a rewritten flow: their entries would be
-        identical."""
+        """Return whether another session at the agent already uses the host address and port of a rewritten flow: their entries would have
+        the same match."""
         wants = self._state.programmer.wants
         return bool(leg.port) and any(wants(dpid, entry) for dpids, entry in redirect.entries(key, leg, (), 0) for dpid in dpids)
 
