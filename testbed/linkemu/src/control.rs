@@ -76,7 +76,7 @@ enum Request {
     Up(Target),
 }
 
-/// Access to statistics that only the edge has.
+/// Access to the statistics of the interfaces, which a [`Link`] does not have.
 pub trait EdgeView {
     /// Add the counters of the interfaces of link `index` for `direction` to `stats`.
     fn complete(&mut self, index: usize, direction: Direction, stats: &mut DirectionStats);

@@ -43,7 +43,8 @@ pub struct Clocks {
 }
 
 impl Clocks {
-    /// Monotonic time of a wall-clock stamp, never in the future. After a step of the wall clock, returns `now`.
+    /// Monotonic time of a wall-clock stamp, limited to the range from `not_before` to `now`. Returns `now` if the
+    /// stamp is missing or in the future (the wall clock was set back).
     fn arrival(&self, stamp: Option<u64>, not_before: Nanos) -> Nanos {
         stamp
             .and_then(|s| self.wall_ns.checked_sub(s))

@@ -28,7 +28,7 @@ PROGRAM = Path(__file__).with_name("handshakes.py")
 RTT_S = RTT_US / 1e6
 PLAIN, COVERED = 6300, 5300
 """First ports of both kinds. Each test uses different ports, because a port that has accepted a connection is a known server."""
-REFUSED, REJECTED, DROPPED, FULL, KNOWN, SET = 100, 110, 120, 130, 140, 160
+REFUSED, REJECTED, DROPPED, FULL, KNOWN, SET = 100, 110, 120, 130, 140, 160  # offsets of the tests' ports from the first ports
 SILENT_S = 0.7  # an egress agent waits this long for an answer; an ICMP error ends the wait earlier
 SLACK_S = 1.0  # slack for a busy machine
 END_S = 60.0

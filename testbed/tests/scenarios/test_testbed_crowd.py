@@ -37,16 +37,18 @@ OPTIONS = Options(
     examples=(EXAMPLE,),
 )
 COVERED, OTHER, PLAIN = 5010, 5011, 7010  # the service covers the first two ports
-BUSY, IDLE = 15, 10  # of each kind
+BUSY, IDLE = 15, 10  # busy and idle connections in each of the two crowds, accelerated and plain
 GAP_S = 0.1
 MANY = 10  # short connections: one second
-# A client retransmits a lost SYN after 1 s (RFC 6298). A connection that takes less lost no SYN; 0.8 s suffice on a busy machine with 40 ms
+# A client retransmits a lost SYN after 1 s (RFC 6298). A connection that takes at most PROMPT_S has lost no SYN. 0.8 s are enough for a
+# connection over 40 ms on a busy machine
 PROMPT_S = 0.8
 # Longer than all timers that expire without a controller: leases 5 s, preparations 8 s, retransmission of Ended 6.2 s, OpenFlow echo 10 s
 OUTAGE_S = 13.0
 # Duration of a lease, plus slack for Open vSwitch, which removes expired entries about once a second
 LEASE_S = 5.0 + 1.5
-# A new controller keeps stale entries for 6 s, checks sessions after 10 s against reports every 5 s, and waits 15 s for agents
+# A new controller keeps stale entries for 6 s, checks sessions after 10 s against the agents' reports (every 5 s), and waits 15 s for
+# agents
 JUDGED_S = 17.0
 # A SYN lost while no controller handles its punt is retransmitted after 1, 3 and 7 s; the lease has expired by then
 SLOWEST_S = 7.0 + PROMPT_S
@@ -198,7 +200,7 @@ class Visits:
         assert len(self.told) >= least
 
     def all_well_but(self, moment: float) -> int:
-        """Check that every connection was intact. Connections being opened at this moment may be reset; return the number of resets."""
+        """Check that every connection was intact or, if it was being opened at this moment, reset; return the number of resets."""
         wrong = [visit for visit in self.told if visit[2]]
         assert all(end == "reset" and abs(began - moment) < OPENING_S for began, _, end in wrong), wrong
         return len(wrong)
@@ -251,7 +253,8 @@ def as_configured(net: Lab, switch: str) -> bool:
 
 
 def test_rule_4_new_connections_succeed_while_the_controller_is_dead(net: Lab, everybody: Everybody) -> None:
-    """Lose no connection. In reactive set-up punt entries are leases: new connections are plain within seconds, and later accelerated."""
+    """Lose no connection. Punt entries are leases: new connections are plain within seconds, and accelerated after the controller's
+    restart."""
     with visiting(net, COVERED) as covered, visiting(net, PLAIN) as plain:
         more_are_taken(net)
         faults.controller(net, "controller", up=False)

@@ -31,10 +31,11 @@ CABLES = {
     "client": (("edge1", "client"), ("edge3", "client3"), ("edge1", "client1")),
     "server": (("edge2", "server"), ("edge4", "server4")),
 }
-"""Switch ports between which hosts move: at two switches of their site, and at one switch. The first port is the lab's original port."""
+"""Switch ports between which each host moves: at two switches of its site and, for the client, two ports of one switch. The first port is
+the lab's original port."""
 SLACK_S = 5.0
-"""The RTO doubles with each retransmission, so a retransmission just before the end of the gap doubles it: to seconds on a busy machine.
-Sessions that do not follow the host stay silent until the end."""
+"""Allowed excess of a gap over twice the gap of plain TCP. A retransmission just before the end of a gap doubles the RTO, to seconds on a
+busy machine. Sessions that do not follow the host stay silent until the end of the observation."""
 
 SERVE = """
 import socket, sys, threading, time

@@ -74,7 +74,7 @@ def received(net: Lab, wire: str) -> int:
 
 
 def test_streams_start_with_a_large_window_and_follow_the_gateways_routes(net: Lab) -> None:
-    """The handshake's mark leads to a route with this window; established streams have no mark."""
+    """A stream's handshake has a mark, which selects a route with a large initial window. The established stream has no mark."""
     streams = gateway(net, "ss", "-tineHO", "state", "established", f"( sport = :{STREAM_PORT} or dport = :{STREAM_PORT} )").splitlines()
     assert streams
     for stream in streams:

@@ -174,7 +174,8 @@ def test_path_mtu_discovery_behind_a_router_is_as_fast_as_plain(net: Lab, host: 
     assert covered < 2 * plain + 5.0, "without ICMP errors the kernel would probe the path MTU for half a minute"
 
 
-# Inner hosts have other addresses than in the test above: an agent that knows a small path MTU to a host announces a small MSS.
+# Inner hosts have other addresses than in the test above: an agent that still knows the small path MTU to an address announces a small MSS,
+# so no segment would be fragmented.
 @pytest.mark.parametrize("routers", ["rewriting", "transparent"], indirect=True)
 @pytest.mark.parametrize(("host", "address", "way"), [("client", "10.0.0.13", "up"), ("server", "10.0.0.141", "down")])
 def test_fragments_reach_the_agent_or_make_their_hosts_plain(net: Lab, host: str, address: str, way: str) -> None:

@@ -1,4 +1,4 @@
-"""Hosts in VLANs without agents connect plainly, and hosts that probe an address see no conflict from agents; compared with plain ports.
+"""Hosts in VLANs without agents connect plainly, and address probes (RFC 5227) detect no conflict caused by agents.
 
 client -- edge1 ======= core1 ------- edge2 -- server
             |  ======== core2 --------  |

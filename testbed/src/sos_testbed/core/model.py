@@ -82,7 +82,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """An ordinary machine: an address and, if it needs one, a default route."""
+    """An ordinary machine with an address and, if needed, a default route."""
 
     name: str
     switch: str

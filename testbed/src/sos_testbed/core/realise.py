@@ -6,7 +6,7 @@ interface names inside need no random part, and two labs cannot conflict.
     sos-ID-ctl      management bridge `mgmt`, the controllers
     sos-ID-wan      the link emulator, two veth ends per shaped wire
     sos-ID-edge1 .. one per switch: its ovsdb-server, ovs-vswitchd, sos-node
-    sos-ID-agent1   without switches: one per node: a router with an agent
+    sos-ID-agent1   one per node of a site without switches: a router with an agent
     sos-ID-client   one per host: `eth0`, an address, cubic
     sos-ID-agent1   one per agent: the interface of its agent-config, the agent
 """
@@ -90,7 +90,7 @@ class AgentLink:
 
 
 def inside(netns: str, *argv: str) -> tuple[str, ...]:
-    """Command line that runs `argv` in a namespace; its pid is the program's pid."""
+    """Command line that runs `argv` in a namespace. `ip netns exec` replaces itself by the program, so the pid of both is the same."""
     return ("ip", "netns", "exec", netns, *argv)
 
 
@@ -131,8 +131,8 @@ def build_switches(topology: Topology, plan: LabPlan) -> list[Step]:
 
 
 def build_hosts(topology: Topology, plan: LabPlan) -> list[Step]:
-    """Steps of hosts and nodes: addresses and the congestion control of a default Linux host; no checksum offload at switches that
-    rewrite."""
+    """Steps of hosts and nodes: addresses and the congestion control of a default Linux host; no checksum offload for hosts at switches
+    that rewrite addresses."""
     steps: list[Step] = []
     for index, host in enumerate(topology.hosts):
         port_no = None if host.switch in {node.name for node in topology.nodes} else _HOST_OFPORT + index

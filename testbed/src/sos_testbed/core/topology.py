@@ -59,7 +59,8 @@ class PathOptions:
 
 
 UPLINK = PathOptions(rate_bps=10_000_000, rtt_us=4_000, queue_bytes=2_500_000)
-"""The paper's 10 Mbit/s. The queue holds 20 downloads of 100 kB, so that the benchmark measures placement and not TCP under loss."""
+"""Options of an uplink: the paper's rate of 10 Mbit/s. The queue holds 20 downloads of 100 kB, so that the benchmark measures placement and
+not TCP under loss."""
 
 
 def parse_rate(text: str) -> int:

@@ -33,19 +33,19 @@ _POLL_S = 0.2
 _ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 _REPOSITORY = Path(__file__).resolve().parents[4]
 EXAMPLE = _REPOSITORY / "examples" / "01-two-sites"
-BOTH_PATHS = EXAMPLE / "both-paths"  # applied after EXAMPLE: its service over both paths
+BOTH_PATHS = EXAMPLE / "both-paths"  # applied after EXAMPLE: changes its service to use both paths
 
 
-MORE_AGENTS = EXAMPLE / "more-agents"  # applied after EXAMPLE, in a lab with places for them (topology pools): three agents at each site
+MORE_AGENTS = EXAMPLE / "more-agents"  # applied after EXAMPLE in a lab of topology pools: three agents at each site
 
 REWRITE = EXAMPLE / "rewrite"  # applied after EXAMPLE: the switches of both sites rewrite addresses
 
 
 ONE_PATH = _REPOSITORY / "examples" / "08-routed-wan" / "one-path"
-"""Applied after examples/08-routed-wan (topology routed-wan): its service over the first path alone."""
+"""Applied after examples/08-routed-wan (topology routed-wan): changes its service to use only the first path."""
 
 PROACTIVE = _REPOSITORY / "examples" / "03-proactive"
-"""The same sites, with the service set up proactively."""
+"""Example with the sites of EXAMPLE and a service that is set up proactively."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +226,7 @@ class Lab:
         return documents
 
     def leaving(self) -> list[str]:
-        """Undeclared agents that are still draining. Delete the interfaces of ended ones, as Kubernetes deletes the namespace of a pod."""
+        """Return undeclared agents that still drain; delete the interfaces of the others, as Kubernetes deletes the namespace of a pod."""
         places = [place for place in self.topology.agents if place.key not in self._declared()]
         busy = [place.name for place in places if process.find(self.runner.pid_file(place.name)) is not None]
         for place in places:
@@ -248,7 +248,7 @@ class Lab:
             raise LabError(f"{', '.join(sorted(busy))} still drains the sessions of its previous declaration")
 
     def _follow(self, before: Documents, documents: Documents) -> None:
-        """Start new agents and drain undeclared ones, as Kubernetes does with their pods."""
+        """Start new agents, and drain agents that are no longer declared, as Kubernetes starts and terminates their pods."""
         new = self._manned(documents.agents.keys() - before.agents.keys())
         self.runner.perform(realise.build_agent_links(declare.agent_links(new, documents), self.plan))
         self.runner.perform(realise.build_agents(new, self.plan))

@@ -30,7 +30,7 @@ class Pid:
 
 
 def read_pid(number: int) -> Pid | None:
-    """Running process with this pid. A zombie counts only if its threads still hold files and locks."""
+    """Running process with this pid. A zombie counts as running while it has other threads, which still hold files and locks."""
     try:
         stat = Path(f"/proc/{number}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:

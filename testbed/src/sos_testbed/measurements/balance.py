@@ -89,8 +89,8 @@ def declare(lab: Lab, at: str, weights: Mapping[str, int]) -> None:
 def download(lab: Lab, count: int = COUNT, concurrency: int = CONCURRENCY) -> dict[str, Any]:
     """Download; raise LabError if a download is incomplete.
 
-    Each download has a local port that no earlier download of the lab had: a switch that balances by itself assigns a port reused within
-    a minute to the port's previous uplink.
+    Each download has a local port that no earlier download of the lab had: if a local port is reused within a minute, a switch that
+    balances by itself sends the new connection over the uplink of the earlier one.
     """
     address = measure.address(lab, "router")
     first = FIRST_PORT + len(_lines(_log(lab), 0)) % PORTS

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 SO_RCVBUFFORCE, ETH_P_ALL = 33, 3  # linux/socket.h, linux/if_ether.h
 RECEIVE_BYTES = 128 << 20
 _POLL_S = 0.1
-_BACKLOG_S = 30.0  # on a busy machine, packets are read seconds late
+_BACKLOG_S = 30.0  # limit for reading the remaining packets at the end; on a busy machine, packets are read seconds late
 
 
 def passing(interface: str, *options: tuple[int, int], last_look_s: float) -> Iterator[socket.socket]:

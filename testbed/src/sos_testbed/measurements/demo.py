@@ -27,7 +27,7 @@ from sos_testbed.measurements import measure
 from sos_testbed.measurements.measure import Request, Transfer, WireLimit
 
 SHORTEST_TRANSFER_S = 6.0
-TRANSFER_RTTS = 12  # added to the duration, so that start-up has little influence
+TRANSFER_RTTS = 12  # round trips added to SHORTEST_TRANSFER_S, so that start-up has little influence
 TIME_LIMIT_FACTOR = 6  # a transfer that is six times slower than its wire counts as failed
 HONEST_SHARE = 0.9  # below this share of its calculated rate, a wire is limited by the machine's CPU
 SLOWER_RATES = (300_000_000, 200_000_000, 100_000_000)

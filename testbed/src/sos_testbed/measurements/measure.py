@@ -28,7 +28,7 @@ PROBE_PORT = 8090  # not covered by any service of the examples
 PROBE_STREAMS = 32
 # A cubic stream at 20 ms and 1 % loss reaches about 9 Mbit/s (thesis table 19): filling a lossy wire takes iperf3's maximum of streams
 PROBE_STREAMS_LOSSY = 128
-PROBE_WARM_UP_S = 3  # slow start and the first overshoot of the queue, at 164 ms
+PROBE_WARM_UP_S = 3  # omitted start of a TCP probe: slow start and the first overshoot of the queue, at 164 ms
 PROBE_S = 4
 FULL_SHARE = 0.975  # share of the calculated rate from which a wire counts as full; TCP never exceeded it in measurements
 PROBE_GRACE_S = 10  # extra time for the handshakes of 128 streams on a lossy wire
@@ -216,7 +216,8 @@ def wire_limit(lab: Lab, shape: Shape, least_share: float = 0.0) -> WireLimit:
 
 
 def _udp_buffer() -> int:
-    """Receive buffer: 2 MB cover 30 ms without scheduling of the receiver; above the machine's limit iperf3 would fail."""
+    """Receive buffer of iperf3: 2 MB, enough if the receiver gets no CPU for 30 ms. With more than the machine's limit, iperf3 would
+    fail."""
     return min(2 << 20, int(Path("/proc/sys/net/core/rmem_max").read_text(encoding="ascii")))
 
 
