@@ -223,7 +223,8 @@ fn payload_offset(bytes: &[u8], protocol: u8, l4: usize) -> Option<usize> {
     (header_len >= least && l4 + header_len < bytes.len()).then_some(l4 + header_len)
 }
 
-/// The layout of the frame, if all fields that determine it are consistent; `None` is always safe.
+/// The layout of the frame, if all fields that determine it are consistent. `None` is always safe, because the frame
+/// then passes undivided.
 fn layout(vnet: &VnetHeader, bytes: &[u8], mtu: usize) -> Option<Layout> {
     let (l3, ethertype) = network_header(bytes)?;
     let (ip, protocol, l4) = transport_header(bytes, l3, ethertype)?;

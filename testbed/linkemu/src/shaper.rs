@@ -13,7 +13,8 @@ use rand_pcg::rand_core::{Rng, SeedableRng};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// Picoseconds, so that rounding the duration of a packet does not change the rate (1 ns of 1230 at 10 Gbit/s is 0.1 %).
+/// Picoseconds, so that rounding does not change the rate: a full packet takes 1230 ns at 10 Gbit/s, so an error of 1
+/// ns would be 0.1 %.
 type Picos = u128;
 
 const PICOS_PER_NANO: u128 = 1_000;
