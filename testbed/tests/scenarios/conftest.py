@@ -30,7 +30,8 @@ from sos_testbed.measurements.measure import Request
 PEER = Path(__file__).with_name("peer.py")
 RTT_US = 40_000
 RATE_BPS = 200_000_000
-# Leases last 5 s, and agents report sessions every 5 s (spec/order.md clause 7): two rounds plus slack for a slow machine
+# Limit for an expected change. Leases last 5 s, and agents report sessions every 5 s (spec/order.md clause 7): two rounds plus slack for a
+# slow machine
 SETTLE_S = 30.0
 
 SHARED = Options(path1=PathOptions(rate_bps=RATE_BPS, rtt_us=RTT_US), path2=PathOptions(rate_bps=RATE_BPS, rtt_us=2 * RTT_US))

@@ -20,7 +20,7 @@ import time
 
 BLOCK = 4096
 PAUSE_S = 0.2  # between two blocks of a busy connection
-CHECK_S = 30.0  # longer than any silence that these tests allow
+CHECK_S = 30.0  # limit for one operation of a connection; longer than any silence that these tests allow
 WORD = 1000
 
 

@@ -22,7 +22,7 @@ from collections.abc import Awaitable
 
 CHUNK = 65536
 HEADER = 512
-GIVEN_UP_S = 40.0  # longer than all timeouts of an agent
+GIVEN_UP_S = 40.0  # limit for one operation; longer than all timeouts of an agent
 
 
 def name(error: BaseException) -> str:

@@ -13,7 +13,7 @@ import sys
 import time
 
 SIZE = 24 << 20
-"""More than the buffers of hosts, agents and network together, so that the sender has to wait, too."""
+"""Bytes of a transfer: more than the buffers of hosts, agents and network together, so that the sender has to wait, too."""
 LITTLE = 100_000
 WORD = b"hello"
 PATIENCE_S = 60.0

@@ -46,8 +46,9 @@ LONG_WIRES = ("edge1-core1", "edge1-core2")
 AGENTS = ("agent1", "agent2")
 MIB = 1 << 20
 BUSY_S = 2.0  # faults and transfers begin within this time
-SIZE, RATE = 4_000_000, 2_000_000  # at most two seconds without a fault
-# A stream is dead after 5 s of silence, and sessions wait 10 s for a new stream (spec/frame.md clauses 11 and 12); slack for a slow machine
+SIZE, RATE = 4_000_000, 2_000_000  # maximum bytes of one host and minimum rate: without a fault, a transfer takes at most two seconds
+# Limit for all transfers to end. A stream is dead after 5 s of silence, and sessions wait 10 s for a new stream (spec/frame.md clauses 11
+# and 12); the rest is slack for a slow machine
 END_S = 35.0
 DRAINED_S = 20.0
 

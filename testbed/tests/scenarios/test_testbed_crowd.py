@@ -39,18 +39,20 @@ OPTIONS = Options(
 COVERED, OTHER, PLAIN = 5010, 5011, 7010  # the service covers the first two ports
 BUSY, IDLE = 15, 10  # busy and idle connections in each of the two crowds, accelerated and plain
 GAP_S = 0.1
-MANY = 10  # short connections: one second
+MANY = 10  # number of short connections that are opened within a second
 # A client retransmits a lost SYN after 1 s (RFC 6298). A connection that takes at most PROMPT_S has lost no SYN. 0.8 s are enough for a
 # connection over 40 ms on a busy machine
 PROMPT_S = 0.8
-# Longer than all timers that expire without a controller: leases 5 s, preparations 8 s, retransmission of Ended 6.2 s, OpenFlow echo 10 s
+# Duration of a controller's outage. It exceeds all timers that expire without a controller: leases 5 s, preparations 8 s, retransmission of
+# Ended 6.2 s, OpenFlow echo 10 s
 OUTAGE_S = 13.0
 # Duration of a lease, plus slack for Open vSwitch, which removes expired entries about once a second
 LEASE_S = 5.0 + 1.5
-# A new controller keeps stale entries for 6 s, checks sessions after 10 s against the agents' reports (every 5 s), and waits 15 s for
-# agents
+# Time after which a new controller has judged all sessions. It keeps stale entries for 6 s, checks sessions after 10 s against the agents'
+# reports (every 5 s), and waits 15 s for agents
 JUDGED_S = 17.0
-# A SYN lost while no controller handles its punt is retransmitted after 1, 3 and 7 s; the lease has expired by then
+# Limit for one connection. A SYN lost while no controller handles its punt is retransmitted after 1, 3 and 7 s; the lease has expired by
+# then
 SLOWEST_S = 7.0 + PROMPT_S
 # A connection is reset if the server does not answer the SYN within a second (fail-open rule 6); the rest is time for orders
 OPENING_S = 1.5

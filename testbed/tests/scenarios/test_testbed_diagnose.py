@@ -33,7 +33,7 @@ UPLOADED = (201, 204)  # HTTP status for a new and for a replaced file
 SHUNNED_S, SLACK_S = 30, 15  # an agent keeps a silent server plain for 30 s (arming.rs), plus detection time
 HUNG_S = 120  # time until hanging sessions have ended: the kernel's RTO doubles with each retransmission
 FILE_S = 12
-"""A link of the lab carries the file in a fifth of a second: a transfer that takes longer than FILE_S has failed."""
+"""Limit for a transfer of the file, which takes a fifth of a second over a link of the lab."""
 PORT = 5009
 PATH = PathOptions(rate_bps=100_000_000, rtt_us=20_000)
 

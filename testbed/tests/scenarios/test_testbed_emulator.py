@@ -16,7 +16,7 @@ from sos_testbed.measurements import measure
 
 pytestmark = pytest.mark.measures
 
-# Three switches and an emulator with a tick of 200 us, on two busy CPUs
+# Additional delay of three switches and an emulator with a tick of 200 us, on two busy CPUs
 RTT_SLACK_MS = 8.0
 RATE_SLACK = 0.07
 UDP_S = 3

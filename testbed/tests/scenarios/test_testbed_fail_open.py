@@ -20,9 +20,11 @@ COVERED_PORT = "5002"
 RATE = 2_000_000
 SIZE = 10_000_000  # five seconds: long enough for a fault or change during the transfer, and short enough to complete
 ENDLESS = 60_000_000  # does not end before the fault, even on a slow machine
-# A stream is dead after 5 s of silence, and sessions wait 10 s for a new stream (spec/frame.md clauses 11 and 12); slack for a slow machine
+# Limit for a broken transfer to end. A stream is dead after 5 s of silence, and sessions wait 10 s for a new stream (spec/frame.md clauses
+# 11 and 12); the rest is slack for a slow machine
 END_S = 30.0
-# Beacons expire after 4 s, and armed elements earlier; a client retransmits a SYN lost at a dying agent after 1 and 3 s
+# Limit for new connections to be plain. Beacons expire after 4 s, and armed elements earlier; a client retransmits a SYN lost at a dying
+# agent after 1 and 3 s
 PLAIN_WITHIN_S = 10.0
 
 

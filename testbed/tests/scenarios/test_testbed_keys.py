@@ -24,7 +24,7 @@ OLD, NEW = 1, 2
 COVERED_PORT = "5001"
 RATE = 1_500_000
 SIZE = 105_000_000  # seventy seconds: longer than the whole rotation
-# Programs read key files every second; slack for a slow machine
+# Limit for a program to use changed key files. Programs read key files every second; the rest is slack for a slow machine
 READ_S = 10.0
 # Time in which every program reads the key files twice
 LOADED_S = 2.5

@@ -30,8 +30,9 @@ SIZE, RATE = 24_000_000, 2_000_000
 END_S = 30.0
 MANY = 1_000
 SERVICE = 6  # kind in a controller's cookies (spec/node-config.md clause 8)
-REPORTED_S = 15.0  # agents report every 5 s
-# An agent's listener closes when the agent dies; a SYN lost at this moment is retransmitted after 1 and 3 s
+REPORTED_S = 15.0  # limit for a session to appear at the controller; agents report every 5 s
+# Limit for new connections to be plain. An agent's listener closes when the agent dies; a SYN lost at this moment is retransmitted after 1
+# and 3 s
 PLAIN_WITHIN_S = 5.0
 
 

@@ -26,8 +26,8 @@ ENCRYPTED = {
     "transport": {"streams": "Auto", "congestionControl": "Auto", "encryption": "TLS", "compression": "None", "protocol": "TCP"},
 }
 SERVED, REFUSED = "HTTP/1.1 404", "ConnectionRefusedError"
-LEASED_S = 8.0  # a punt entry lasts 5 s
-AT_ONCE_S = 5.0  # a refusal takes about a round trip; after a dropped SYN a program waits for its whole timeout
+LEASED_S = 8.0  # time after which all punt entries have expired; an entry lasts 5 s
+AT_ONCE_S = 5.0  # limit for a refusal, which takes about a round trip; after a dropped SYN, a program waits for its whole timeout
 NODES = ("edge1-node", "edge2-node")
 
 

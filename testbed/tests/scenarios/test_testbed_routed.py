@@ -21,7 +21,7 @@ from sos_testbed.measurements import measure
 
 SIZE = 20_000_000
 LEASE_S = 6.0
-AFTER_S = 15.0  # from before a controller's restart until well after it has removed stale entries
+AFTER_S = 15.0  # duration of pings: from before a controller's restart until well after it has removed stale entries
 ROUTE = 800
 GATEWAY_MAC = "02:53:4f:53:00:02"
 

@@ -27,9 +27,9 @@ VLAN = 7
 SERVER = "10.0.0.139"
 PLAIN, COVERED = 6061, 5061
 COUNTERS_AGE_S = 1.0
-"""An agent reads nftables counters at most once a second."""
+"""Maximum age of an agent's counters: it reads nftables at most once a second."""
 HUNG_S = 15
-"""A SYN is retransmitted after 1, 3 and 7 s. A client that has not connected after HUNG_S never connects."""
+"""Limit for a connection to open. A SYN is retransmitted after 1, 3 and 7 s; a client that has not connected by then never connects."""
 
 SERVE = """
 import socket, sys, threading

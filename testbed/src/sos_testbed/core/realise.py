@@ -27,7 +27,7 @@ from sos_testbed.core.steps import DeleteNamespace, MakeFolder, RemoveTree, Run,
 BRIDGE = "br-sos"
 _FIRST_SWITCH_OCTET = 10
 _OVS_TIMEOUT_S = 20
-_HOST_OFPORT = 11  # no conflict with uplinks (1..), tunnels (100..) and agent ports (200..) of node-config
+_HOST_OFPORT = 11  # port number of a switch's first host; uplinks have numbers from 1, tunnels from 100, agents from 200 (node-config)
 LAN_PORT = "lan0"  # interface of a node without a bridge towards its host (examples/08-routed-wan)
 _NODE_SYSCTLS = (
     ("net.ipv4.ip_forward", "1"),

@@ -27,7 +27,7 @@ from sos_testbed.lifecycle import declare, endpoints, northbound, process
 from sos_testbed.lifecycle.declare import Documents
 from sos_testbed.lifecycle.runner import Report, Runner, lock, run, silent, uninterrupted, write_file
 
-READY_TIMEOUT_S = 90.0  # discovery takes a few seconds; the remaining time is for busy machines
+READY_TIMEOUT_S = 90.0  # limit for a lab to become ready: discovery takes a few seconds, the rest is slack for busy machines
 PAYLOAD_BYTES = 100_000_000
 _POLL_S = 0.2
 _ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"

@@ -14,7 +14,7 @@ from sos_testbed.core.model import LabError
 from sos_testbed.core.steps import Spawn
 
 _POLL_S = 0.02
-_KILL_WAIT_S = 5.0  # a killed process ends immediately unless it is blocked in the kernel; waiting longer would not help
+_KILL_WAIT_S = 5.0  # limit for a killed process to end: it ends immediately unless it is blocked in the kernel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

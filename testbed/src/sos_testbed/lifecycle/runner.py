@@ -35,7 +35,7 @@ from sos_testbed.core.steps import (
 )
 from sos_testbed.lifecycle import process
 
-COMMAND_TIMEOUT_S = 60.0  # generous: on an idle machine, every command of a lab takes less than a second
+COMMAND_TIMEOUT_S = 60.0  # limit for one command; on an idle machine, every command of a lab takes less than a second
 LOCK_TIMEOUT_S = 60.0
 
 Report = Callable[[str], None]
