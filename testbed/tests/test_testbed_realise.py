@@ -92,7 +92,7 @@ def test_every_step_has_an_undo_that_survives_the_journal(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(BUILDERS))
 def test_namespaces_are_deleted_after_their_content(name: str) -> None:
-    """Create each namespace before all steps inside it: undo runs in reverse order, so it deletes the namespace last."""
+    """Create each namespace before all steps inside it: undo runs in reverse order, so the namespace is deleted last."""
     steps = everything(topology(name), plan())
     made = {}
     for place, step in enumerate(steps):

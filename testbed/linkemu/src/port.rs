@@ -85,7 +85,7 @@ impl Port {
         self.socket.is_none().then_some(self.retry_at)
     }
 
-    /// Attach to the interface if it exists and is up. Errors other than its absence are returned.
+    /// Attach to the interface. Returns `false` if the interface does not exist or is down.
     pub fn try_attach(&mut self, now: Nanos, poll: &OwnedFd) -> io::Result<bool> {
         if self.socket.is_some() {
             return Ok(true);

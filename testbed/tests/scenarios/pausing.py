@@ -3,7 +3,7 @@
 pausing.py serve KIND PORT PAUSE_S          serve one connection
 pausing.py ask KIND PORT PAUSE_S ADDRESS    connect to this server, and print {"error", "complete"}
 
-Kinds: download (the client reads a little, pauses, and reads the rest), upload (the server does so), idle (word, pause, word).
+Kinds: download (the client reads a little, pauses, and reads the rest), upload (the server reads so), idle (word, pause, word).
 """
 
 import hashlib

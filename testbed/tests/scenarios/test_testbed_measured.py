@@ -105,7 +105,7 @@ def looked_at(net: Lab, rate: int) -> list[Judged]:
 
 
 def judge(look: dict[str, Any], flow: dict[str, int], at_agent: dict[str, Any], began: float) -> Judged:
-    """Combine one sample of the controller's measurements with the captures until its time."""
+    """Combine one sample of the controller's measurements with the captured values up to the time of the sample."""
     path = next(found for found in look["paths"] if found["label"] == 0)
     (service,) = look["services"]
     end = look["at"] - path["ageSeconds"]

@@ -212,7 +212,7 @@ impl PacketSocket {
         let mut messages = Vec::with_capacity(batch.len());
         for count in counts {
             messages.push(message(at, count));
-            // SAFETY: the counts add up to the length of `vectors`, so this stays within it or one past its end.
+            // SAFETY: the counts add up to the length of `vectors`, so `at` points into `vectors` or one past its end.
             at = unsafe { at.add(count) };
         }
         let length = messages.len() as libc::c_uint;

@@ -416,6 +416,6 @@ def _agent_link(plan: LabPlan, link: AgentLink) -> Iterator[Step]:
 
 
 def clear_agent(plan: LabPlan, name: str) -> tuple[str, ...]:
-    """Command that deletes the interface of a departed agent, so that its switch notices."""
+    """Command that deletes the interface of a departed agent, so that the switch detects the loss of the port."""
     find = f"ip link show dev {INTERFACE} >/dev/null 2>&1"
     return inside(plan.netns(name), "sh", "-c", f"! {find} || ip link del {INTERFACE}")

@@ -90,7 +90,7 @@ def download(lab: Lab, count: int = COUNT, concurrency: int = CONCURRENCY) -> di
     """Download; raise LabError if a download is incomplete.
 
     Each download has a local port that no earlier download of the lab had: if a local port is reused within a minute, a switch that
-    balances by itself sends the new connection over the uplink of the earlier one.
+    balances by itself sends the new connection over the uplink of the earlier connection.
     """
     address = measure.address(lab, "router")
     first = FIRST_PORT + len(_lines(_log(lab), 0)) % PORTS

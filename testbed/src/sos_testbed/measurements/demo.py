@@ -57,7 +57,7 @@ class Scenario:
         return self.rtt_us, self.loss, self.queue_bytes, self.paths, self.switches
 
     def options(self, rate_bps: int) -> Options:
-        """Options of a lab with this shape on both paths, and with a service that uses `paths` of them."""
+        """Options of a lab whose two paths have the scenario's shape, and whose service uses one path or both (`paths`)."""
         path = PathOptions(rate_bps=rate_bps // self.paths, rtt_us=self.rtt_us, loss=self.loss, queue_bytes=self.queue_bytes)
         options = Options(topology="figure8" if self.switches else "routed-wan", path1=path, path2=path)
         changed = BOTH_PATHS if self.switches else ONE_PATH
