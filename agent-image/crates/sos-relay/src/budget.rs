@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Limit on the memory that all sessions together may reserve.
 ///
-/// A growing session gets at most half of the free memory (the dynamic threshold of shared-memory switches, Choudhury and Hahne 1998): a few
-/// sessions get large windows, many get fair small ones, and some memory is always left for the next session.
+/// A growing session gets at most half of the memory that is free at that moment (the dynamic threshold of shared-memory switches,
+/// Choudhury and Hahne 1998). So a few sessions get large windows, many sessions get small windows of similar size, and some memory is
+/// always left for the next session.
 #[derive(Debug)]
 pub struct Budget {
     limit: usize,
@@ -29,12 +30,12 @@ impl Budget {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Reserves a first share; `None` if there is not enough free memory.
+    /// Creates a reservation of `bytes`; `None` if there is not enough free memory.
     pub fn reserve(self: &Arc<Self>, bytes: usize) -> Option<Reservation> {
         self.take(bytes, |free| bytes <= free).then(|| self.share(bytes))
     }
 
-    /// Reserves a first share if all shares together then stay within the budget divided by `part`.
+    /// Creates a reservation of `bytes`, provided that all reservations together then stay within the budget divided by `part`.
     pub fn reserve_within(self: &Arc<Self>, bytes: usize, part: usize) -> Option<Reservation> {
         let plenty = self.limit / part;
         let generous = self.take(bytes, |free| bytes <= plenty.saturating_sub(self.limit - free));
@@ -65,8 +66,8 @@ impl Reservation {
         self.bytes
     }
 
-    /// Grows to `total` bytes if that is at most half of the free memory. Returns false if memory is short; a smaller `total` changes
-    /// nothing.
+    /// Grows to `total` bytes if that is at most half of the free memory. Returns false if memory is short. A `total` below the current
+    /// size changes nothing.
     pub fn grow_to(&mut self, total: usize) -> bool {
         let more = total.saturating_sub(self.bytes);
         let grown = self.budget.take(more, |free| more <= free && total <= free / 2);

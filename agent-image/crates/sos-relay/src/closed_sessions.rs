@@ -55,7 +55,7 @@ impl ClosedSessions {
         self.endings.contains_key(&number)
     }
 
-    /// Answer to a frame of a session that does not exist, if any.
+    /// Returns the answer, if any, to a frame of a session that no longer exists or never existed.
     pub fn answer(&mut self, number: SessionNumber, body: &Body, now: Instant) -> Option<Body> {
         // A late Open still gets the recorded reason if the entry expires in this call.
         let refused = self.endings.get(&number).copied().filter(|_| matches!(body, Body::Open { .. }));

@@ -13,7 +13,7 @@ use zstd_safe::{CCtx, CParameter, DCtx};
 const LEVEL: i32 = 1;
 /// Minimum saving, as a divisor of the block size; a block that saves less is sent uncompressed.
 const LEAST_GAIN: usize = 16;
-/// Minimum size of a compressed block: smaller blocks save less than a packet's headers cost.
+/// Minimum size of a block that is worth compressing: a smaller block saves less than a packet's headers cost.
 pub(crate) const MIN_BLOCK: usize = 512;
 
 thread_local! {

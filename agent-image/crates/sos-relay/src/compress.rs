@@ -3,8 +3,9 @@
 //! Compression pays if a session has more to send than its streams carry, its blocks become shorter, and the CPU compresses faster than the
 //! streams send. All three are measured continuously, and may change at any time.
 //!
-//! Without compression a session tries one block now and then, once it has had to wait for its streams; after a failed trial the pause grows.
-//! With compression, every block is a measurement. Starting compression needs a clearer gain than continuing.
+//! While compression is off, a session that has to wait for its streams compresses a single block from time to time as a trial; each failed
+//! trial doubles the pause until the next. While compression is on, every block is a measurement. Starting compression requires a larger
+//! gain than continuing it.
 
 use std::time::{Duration, Instant};
 
@@ -16,20 +17,21 @@ use crate::codec::{self, MIN_BLOCK};
 const LEAST_TRIED: usize = 16 << 10;
 /// Time over which rates are measured.
 const WINDOW: Duration = Duration::from_millis(50);
-/// Ratio of compressed to original size below which compression starts, and above which it stops.
+/// Maximum ratio of compressed to original size, to start compression and to continue it.
 const BEGIN_SHARE: f64 = 0.875;
 const END_SHARE: f64 = 0.94;
-/// Factor by which the CPU must be faster than the streams, to start and to continue.
+/// Minimum ratio of the CPU's compression rate to the rate of the streams, to start compression and to continue it.
 const BEGIN_SPEED: f64 = 2.0;
 const GO_ON_SPEED: f64 = 1.25;
-/// Compression stops if the streams suffice without it: the session sends less than this fraction of their rate for this many windows.
+/// Compression stops once the streams suffice without it: for `CALM_WINDOWS` successive windows without a backlog, the host's rate, before
+/// compression, was less than the fraction `CALM_SHARE` of the streams' rate.
 const CALM_SHARE: f64 = 0.9;
 const CALM_WINDOWS: u32 = 4;
-/// Bytes sent, or time, until the next trial; doubles after each failed trial, up to the bound. One block of 256 KiB in 32 MiB, or every two
-/// seconds, is less than a hundredth of the work.
+/// Pause after the first failed trial, in bytes sent or in time, whichever ends first. Each further failed trial doubles the pause, at most
+/// `MAX_DOUBLINGS` times. A trial block of 256 KiB in 32 MiB, or every two seconds, is less than a hundredth of the work.
 const FIRST_PAUSE: Pause = Pause { bytes: 32 << 20, time: Duration::from_secs(2) };
 const MAX_DOUBLINGS: u32 = 4;
-/// Weight of the newest measurement.
+/// Weight of the newest measurement in the moving averages.
 const WEIGHT: f64 = 0.25;
 
 #[derive(Debug, Clone, Copy)]
@@ -46,7 +48,8 @@ impl Pause {
 
 #[derive(Debug, Clone, Copy)]
 enum Mode {
-    /// Compression is off until this number of bytes has been sent or this time is reached, and the session waits for its streams.
+    /// Compression is off. The next trial is allowed after `bytes` more bytes or at the time `until`, whichever is earlier, and happens
+    /// once the session waits for its streams.
     Off {
         bytes: u64,
         until: Option<Instant>,
@@ -86,7 +89,7 @@ impl Window {
 pub struct Adaptive {
     mode: Mode,
     window: Window,
-    /// Rate that the streams carried during a backlog, in bytes per second; `None` before that.
+    /// Rate of the streams during backlogs, in bytes per second; `None` before the first backlog.
     capacity: Option<f64>,
     /// There was a backlog in the last window.
     waited: bool,
@@ -155,7 +158,7 @@ impl Adaptive {
         }
     }
 
-    /// Notes that the session waits for its streams: none has buffer space, or a better stream is worth waiting for.
+    /// Notes that the session waits for its streams: no stream has buffer space, or the scheduler prefers to wait for a faster stream.
     pub fn handle_waiting(&mut self) {
         self.window.waited = true;
     }

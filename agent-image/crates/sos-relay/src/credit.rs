@@ -9,9 +9,9 @@
 //! doubles each round trip; above that the window doubles.
 //!
 //! While little of the budget is used, a window starts at 4 MiB. The window of a session that is nearly alone starts at the size that a
-//! long fast path needs: each growth takes a round trip, but streams that other sessions have used are fast immediately (1 Gbit/s, 164 ms:
-//! 918 instead of 850 Mbit/s in the first seconds). The opener announces the window in Open, so a download runs at the speed of its streams
-//! from its first byte.
+//! long fast path needs. A smaller window would limit warm streams: each growth takes a round trip, but streams whose congestion windows
+//! earlier sessions have opened are fast immediately (1 Gbit/s, 164 ms: 918 instead of 850 Mbit/s in the first seconds). The opener
+//! announces the window in Open, so a download runs at the speed of its streams from its first byte.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,18 +22,20 @@ use crate::budget::{Budget, Reservation};
 
 /// Windows below this size grow by a factor of four, larger ones by two.
 const EAGER_BELOW: u64 = 4 << 20;
-/// Divisor of the budget for the initial window of a session that is nearly alone: 32 MiB of one gibibyte.
+/// Divisor of the budget for the initial window of a session that is nearly alone: 32 MiB of one gibibyte. Nearly alone means that all
+/// reservations together, including this window, stay within this part of the budget.
 const ALONE: usize = 32;
 /// Initial window of other sessions, while all reservations stay within the budget divided by `PLENTY`: windows would soon reach this size
 /// anyway.
 const FIRST: usize = EAGER_BELOW as usize;
 const PLENTY: usize = 16;
-/// Maximum grant: two round trips at this rate, in bytes per second, plus some time for the scheduling delay of both ends. On a short path,
-/// a larger window would only queue more data for a host slower than the path, and this data would leave the processor's cache before the
-/// host reads it.
+/// Maximum window of a path: the bytes that arrive at the rate `FASTEST`, in bytes per second, in two round trips plus `TURNS`, the
+/// scheduling delay of both ends. On a short path, a larger window would only queue more data for a host slower than the path, and this
+/// data would leave the processor's cache before the host reads it.
 const FASTEST: f64 = 5e9;
 const TURNS: Duration = Duration::from_millis(2);
-/// Tolerance added to two round trips when growth is judged: on short paths the host's scheduling delay exceeds the round trip.
+/// Added to the two round trips within which a host must take half of the window to make the window grow: on short paths the host's
+/// scheduling delay exceeds the round trip.
 const SLACK: Duration = Duration::from_millis(10);
 
 /// Receive window of one direction.
@@ -60,7 +62,7 @@ impl Window {
     /// A window that may grow to `max` bytes, or `None` if the budget cannot cover the protocol's initial credit.
     pub fn new(max: usize, rtt: Duration, budget: &Arc<Budget>) -> Option<Self> {
         let max = max.max(INITIAL_CREDIT as usize);
-        // If a small budget's share is less than the usual initial window, try the usual window.
+        // With a small budget, `alone` may be less than the usual initial window `first`: then try `first`.
         let most = usize::try_from(of_path(rtt)).unwrap_or(usize::MAX).min(max);
         let (alone, first) = (most.min(budget.limit() / ALONE), most.min(FIRST));
         let reservation = budget

@@ -20,17 +20,19 @@
 //! **Sending.** The host's bytes are cut into blocks when a stream is about to take them, so that the stream is chosen late
 //! ([`Scheduler`]). Blocks are kept until cumulatively acknowledged. Blocks on a stream that was lost, or that stalled while other streams
 //! make progress, are retransmitted on another stream, oldest first. If nothing else can be sent, for lack of credit or at the end of the
-//! data, blocks at the gap are retransmitted if the copy is expected well before the original, which is in flight on a slow stream.
+//! data, the oldest unacknowledged blocks are copied from a slow path to a faster path, provided that the copy is expected to arrive well
+//! before the original.
 //!
-//! **Receiving.** The [`ReorderBuffer`] puts blocks in order. The credit that the receiver has granted bounds its size. Credit is an
-//! absolute limit that moves with the bytes that the host has taken ([`credit`]). Windows grow while the host keeps up, within a [`Budget`]
-//! that all sessions share.
+//! **Receiving.** The [`ReorderBuffer`] puts blocks in order. The credit that the receiver has granted bounds the size of this buffer.
+//! Credit is an absolute limit that moves with the bytes that the host has taken ([`credit`]). Windows grow while the host keeps up, within
+//! a [`Budget`] that all sessions share.
 //!
-//! **Compression.** A session sends Data, and accepts Compressed as well. Its driver may compress the session's frames before sending
-//! ([`Compression`]): blocks are kept, counted and granted by their original size.
+//! **Compression.** A session itself produces only Data frames, and accepts Compressed frames, too. Its driver may compress a Data frame
+//! before sending it ([`Compression`]). Buffers, counters and credit refer to the original size of blocks.
 //!
 //! **Closing.** A Fin ends one direction, a Reset both. An agent that has finished sends a closing Ack ([`Session::closing_ack`]). From
-//! then on the other agent needs neither its peer nor the streams, however long its host takes. An error ends only its own session.
+//! then on the other agent needs neither its peer nor the streams, however long its own host takes to read the remaining bytes. An error
+//! ends only its own session.
 //!
 //! | modules | part |
 //! |---|---|
@@ -73,7 +75,7 @@ pub use stats::{Cause, Retransmitted, SessionStats};
 /// Interval at which a session re-examines its streams while it waits for a better stream than those with buffer space, because paths
 /// change.
 pub const ASK_AGAIN: std::time::Duration = std::time::Duration::from_millis(5);
-/// Default block size: the best in measurements while a path's rate still grows; 8 KiB costs 70 % more CPU.
+/// Default block size, measured as the best size while a path's rate still grows; blocks of 8 KiB cost 70 % more CPU.
 pub const DEFAULT_BLOCK: usize = 64 << 10;
 /// Maximum block size: one frame's payload.
 pub const MAX_BLOCK: usize = sos_wire::frame::MAX_PAYLOAD;

@@ -52,7 +52,7 @@ impl Announced {
         })
     }
 
-    /// Handles the loss of a stream, which may have lost its frames.
+    /// Handles the loss of a stream. If the stream carried the last change, that frame may be lost, so the change is due again.
     pub(crate) fn handle_stream_lost(&mut self, stream: StreamId) {
         self.due |= self.sent_on.remove(&stream);
     }
@@ -68,7 +68,8 @@ pub(crate) struct Received {
 }
 
 impl Received {
-    /// Handles an announced change. Frames on different streams overtake each other: a change that a later one has replaced is ignored.
+    /// Handles an announced change. Frames on different streams may overtake each other: a change is ignored if a later change is already
+    /// in force.
     pub(crate) fn handle(&mut self, change: u64, offset: u64, marks: Marks) {
         if change > self.applied {
             self.pending.insert(change, (offset, marks));

@@ -3,7 +3,7 @@
 //! With plain TCP a sending host is ahead of the other host by at most its own send buffer and the other host's receive buffer. Programs rely on
 //! this bound: progress bars, read timeouts after the last byte of an upload, applications paced by a full socket. So an agent reads ahead of
 //! the far host's acknowledgement by at most a base plus twice the product of delivery rate and delay. The factor is two because slow start
-//! doubles the bytes in flight in each round trip: the rate measured one round trip ago allows for the next.
+//! doubles the bytes in flight in each round trip, and the measured rate is one round trip old.
 //!
 //! The rate counts bytes that the far host has acknowledged. It decreases only if this limit stopped the sender: a host with little to send
 //! reveals nothing about its path. A session starts with the recent rate of other sessions to the same peer. Until the session has measured
@@ -16,11 +16,12 @@ use std::time::{Duration, Instant};
 const BASE: u64 = 512 << 10;
 /// Number of bandwidth-delay products ahead.
 const PRODUCTS: f64 = 2.0;
-/// Added to the round trip, because acknowledgements and scheduling are delayed at both ends.
+/// Added to the round trip in the product of rate and delay, because acknowledgements and tasks are delayed at both ends.
 const SLACK: Duration = Duration::from_millis(20);
-/// Added to the round trip for the measurement span of a rate: a burst after a gap does not show the path's rate.
+/// Added to the round trip to give the span over which a rate is measured: in a shorter span, a burst after a gap would exceed the path's
+/// rate.
 const SPAN: Duration = Duration::from_millis(50);
-/// Number of spans; the fastest span counts.
+/// Number of recent spans whose fastest gives the rate.
 const SPANS: usize = 3;
 /// Lower bound of round trips, in seconds.
 const MIN_RTT: f64 = 100e-6;
@@ -94,7 +95,7 @@ impl ReadAhead {
         (BASE + products.max(window) as u64).min(self.max)
     }
 
-    /// Number of bytes that may be read from the host after `read` bytes.
+    /// Number of further bytes that may be read from the host, after `read` bytes have been read.
     pub(crate) fn room(&mut self, read: u64) -> usize {
         let room = self.limit().saturating_sub(read - self.taken.min(read));
         if room < LEAST {

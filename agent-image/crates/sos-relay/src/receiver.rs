@@ -8,10 +8,11 @@ use crate::codec;
 use crate::credit::Window;
 use crate::reorder::ReorderBuffer;
 
-/// Delay of an acknowledgement, to acknowledge more bytes with one frame. Hosts do not notice: the sender only keeps its blocks longer.
+/// Delay of an acknowledgement, to acknowledge more bytes with one frame. Hosts do not notice the delay: the sending agent only keeps its
+/// blocks longer.
 const ACK_DELAY: Duration = Duration::from_millis(20);
-/// Divisor of the window for the number of bytes after which an acknowledgement is due immediately, within these bounds. The sender then
-/// never lacks credit, and acknowledgements are rare enough to cost nothing.
+/// An acknowledgement is due immediately after a number of new bytes: the window divided by `ACK_SHARE`, but at least `ACK_MIN` and at most
+/// `ACK_MAX`. The sender then never lacks credit, and acknowledgements are rare enough to cost little.
 const ACK_SHARE: u64 = 8;
 const ACK_MIN: u64 = 32 << 10;
 const ACK_MAX: u64 = 256 << 10;
@@ -30,7 +31,7 @@ pub(crate) struct Receiver {
     end: Option<u64>,
     /// The host has received the FIN.
     ended: bool,
-    /// Content of the last acknowledgement.
+    /// Content of the last acknowledgement: offset, credit, and the bytes acknowledged by the host.
     acked: u64,
     advertised: u64,
     told_taken: u64,
@@ -146,7 +147,8 @@ impl Receiver {
         self.window.set_rtt(rtt, lowest);
     }
 
-    /// Makes an acknowledgement due after its delay, and clears the deadline: the acknowledgement may have to wait for a stream.
+    /// Makes an acknowledgement due after its delay. Also clears the deadline, which would otherwise fire repeatedly while the
+    /// acknowledgement waits for a stream.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         self.ack_now |= self.ack_at.take_if(|at| *at <= now).is_some();
     }

@@ -41,7 +41,8 @@ impl Allowance {
     }
 }
 
-/// Bytes copied to another path, because they are expected to arrive sooner over that path, while the session waits only for its host.
+/// Number of bytes copied from a slow path to a faster path although the gap does not stop the session: the session only waits for more
+/// data from its host.
 ///
 /// A bursty host fills the quick path in each burst and then leaves it idle: without a limit all data on the slow path would be sent twice. So
 /// the limit is a mebibyte plus a sixteenth of the bytes sent.

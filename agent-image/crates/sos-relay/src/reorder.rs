@@ -6,8 +6,8 @@ use bytes::{Bytes, BytesMut};
 use sos_wire::Payload;
 use thiserror::Error;
 
-/// Maximum number of pieces behind a gap. A sender that cuts 32 MiB into blocks of the minimum size stays well below. A hostile sender could
-/// otherwise send single bytes with gaps, each of which costs a hundred bytes.
+/// Maximum number of pieces behind a gap. A sender that cuts 32 MiB into blocks of the minimum size stays well below this limit. Without
+/// the limit, a hostile sender could send single bytes with gaps between them, each of which costs a hundred bytes of memory.
 pub const MAX_PIECES: usize = 65_536;
 /// Adjacent pieces behind a gap are joined up to this size, so that a host that sends many small blocks does not use up [`MAX_PIECES`].
 const JOIN_LIMIT: usize = 8 << 10;
@@ -16,7 +16,7 @@ const JOIN_LIMIT: usize = 8 << 10;
 const FEW_PIECES: usize = 16;
 /// Waiting pieces shorter than this are copied to separate memory. A piece may be a small part of a read buffer that also contains pieces
 /// of many other sessions, and would keep the whole buffer alive without counting in any budget. A longer piece keeps at most half a buffer
-/// more than its length.
+/// alive in addition to its own bytes.
 const COPY_BELOW: usize = 128 << 10;
 
 /// More than [`MAX_PIECES`] pieces behind a gap.

@@ -76,7 +76,7 @@ impl StreamView {
 const INITIAL_WINDOW: f64 = 14_480.0;
 /// Lower bound of round trips, in seconds: below this, scheduling delay matters more.
 const MIN_RTT: f64 = 100e-6;
-/// Maximum time worth distinguishing, in seconds.
+/// Upper bound of expected times until arrival, in seconds.
 const FAR_AWAY: f64 = 3600.0;
 
 /// A frame to be sent.
@@ -99,7 +99,8 @@ pub trait Scheduler: Send {
 
 /// Granularity at which queues are compared, so that small frames do not make a session hop between streams.
 const STEP: usize = 16 << 10;
-/// Arrivals within this margin (in percent, plus an absolute value) count as equal to the earliest: measurements are no more accurate.
+/// Arrivals within `SAME_PERCENT` percent of the earliest arrival, plus `SAME`, count as equal to the earliest: measurements are no more
+/// accurate.
 const SAME_PERCENT: u32 = 125;
 const SAME: Duration = Duration::from_millis(2);
 
@@ -157,8 +158,9 @@ fn least_in_doubt(streams: &[StreamView], avoided: impl Fn(&StreamView) -> bool)
     streams.iter().filter(|s| Some(doubt(s)) == least).collect()
 }
 
-/// Maximum number of bytes expected to arrive before a frame and then wait for it, which bounds the delay that a slow stream may add. The
-/// value is a quarter of the acceptable number, because a few lost segments delay a slow path by a multiple of its expected delay.
+/// A frame is not sent on a slow stream if more than this number of later bytes would arrive before it, over faster streams, and wait for
+/// it at the receiver. This bounds the delay that a slow stream may add. Four times this number would be acceptable, but a few lost
+/// segments delay a slow path by a multiple of its expected delay.
 const WORTH: f64 = (8 << 20) as f64;
 
 /// True if a frame should wait for a stream without buffer space instead of using `here`, the best stream with buffer space.

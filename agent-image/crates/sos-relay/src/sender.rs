@@ -17,14 +17,16 @@ use crate::{DEFAULT_BLOCK, MAX_BLOCK};
 
 /// Bytes that a sender may hold without a reservation, so that a session makes progress even when the budget is exhausted.
 pub(crate) const FLOOR: usize = 64 << 10;
-/// Divisor of the credit that gives the default block size. Large windows belong to fast paths, where the cost per block matters and its
-/// delay does not.
+/// Divisor of the window that gives the automatic block size. Large windows belong to fast paths, where the CPU cost of each block matters
+/// more than the delay that a large block adds.
 const BLOCK_SHARE: u64 = 32;
 /// Maximum size of a block, as sending time of a stream in seconds: blocks of other sessions wait behind the whole block.
 const BLOCK_TIME: f64 = 0.005;
-/// Maximum number of uncut blocks that wait, so that a stream with buffer space never waits for the next read from the host.
+/// Maximum backlog of bytes that were read from the host and not cut into blocks yet, in blocks. With this backlog, a stream with buffer
+/// space need not wait for the next read from the host.
 const UNSENT_BLOCKS: usize = 4;
-/// Minimum size to which credit may shorten a block while an acknowledgement is in flight (silly window, RFC 9293 3.8.6.2).
+/// Minimum size of a block that is cut short for lack of credit while earlier bytes are unacknowledged: the acknowledgement of these bytes
+/// may bring more credit (silly window, RFC 9293 3.8.6.2).
 const MIN_CUT: u64 = 16 << 10;
 
 /// A block that was sent and is kept until acknowledged.
@@ -95,7 +97,7 @@ pub(crate) struct Sender {
     max_hold: usize,
     ahead: ReadAhead,
     reservation: Reservation,
-    /// Bytes before this offset are no longer sent twice; an offset after the last byte also covers the FIN.
+    /// Offset up to which the tail needs no second transmission any more; an offset after the last byte includes the FIN.
     doubled: u64,
     allowance: Allowance,
     copies: Copies,
@@ -143,7 +145,8 @@ impl Sender {
         if self.fin != Fin::Open || uncut < self.block {
             return 0;
         }
-        // A host that sends little keeps the part that needs no reservation, because most of many sessions are idle.
+        // Reserve more only once more than half of the current limit is held: most sessions are idle and stay within the initial limit
+        // `FLOOR`, which needs no reservation.
         if self.held() > self.hold / 2 {
             let total = (self.hold * 2).min(self.max_hold);
             if total > self.hold && self.reservation.grow_to(total) {
@@ -176,7 +179,7 @@ impl Sender {
         self.ahead.rate()
     }
 
-    /// Notes that the peer's host has acknowledged everything before `offset` except the backlog.
+    /// Notes that the peer's host has acknowledged everything before `offset` except the last bytes, whose number is the backlog.
     pub(crate) fn handle_backlog(&mut self, offset: u64, backlog: Backlog, now: Instant) {
         self.ahead.handle_taken(offset.min(self.sent).saturating_sub(backlog.bytes()), now);
     }
@@ -244,7 +247,7 @@ impl Sender {
         }
     }
 
-    /// Bytes of the next frame, or `None` if there is nothing to send or no credit. A FIN has no bytes.
+    /// Bytes of the next frame, 0 for a FIN; `None` if there is nothing to send or no credit.
     pub(crate) fn next_len(&self) -> Option<usize> {
         if let Some((offset, _)) = self.lost.first_key_value() {
             return self.find(*offset).map(|i| self.blocks[i].payload.len());

@@ -23,9 +23,9 @@ use crate::stats::{Cause, SessionStats};
 use crate::{ASK_AGAIN, MAX_BLOCK, MIN_BLOCK};
 
 /// Interval at which a session that waits for an acknowledgement repeats its own acknowledgement. The peer's acknowledgement may have been
-/// lost with a stream whose failure the peer did not notice, and the peer's session may be over (frame.md clause 10). An opener that has
-/// received no frame of the peer's session repeats its Open. Together with the 5 s to detect a dead stream, the interval is shorter than
-/// the time for which closed sessions are remembered.
+/// lost with a stream whose failure the peer did not notice. If the peer's session is already over, the repeated acknowledgement makes the
+/// peer's agent answer once more (frame.md clause 10). An opener that has received no frame of the peer's session repeats its Open.
+/// Together with the 5 s to detect a dead stream, the interval is shorter than the time for which closed sessions are remembered.
 const PROBE_AFTER: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -143,7 +143,7 @@ impl Session {
         if matches!(self.state, State::Running) { self.sender.room() } else { 0 }
     }
 
-    /// Maximum number of bytes sent in one piece. Bytes outside memory must be passed in such pieces.
+    /// Maximum number of bytes sent in one block. A payload outside this process's memory (in a kernel pipe) must not be longer.
     pub fn block(&self) -> usize {
         self.sender.block()
     }
@@ -461,7 +461,7 @@ impl Session {
     fn settle(&mut self) {
         match &self.state {
             State::Running => {
-                // A server that is not connected yet cannot get the FIN: a client may finish immediately, without sending a byte.
+                // The FIN of a client that sends it immediately, without data, waits until the server has accepted.
                 if !matches!(self.opening, Opening::Connecting) && self.receiver.poll_end() {
                     self.events.push_back(Event::Finished);
                 }

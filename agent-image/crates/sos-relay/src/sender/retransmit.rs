@@ -42,7 +42,7 @@ impl Sender {
     }
 
     /// Returns the stream of the first byte of the tail that has not been sent twice; the FIN counts as a byte. `None` if there is no such
-    /// byte, or while there is more to send, because later segments reveal a loss.
+    /// byte, or while more data follows, because segments of that data reveal a loss.
     pub(crate) fn tail_on(&self) -> Option<StreamId> {
         if self.next_len().is_some() || !self.unsent.is_empty() {
             return None;

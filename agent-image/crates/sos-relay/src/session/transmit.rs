@@ -85,7 +85,7 @@ impl Session {
     fn reinject_by(&mut self, label: u8, now: Instant, streams: &[StreamView]) -> Option<(StreamId, Body)> {
         let there = streams.iter().filter(|s| s.label == label && s.has_room && works(s));
         let view = there.min_by_key(|s| s.arrival(self.sender.block()))?;
-        // Open would have to precede the copy on that stream.
+        // No copy on a stream that has not carried Open: Open would have to precede the copy.
         if matches!(&self.opening, Opening::Repeat { sent_on, .. } if !sent_on.contains(&view.id)) {
             return None;
         }
@@ -148,9 +148,9 @@ fn works(view: &StreamView) -> bool {
 
 /// Expected arrival of a block, if `other` may deliver it sooner.
 ///
-/// Lateness on a path applies to all of its streams. A block that its transport knows to be acknowledged has arrived, although the peer
-/// acknowledges it only after all earlier bytes. A path that has been silent for longer than expected is assumed to stay silent for the
-/// same time once more.
+/// `None` if `other` uses the same path, because then the copy would be late, too. `None` also if the transport reports the block's bytes
+/// as acknowledged: the block has arrived, although the peer acknowledges it only after all earlier bytes. A path that has been silent for
+/// longer than expected is assumed to stay silent for the same time once more.
 fn expected(view: &StreamView, other: &StreamView, put: &Place, now: Instant) -> Option<Instant> {
     let overdue = now.saturating_duration_since(put.due + view.rtt / 2);
     (view.label != other.label && !view.has_passed(put.until)).then(|| put.due.max(now) + overdue)
