@@ -168,7 +168,7 @@ pub enum Change {
         /// The route as in [`crate::local::LocalPort::routes`].
         route: String,
     },
-    /// End flow-restore-wait: Open vSwitch forwards, although the start script has not reported its entries as restored.
+    /// End flow-restore-wait, so that Open vSwitch forwards although the start script has not reported the entries as restored.
     EndRestoreWait,
 }
 

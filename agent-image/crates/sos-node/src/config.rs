@@ -319,7 +319,7 @@ pub fn document_hash(document: &[u8]) -> Result<String, serde_json::Error> {
         fields.remove("generation");
         fields.remove("hash");
     }
-    // Sorted here, because a feature of serde_json that another crate may enable keeps objects in the order of the text.
+    // Sort explicitly: if another crate enables the feature `preserve_order` of serde_json, objects keep the order of the text.
     value.sort_all_objects();
     let mut hash = "sha256:".to_owned();
     for byte in Sha256::digest(value.to_string().as_bytes()) {

@@ -19,7 +19,8 @@ use crate::watch::Watch;
 
 /// Interval between checks of Open vSwitch's sockets and the device list.
 pub const TICK: Duration = Duration::from_millis(250);
-/// Interval between checks of the config file. Its content is compared, since an update of a mounted `ConfigMap` replaces a symbolic link.
+/// Interval between checks of the config file. The content is compared, not the file's attributes: an update of a mounted `ConfigMap`
+/// replaces a symbolic link.
 const CONFIG_PERIOD: Duration = Duration::from_secs(1);
 
 /// Message of the status after a panic.
@@ -67,12 +68,12 @@ pub struct Daemon {
     config_due: Instant,
     /// The last document read, so that an unchanged document is not checked twice.
     seen: Option<Vec<u8>>,
-    /// The error in that document.
+    /// The error in the last document read, if any.
     objection: Option<String>,
     in_force: Option<Target>,
     /// A config of another site, and its document. It is put in force after all objects of the former site are removed.
     successor: Option<(Target, Vec<u8>)>,
-    /// True after the removal of all objects: then no config counts as older.
+    /// True after the removal of all objects: then a config with a lower generation is accepted, too.
     removed: bool,
 }
 
@@ -229,7 +230,7 @@ impl Daemon {
 
     fn after(&mut self, config: &NodeConfig, pass: Pass) -> Ticked {
         let status = Status::describe(config, &pass.observed, &pass.plan, &pass.errors);
-        // A switch that waits for its restored entries will change soon.
+        // A switch that waits for its restored entries will change soon: repeat the pass after the short wait for failures.
         let waits = pass.plan.problems.contains(&Problem::RestoreWait);
         let well = pass.errors.is_empty() && pass.plan.changes.is_empty() && !waits;
         let mut ticked = Ticked { status, made: pass.made, well };

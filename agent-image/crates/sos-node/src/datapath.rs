@@ -1,8 +1,8 @@
 //! The bridge's datapath, and ownership of the kernel's datapath.
 //!
 //! A network namespace has one datapath of each kind, and each belongs to one ovs-vswitchd. An ovs-vswitchd that opens the kernel's
-//! datapath removes all ports that are not in its own database (`open_dpif_backer` in Open vSwitch), so it must be the only one. The
-//! user-space datapath is safe: a second ovs-vswitchd fails to open it, and the first ovs-vswitchd is not affected
+//! datapath removes all ports that are not in its own database (`open_dpif_backer` in Open vSwitch), so only one ovs-vswitchd may use this
+//! datapath. The user-space datapath is safe: a second ovs-vswitchd fails to open it, and the first ovs-vswitchd is not affected
 //! (docs/adr/0025-run-a-dedicated-open-vswitch-never-the-nodes-own.md).
 
 use std::collections::BTreeSet;
@@ -56,8 +56,8 @@ fn is_ours(observed: &Observed) -> bool {
     observed.bridges.values().any(|bridge| datapath_of(&bridge.row) == "system")
 }
 
-/// True if another Open vSwitch owns the kernel's datapath. A datapath that contains our bridge's port was ours, since the kernel keeps the
-/// datapath of a killed process.
+/// True if another Open vSwitch owns the kernel's datapath. A datapath that contains our bridge's port belongs to our Open vSwitch: the
+/// kernel keeps the datapath of a killed ovs-vswitchd.
 fn is_anothers(config: &NodeConfig, observed: &Observed) -> bool {
     let ports = &observed.kernel_ports;
     !is_ours(observed) && !ports.is_empty() && !ports.contains(config.bridge.name.as_str())

@@ -57,7 +57,8 @@ impl DesiredPort {
         !self.base
     }
 
-    /// Columns of the port's row, in which `device` (its number) and, for uplinks, `offloads` are stored.
+    /// Columns of the port's row. They include the index of the port's network device (`device`) and, for uplinks, the offloads to restore
+    /// later (`offloads`).
     #[must_use]
     pub fn port_row(&self, site_id: u16, device: Option<u32>, offloads: Option<String>) -> Row {
         let protected = self.kind == PortKind::Tunnel && self.base;

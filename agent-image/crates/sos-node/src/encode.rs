@@ -85,7 +85,7 @@ impl Ovs {
         self.vsctl(std::iter::once("--".to_owned()).chain(tables).collect())
     }
 
-    /// Print entries, base entries or all, for [`crate::flow::parse_dump`].
+    /// Print the base entries, or all entries if `all`, for [`crate::flow::parse_dump`].
     #[must_use]
     pub fn dump_flows(&self, bridge: &str, all: bool) -> CommandLine {
         let (any, base) = (String::new(), format!("cookie={BASE_COOKIE:#x}/{BASE_COOKIE_MASK:#x}"));
@@ -154,7 +154,8 @@ impl Ovs {
                     ip(["link", "add", "name", name, "type", "veth", "peer", "name", peer]),
                     ip(["link", "set", "dev", name, "alias", alias, "addrgenmode", "none", "up"]),
                     ip(["link", "set", "dev", peer, "addrgenmode", "none", "up"]),
-                    // The user-space datapath may handle packets without checksums as complete packets.
+                    // Make the kernel compute checksums: the user-space datapath may forward packets without checksums as if they were
+                    // complete.
                     CommandLine::new("ethtool", ["-K", peer.as_str(), "tx", "off"]),
                 ];
                 lines.push(nft(reject::rules(peer)));

@@ -123,7 +123,8 @@ fn link(printed: &PrintedLink) -> Link {
     let global = || printed.addr_info.iter().filter(|a| a.scope != "link");
     let addresses = global().filter_map(address).collect();
     let lent = global().filter(|a| a.dynamic).filter_map(address).collect();
-    // A veth has its peer in this field, but is not stacked on it. Tunnels have their lower device in another field.
+    // The field `link` names the lower device of a stacked device. For a veth, `link` is its peer, on which it is not stacked. Tunnels have
+    // their lower device in another field.
     let stands = printed.link.clone().filter(|_| kind.as_deref() != Some("veth"));
     let data = printed.linkinfo.as_ref().and_then(|info| info.info_data.as_ref());
     let lower = stands.or_else(|| Some(data?.get("link")?.as_str()?.to_owned()));

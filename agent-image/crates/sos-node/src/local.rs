@@ -17,7 +17,7 @@ const WORDS: [(&str, &str); 4] =
 const IMPLIED: [&str; 3] = ["dst", "dev", "scope"];
 /// Flags of a route's state, not of its configuration.
 const STATES: [&str; 6] = ["linkdown", "dead", "offload", "trap", "rt_offload", "rt_trap"];
-/// Route metrics that ip(8) reads in the form it prints.
+/// Route metrics whose printed form ip(8) also accepts as input.
 const METRICS: [&str; 2] = ["mtu", "advmss"];
 
 /// State of the local port at one moment.

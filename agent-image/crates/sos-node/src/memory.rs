@@ -54,7 +54,8 @@ impl Memory {
         self.local.as_ref().is_some_and(|local| !local.addresses.is_empty())
     }
 
-    /// Addresses and routes that the local port has lost; if nothing is lost, its state is remembered.
+    /// Addresses and routes of the local port to restore. If none are lost, or after [`GIVE_BACK_TRIES`] attempts, the port's current state
+    /// is remembered.
     pub fn local_port(&mut self, link: &Link, routes: Routes) -> Lost {
         let seen = LocalPort::observe(&self.boot, link, routes.made);
         let lost = seen.lost(self.local.as_ref());
@@ -110,7 +111,7 @@ impl Memory {
             self.keep(UPLINKS, self.trials.record());
         }
         if self.trials.retry_due(now) {
-            // Without anchors there are no trials.
+            // Without anchors there are no trials, so no answer is needed.
             self.trials.retry(anchors.is_empty() || anchors.iter().any(answers), now);
         }
         self.trials.cut_off()

@@ -118,7 +118,7 @@ pub struct Link {
     pub lower: Option<String>,
     /// Its addresses with prefix lengths, except link-scope addresses.
     pub addresses: Vec<String>,
-    /// Addresses with a lifetime.
+    /// Those of the addresses that have a lifetime.
     pub lent: Vec<String>,
     /// True if a default route uses it.
     pub default_route: bool,
@@ -185,7 +185,7 @@ pub struct Observed {
     pub offloads: BTreeMap<Device, Offloads>,
     /// True if [`OvsInfo::restore_wait`] has lasted too long.
     pub restore_overdue: bool,
-    /// Uplinks that cut the node off when put on the bridge, with the lost connections.
+    /// Uplinks that cut the node off when put on the bridge, each with the anchors that became unreachable.
     pub cut_off: BTreeMap<String, String>,
     /// Addresses and routes that the bridge's local port lost when it was recreated.
     pub lost: Lost,

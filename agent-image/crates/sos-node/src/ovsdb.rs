@@ -19,7 +19,8 @@ pub const TABLES: [(&str, &str); 5] = [
     ("Controller", "_uuid,target,is_connected,connection_mode,max_backoff,inactivity_probe"),
 ];
 
-/// Keys of a switch that waits for its entries: Open vSwitch's own key, and the mark of the start script, which stays longer.
+/// Keys of a switch that waits for its entries: Open vSwitch's own key, which is removed before the entries are installed, and the mark of
+/// the start script, which is removed afterwards.
 const RESTORE_WAIT: [&str; 2] = ["other_config:flow-restore-wait", "external_ids:sos-restoring"];
 
 /// Unexpected output of ovs-vsctl.

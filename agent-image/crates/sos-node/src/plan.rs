@@ -9,12 +9,12 @@
 //! Open vSwitch drops all entries of a bridge when the bridge gets its first controller or loses its last controller
 //! (`connmgr_set_controllers`), so the base entries are installed again after such a change.
 //!
-//! If the device of a port is gone, or is not the device for which the port was added, the port is removed. The next plan adds the port
-//! again, because within one transaction Open vSwitch would see no difference. The next plan also sets the offloads of the new device, and
-//! adds the port of a tunnel whose device this plan creates: the device and its index are unknown until then.
+//! If the device of a port is gone, or is not the device for which the port was added, the port is removed. Only the next plan adds the
+//! port again: Open vSwitch would see no difference if one transaction removed and added the port. The next plan also sets the offloads of
+//! the new device, and adds the port of a tunnel whose device this plan creates: the device and its index are unknown until then.
 //!
-//! A new port floods for the moment between 5 and 6; the entries of the same config at the other end of the link drop that traffic. While
-//! Open vSwitch has no entries, as after its start, `fail_mode=secure` drops all packets.
+//! A new port floods for the moment between steps 5 and 6; the entries of the same config at the other end of the link drop that traffic.
+//! While Open vSwitch has no entries, as after its start, `fail_mode=secure` drops all packets.
 
 mod refusal;
 mod reject;
@@ -145,7 +145,7 @@ impl<'a> Planner<'a> {
     fn detach(&mut self, bridge: &str, name: &str, port: &Port) {
         self.phases.database.push(Change::DeletePort { bridge: bridge.to_owned(), name: name.to_owned() });
         let which = desired::parse_offloads(text(&port.row, OFFLOADS_KEY));
-        // Offloads of a replacement device were never switched off.
+        // Restore offloads only on the device for which the port was added: on a device that has replaced it, they were never switched off.
         let same = self.observed.links.get(name).is_some_and(|link| may_be_of(port, link));
         if (which.tx || which.gro) && same {
             let device = Device { netns: None, name: name.to_owned() };
@@ -287,7 +287,7 @@ impl<'a> Planner<'a> {
             .any(|change| matches!(change, Change::AddTunnel { name, .. } if name == device))
     }
 
-    /// True if this plan removes the port. The plan that adds it again checks its device.
+    /// True if this plan removes the port. The plan that adds the port again also sets the offloads of its device.
     fn taken_off(&self, port: &str) -> bool {
         self.phases
             .database

@@ -19,7 +19,7 @@ pub fn config_path(path: &Path, node: &str) -> PathBuf {
     if path.is_dir() { path.join(format!("{node}.json")) } else { path.to_owned() }
 }
 
-/// Read a document, but at most one byte more than its bound; `None` if there is no such file.
+/// Read a document, but at most one byte more than the maximum size, so that a larger document is refused; `None` if there is no such file.
 ///
 /// # Errors
 /// It cannot be read.
@@ -93,7 +93,8 @@ impl Store {
         write_atomically(&self.folder.join(name), &serde_json::to_vec(value)?)
     }
 
-    /// Delete the stored config and state after everything on the node was removed, so that no later config counts as older.
+    /// Delete the stored config and state after everything on the node was removed, so that the next config is accepted whatever its
+    /// generation.
     ///
     /// # Errors
     /// It cannot be removed.

@@ -18,9 +18,10 @@ use crate::config::NodeConfig;
 /// Time for which the anchors must answer after a change. Most losses show immediately; a cached address resolution may hide a loss for
 /// some seconds, until a later probe.
 pub const WATCH: Duration = Duration::from_secs(3);
-/// Maximum absence of an anchor before the change is undone. A port may need a moment to come up.
+/// Time after a change from which an anchor that still does not answer counts as lost, so that the change is undone. A port may need a
+/// moment to come up.
 pub const PATIENCE: Duration = Duration::from_secs(10);
-/// Probes of an anchor before a change.
+/// Number of probes of an anchor before a change.
 pub const ASKED: usize = 4;
 /// Timeout of one probe.
 pub const ANSWER: Duration = Duration::from_secs(1);
@@ -48,8 +49,8 @@ pub fn parse_anchor(text: &str) -> Result<SocketAddr, String> {
 pub struct Reached {
     /// The anchor.
     pub anchor: SocketAddr,
-    /// True if the anchor answered every probe. Otherwise (such as a service with a dead endpoint) it need not answer every probe
-    /// afterwards.
+    /// True if the anchor answered every probe before the change. An anchor that did not (such as a service with a dead endpoint) need not
+    /// answer every probe after the change either.
     pub steady: bool,
 }
 
@@ -73,7 +74,7 @@ pub struct Trials {
     record: Record,
     /// Time of the next try of uplinks that cut the node off.
     due: Instant,
-    /// Cut-off uplinks that may be tried now.
+    /// Uplinks that cut the node off and may be tried again now.
     released: BTreeSet<String>,
 }
 
@@ -108,13 +109,14 @@ impl Trials {
         true
     }
 
-    /// True if it is time to probe the anchors, to allow cut-off uplinks another try.
+    /// True if it is time to probe the anchors, to allow uplinks that cut the node off another try.
     #[must_use]
     pub fn retry_due(&self, now: Instant) -> bool {
         now >= self.due && self.record.cut_off.keys().any(|name| !self.released.contains(name))
     }
 
-    /// Record the probe of the anchors. An uplink's effect is visible only while an anchor answers.
+    /// Record whether an anchor has answered. If so, uplinks that cut the node off may be tried again: only while an anchor answers can a
+    /// trial detect another cut.
     pub fn retry(&mut self, answered: bool, now: Instant) {
         if answered {
             self.released = self.record.cut_off.keys().cloned().collect();

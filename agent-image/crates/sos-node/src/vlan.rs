@@ -1,9 +1,9 @@
 //! Foreign ports in a VLAN other than that of the agents' ports: traffic from them is forwarded as plain traffic.
 //!
 //! Agents are in VLAN 0, the VLAN of frames without an 802.1Q tag. Open vSwitch applies the VLAN of a port only in its own forwarding
-//! (NORMAL). For every other entry, a frame from an access port of VLAN 100 is untagged. Entries for hosts would redirect connections of
-//! such a port to an agent, whose answers in VLAN 0 would never arrive. Each such port has an entry that outputs to NORMAL, with a higher
-//! priority than all entries of controllers (spec/node-config.md clause 34).
+//! (NORMAL). For every other entry, a frame from an access port of VLAN 100 is untagged. The controllers' entries would thus redirect
+//! connections of such a port to an agent, whose answers in VLAN 0 would never arrive. Each such port has an entry that outputs to NORMAL,
+//! with a higher priority than all entries of controllers (spec/node-config.md clause 34).
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::config::NodeConfig;
 use crate::flow::{Flow, FlowKey, base_cookie};
 use crate::observed::{Observed, Port, Row, text};
 
-/// Priority above all other entries of table 0: such ports carry no traffic for SOS.
+/// Priority above all other entries of table 0: ports in other VLANs carry no traffic for SOS.
 const PRIORITY: u16 = 65_100;
 /// The bridge's own port as ovs-ofctl(8) shows it, and its number in OpenFlow 1.0, which the database uses.
 const LOCAL: (u16, &str) = (0xfffe, "LOCAL");
@@ -33,7 +33,7 @@ pub fn of_untagged(port: &Row) -> Option<u16> {
             0 => carries(0).then_some(0),
             native => Some(native),
         },
-        // This covers dot1q-tunnel and the modes of later versions, because plain forwarding is always safe.
+        // For dot1q-tunnel and the modes of later versions, `None` selects plain forwarding, which is always safe.
         _ => None,
     }
 }

@@ -84,8 +84,8 @@ pub struct Timing {
     /// Timeout of opening a stream with QUIC, after which TCP is used instead. QUIC is retried after the same time, doubled for each
     /// consecutive failure.
     pub quic: Duration,
-    /// Maximum remaining lifetime of a plain stream once the peer's streams must be encrypted; the dialer must replace it within this time.
-    /// Also the maximum pause between attempts with QUIC.
+    /// Time for which plain streams continue once the peer's streams must be encrypted. Afterwards the acceptor closes the plain streams
+    /// that the dialer has not replaced, one after the other. Also the maximum pause between attempts with QUIC.
     pub switch: Duration,
 }
 
@@ -141,7 +141,7 @@ pub struct PeerConfig {
     pub streams: BTreeMap<u8, usize>,
     /// Encrypts the peer's streams: plain streams are neither dialed nor accepted.
     pub encrypted: bool,
-    /// Excludes established plain streams as well: sessions wait for encrypted streams, or end.
+    /// Also closes established plain streams immediately: their sessions wait for encrypted streams, or end.
     pub encrypted_only: bool,
     /// Transport of streams that this agent dials.
     pub protocol: Protocol,

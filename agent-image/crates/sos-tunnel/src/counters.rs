@@ -73,7 +73,7 @@ pub(crate) struct Counters {
     pub(crate) compressed_bytes: Counter,
     pub(crate) compressed_wire_bytes: Counter,
     pub(crate) compress_nanos: Counter,
-    /// By [`Cause`].
+    /// Hosts' bytes retransmitted over another stream, by [`Cause`].
     pub(crate) bytes_resent: [Counter; Cause::ALL.len()],
     pub(crate) credit_stalls: Counter,
     pub(crate) frames_unknown: Counter,

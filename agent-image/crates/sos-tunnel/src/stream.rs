@@ -129,7 +129,7 @@ impl Stream {
         &self.parallelism
     }
 
-    /// The stream as seen by the scheduler; suspect only by the stream's own evidence, and not yet reserved.
+    /// The stream as seen by the scheduler. `suspect` depends only on this stream's own acknowledgements, and `reserved` is not set yet.
     pub(crate) fn view(&self, now: Instant) -> StreamView {
         let mut path = lock(&self.path);
         if let Some(handle) = &*lock(&self.handle) {

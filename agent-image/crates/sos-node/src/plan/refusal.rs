@@ -5,7 +5,7 @@ use crate::desired::{DesiredPort, PortKind};
 use crate::observed::{Link, Observed};
 use crate::trial::RETRY_AFTER;
 
-/// Maximum length of a chain of stacked devices.
+/// Maximum number of stacked devices that are followed downwards.
 const MAX_STACK: usize = 8;
 
 impl Planner<'_> {
@@ -36,7 +36,7 @@ impl Planner<'_> {
         }
     }
 
-    /// The node's own use of a device. The bridge would interrupt this use, because it receives the device's packets.
+    /// The node's own use of a device, if any. A bridge that contained the device would receive its packets and interrupt this use.
     fn cuts_off(&self, name: &str, link: &Link) -> Option<String> {
         if let Some(lost) = self.observed.cut_off.get(name) {
             let minutes = RETRY_AFTER.as_secs() / 60;

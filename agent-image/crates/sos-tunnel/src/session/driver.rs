@@ -33,11 +33,11 @@ use crate::tunnel::context::TunnelContext;
 use crate::tunnel::peer::Peer;
 use crate::types::{Labels, SessionEnd};
 
-/// Number of rounds before other tasks run. The smaller value applies while blocks are compressed, because each round then takes several
-/// times as long.
+/// Number of rounds of one session (read, send, write) before other tasks run. The smaller value applies while blocks are compressed,
+/// because each round then takes several times as long.
 const ROUNDS: usize = 16;
 const COMPRESSING_ROUNDS: usize = 4;
-/// Bytes that a session may queue while other sessions wait for buffer space.
+/// Number of bytes after which a session stops queueing frames if other sessions wait for buffer space.
 const QUANTUM: usize = 64 << 10;
 /// Interval at which a connection that is not being read is checked for errors.
 const CHECK: Duration = Duration::from_secs(1);
@@ -144,10 +144,11 @@ impl Driver {
         }
     }
 
-    /// Ends the session's registration at the peer. The peer may still query the result, and a slow host may still be reading.
+    /// Removes the session from its peer, which remembers the result to answer late frames (frame.md clause 10). A slow host may still be
+    /// reading.
     fn leave_peer(&mut self) {
         self.publish();
-        // The session may have been woken for buffer space without using it.
+        // The session may have been woken for buffer space that it no longer uses: wake the next waiting session.
         self.mailbox.close();
         self.pass_on();
         let reason = self.reason.unwrap_or(EndReason::InternalLimit);
@@ -480,7 +481,7 @@ fn thread_time() -> Duration {
 /// Unregisters the session and reports its end, however the task ends: normally, dropped or by a panic.
 impl Drop for Driver {
     fn drop(&mut self) {
-        // A second call is harmless.
+        // After a normal end, this is the second call, which changes nothing.
         self.leave_peer();
         let counters = &self.context.counters;
         counters.reorder_bytes.sub(self.last.reorder_bytes);

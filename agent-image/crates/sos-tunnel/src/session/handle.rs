@@ -34,7 +34,7 @@ impl SessionHandle {
         self.mailbox.push(Mail::Abort(reason));
     }
 
-    /// Aborter of the session, without the handle.
+    /// Returns an object that can abort the session without the handle.
     pub fn aborter(&self) -> Aborter {
         Aborter(Arc::clone(&self.mailbox))
     }
@@ -44,7 +44,7 @@ impl SessionHandle {
         self.relayed().bytes()
     }
 
-    /// Bytes relayed so far, without the handle.
+    /// Returns an object that reads the relayed bytes without the handle.
     pub fn relayed(&self) -> Relayed {
         Relayed(Arc::clone(&self.progress))
     }

@@ -26,17 +26,17 @@ use crate::transport::splice::{self, PipePool};
 const MAX_SLICES: usize = 32;
 /// Buffer size for a host that has not yet filled a buffer: most hosts send little.
 const SMALL: usize = 16 << 10;
-/// Poll interval of a host's acknowledgement of the last bytes: the initial value, because most hosts are quick, and the maximum for slow
-/// hosts.
+/// Before a connection is closed, the agent polls whether the host has acknowledged the last bytes. This interval between polls grows from
+/// the first value, because most hosts are quick, to the second for slow hosts.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 const LOOK_AGAIN_MAX: Duration = Duration::from_millis(500);
-/// Free space below which a buffer is replaced; reads at ticks justify larger pieces.
+/// Free space below which a read buffer is replaced: for reads by poll, and for reads at ticks, which return more bytes at a time.
 const MIN_READ: usize = 4 << 10;
 const MIN_TICK_READ: usize = 32 << 10;
 
-/// Minimum and maximum window offered to a host, because bytes in the kernel's buffer also count as ahead of the far host. The minimum lets
-/// a host on the same LAN send without a pause between two polls of the agent. The maximum lets a host send at 20 Gbit/s between two ticks.
-/// Between these bounds, the window is a fraction of the read-ahead limit.
+/// The window offered to a host is the read-ahead limit divided by `WINDOW_SHARE`, within these bounds: bytes in the kernel's receive
+/// buffer also count as ahead of the far host. The minimum lets a host on the same LAN send without a pause between two polls of the agent.
+/// The maximum lets a host send at 20 Gbit/s between two ticks.
 const LEAST_WINDOW: u64 = 64 << 10;
 const MOST_WINDOW: u64 = 8 << 20;
 const WINDOW_SHARE: u64 = 8;
@@ -171,7 +171,7 @@ impl Host {
         self.gate
     }
 
-    /// Starts the kernel's probing of the host, or restores the usual times.
+    /// Makes the kernel probe the host from now on, or restores the usual keepalive times.
     pub(crate) fn probe(&self, probing: bool) {
         let set = if probing {
             probe_at_once(&self.socket)
@@ -261,7 +261,8 @@ impl Host {
             self.make_space(buffers);
             // The buffer is empty between reads: its bytes are split off immediately.
             let wanted = room.min(self.buffer.capacity());
-            // Only an empty read means that nothing is left: a read also ends before an urgent byte.
+            // Only a read that would block clears the readiness of the socket: a short read may have ended before an urgent byte, with
+            // further bytes left.
             let receive = || receive_now(&self.socket, &mut self.buffer, wanted);
             match self.socket.try_io(Interest::READABLE, receive) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

@@ -18,12 +18,12 @@ use crate::session::mailbox::{HostNotice, Mail, Mailbox};
 use crate::transport::segment_marks::Watched;
 use crate::transport::sockopt::{LegInfo, dropped, leg_info};
 
-/// Interval of the sweeps: probes are predicted with a resolution of one second.
+/// Interval between two sweeps, the polls of all host legs: a fraction of one second, the resolution of predicted probe times.
 const SWEEP: Duration = Duration::from_millis(250);
 /// Connections idle for longer than this are polled at every fourth sweep: still at least once a second, as probe times are whole seconds.
 const LONG_IDLE: Duration = Duration::from_secs(60);
 const LONG_IDLE_SWEEPS: u32 = 4;
-/// Number of connections polled without a pause.
+/// Number of connections polled before other tasks run.
 const BATCH: usize = 512;
 /// Common idle times, in seconds, before keepalives (TCP_KEEPIDLE of well-known software and of the kernel). Until the host's own idle time
 /// is known, the agent queries the far host shortly before each of these times.
@@ -32,11 +32,12 @@ const COMMON_IDLE: [u64; 19] =
 /// Lead of the query of the far host before a predicted probe, in addition to the round trip between the agents: two sweeps. With a shorter
 /// lead, the answer is late; with a longer lead, a host that fails meanwhile goes unnoticed.
 const LEAD: Duration = Duration::from_millis(450);
-/// Maximum deviation of a predicted probe.
+/// Maximum difference between the predicted and the actual time of a probe.
 const TOLERANCE: Duration = Duration::from_millis(400);
 /// Minimum idle time before the first probe: TCP_KEEPIDLE counts whole seconds.
 const FIRST_PROBE: Duration = Duration::from_secs(1);
-/// A host is silent after this many retransmissions or window probes without an answer, and this long after its last segment.
+/// A host is silent once `UNANSWERED` consecutive retransmissions or window probes had no answer and its last segment is `SILENT_AFTER`
+/// old.
 const UNANSWERED: u8 = 2;
 const SILENT_AFTER: Duration = Duration::from_millis(500);
 /// Interval of repeated notices about a silent host.
@@ -51,7 +52,8 @@ pub(crate) struct HostSignals {
     pub(crate) marks: AtomicU32,
     /// Round trip between the agents, in milliseconds.
     pub(crate) rtt_ms: AtomicU32,
-    /// Number of probes by the agent itself: the host's answer to such a probe is not a probe of the host.
+    /// Counts the starts and ends of probing by the agent itself: the host's answers to the agent's probes must not be taken for keepalive
+    /// probes of the host.
     pub(crate) own_probes: AtomicU32,
 }
 
@@ -62,7 +64,7 @@ struct Watch {
     /// Time of the host's last probe, and the interval between the preceding segment and the probe.
     probed: Option<Instant>,
     cadence: Option<Duration>,
-    /// Predicted probe before which the agent has queried the far host.
+    /// Predicted time of the probe for which the agent has already queried the far host.
     asked_for: Option<Instant>,
     silent_since: Option<Instant>,
     told: Option<Instant>,

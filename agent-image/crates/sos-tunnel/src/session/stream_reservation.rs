@@ -17,8 +17,8 @@ const ENOUGH: usize = PeerConfig::RESERVED_STREAMS + 1;
 pub(crate) struct StreamLimit(pub(crate) Option<usize>);
 
 impl StreamLimit {
-    /// Limit of a session; `much`: the session is busy. Services share streams, and another service may have opened many streams: a session
-    /// whose service sets no number uses the default number.
+    /// Returns the maximum number of streams per label for a session; `much`: the session is busy. If the session's service sets no number,
+    /// the default applies, however many streams are open: services share streams, and another service may need more of them.
     fn allowed(self, much: bool) -> usize {
         let usual = PeerConfig::DEFAULT_STREAMS + if much { 0 } else { PeerConfig::RESERVED_STREAMS };
         self.0.unwrap_or(usual).max(1)

@@ -113,7 +113,8 @@ impl Outgoing {
             return data;
         };
         drop(queue);
-        // The writing task gets the same error, and ends the stream.
+        // If the socket is full, the writing task writes the rest. After any other error, the writing task gets the same error and ends the
+        // stream.
         let _ = self.write_now(&socket, &mut pieces, on_written, on_room);
         wake(self.put_back(pieces));
         data
@@ -204,7 +205,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Writes until all pieces are written; a full socket is an error.
+    /// Writes until all pieces are written. A full socket is an error (`WouldBlock`).
     fn write_now(
         &self,
         socket: &OwnedWriteHalf,

@@ -25,7 +25,7 @@ pub(crate) struct Path {
     progress_at: Instant,
     /// Last time at which bytes were acknowledged.
     acked_at: Instant,
-    /// Bytes written to the socket since the refresh. A write may be counted both in the statistics and here.
+    /// Bytes written to the socket since the last refresh. A write during the refresh may be counted both in the statistics and here.
     written: u64,
     /// Segments sent and retransmitted that have not been reported yet.
     segments: (u32, u32),

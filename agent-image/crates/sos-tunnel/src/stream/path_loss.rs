@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 /// Half-life of observations: loss on radio links varies with the weather, elsewhere with the hour.
 const HALF: Duration = Duration::from_secs(60);
-/// Minimum number of retransmissions on a lossy path: a single retransmission may be chance.
+/// Minimum number of recent retransmissions for a path to count as lossy: a single retransmission may be chance.
 const LEAST: f64 = 2.0;
-/// Minimum fraction of segments retransmitted. Below it, loss delays less than a hundredth of short requests, so their 99th percentile is
-/// unaffected.
+/// Minimum fraction of segments retransmitted for a path to count as lossy. A lower loss delays less than a hundredth of short requests, so
+/// their 99th percentile is unaffected.
 const PART: f64 = 0.002;
 
 /// The loss of one path.

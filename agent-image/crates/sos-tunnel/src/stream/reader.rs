@@ -1,7 +1,7 @@
 //! Reader of a stream's socket: by poll while the socket is quiet, at ticks while it is busy (see [`crate::transport::batched_read`]).
 //!
-//! At ticks, large Data frames bypass the buffer (see [`crate::transport::splice`]): only the bytes that announce the next frame are read
-//! into it.
+//! At ticks, large Data frames bypass the buffer (see [`crate::transport::splice`]): only the headers and small frames between them are
+//! read into the buffer.
 
 use std::io;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(crate) struct Reader<'a> {
     busy: bool,
     /// The last read filled its space, so more may be available.
     full: bool,
-    /// Bytes read but not yet counted as a tick.
+    /// Bytes of recent reads that have not been counted as a tick yet.
     gathered: usize,
     /// Large frames are arriving: other bytes are read only as far as their length is known.
     passing: bool,

@@ -7,17 +7,17 @@
 
 use std::time::{Duration, Instant};
 
-/// Maximum tick length, in which a megabyte arrives at 1 Gbit/s over all streams.
+/// Maximum tick length: at 1 Gbit/s over all streams, a megabyte arrives in this time.
 const MAX_TICK: Duration = Duration::from_millis(8);
 /// A tick lasts at most the round trip divided by this value, but never less than [`SHORT_TICK`].
 const SHARE: u32 = 10;
 const SHORT_TICK: Duration = Duration::from_millis(1);
 /// Minimum size of a bulk read; smaller reads are messages.
 const BULK: usize = 4 << 10;
-/// Number of bulk reads in quick succession after which a socket is busy: a short flow's few packets are all read immediately.
+/// Number of bulk reads in quick succession after which a socket is busy. The few packets of a short flow are thus all read immediately.
 const STREAK: u32 = 4;
-/// Maximum of the streak, which doubles after each short busy period. Otherwise a request-response protocol would wait a tick for each
-/// message.
+/// Upper bound of the streak. The streak doubles after each short busy period, because a request-response protocol would otherwise wait a
+/// tick for each message.
 const MAX_STREAK: u32 = 256;
 /// A busy period with fewer full ticks than this counts as short.
 const PROVED: u32 = 32;

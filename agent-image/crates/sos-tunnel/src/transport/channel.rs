@@ -63,8 +63,8 @@ impl Channel {
         Ok(Self(Whole::Tcp(socket, Some(Box::new(halves)))))
     }
 
-    /// Accepts a connection that begins like TLS. `find` looks up the pair key that the dialer names; also returns the name of the key that
-    /// the dialer has proved.
+    /// Accepts a connection that begins like TLS. `find` looks up the pair key that the dialer names. The second part of the result is the
+    /// name of the key that the dialer has proved.
     pub(crate) async fn accept(
         mut socket: TcpStream,
         find: FindKey,
@@ -163,7 +163,7 @@ impl ReadHalf {
     pub(crate) fn set_polled(&self, polled: bool) -> io::Result<()> {
         match &self.0 {
             Reading::Tcp(socket, _) => set_polled(socket.as_ref(), polled),
-            // A non-blocking read registers no waker.
+            // Nothing to set: a non-blocking read registers no waker, so arriving data wakes no task.
             Reading::Quic(..) => Ok(()),
         }
     }

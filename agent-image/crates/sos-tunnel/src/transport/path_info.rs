@@ -24,7 +24,7 @@ pub struct PathInfo {
     pub unsent: u32,
     /// Segments in flight.
     pub outstanding: u32,
-    /// Maximum number of bytes in flight.
+    /// Upper bound of the number of bytes in flight.
     pub in_flight: u64,
     /// Bytes acknowledged; cumulative.
     pub acknowledged: u64,
@@ -39,7 +39,7 @@ pub struct PathInfo {
 pub enum Pacing {
     /// Unpaced: windows leave in bursts. A TCP socket that was once paced stays paced.
     Bursts,
-    /// Spread over the round trip; over QUIC always.
+    /// Spread over the round trip, as segments over QUIC always are.
     Spread,
     /// Spread, with a maximum rate in bytes per second.
     AtMost(u64),

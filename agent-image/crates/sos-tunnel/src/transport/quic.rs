@@ -35,8 +35,8 @@ use crate::transport::tls::{self, Expected, FindKey, PairKeyName};
 
 /// Maximum bytes received behind a gap, per stream: 67 ms at 1 Gbit/s.
 const WINDOW: u32 = 8 << 20;
-/// The windows of all streams together may take the sessions' memory divided by this value, in addition to it. Sent bytes are accounted to
-/// the sessions.
+/// The receive windows of all QUIC streams together may take this fraction (1 / `MEMORY_PART`) of the sessions' memory limit, in addition
+/// to that limit. Bytes to be sent count towards the sessions' memory.
 pub(crate) const MEMORY_PART: usize = 2;
 /// Idle timeout of the connection, if the stream's own pings have not detected the failure earlier.
 const IDLE: Duration = Duration::from_secs(10);
@@ -121,8 +121,8 @@ pub(crate) async fn dial(
     Ok(Connected::new(connection, streams, steering, window))
 }
 
-/// Accepts a connection and its stream. `find` looks up the pair key that the dialer names; also returns the name of the key that the
-/// dialer has proved.
+/// Accepts a connection and its stream. `find` looks up the pair key that the dialer names. The second part of the result is the name of
+/// the key that the dialer has proved.
 pub(crate) async fn accept(
     incoming: Incoming,
     find: FindKey,
@@ -149,7 +149,7 @@ fn server(expected: &Arc<Expected>) -> Result<ServerConfig, QuicError> {
     Ok(ServerConfig::with_crypto(Arc::new(crypto)))
 }
 
-/// Initial configuration of an endpoint, which accepts no dialer: every accepted connection gets a configuration with keys.
+/// Initial configuration of an endpoint. It has no keys and would accept no dialer: [`accept`] gives each connection its own configuration.
 fn server_defaults() -> Result<ServerConfig, QuicError> {
     let mut config = server(&Expected::new(Box::new(|_| None)))?;
     config.max_incoming(MAX_INCOMING);
@@ -210,7 +210,7 @@ impl Gauge {
             in_flight: steering.in_flight(),
             acknowledged,
             delivered: acknowledged as u32,
-            // Delivery is counted in bytes.
+            // `delivered` counts bytes, not segments.
             mss: 1,
         })
     }

@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use crate::transport::path_info::{Pacing, PathInfo};
 
 /// Sets SO_RCVLOWAT: a poll reports data only if at least this amount has arrived (socket(7)), but reports the end and errors immediately.
-/// The kernel caps it at half of the receive buffer's limit, and always reports a full window.
+/// The kernel caps the amount at half of the receive buffer's limit, and always reports a full window.
 fn set_receive_low_water(socket: &TcpStream, bytes: u32) -> io::Result<()> {
     set_int(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
 }
@@ -215,8 +215,8 @@ pub(crate) fn dropped(socket: &impl AsFd) -> io::Result<u32> {
     if result == 0 { Ok(info[SK_MEMINFO_DROPS]) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Makes the kernel probe an idle host every second from now on: an expired keepalive timer fires immediately. Unanswered probes end the
-/// connection only after more than two minutes.
+/// Makes the kernel probe an idle host every second. The first probe is sent immediately, because the keepalive timer of an idle connection
+/// has then already expired. Unanswered probes end the connection only after more than two minutes.
 ///
 /// # Errors
 /// Error of the kernel.

@@ -26,8 +26,8 @@ use crate::lock;
 const MAX_PIPES: usize = 256;
 /// The number of pipes is at most the process's descriptor limit divided by this; each pipe takes two descriptors.
 const SHARE_OF_FILES: u64 = 16;
-/// Size of a pipe as counted by the kernel, one page per piece of a segment: 256 pages, as many as a block has in segments of 1,448 bytes.
-/// Unprivileged processes get no larger pipes (`fs.pipe-max-size`).
+/// Size of a pipe. The kernel counts a whole page for each piece of a segment: this size is 256 pages, enough for a block of 256 KiB in
+/// segments of 1,448 bytes. Unprivileged processes get no larger pipes (`fs.pipe-max-size`).
 const SIZE: usize = 1 << 20;
 /// Minimum bytes worth a pipe: copying fewer is cheaper.
 pub(crate) const MIN_SPLICE: usize = 16 << 10;
@@ -79,8 +79,8 @@ impl Base {
 
 impl PipePool {
     /// Receives at most `most` available bytes without waiting: in a pipe, or in memory if they are few; never returns zero bytes. `None`
-    /// if no pipe is available, or if splice(2) returns no bytes and never will: at the end of the data, and before an urgent byte once the
-    /// end has arrived.
+    /// if no pipe is available, or if splice(2) returns 0: at the end of the data, or before an urgent byte once the FIN has arrived. The
+    /// caller then reads into memory.
     pub(crate) fn receive(self: &Arc<Self>, socket: impl AsFd, most: usize) -> Option<io::Result<Payload>> {
         let mut lent = self.take()?;
         let most = most.min(MAX_PAYLOAD);
@@ -108,7 +108,7 @@ impl PipePool {
         match idle.map_or_else(PipeEnds::new, Ok) {
             Ok(ends) => Some(Lent { ends: Some(ends), pipes: Arc::clone(self) }),
             Err(_) => {
-                // The kernel refuses further pipes: repeated requests would cost more than they gain.
+                // The kernel refuses further pipes. Lower the limit, because repeated requests would cost more than they gain.
                 self.most.fetch_min(before, Ordering::Relaxed);
                 self.lent.fetch_sub(1, Ordering::AcqRel);
                 None
@@ -240,7 +240,7 @@ impl Drop for Pipe {
     }
 }
 
-/// Turns a pipe's error into an error that callers do not wait for, unlike the WouldBlock of a socket.
+/// Turns an error of a pipe into an error that ends the operation: a pipe's WouldBlock must not make the caller wait for its socket.
 fn certain(error: Errno) -> io::Error {
     io::Error::other(io::Error::from(error))
 }
@@ -267,8 +267,8 @@ pub(crate) fn read(kept: &Kept) -> io::Result<Bytes> {
     bytes
 }
 
-/// Copy of kept bytes for a socket, made by tee(2), so that the original stays. It has a pipe only while it contains bytes, because there
-/// are many streams.
+/// Copy of kept bytes for a socket, made by tee(2), so that the original stays. It occupies a pipe only while it contains bytes, because
+/// there may be more streams than pipes.
 #[derive(Debug, Default)]
 pub(crate) struct TeePipe {
     lent: Option<Lent>,

@@ -42,7 +42,7 @@ pub(crate) enum TlsError {
 /// Name of the pair key that authenticates a peer: the other site, and the key's id.
 pub(crate) type PairKeyName = (SiteId, KeyId);
 
-/// The dialer's name for the pair key, used as server name: like the acceptor's key file, it names the dialer's site.
+/// TLS server name by which the dialer names the pair key: the name of the acceptor's key file, which contains the dialer's site.
 pub(crate) fn server_name((site, id): PairKeyName) -> String {
     KeyFile::Pair(site, id).to_string()
 }

@@ -42,7 +42,7 @@ pub(crate) struct TunnelContext {
     pub(crate) pending: PendingHandshakes,
     pub(crate) willing: watch::Sender<BTreeSet<AgentId>>,
     pub(crate) draining: AtomicBool,
-    /// See [`Willingness`].
+    /// Number of changes of this agent's willingness, see [`Willingness`].
     pub(crate) changes: AtomicU64,
     pub(crate) sessions: AtomicUsize,
     next_stream: AtomicU64,
@@ -92,7 +92,8 @@ impl TunnelContext {
         peers.iter().any(|peer| peer.site == site && peer.has_address(address))
     }
 
-    /// True while a session runs, or while a frame may not have reached its peer: a closed stream drops its queue.
+    /// True while a session runs, or while a frame may not have reached its peer. `Tunnel::close` waits until this is false, because a
+    /// closed stream drops its queue.
     pub(crate) fn is_speaking(&self) -> bool {
         let peers: Vec<_> = lock(&self.peers).values().cloned().collect();
         self.sessions.load(Ordering::Acquire) > 0
@@ -149,8 +150,8 @@ impl TunnelContext {
         }
     }
 
-    /// Bytes that a session may hold in each direction: as its service requests; 0 = the limit of this process. The budget of all sessions
-    /// is a further bound.
+    /// Returns the number of bytes that a session may hold in each direction: `queue_bytes` as requested by its service, or the limit of
+    /// this process if `queue_bytes` is 0. The budget of all sessions is a further bound.
     fn session_memory(&self, queue_bytes: u32) -> usize {
         match usize::try_from(queue_bytes) {
             Ok(0) => self.config.limits.session_memory,

@@ -32,8 +32,8 @@ pub(crate) fn over_tcp(peer: &PeerConfig) -> Kind {
 /// A connection whose handshake has succeeded.
 pub(crate) type Ready = (Channel, Established);
 
-/// Dials as configured. Falls back to TCP if QUIC fails, and to encryption if the peer accepts nothing else, because the peer's
-/// configuration may be newer.
+/// Dials as configured. Falls back to TCP if QUIC fails, and from plain to encrypted TCP if the peer refuses plain streams: the peer's
+/// configuration may be newer than this agent's.
 pub(crate) async fn dial(context: &TunnelContext, peer: &Peer, label: u8) -> Result<Ready, HandshakeError> {
     let config = peer.config();
     if configured(&config) == Kind::Quic && peer.may_try_quic(label, Instant::now()) {

@@ -3,8 +3,8 @@
 //!
 //! The dialer establishes the new stream first, then closes the old one; sessions retransmit the bytes in flight on the old stream. If the
 //! dialer does not do this (because its configuration is older, or it does not support encryption), the acceptor closes plain streams after
-//! a while, a few at a time. Either end alone can enforce encryption; only both ends together can drop it: until then the stream stays
-//! encrypted.
+//! a while, a few at a time. Either end alone can enforce encryption. An encrypted stream is replaced by a plain one only once both ends'
+//! configurations allow plain streams.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -67,7 +67,8 @@ pub(crate) async fn replacement(
     }
 }
 
-/// Pause before the next attempt, because a peer that refuses plain streams will do so for a while.
+/// Pause before the next attempt to replace a stream. A peer that refuses plain streams will do so for a while, so the pause is longer
+/// then.
 fn pause(error: &HandshakeError, timing: &Timing) -> Duration {
     match error {
         HandshakeError::TurnedAway(WelcomeStatus::EncryptedOnly) => timing.switch,

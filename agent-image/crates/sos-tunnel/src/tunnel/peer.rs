@@ -16,7 +16,7 @@ use crate::stream::{Stream, of_stream};
 use crate::transport::channel::Kind;
 use crate::types::Labels;
 
-/// Half-life of a known rate.
+/// Half-life of the known rate of hosts behind a peer.
 const RATE_HALF_LIFE: Duration = Duration::from_secs(60);
 
 /// A peer.
@@ -117,8 +117,8 @@ impl Peer {
         lock(&self.state).retired
     }
 
-    /// True if this agent must keep the `slot`-th stream of a label open: this agent dials the peer, and the stream is configured or sessions
-    /// that began while it was configured are running.
+    /// True if this agent must keep the `slot`-th stream of a label open: this agent dials the peer, and either the stream is configured or
+    /// sessions with the peer are still running.
     pub(crate) fn wants(&self, label: u8, slot: usize) -> bool {
         let state = lock(&self.state);
         if !state.config.is_dialed_by(self.local) {
@@ -322,8 +322,8 @@ impl Peer {
         number
     }
 
-    /// Ends a session; returns true if it was registered. A session of an earlier boot of the peer is not registered, and a new session may
-    /// have its number.
+    /// Ends a session; returns true if it was registered. A session of an earlier boot of the peer is no longer registered, and a newer
+    /// session may have the same number.
     pub(crate) fn end_session(
         &self,
         (number, mailbox): (SessionNumber, &Arc<Mailbox>),
@@ -337,7 +337,7 @@ impl Peer {
             state.sessions.remove(&number);
             state.ended.insert(number, reason, delivered, now);
             if state.is_over() {
-                // The other side must not count this agent as alive.
+                // Close the streams, so that the peer no longer counts this agent as alive.
                 state.streams.iter().for_each(|stream| stream.close());
             }
         }

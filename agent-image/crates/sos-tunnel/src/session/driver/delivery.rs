@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 use super::Driver;
 use crate::session::host::Host;
 
-/// Poll interval of the host's acknowledgement: short after new bytes or progress, increasing for a slow host.
+/// Interval between polls of the host's acknowledgement after new bytes or progress; doubles up to `LOOK_MAX` while the host acknowledges
+/// nothing.
 const LOOK: Duration = Duration::from_millis(2);
-/// Below this number of unacknowledged bytes no prompt poll is needed: the read-ahead limit is higher at any rate, and most hosts send
-/// little at a time.
+/// Below this number of unacknowledged bytes, polls start at the longer interval `LOOK_LITTLE`: the read-ahead limit exceeds this number at
+/// any rate, and most hosts send little at a time.
 const LITTLE: u64 = 64 << 10;
 const LOOK_LITTLE: Duration = Duration::from_millis(50);
 const LOOK_MAX: Duration = Duration::from_millis(500);
@@ -19,7 +20,7 @@ pub(super) struct Delivery {
     pause: Duration,
     /// Bytes that the host had not acknowledged at the last poll.
     pub(super) unacknowledged: u64,
-    /// Delivery rate last shared with the peer's other sessions.
+    /// Delivery rate last stored at the peer for later sessions.
     told_rate: f64,
 }
 

@@ -71,8 +71,8 @@ impl Sender {
         Ok(self.stream.write_chunks(&mut chunks[..count]).await?.bytes)
     }
 
-    /// Keeps the connection's backlog as short as its window allows. The limit is set only after large changes, because setting it costs a
-    /// lock.
+    /// Limits the bytes that the connection holds to its congestion window and a short backlog. The limit is updated only after large
+    /// changes, because setting it costs a lock.
     fn make_room(&mut self) {
         let room = self.steering.room();
         if room.abs_diff(self.room) > self.room / 16 {

@@ -12,7 +12,7 @@ use quinn_proto::RttEstimator;
 
 /// No limit.
 const FREE: u64 = u64::MAX;
-/// Minimum number of segments that a limit allows, so that data keeps moving.
+/// Minimum number of segments in flight that a rate limit allows, so that data keeps moving.
 const LEAST_SEGMENTS: u64 = 4;
 
 /// Congestion controls, by the kernel's names.
@@ -161,7 +161,7 @@ impl Steered {
         self.steering.slow_start.store(slow_start.into(), Ordering::Relaxed);
     }
 
-    /// Bytes in flight that the rate limit allows: quinn paces by the window and the round trip.
+    /// Window that enforces the rate limit: quinn paces by the window and the round trip.
     fn bound(&self) -> u64 {
         match self.steering.limit.load(Ordering::Relaxed) {
             FREE => FREE,
@@ -191,7 +191,8 @@ impl Controller for Steered {
     fn on_ack(&mut self, now: Instant, sent: Instant, bytes: u64, app_limited: bool, rtt: &RttEstimator) {
         self.rtt = rtt.get();
         self.steering.acknowledged.fetch_add(bytes, Ordering::Relaxed);
-        // An unused window is not validated: it must not grow while the rate limit is lower.
+        // While the rate limit keeps the window from being filled, the window must not grow: the path has not been tested with so many
+        // bytes in flight.
         let bounded = self.bound() < self.inner.window();
         self.inner.on_ack(now, sent, bytes, app_limited || bounded, rtt);
     }

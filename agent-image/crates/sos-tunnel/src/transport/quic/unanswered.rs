@@ -1,7 +1,8 @@
 //! Detects unacknowledged data over QUIC.
 
-/// Acknowledgement state. quinn also reports packets that contain only acknowledgements to congestion control, although such packets are
-/// never acknowledged. By its bytes in flight alone, the end that sent the last packet would seem to wait forever.
+/// Acknowledgement state of sent data. The bytes in flight do not suffice to detect unacknowledged data: quinn's congestion control also
+/// counts packets that contain only acknowledgements, although such packets are never acknowledged. An end whose last packet is an
+/// acknowledgement would seem to wait forever.
 #[derive(Debug, Default)]
 pub(super) struct Unanswered {
     acknowledged: u64,
@@ -10,8 +11,9 @@ pub(super) struct Unanswered {
 }
 
 impl Unanswered {
-    /// Takes the totals of bytes acknowledged and of ack-eliciting frames sent. If both have changed, their order is unknown; quinn elicits
-    /// another acknowledgement within a few round trips, so the next call decides.
+    /// Takes the totals of bytes acknowledged and of ack-eliciting frames sent; returns true if a frame is unacknowledged. If both totals
+    /// have changed since the last call, the order of the changes is unknown and the result is false. quinn elicits another acknowledgement
+    /// within a few round trips, so the next call decides.
     pub(super) fn look(&mut self, acknowledged: u64, asking: u64) -> bool {
         if acknowledged != self.acknowledged {
             self.waits = false;

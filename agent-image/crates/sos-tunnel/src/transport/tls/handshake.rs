@@ -31,7 +31,8 @@ pub(crate) async fn dial(
     shake(socket, UnbufferedClientConnection::new(Arc::new(config), to)?).await
 }
 
-/// Runs the acceptor's side. `find` looks up the pair key that the dialer names, if the dialer may name this key; also returns the name.
+/// Runs the acceptor's side. `find` looks up the pair key that the dialer names, if the dialer may name this key. The second part of the
+/// result is the name of this key.
 pub(crate) async fn accept(
     socket: &mut TcpStream,
     find: FindKey,

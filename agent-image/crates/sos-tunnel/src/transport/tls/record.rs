@@ -21,7 +21,7 @@ const MAX_SEALED: usize = MAX_PLAIN + 256;
 const VERSION: [u8; 2] = [3, 3];
 /// Bytes of records read at a time: as many as a plain stream's buffer holds.
 const INCOMING: usize = 256 << 10;
-/// Buffer size: these bytes and a partial record.
+/// Buffer size: [`INCOMING`] bytes and a partial record.
 const CAPACITY: usize = INCOMING + HEADER + MAX_SEALED;
 
 /// Key of one direction, with the number of the next record.
@@ -39,7 +39,7 @@ impl Sealer {
     pub(super) fn new((next, secrets): Secrets, suite: SupportedCipherSuite) -> Result<Self, TlsError> {
         let tls13 = tls13(suite)?;
         let (key, iv) = key_and_iv(secrets)?;
-        // Half of the cipher's limit is 128 GiB of full records: a wide margin, yet rarely reached.
+        // Half of the cipher's limit, 128 GiB of full records, leaves a wide margin and is still rarely reached.
         let limit = tls13.common.confidentiality_limit / 2;
         Ok(Self { cipher: tls13.aead_alg.encrypter(key, iv), next, limit })
     }
