@@ -10,17 +10,18 @@
 # Environment:
 #   OVS_RUNDIR   folder of the sockets db.sock and BRIDGE.mgmt (default /run/openvswitch)
 #
-# Reason for the four steps: ovs-vswitchd drops a bridge's entries when it configures the bridge's first controller. While flow-restore-wait
-# is set, it configures no controller, and the cache of the kernel's datapath continues to forward. So `hold` gives the controllers
-# addresses at which no process listens. `restore` ends the wait, so that ovs-vswitchd configures these controllers without a connection,
-# and then installs the entries. `release` gives the controllers their own addresses back, and they find the entries.
+# Reason for the four steps: ovs-vswitchd drops a bridge's entries when it configures the bridge's first controller, so the entries must be
+# installed after that, but before a controller connects. While flow-restore-wait is set, ovs-vswitchd configures no controller, and the
+# cache of the kernel's datapath continues to forward. So `hold` gives the controllers addresses at which no process listens. `restore` ends
+# the wait, so that ovs-vswitchd configures these controllers without a connection, and then installs the entries. `release` gives the
+# controllers their own addresses back, and they find the entries.
 #
 # Entries keep their cookies and timeouts. The timeouts start again, so a lease of some seconds is prolonged by the restart. Ports keep
 # their numbers, since the database stores them.
 set -euo pipefail
 
 rundir=${OVS_RUNDIR:-/run/openvswitch}
-# Maximum age of saved entries: after a longer restart, their sessions have changed.
+# Maximum age of saved entries: after a longer time, they no longer fit the running sessions.
 readonly MAX_AGE_S=300
 # Maximum wait for an answer of a daemon, and for a bridge to exist after a start.
 readonly ANSWER_S=5

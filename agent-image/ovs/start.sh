@@ -38,7 +38,7 @@ database=$dbdir/conf.db
 socket=unix:$rundir/db.sock
 flows=$rundir/flows
 keep_flows=$(dirname "$(readlink -f "$0")")/flows.sh
-# Interval at which entries are saved: a killed daemon loses later entries.
+# Interval at which entries are saved. A killed daemon loses the entries that were added after the last save.
 readonly KEEP_EVERY_S=10
 # Maximum time to restore entries. After that the switch forwards without them; sos-node and controllers install missing entries.
 readonly RESTORE_S=20
@@ -102,7 +102,7 @@ stop() {
 }
 
 planned() {
-    # There are no entries to save if the switch still waits for its own entries.
+    # While the switch still waits for its saved entries, it has no entries to save.
     [[ -z $keeper_pid ]] || timeout $RESTORE_S "$keep_flows" save "$flows" || true
     stop
     exit 0

@@ -54,7 +54,7 @@ impl Memory {
         self.local.as_ref().is_some_and(|local| !local.addresses.is_empty())
     }
 
-    /// Addresses and routes of the local port to restore. If none are lost, or after [`GIVE_BACK_TRIES`] attempts, the port's current state
+    /// Addresses and routes of the local port to restore. If none are lost, or after `GIVE_BACK_TRIES` attempts, the port's current state
     /// is remembered.
     pub fn local_port(&mut self, link: &Link, routes: Routes) -> Lost {
         let seen = LocalPort::observe(&self.boot, link, routes.made);

@@ -10,7 +10,8 @@ use serde_json::json;
 use support::document;
 use support::lab::{Lab, Namespace, preloaded, wait_until};
 
-/// Packets of a burst: ten times the full-size packets that the kernel's default buffer holds, and a quarter of a port's buffer.
+/// Number of packets of a burst: ten times as many full-size packets as the kernel's default buffer holds, and a quarter of those that a
+/// port's buffer holds.
 const BURST: u64 = 1000;
 
 fn reaches(from: &Namespace) -> bool {

@@ -1,4 +1,4 @@
-//! Dashboards, alerts and the user documentation are checked against spec/metrics, so a changed name fails here first.
+//! The program's metrics are those of spec/metrics, against which dashboards, alerts and the user documentation are checked.
 
 use sos_node::metrics::Metrics;
 use sos_node::status::Status;

@@ -327,7 +327,7 @@ proptest! {
         reconcile(&one, &mut node);
         reconcile(&two, &mut node);
         reconcile(&two.absent(), &mut node);
-        // The former state of devices is unknown, because the program has set them up.
+        // The program sets devices up and does not remember their former state, so ignore this difference.
         for (name, link) in &mut node.world.links {
             link.up = before.world.links.get(name).is_some_and(|link| link.up);
         }

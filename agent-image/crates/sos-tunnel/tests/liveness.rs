@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// KEEPIDLE, KEEPINTVL and KEEPCNT of the hosts here: over plain TCP a dead host is detected this long after the last probe that was
+/// KEEPIDLE, KEEPINTVL and KEEPCNT of the hosts here. Over plain TCP, they detect a dead host `NOTICED` after the last probe that was
 /// answered.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(2), SECOND, 3);
 const NOTICED: Duration = Duration::from_secs(2 + 3);
@@ -165,6 +165,6 @@ async fn a_requested_queue_size_bounds_the_bytes_held() {
     assert!(before <= 1 << 20, "{before} bytes reserved");
     fill(&mut client).await;
     let held = net.near.stats().memory_reserved + net.far.stats().memory_reserved;
-    // Both directions at both agents.
+    // The bound covers both directions at both agents.
     assert!(held <= 4 << 20, "{held} bytes reserved");
 }

@@ -110,7 +110,7 @@ async fn arrives(setup: Setup) {
 async fn spliced_and_copied_bytes_are_the_hosts_bytes() {
     let none = pipes();
     arrives(Setup { compress: (true, true), encrypted: (true, true), ..Setup::default() }).await;
-    // Each agent has a scratch pipe.
+    // Only the scratch pipe of each agent is left, with two descriptors.
     assert!(pipes() - none <= 4 * RUNS as usize, "compressed or encrypted bytes are in memory");
     let before = pipes();
     let net = Net::new(Setup::default()).await;

@@ -257,7 +257,8 @@ async fn an_unlisted_peer_finishes_running_sessions(setup: Setup) {
     until(|| net.near.stats().streams == 0).await;
 }
 
-/// The dialer cannot know that it is no longer listed: without streams it does not count the acceptor as alive.
+/// The dialer is not notified that the acceptor no longer lists it. So the acceptor refuses its streams: without streams, the dialer does
+/// not count the acceptor as alive.
 async fn an_acceptor_gives_no_streams_to_an_unlisted_peer(setup: Setup) {
     let net = Net::new(setup).await;
     let (mut client, mut server, session) = net.pair().await;

@@ -36,13 +36,13 @@ const SOL_SOCKET: c_int = 1;
 /// Ignores net.core.rmem_max; needs NET_ADMIN, as Open vSwitch does.
 const SO_RCVBUFFORCE: c_int = 33;
 const SOL_PACKET: c_int = 263;
-/// The kernel rejects the frame's `virtio_net_hdr`.
+/// Error of a send call: the kernel rejects the frame's `virtio_net_hdr`.
 const EINVAL: c_int = 22;
-/// The frame exceeds the device's MTU.
+/// Error of a send call: the frame exceeds the device's MTU.
 const EMSGSIZE: c_int = 90;
 /// A `virtio_net_hdr` precedes each frame (packet(7)).
 const PACKET_VNET_HDR: c_int = 15;
-/// Turns a descriptor into a tun or tap device, with flags at this offset of `struct ifreq` (netdevice(7)).
+/// Turns a descriptor into a tun or tap device. The flags are at the offset `IFREQ_FLAGS` of `struct ifreq` (netdevice(7)).
 const TUNSETIFF: c_ulong = 0x4004_54ca;
 const IFREQ_FLAGS: usize = 16;
 /// Like [`PACKET_VNET_HDR`], for a tap device.
@@ -195,7 +195,8 @@ pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut MMsgHdr, count: c_ui
     }
     // SAFETY: as this function itself.
     let sent = unsafe { real::sendmmsg(fd, messages, count, flags) };
-    // Skip a frame that the kernel rejects, because Open vSwitch would drop the whole rest of the batch at its first error.
+    // Report a frame that the kernel rejects as sent, so that Open vSwitch continues with the next frame: at an error, Open vSwitch would
+    // drop the whole rest of the batch.
     if sent < 0 && count > 1 && PORTS.has(fd) && [EINVAL, EMSGSIZE].contains(&errno()) { 1 } else { sent }
 }
 

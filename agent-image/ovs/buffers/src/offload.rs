@@ -2,8 +2,8 @@
 //!
 //! With `userspace-tso-enable` a port supplies a `virtio_net_hdr` (virtio 1.2, 5.1.6) before each frame. Open vSwitch keeps two
 //! bits of it, "TCP to be segmented" and "checksum to be completed", and builds a new header for the outgoing port: segments as
-//! large as that port's MTU allows, regardless of the connection's MSS, and a checksum in the outermost TCP or UDP header, even
-//! if it was missing in another header. Such segments cannot pass a hop with a smaller MTU.
+//! large as that port's MTU allows, regardless of the connection's MSS, and a checksum to be completed in the outermost TCP or UDP header,
+//! even if the incomplete checksum is in an inner header. Segments larger than the MSS cannot pass a hop with a smaller MTU.
 //!
 //! So [`keep`] writes the segment size into the checksum field, which stays with the frame. At that time the field contains the sum of the
 //! pseudo header. This sum follows from other fields, and [`restore`] computes it again. No state is kept outside the frame.
@@ -19,12 +19,12 @@ const GSO_NONE: u8 = 0;
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
 const GSO_UDP_L4: u8 = 5;
-/// Bit of the type: only the first segment gets CWR (RFC 3168 section 6.1.2). Without this bit all segments get the flag, as
-/// accurate ECN requires.
+/// Bit of `gso_type`: only the first segment gets CWR (RFC 3168 section 6.1.2). Without this bit all segments get the flag, as accurate ECN
+/// requires.
 const GSO_ECN: u8 = 0x80;
 
-/// Parts of a checksum field: the segment size, and the [`GSO_ECN`] bit of the type. A larger size is stored as this maximum:
-/// then a frame of 64 KiB has more than two segments, and no segment is larger than the sender's segments.
+/// Parts of a checksum field: the segment size, and the [`GSO_ECN`] bit of `gso_type`. A size above `MAX_SIZE` is stored as `MAX_SIZE`, so
+/// that segments are never larger than the sender's segments.
 const MAX_SIZE: u16 = 0x7fff;
 const ECN: u16 = 0x8000;
 
@@ -148,9 +148,9 @@ fn size(noted: u16, made: &Vnet, headers: &Headers, transport_len: usize) -> u16
     }
 }
 
-/// Complete the checksum of an ordinary frame, unless Open vSwitch requests the same checksum: for TCP, UDP or SCTP directly
-/// after an IP header, with at most one VLAN tag before it. For a frame in a tunnel or with extension headers, Open vSwitch would
-/// use another header.
+/// Complete the checksum of a frame that need not be segmented, unless the kernel will complete it as requested by Open vSwitch: for TCP,
+/// UDP or SCTP directly after an IP header, with at most one VLAN tag before that header. In a tunnel or after extension headers, Open
+/// vSwitch would request the checksum of another header.
 fn complete(vnet: &mut Vnet, frame: &mut [u8], rest: &[u8]) -> Option<()> {
     if vnet.flags & NEEDS_CSUM == 0 {
         return None;

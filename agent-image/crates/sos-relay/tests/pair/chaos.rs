@@ -19,7 +19,7 @@ const RUNS: u64 = 256;
 const BUSY_MS: u64 = 2000;
 /// Silence after which a stream is dead (frame.md clause 12).
 const SILENT_MS: u64 = 5000;
-/// Sessions wait 10 s for a stream (frame.md clause 11): they survive shorter gaps in any state.
+/// Time without a stream that sessions survive in any state: they wait 10 s for a stream (frame.md clause 11).
 const SURVIVED_MS: u64 = 9000;
 /// Maximum time from the last fault to the end. It covers one wait for a stream and the slowest hosts and streams.
 const AFTERMATH: Duration = Duration::from_secs(30);
@@ -245,7 +245,7 @@ fn run(seed: u64) {
     let config = ProptestConfig {
         cases: 1,
         max_shrink_iters: 500,
-        // The seed is printed and determines the whole run.
+        // No file of failures is needed: the seed is printed and determines the whole run.
         failure_persistence: None::<Box<FileFailurePersistence>>.map(|none| none as _),
         ..ProptestConfig::default()
     };

@@ -50,7 +50,7 @@ fn mortal() -> impl Strategy<Value = StreamScript> {
 }
 
 fn immortal() -> impl Strategy<Value = StreamScript> {
-    // These streams start up to 8 s late, because sessions wait 10 s for a stream.
+    // These streams may start up to 8 s late, because sessions wait 10 s for a stream.
     (stream(Just(None)), 0u64..8000).prop_map(|(s, born_ms)| StreamScript { born_ms, ..s })
 }
 

@@ -325,8 +325,8 @@ impl Driver {
                 break;
             }
         }
-        // If a usable stream has buffer space, the core has declined it and retries by timer. If the session waited for buffer space
-        // instead, it would wake itself forever.
+        // If a usable stream has buffer space, the scheduler has declined it, and the session retries by timer. If the session joined the
+        // waiting sessions instead, `pass_on` would wake it again immediately, forever.
         let full = !usable(&self.views).iter().any(|view| view.has_room);
         let declined = self.session.has_transmit() && (full || sent < QUANTUM);
         if let Some(compression) = self.compression.as_mut().filter(|_| declined) {

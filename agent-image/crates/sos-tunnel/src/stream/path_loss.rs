@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Half-life of observations: loss on radio links varies with the weather, elsewhere with the hour.
+/// Half-life of observations. Loss changes more slowly: on radio links with the weather, elsewhere with the hour.
 const HALF: Duration = Duration::from_secs(60);
 /// Minimum number of recent retransmissions for a path to count as lossy: a single retransmission may be chance.
 const LEAST: f64 = 2.0;

@@ -149,7 +149,7 @@ fn server(expected: &Arc<Expected>) -> Result<ServerConfig, QuicError> {
     Ok(ServerConfig::with_crypto(Arc::new(crypto)))
 }
 
-/// Initial configuration of an endpoint. It has no keys and would accept no dialer: [`accept`] gives each connection its own configuration.
+/// Initial configuration of an endpoint. It has no keys and would accept no dialer: `accept` gives each connection its own configuration.
 fn server_defaults() -> Result<ServerConfig, QuicError> {
     let mut config = server(&Expected::new(Box::new(|_| None)))?;
     config.max_incoming(MAX_INCOMING);

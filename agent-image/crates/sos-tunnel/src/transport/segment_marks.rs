@@ -15,10 +15,10 @@ use sos_wire::Marks;
 use crate::transport::bpf::{Instruction, Words, load_filter};
 use crate::transport::sockopt::{Gate, attach_filter, cookie, handshake_options, set_receive_ttl};
 
-/// Number of words: cookies are consecutive, so connections share a word only if that many sockets were opened between them. 1 MiB; less if the
-/// memory is bounded (RLIMIT_MEMLOCK of 64 KiB, before Linux 5.11).
+/// Number of words: cookies are consecutive, so connections share a word only if that many sockets were opened between them. The first
+/// number needs 1 MiB; the second is for kernels that bound this memory (RLIMIT_MEMLOCK of 64 KiB, before Linux 5.11).
 const WORDS: [u32; 2] = [1 << 17, 1 << 12];
-/// Bits of a word: the low bits of the cookie, and the marks.
+/// Bits of the cookie that a word contains, above the bits of the marks.
 const COOKIE: u64 = (1 << 48) - 1;
 
 /// Offsets in an IPv4 header (RFC 791, 3.1), and the number of header bytes read.

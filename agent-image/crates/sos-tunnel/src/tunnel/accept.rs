@@ -96,7 +96,8 @@ async fn accept_handshake(
     Ok((peer, (channel, established)))
 }
 
-/// Accepts TCP or TLS, depending on the first byte; also returns the name of the pair key that the dialer has proved over TLS.
+/// Accepts TCP or TLS, depending on the first byte. The second part of the result is the name of the pair key that the dialer has proved
+/// over TLS.
 async fn accept_tcp(
     context: &Arc<TunnelContext>,
     socket: TcpStream,
