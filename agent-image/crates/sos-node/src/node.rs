@@ -221,7 +221,7 @@ impl Node {
             observed.kernel_ports = datapath::parse_ports(&printed.unwrap_or_default());
         }
         if config.reject_port.is_some() {
-            // nft reports a missing table as an error.
+            // nft reports a missing table as an error, which counts as missing rules.
             observed.rejected =
                 run(&encode::show_reject_rules()).ok().and_then(|printed| reject::parse(&printed));
         }

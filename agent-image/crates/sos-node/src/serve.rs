@@ -12,7 +12,7 @@ use prometheus_client::registry::Registry;
 
 use crate::status::Status;
 
-/// Time without a heartbeat after which the loop counts as stuck: longer than the sum of the deadlines of a pass's commands.
+/// Time without a heartbeat after which the loop counts as stuck: longer than a pass in which several commands reach their deadlines.
 const STUCK_AFTER: Duration = Duration::from_secs(60);
 
 /// State of the loop, for HTTP clients.

@@ -6,8 +6,8 @@ use sos_wire::{Body, Marks};
 
 use crate::scheduler::StreamId;
 
-/// Maximum number of changes kept for bytes that the host has not received yet. Beyond it the oldest change is dropped, and its bytes keep
-/// the previous marks.
+/// Maximum number of changes kept for bytes that the host has not received yet. Beyond this number, the oldest change is dropped, and its
+/// bytes keep the previous marks.
 const MAX_PENDING: usize = 64;
 
 /// Marks of the local host, announced to the peer.

@@ -90,8 +90,8 @@ pub struct Egress {
 
 /// Connects to servers on behalf of peers.
 pub trait EgressHandler: Send + Sync + 'static {
-    /// Connects to the server as the client. The future must end by itself (a connect timeout); it is dropped if the session ends first. An
-    /// error resets the client with this reason.
+    /// Connects to the server from the client's address and port. The future must end by itself (a connect timeout); it is dropped if the
+    /// session ends first. An error resets the client with this reason.
     fn connect(&self, info: OpenInfo) -> BoxFuture<Result<Egress, EndReason>>;
     /// Ends a session for which `connect` was called; called once for each.
     fn ended(&self, info: &OpenInfo, end: SessionEnd);

@@ -59,8 +59,8 @@ async fn keepalives_detect_a_dead_far_host_and_no_other() {
     }
 }
 
-/// The dead host's agent queries the other host shortly before common idle times, two of which fall into the time of the probes. The
-/// answers must not let probes through that have to stay unanswered.
+/// The dead host's agent queries the other host shortly before common idle times, two of which fall into the time of the probes. The filter
+/// must let the answers to these queries pass, but the probes of the other host must stay unanswered.
 #[tokio::test]
 async fn a_probing_host_stays_unanswered_while_the_far_agent_queries_it() {
     let (idle, interval, probes) = (3 * SECOND, SECOND, 3);

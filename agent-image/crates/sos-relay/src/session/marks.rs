@@ -32,7 +32,7 @@ impl Session {
         })
     }
 
-    /// Announces a change immediately if no data follows it: the peer's acknowledgements use the marks, too.
+    /// Announces a change without waiting for data: the peer also uses the marks for acknowledgements to its own host.
     pub(super) fn transmit_marks(&mut self, streams: &[StreamView]) -> Option<(StreamId, Body)> {
         if !self.announced.is_due() {
             return None;

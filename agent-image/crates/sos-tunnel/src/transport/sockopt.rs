@@ -45,8 +45,9 @@ fn set_int(socket: &impl AsFd, level: libc::c_int, name: libc::c_int, value: u32
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Sets the initial window, in `bytes`, of a socket that is neither connected nor listening; otherwise the window would grow from a default
-/// for LANs. The kernel continues to tune the window, unlike after SO_RCVBUF: a low water mark enlarges the buffer (`tcp_set_rcvlowat`).
+/// Sets the initial window, in `bytes`, of a socket that is neither connected nor listening. Without this call, the window would grow from
+/// a default for LANs. A temporary low water mark enlarges the buffer (`tcp_set_rcvlowat`): after SO_RCVBUF, the kernel would no longer
+/// tune the window.
 ///
 /// # Errors
 /// Error of the kernel.
