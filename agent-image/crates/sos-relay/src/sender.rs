@@ -35,7 +35,7 @@ struct Block {
     offset: u64,
     payload: Payload,
     place: Place,
-    /// The block was copied because it may be late: it is copied only once.
+    /// A copy was sent because the block may be late. A block is copied only once.
     copied: bool,
 }
 

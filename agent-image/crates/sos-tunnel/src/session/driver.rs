@@ -1,4 +1,4 @@
-//! The task that owns a session: it connects the core, the host's socket and the streams, and decides nothing.
+//! The task that owns a session. It connects the core, the host's socket and the streams; the core makes all decisions about the protocol.
 
 mod delivery;
 mod liveness;

@@ -104,8 +104,8 @@ pub(crate) fn check_claim(hello: &Hello, from: IpAddr, peer: &PeerConfig) -> Res
     if fits { Ok(()) } else { Err(HandshakeError::Stranger) }
 }
 
-/// Checks that the Hello inside an encrypted connection names the key that authenticated the connection: otherwise a site could relay the
-/// plain Hello of another site inside its own encrypted connection.
+/// Checks that the Hello inside an encrypted connection names the key that authenticated the connection. Without this check, a site could
+/// relay the plain Hello of another site inside its own encrypted connection.
 pub(crate) fn check_key(hello: &Hello, proved: PairKeyName) -> Result<(), HandshakeError> {
     if (hello.site, hello.key_id) == proved { Ok(()) } else { Err(HandshakeError::OtherKey) }
 }

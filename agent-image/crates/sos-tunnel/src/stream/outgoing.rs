@@ -1,5 +1,5 @@
-//! Send queue of a stream. The sender of a frame writes it directly if that needs no waiting; otherwise the stream's writing task writes
-//! it.
+//! Send queue of a stream. A task that queues a large frame also writes the queue to the socket, unless another task is writing. The
+//! stream's writing task writes everything else.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;

@@ -169,8 +169,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Replaces the buffer by a fresh one that contains the bytes of the current frame. A frame always fits: [`BUFFER`] is the maximum payload,
-    /// and the decoder takes out headers as soon as they are complete.
+    /// Replaces the buffer by a fresh one that contains the bytes of the current frame. A frame always fits: [`BUFFER`] is at least the
+    /// maximum payload, and the decoder takes out headers as soon as they are complete.
     fn replace_buffer(&mut self) {
         const { assert!(BUFFER >= MAX_PAYLOAD) };
         let mut new = self.buffers.take();

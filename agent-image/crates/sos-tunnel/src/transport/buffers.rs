@@ -12,7 +12,8 @@ use crate::lock;
 
 /// Buffer size in bytes: with smaller reads the system calls become costly, larger reads gain little (measured on relays of this kind).
 pub(crate) const BUFFER: usize = 256 << 10;
-/// Maximum number of waiting buffers; beyond it the oldest is dropped, and freed with its last slice.
+/// Maximum number of waiting buffers. Beyond this number, the oldest buffer is removed from the pool; its memory is freed with its last
+/// slice.
 const MAX_WAITING: usize = 256;
 /// Number of waiting buffers examined before a new one is allocated: the oldest are the most likely to be free.
 const TRIES: usize = 4;

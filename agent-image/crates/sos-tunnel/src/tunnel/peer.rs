@@ -25,8 +25,8 @@ pub(crate) struct Peer {
     pub(crate) agent: AgentId,
     /// This agent.
     local: AgentId,
-    /// Number of sessions opened by this agent, to all peers and including the time before this peer was listed: no number is reused in one
-    /// boot.
+    /// Number of sessions that this agent has opened to any peer in this boot. Session numbers are derived from this count, so that no
+    /// number is reused.
     opened: Arc<AtomicU64>,
     state: Mutex<PeerState>,
     room_waiters: Mutex<VecDeque<(Labels, Arc<Mailbox>)>>,
@@ -108,7 +108,7 @@ impl Peer {
         lock(&self.state).retired = true;
     }
 
-    /// True if the peer is no longer listed and has no session left: it gets no streams.
+    /// True if the peer is no longer listed and has no session left. Then no stream to the peer is dialed or accepted.
     pub(crate) fn is_over(&self) -> bool {
         lock(&self.state).is_over()
     }

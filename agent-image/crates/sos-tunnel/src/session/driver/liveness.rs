@@ -196,7 +196,7 @@ impl Driver {
         self.note_gate();
     }
 
-    /// Notes that bytes were sent to the host: its acknowledgement must pass ([`Host`] has opened the filter).
+    /// Notes that bytes were sent to the host, for whose acknowledgement [`Host`] has opened the filter.
     pub(super) fn note_given_gate(&mut self) {
         self.liveness.passes = Gate::Open;
         self.note_gate();

@@ -1,5 +1,5 @@
-//! The UDP sockets of QUIC streams, one per path label. Dialed and accepted connections share a socket, because its port identifies the
-//! path.
+//! The UDP sockets of QUIC streams, one per path label. Dialed and accepted connections share a socket, because the socket's port
+//! identifies the path.
 
 use std::collections::BTreeMap;
 use std::io;
