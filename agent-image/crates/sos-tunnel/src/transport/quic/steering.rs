@@ -106,8 +106,8 @@ impl Steering {
         self.control() == Control::Bbr
     }
 
-    /// Maximum bytes that the connection may hold, unsent or in flight: its window and a short backlog. A longer backlog could no longer
-    /// move to another stream.
+    /// Maximum bytes that the connection may hold, unsent or in flight: its window and a short backlog. The backlog is short
+    /// because queued bytes can no longer move to another stream.
     pub(super) fn room(&self) -> u64 {
         self.window.load(Ordering::Relaxed) + self.unsent.load(Ordering::Relaxed)
     }
