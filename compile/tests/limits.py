@@ -1,4 +1,4 @@
-"""Generate worlds at the limits of their schemas, with invalid nodes and statuses. Each seed yields one world."""
+"""Generate worlds whose values are at the limits of the schemas; some nodes and statuses are invalid. Each seed yields one world."""
 
 from __future__ import annotations
 

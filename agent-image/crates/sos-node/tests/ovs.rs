@@ -116,7 +116,7 @@ fn a_new_config_replaces_the_base_entries_and_nothing_else() {
     assert!(lab.vsctl(&["list-ports", "br-sos"]).contains("pod7"));
 }
 
-/// Traffic from a port in another VLAN bypasses all entries of controllers, soon after the port has moved to that VLAN.
+/// Soon after a port is moved to another VLAN, its traffic bypasses all entries of controllers.
 #[test]
 fn traffic_of_ports_in_other_vlans_is_forwarded_as_plain() {
     let (lab, _far) = lab();

@@ -95,7 +95,7 @@ pub(crate) async fn overdue(peer: &Arc<Peer>, stream: &Stream, timing: &Timing) 
 }
 
 /// Deadline of a plain stream with `before` older plain streams. Streams close one after the other, so that there is time to replace them.
-/// As older streams close, later streams move up, so the rate of closing increases.
+/// Each stream that closes lowers `before` of the younger streams and so shortens their time, so streams close faster and faster.
 fn patience(timing: &Timing, before: u32) -> Duration {
     timing.switch.saturating_add(timing.ping.saturating_mul(before))
 }

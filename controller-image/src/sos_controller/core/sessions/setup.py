@@ -6,11 +6,13 @@
    meanwhile: the held SYN will be delivered.
 3. Both agents are Ready, all barriers are answered and no cached megaflow can match the flow (`cache_guard`): the held SYN is delivered to
    the ingress agent. If the server must have accepted first (`accepting_servers`), the egress agent sends Ready only after it has connected
-   to the server. It gets its Prepare once the egress entries are installed, since these redirect the server's answer to the agent.
-4. After a refusal, a switch failure, or a second without completion, entries are removed, Release is sent, and the SYN goes plain.
+   to the server. The egress agent gets its Prepare only after the egress entries, since these redirect the server's answer to the agent:
+   once they are installed, or directly behind them on the same OpenFlow connection (`Route.in_order`).
+4. After a refusal or a switch failure, or if set-up is not complete after one second, the entries are removed, Release is sent, and the SYN
+   goes plain.
 
-If the server must have accepted first, a connection that it refuses or does not answer therefore stays plain TCP, and the client learns the
-outcome from the server itself.
+So, for a session that waits for the server, a connection that the server refuses or does not answer stays plain TCP, and the client learns
+the outcome from the server itself.
 
 Entries need not wait for the agents' answers: they match one flow only, and while its SYN is held, the flow has no other packets (ADR
 0010). The ingress entry does not match SYNs, so the SYN of a client that reuses its port is punted and does not reach a session that is

@@ -69,7 +69,8 @@ def _controllers(facts: Facts) -> set[str]:
 
 
 def _service(obj: Json, facts: Facts, *, served: bool) -> bool:
-    """True for the requested service; without a request, for a service that would cover the connection if no accepted service does."""
+    """With a requested service, true for that service only. Without one, true if no accepted service covers the connection and this
+    service's two ends are at the connection's two sites."""
     asked, meta, spec = facts.asked, obj["metadata"], obj.get("spec") or {}
     if asked.service:
         return f"{meta.get('namespace', '')}/{meta['name']}" == asked.service
