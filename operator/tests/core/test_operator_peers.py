@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from operator_listing import listing
 from operator_listing import secret as parsed
-from sos_compile.model.site_card import SiteCard
+from sos_compile.model.site_card import SiteCard, parse_card
 from sos_operator.core.model.options import Images, Settings
 from sos_operator.core.model.world import Seen
 from sos_operator.core.peers import messages
@@ -413,6 +413,18 @@ def test_offers_at_own_agents_count_while_the_peer_cannot_be_reached(monkeypatch
 
     with quick(monkeypatch):
         asyncio.run(scenario())
+
+
+def test_agents_of_blocked_sites_are_not_dialed() -> None:
+    agent = {"id": "c" * 32, "node": "b1", "addresses": ["192.0.2.3"], "firstStreamPort": 10000, "cardPort": 14790}
+    sites = [
+        {"name": name, "id": number, "prefixes": [f"10.{number}.0.0/16"], "agents": [{**agent, "addresses": [f"192.0.2.{number}"]}]}
+        for number, name in enumerate(("open", "blocked"), 1)
+    ]
+    sites[1]["inbound"] = "Blocked"
+    sent = parse_card(json.dumps({**json.loads(card(1).encode()), "sites": sites}))
+    met = Contact(received=Received("", "", sent))
+    assert exchange._endpoints(exchange._Exchange(target(7), met)) == [("127.0.0.1", 7), ("192.0.2.1", 14790)]
 
 
 def test_another_invitation_forgets_the_former_peer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -204,9 +204,13 @@ def _after(contact: Contact, answer: Message) -> Contact:
 
 
 def _endpoints(exchange: _Exchange) -> list[tuple[str, int]]:
-    """Return the endpoints of the spec and the addresses of all agents that the peer has announced, without duplicates."""
+    """Return the endpoints of the spec and the addresses of all agents that the peer has announced, without duplicates.
+
+    Agents of Blocked sites cannot be reached; attempts would only delay the next reading of the peer's Offers.
+    """
     received = exchange.contact.received
-    agents = [(agent.addresses[0], agent.card_port) for site in received.card.sites for agent in site.agents] if received else []
+    sites = [site for site in received.card.sites if site.inbound == "Open"] if received else []
+    agents = [(agent.addresses[0], agent.card_port) for site in sites for agent in site.agents]
     return list(dict.fromkeys([*exchange.target.endpoints, *agents]))[:MAX_ENDPOINTS]
 
 
