@@ -118,6 +118,9 @@ fn without_a_list_of_pods_every_pod_of_the_site_is_intercepted() {
     assert_eq!(status["services"][0]["ready"], true);
 }
 
+/// Routing table of streams' handshakes, which exists while an agent runs.
+const HANDSHAKE_TABLE: &str = " 5346";
+
 #[test]
 fn stopped_agents_leave_nothing_in_pods_and_nodes() {
     let lab = Lab::on(Network::Pods);
@@ -126,11 +129,17 @@ fn stopped_agents_leave_nothing_in_pods_and_nodes() {
     let (mut near, mut far) = lab.agents();
     let seen = serve(&lab, b"reply".to_vec());
     assert_works(&lab, &seen, b"reply");
-    assert_eq!(
-        [state(&lab, "near"), state(&lab, "far")],
-        [before[1].clone(), before[2].clone()],
-        "agents create no objects in the nodes' own namespaces"
-    );
+    for (node, before) in [("near", &before[1]), ("far", &before[2])] {
+        let (own, others): (Vec<_>, Vec<_>) =
+            state(&lab, node).lines().map(str::to_owned).partition(|line| line.contains(HANDSHAKE_TABLE));
+        assert_eq!(
+            others,
+            before.lines().collect::<Vec<_>>(),
+            "agents create no other objects in the nodes' own namespaces"
+        );
+        // A rule, and a route for each of the peer's two addresses.
+        assert_eq!(own.len(), 3, "{own:?}");
+    }
     for agent in [&mut near, &mut far] {
         agent.signal(Signal::SIGTERM);
         assert_eq!(agent.wait(), Some(0));
