@@ -126,7 +126,7 @@ impl StreamRoutes {
         routes
     }
 
-    /// Copies the machine's routes anew, if the copies are due. Blocks while ip runs.
+    /// Refreshes the copies of the machine's routes every [`REFRESH`]. Blocks while ip runs.
     pub fn refresh(&mut self, config: &AgentConfig, now: Instant) {
         if self.refreshed.is_some_and(|refreshed| now.duration_since(refreshed) >= REFRESH) {
             self.update(config, now);

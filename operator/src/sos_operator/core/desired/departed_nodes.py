@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 
 from sos_compile.manifests import naming
 
-from sos_operator.core.desired.departure import Departing, anew, documents, is_clean, on_nodes, with_documents
+from sos_operator.core.desired.departure import Departing, documents, is_clean, on_nodes, rebuild_manifest, with_documents
 from sos_operator.core.model.cluster_objects import ConfigMap, DaemonSet, Pod
 from sos_operator.core.model.custom_resources import SosSite
 from sos_operator.core.model.objects import Object
@@ -60,5 +60,5 @@ def with_left(manifests: Iterable[Object], left: Iterable[Departing], seen: Seen
         for there, extended in ((seen.child(ConfigMap, child), with_documents), (seen.child(DaemonSet, child), on_nodes)):
             if there is not None:
                 # A site whose last node has departed has no rendered children: extend the children in the cluster instead.
-                by_ref[there.ref] = extended(by_ref.get(there.ref) or anew(there), departing.nodes)
+                by_ref[there.ref] = extended(by_ref.get(there.ref) or rebuild_manifest(there), departing.nodes)
     return tuple(by_ref.values())

@@ -60,7 +60,7 @@ def departing_sites(compiled: sos_compile.Compiled, seen: Seen) -> tuple[Departi
             found.append(Departing(site, nodes, manifests))
         elif nodes and config_map:
             # The site is currently invalid, or no node matches it any more: the nodes still have their last node-configs.
-            found.append(Departing(site, nodes, (with_documents(anew(config_map), nodes),), frozenset({daemon_set.ref})))
+            found.append(Departing(site, nodes, (with_documents(rebuild_manifest(config_map), nodes),), frozenset({daemon_set.ref})))
     return tuple(sorted(found, key=lambda d: d.site))
 
 
@@ -98,7 +98,7 @@ def _refuse(text: str) -> None:
     raise ValueError(f"{text} is in no document")
 
 
-def anew(child: Resource) -> Object:
+def rebuild_manifest(child: Resource) -> Object:
     """Rebuild the manifest of one of our children, without the fields that the API server has added."""
     meta = mapping(child.content.get("metadata"))
     kept = {key: meta[key] for key in ("name", "namespace", "labels", "annotations", "ownerReferences") if key in meta}
