@@ -43,6 +43,12 @@ def addressed(address: str | None, gateway: str | None) -> dict[str, Any]:
     return {**SELECT, "wan": {"type": "Uplinks", "uplinks": [{key: value for key, value in given.items() if value is not None}]}}
 
 
+def machine(**changes: Any) -> dict[str, Any]:
+    """Spec of a SosPeer for a machine; a field with the value None is left out."""
+    spec = {"siteID": 9, "addresses": ["192.0.2.9"], "interface": "eth1"} | changes
+    return {"prefixes": ["10.3.0.0/16"], "machine": {name: value for name, value in spec.items() if value is not None}}
+
+
 SITES: list[Row] = [
     ("transit", "SosSite", SELECT, None, None),
     ("overlay with uplinks", "SosSite", {**SELECT, "prefixes": ["10.1.0.0/16"], "wan": {"uplinks": [{"name": "wan1"}]}}, None, None),
@@ -479,6 +485,31 @@ OTHERS: list[Row] = [
     ),
     ("endpoint twice", "SosPeer", {"prefixes": ["10.2.0.0/16"], "endpoints": ["192.0.2.7:1"] * 2}, "spec.endpoints[1]", None),
     ("unknown encryption", "SosPeer", {"prefixes": ["10.2.0.0/16"], "encryption": "WireGuard"}, "spec.encryption", None),
+    ("machine", "SosPeer", machine(), None, None),
+    (
+        "machine with two paths",
+        "SosPeer",
+        machine(addresses=["192.0.2.9", "198.51.100.9"], inbound="Blocked", limits={"sessions": 9}, drainSeconds=5),
+        None,
+        None,
+    ),
+    ("machine with an endpoint", "SosPeer", {**machine(), "endpoints": ["192.0.2.7:14790"]}, "spec", "remove spec.endpoints"),
+    ("machine without an id", "SosPeer", machine(siteID=None), "spec.machine.siteID", None),
+    ("machine with id 0", "SosPeer", machine(siteID=0), "spec.machine.siteID", None),
+    ("machine without an address", "SosPeer", machine(addresses=[]), "spec.machine.addresses", None),
+    ("machine by name", "SosPeer", machine(addresses=["gw.example"]), "spec.machine.addresses[0]", "write an IPv4 address"),
+    ("machine at loopback", "SosPeer", machine(addresses=["127.0.0.1"]), "spec.machine.addresses[0]", "no other machine reaches"),
+    ("machine with one address twice", "SosPeer", machine(addresses=["192.0.2.9"] * 2), "spec.machine.addresses[1]", None),
+    ("machine's loopback", "SosPeer", machine(interface="lo"), "spec.machine.interface", "write the interface's name"),
+    ("machine with a long interface", "SosPeer", machine(interface="a" * 16), "spec.machine.interface", None),
+    ("unknown inbound", "SosPeer", machine(inbound="NAT"), "spec.machine.inbound", None),
+    (
+        "session larger than its machine",
+        "SosPeer",
+        machine(limits={"memoryMiB": 64, "sessionMemoryMiB": 65}),
+        "spec.machine.limits",
+        "lower sessionMemoryMiB",
+    ),
     ("link", "SosLink", {**LINK, "cost": 5, "capacityMbps": 1000}, None, None),
     ("link to itself", "SosLink", {**LINK, "b": {"site": "a", "uplink": "wan1"}}, "spec", "two different sites"),
     ("free link", "SosLink", {**LINK, "cost": 0}, "spec.cost", "1"),
@@ -497,6 +528,9 @@ CHANGES: list[tuple[str, str, dict[str, Any], dict[str, Any], str | None]] = [
     ("controller moved out", "SosController", {}, {"type": "External", "external": {"endpoints": ["tcp:192.0.2.1:6653"]}}, "immutable"),
     ("link moved", "SosLink", LINK, {**LINK, "a": {"site": "c", "uplink": "wan0"}}, "immutable"),
     ("link dearer", "SosLink", LINK, {**LINK, "cost": 20}, None),
+    ("machine with another address", "SosPeer", machine(), machine(addresses=["192.0.2.10"]), None),
+    ("machine with another id", "SosPeer", machine(), machine(siteID=10), "immutable"),
+    ("machine that was a cluster", "SosPeer", {"prefixes": ["10.3.0.0/16"]}, machine(), "cannot become a machine"),
     ("service moved", "SosService", ENDS, {**ENDS, "to": {"site": "c"}}, None),
 ]
 """Rows of (name, kind, spec before, spec after, part of the message or None if the change is allowed)."""

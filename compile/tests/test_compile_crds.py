@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from admission_table import CHANGES, TABLE, build
+from admission_table import CHANGES, TABLE, build, machine
 from sos_compile import admit
 from sos_compile.admission import cel_rules
 from sos_compile.admission.load import crds
@@ -132,6 +132,7 @@ def test_table_violates_every_validation_rule(monkeypatch: pytest.MonkeyPatch) -
         admit(build(kind, after), old=build(kind, before))
     admit(build("SosSite", {"nodeSelector": {"matchLabels": {"a": "b"}}}, name="a" * 64))
     admit(build("SosService", {"from": {"site": "a"}, "to": {"site": "b"}}, name="a" * 190))
+    admit(build("SosPeer", machine(), name="gw.example"))
     everything = {rule["rule"] for _, _, schema in ALL for rule in schema.get("x-kubernetes-validations", [])}
     assert everything - broken == set()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,14 +19,14 @@ from sos_compile.manifests.build import build_manifests, complain, held_children
 from sos_compile.model.memo import Memo, Source
 from sos_compile.model.network import Network
 from sos_compile.model.problem import Reason
-from sos_compile.model.site_card import CardError, SiteCard
+from sos_compile.model.site_card import MAX_CARD_BYTES, CardError, SiteCard
 from sos_compile.model.world import Compiled, Json, World
 from sos_compile.resolve.resolver import resolve
 
 T = TypeVar("T")
 
 DocumentName = tuple[str, ...]
-"""("controller", NAME), ("node", NODE) or ("agent", POOL, NODE)."""
+"""("controller", NAME), ("node", NODE), ("agent", POOL, NODE) or ("machine", SOSPEER)."""
 
 
 def compile_world(world: World, memo: Memo | None = None) -> Compiled:
@@ -63,7 +64,8 @@ class Draft:
     def _issued(self, generations: Mapping[DocumentName, int]) -> Compiled:
         generation = self.world.settings.generation
         documents = {name: {**document, "generation": generations.get(name, generation)} for name, document in self.documents.items()}
-        controllers, nodes = ({name[1]: doc for name, doc in documents.items() if name[0] == part} for part in ("controller", "node"))
+        kinds = ("controller", "node", "machine")
+        controllers, nodes, machines = ({name[1]: doc for name, doc in documents.items() if name[0] == kind} for kind in kinds)
         agents = {(name[1], name[2]): doc for name, doc in documents.items() if name[0] == "agent"}
         verdicts = self.verdicts.copy()
         manifests = build_manifests(
@@ -75,6 +77,7 @@ class Draft:
         )
         complain(self.network, manifests, verdicts)
         cards = self._cards(verdicts)
+        self._check_sizes(machines, verdicts)
         facts = build_facts(self.objects, self.network, verdicts)
         verdicts.settle()
         return Compiled(
@@ -88,18 +91,29 @@ class Draft:
             held=held_children(self.objects.keys, self.network, self.world.settings.prefix),
             faults=tuple(sorted(verdicts.faults, key=lambda fault: fault.key)),
             cards=cards,
+            machines=machines,
         )
 
     def _cards(self, verdicts: Verdicts) -> dict[str, SiteCard]:
-        """Return the card for each peer; report sites that do not fit into a card as a problem of the SosPeer."""
+        """Return the card for each peer cluster; report sites that do not fit into a card as a problem of the SosPeer."""
         found = {}
         for name, peer in self.network.peers.items():
+            if peer.machine is not None:
+                continue
             try:
                 found[name] = build_site_card(self.network, name, self.world.settings.software)
             except CardError as error:
                 message = f"this cluster's sites cannot be described to the peer: {error}"
                 verdicts.reject(peer.origin, "", Reason.LIMIT_EXCEEDED, message, "use fewer nodes or services")
         return found
+
+    def _check_sizes(self, machines: Mapping[str, Json], verdicts: Verdicts) -> None:
+        """Report configurations of machines that do not fit into an Answer (spec/card.md clause 4)."""
+        for name, document in machines.items():
+            size = len(json.dumps(document, separators=(",", ":")))
+            if size > MAX_CARD_BYTES:
+                message = f"the machine's configuration has {size} bytes, more than {MAX_CARD_BYTES}"
+                verdicts.reject(self.network.peers[name].origin, "", Reason.LIMIT_EXCEEDED, message, "use fewer services with the machine")
 
 
 def draft(world: World, memo: Memo | None = None) -> Draft:
@@ -150,3 +164,7 @@ def _documents(network: Network, world: World, memo: Memo) -> Iterator[tuple[Doc
     for key, placed, agent in sorted(agents, key=lambda each: each[0]):
         make = partial(agent_config.build_agent_config, network, placed, agent, world.settings)
         yield ("agent", *key), memo.documents.get(agent_config.depends_on(network, placed, agent, world.settings), make)
+    machines = [(placed.site.peer, placed, placed.machine) for placed in network.sites.values() if placed.machine]
+    for name, placed, agent in sorted(machines, key=lambda each: each[0]):
+        make = partial(agent_config.build_agent_config, network, placed, agent, world.settings)
+        yield ("machine", name), memo.documents.get(agent_config.depends_on(network, placed, agent, world.settings), make)

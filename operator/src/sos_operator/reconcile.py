@@ -34,7 +34,17 @@ from sos_operator.core.model.node_status import NodeAnswer, address_of
 from sos_operator.core.model.objects import Object, Ref
 from sos_operator.core.model.options import Settings
 from sos_operator.core.model.world import Seen, compiled_from, parse_allocations
-from sos_operator.core.peers.desired import Peering, key_files, known_cards, own_cards, peer_manifests, read_pairings, targets
+from sos_operator.core.peers.desired import (
+    Peering,
+    key_files,
+    known_cards,
+    machine_configurations,
+    own_cards,
+    peer_manifests,
+    read_pairings,
+    targets,
+)
+from sos_operator.core.peers.machine import Configuration
 from sos_operator.core.peers.pairing import wanted_pairings
 from sos_operator.core.plan import Changes, fingerprint, owned, plan, ref_of
 from sos_operator.core.scheduling.backoff import Outcome
@@ -95,6 +105,7 @@ class Reconciler:
         self._views: dict[str, ControllerView] = {}
         self._peering = Peering()
         self._own_cards: Mapping[str, SiteCard] = {}
+        self._machines: Mapping[str, Configuration] = {}
 
     async def reconcile(self, woken: frozenset[Changed]) -> Outcome:
         """Run one pass. Raises OperatorError if the cluster cannot be read or the master key is missing; an object's own errors are
@@ -114,7 +125,9 @@ class Reconciler:
     async def _pass(self, seen: Seen) -> Outcome:
         secret_objects = await self._secrets(seen)
         pairings = read_pairings(seen, secret_objects)
-        self._peering = Peering(pairings, known_cards(seen, pairings, self._p.peers.contacts))
+        contacts = self._p.peers.contacts
+        key_ids = {name: contact.key_id for name, contact in contacts.items() if contact.key_id is not None}
+        self._peering = Peering(pairings, known_cards(seen, pairings, contacts), key_ids)
         seen = replace(seen, cards=self._peering.cards)
         output = await self._compile(seen)
         if not output.compiled.allocations.within(parse_allocations(seen.objects)):
@@ -133,7 +146,7 @@ class Reconciler:
             result = await self._apply(seen, output, secret_objects)
             direct = agents_without_controller(seen, output.compiled)
             own = tuple(filter(None, (address_of(pod, agent_status.CONTAINER) for pod in direct)))
-            self._p.peers.serve(targets(seen, self._own_cards, self._peering), own, self._late)
+            self._p.peers.serve(targets(seen, self._own_cards, self._machines, self._peering), own, self._late)
             await self._p.agents.visit(direct, outdated(seen, output.compiled, self._p.agents.answers), self._late)
         finally:
             self._views = await controllers
@@ -275,7 +288,8 @@ class Reconciler:
         masters = keys.Masters(found, key_rotation.sending(master, found))
         derived = secrets.derived_secrets(output.compiled, masters, settings, seen, key_files(output.compiled, self._peering))
         self._own_cards = own_cards(seen, output.compiled, self._peering, time.time_ns() // 1_000_000)
-        of_peers = peer_manifests(settings, seen, self._own_cards, self._peering)
+        self._machines = machine_configurations(output.compiled, self._peering)
+        of_peers = peer_manifests(settings, seen, self._own_cards, self._machines, self._peering)
         manifests = (
             generation.state_manifest(settings, encode_issued(output.issued)),
             *derived,

@@ -182,7 +182,7 @@ def test_a_card_keeps_its_time_of_issue_while_it_does_not_change() -> None:
     assert first == card(1_000)
     assert issue(CARD, first, 2_000) == first
     assert issue(card(0, software="2"), first, 500) == card(1_001, software="2")
-    manifest = agents_manifest(SETTINGS, seen(), [Offered(PAIRING.id, THEM.hex(), first)])
+    manifest = agents_manifest(SETTINGS, seen(), [Offered(PAIRING.id, THEM.hex(), first.issued, first.encode())])
     assert issued_cards(seen(children=(manifest,))) == {PAIRING.id.hex(): first}
     document = json.loads(manifest["data"][AGENTS_FILE])
     assert document["installation"] == "00112233445566778899aabbccddeeff"
@@ -258,7 +258,7 @@ def test_a_card_does_not_choose_the_names_of_key_files() -> None:
 
 
 def test_nothing_is_written_without_peers() -> None:
-    assert peer_manifests(SETTINGS, seen(), {}, Peering()) == []
+    assert peer_manifests(SETTINGS, seen(), {}, {}, Peering()) == []
 
 
 @dataclass

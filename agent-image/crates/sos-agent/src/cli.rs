@@ -9,14 +9,17 @@ use clap::{Parser, ValueEnum};
 #[command(name = "sos-agent", version)]
 pub struct Cli {
     /// The agent-config: a file, or a folder that holds <NODE>.json
-    #[arg(long, value_name = "PATH")]
-    pub config: PathBuf,
+    #[arg(long, value_name = "PATH", required_unless_present = "enrollment")]
+    pub config: Option<PathBuf>,
     /// Name of this node
-    #[arg(long, value_name = "NAME")]
-    pub node: String,
+    #[arg(long, value_name = "NAME", required_unless_present = "enrollment")]
+    pub node: Option<String>,
     /// Folder of key files (site-<keyid>, pair-<site id>-<keyid>, card-<pairing id>-<keyid>)
-    #[arg(long, value_name = "DIR", required_unless_present = "check")]
+    #[arg(long, value_name = "DIR", required_unless_present_any = ["check", "enrollment"])]
     pub keys: Option<PathBuf>,
+    /// The file of `kubectl sos enroll`, on a machine outside Kubernetes: the agent receives its configuration from the cluster
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["config", "node", "keys", "peers"])]
+    pub enrollment: Option<PathBuf>,
     /// Folder for the last good configuration
     #[arg(long, value_name = "DIR", required_unless_present = "check")]
     pub state: Option<PathBuf>,
@@ -69,5 +72,18 @@ mod tests {
     fn keys_and_state_are_needed_to_run_but_not_to_check() {
         assert!(Cli::try_parse_from(["sos-agent", "--config", "x", "--node", "n"]).is_err());
         assert!(Cli::try_parse_from(["sos-agent", "--config", "x", "--node", "n", "--check"]).is_ok());
+    }
+
+    #[test]
+    fn an_enrollment_replaces_configuration_node_and_keys() {
+        let with = |more: &[&str]| {
+            let arguments = ["sos-agent", "--enrollment", "e", "--state", "s"];
+            Cli::try_parse_from(arguments.iter().chain(more)).is_ok()
+        };
+        assert!(with(&[]) && with(&["--check"]));
+        for other in ["--config", "--node", "--keys", "--peers"] {
+            assert!(!with(&[other, "x"]), "{other}");
+        }
+        assert!(Cli::try_parse_from(["sos-agent", "--enrollment", "e"]).is_err(), "a state folder is needed");
     }
 }

@@ -48,7 +48,7 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
+    pub(crate) fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
         Self { path: path.into(), message: message.into() }
     }
 }
@@ -489,7 +489,7 @@ impl AgentConfig {
 }
 
 /// Builds a structural error. Serde's path names only the object in which a field is missing, so this function appends the field.
-fn structural(path: &str, message: String) -> ConfigError {
+pub(crate) fn structural(path: &str, message: String) -> ConfigError {
     let missing = message.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
     // A key that is the empty string has an empty path.
     let path = if path.is_empty() { "." } else { path };
@@ -500,14 +500,14 @@ fn structural(path: &str, message: String) -> ConfigError {
     }
 }
 
-fn from_text<'de, D: Deserializer<'de>, T: FromStr>(deserializer: D) -> Result<T, D::Error>
+pub(crate) fn from_text<'de, D: Deserializer<'de>, T: FromStr>(deserializer: D) -> Result<T, D::Error>
 where
     T::Err: std::fmt::Display,
 {
     String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
 }
 
-fn site_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SiteId, D::Error> {
+pub(crate) fn site_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SiteId, D::Error> {
     NonZeroU16::deserialize(deserializer).map(|id| SiteId(id.get()))
 }
 

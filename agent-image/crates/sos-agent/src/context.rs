@@ -48,6 +48,7 @@ pub struct Controllers {
 #[derive(Debug)]
 pub struct AgentContext {
     config: Mutex<Arc<AgentConfig>>,
+    config_problem: Mutex<String>,
     keys: Mutex<Arc<AgentKeys>>,
     protocol: Mutex<OrderProtocol>,
     tunnel: OnceLock<Tunnel>,
@@ -104,6 +105,7 @@ impl AgentContext {
         Self {
             protocol: Mutex::new(OrderProtocol::new(config.agent_id, boot)),
             config: Mutex::new(Arc::new(config)),
+            config_problem: Mutex::default(),
             keys: Mutex::new(Arc::new(keys)),
             tunnel: OnceLock::new(),
             unreachable: Mutex::default(),
@@ -160,12 +162,23 @@ impl AgentContext {
             // Code that locks the order protocol after this uses the new configuration.
             let protocol = lock(&self.protocol);
             *lock(&self.config) = Arc::new(config);
+            lock(&self.config_problem).clear();
             protocol.prepared_peers()
         };
         lock(&self.leaving).note(before, &now, &prepared);
         self.set_peers();
         self.rearm.notify_one();
         self.pods.note_change();
+    }
+
+    /// Reason why the last document was refused; "" if the last document is in force.
+    pub fn config_problem(&self) -> String {
+        lock(&self.config_problem).clone()
+    }
+
+    /// Records why a document was refused.
+    pub fn set_config_problem(&self, problem: String) {
+        *lock(&self.config_problem) = problem;
     }
 
     /// The keys in force.

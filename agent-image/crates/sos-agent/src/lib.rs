@@ -16,6 +16,8 @@
 //!    (`sos-pathctl`).
 //! 6. Operators of peer clusters offer site cards to [`tasks::cards`], which stores them ([`cards`]); this cluster's operator reads the
 //!    cards from `/cards` ([`tasks::http`]).
+//! 7. On a machine outside Kubernetes, [`tasks::enrollment`] receives the configuration from agents of the cluster, before the start of the
+//!    other tasks and then beside them ([`enrollment`]).
 //!
 //! | modules | part |
 //! |---|---|
@@ -29,6 +31,7 @@
 //! | [`orders::preparations`], [`orders::active_sessions`], [`orders::pending_end_reports`] | its tables |
 //! | [`syn_hold`] (`syn`, `known_servers`, `injector`) | SYNs held until their server accepts, and the raw sockets that reinject these SYNs |
 //! | [`cards`] (`exchange`, `store`, `page`) | site cards of peer clusters: decisions, stored Offers, `/cards` |
+//! | [`enrollment`] (`exchange`, `key_source`, `state`) | a machine outside Kubernetes: its enrollment, and the agent-config it receives |
 //! | [`netns`] (`plan`, `nft`, `nflog`, `sockets`, `tables`) | edge: the kernel's network; `plan` and `nft` only render |
 //! | [`netns::pod`] (`namespace`, `nf_tables`) | edge: sockets and table inside a pod's network namespace |
 //! | [`tasks`] | edge: recurring tasks: arming, beacons, orders, reports, reloads |
@@ -36,6 +39,7 @@
 //! | [`tasks::streams`] (`stream_monitor`), [`tasks::http`], [`tasks::status`] | edge: streams between agents; metrics, status and probes |
 //! | [`tasks::pods`] | edge: enters and leaves the network namespaces of the node's pods |
 //! | [`tasks::cards`] | edge: the listener of exchanges of site cards |
+//! | [`tasks::enrollment`] | edge: the dialer of exchanges by which an enrolled machine receives its agent-config |
 //! | [`context`] (`intercepted_pods`) | state that all tasks share |
 //! | [`metrics`], [`bugs`], [`cli`] | metrics page, panics, command line |
 //! | [`run`] | edge: start, drain, stop |
@@ -46,6 +50,7 @@ pub mod cards;
 pub mod cli;
 pub mod config;
 pub mod context;
+pub mod enrollment;
 pub mod metrics;
 pub mod netns;
 pub mod orders;

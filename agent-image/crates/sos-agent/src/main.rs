@@ -12,7 +12,7 @@ use tracing_subscriber::EnvFilter;
 fn main() -> ExitCode {
     let cli = Cli::parse();
     if cli.check {
-        return match run::check(&cli.config, &cli.node) {
+        return match run::check(&cli) {
             Ok(summary) => {
                 println!("{summary}");
                 ExitCode::SUCCESS

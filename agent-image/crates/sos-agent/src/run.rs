@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::net::SocketAddrV4;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,10 +17,12 @@ use tracing::{info, warn};
 
 use crate::bugs;
 use crate::cli::{Attach, Cli};
-use crate::config::keys::{AgentKeys, KeysError};
+use crate::config::keys::AgentKeys;
 use crate::config::source::{Source, SourceError, document_path, load};
 use crate::config::{AgentConfig, Discovery, Intake, Rewrite, RouteOwner};
 use crate::context::{AgentContext, Controllers, boot_id};
+use crate::enrollment::Enrollment;
+use crate::enrollment::key_source::{KeySource, KeySourceError};
 use crate::netns;
 use crate::netns::NetError;
 use crate::netns::nflog::Copies;
@@ -31,6 +33,7 @@ use crate::syn_hold::injector::{self, Hold};
 use crate::tasks;
 use crate::tasks::cards::{self, Bounds};
 use crate::tasks::egress::Servers;
+use crate::tasks::enrollment::{EnrollmentError, Machine, follow};
 use crate::tasks::held_syns;
 use crate::tasks::http;
 use crate::tasks::ingress;
@@ -57,7 +60,10 @@ pub enum RunError {
     Source(#[from] SourceError),
     /// No usable keys.
     #[error(transparent)]
-    Keys(#[from] KeysError),
+    Keys(#[from] KeySourceError),
+    /// The machine's enrollment cannot be used.
+    #[error(transparent)]
+    Enrollment(#[from] EnrollmentError),
     /// The network could not be set up.
     #[error(transparent)]
     Net(#[from] NetError),
@@ -79,13 +85,18 @@ fn socket_error(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> RunEr
     move |error| RunError::Socket { what, error }
 }
 
-/// `--check`: parses the configuration and summarises it.
+/// `--check`: parses the configuration, or the enrollment, and summarises it.
 ///
 /// # Errors
-/// The error in the configuration.
-pub fn check(path: &Path, node: &str) -> Result<String, SourceError> {
-    let file = document_path(path, node);
-    let config = load(&file, node)?;
+/// The error in the configuration or the enrollment.
+pub fn check(cli: &Cli) -> Result<String, SourceError> {
+    if let Some(file) = &cli.enrollment {
+        let Enrollment { machine, agents, .. } = Enrollment::load(file)?;
+        return Ok(format!("{}: ok (machine {machine}, {} agents)", file.display(), agents.len()));
+    }
+    let node = cli.node.clone().unwrap_or_default();
+    let file = document_path(&cli.config.clone().unwrap_or_default(), &node);
+    let config = load(&file, &node)?;
     let (peers, services) = (config.peers.len(), config.services.len());
     Ok(format!(
         "{}: ok (generation {}, {peers} peers, {services} services)",
@@ -99,12 +110,11 @@ pub fn check(path: &Path, node: &str) -> Result<String, SourceError> {
 /// # Errors
 /// The reason why the agent could not start or continue.
 pub fn run(cli: &Cli) -> Result<(), RunError> {
-    let (keys_folder, state) = (cli.keys.clone().unwrap_or_default(), cli.state.clone().unwrap_or_default());
     bugs::count_panics();
     let boot = boot_id();
-    let mut source = Source::new(&cli.config, &cli.node, &state);
+    let (mut source, key_source, machine) = sources(cli)?;
     let config = source.start()?;
-    let keys = AgentKeys::load(&keys_folder)?;
+    let keys = key_source.load(&config)?;
     // Without a bridge the agent stays in this namespace.
     let mode = if config.bridge().is_some() { cli.attach } else { Attach::None };
     let metrics = netns::bind_metrics(config.metrics_address, mode)?;
@@ -114,7 +124,7 @@ pub fn run(cli: &Cli) -> Result<(), RunError> {
     let runtime = runtime.map_err(socket_error("cannot start the runtime"))?;
     let leaves_table = mode == Attach::None && intake_interface(&config).is_some();
     let (netns, peers) = (cli.netns.clone(), cli.peers.clone());
-    let agent = Agent { config, keys, boot, source, keys_folder, metrics, netns, peers, routes };
+    let agent = Agent { config, keys, boot, source, key_source, metrics, netns, peers, machine, routes };
     let ended = runtime.block_on(agent.run());
     // Closing resets the sockets of sessions that are still open. Blocking tasks delay the exit by at most one second.
     runtime.shutdown_timeout(Duration::from_secs(1));
@@ -125,6 +135,20 @@ pub fn run(cli: &Cli) -> Result<(), RunError> {
         stream_routes::close();
     }
     ended
+}
+
+/// Sources of the configuration and of the keys. An enrolled machine waits here for its first configuration.
+fn sources(cli: &Cli) -> Result<(Source, KeySource, Option<Machine>), RunError> {
+    let state = cli.state.clone().unwrap_or_default();
+    let Some(file) = &cli.enrollment else {
+        let (config, node) = (cli.config.clone().unwrap_or_default(), cli.node.clone().unwrap_or_default());
+        let keys = KeySource::Folder(cli.keys.clone().unwrap_or_default());
+        return Ok((Source::new(&config, &node, &state), keys, None));
+    };
+    let mut machine = Machine::open(file, &state)?;
+    machine.wait_for_config()?;
+    let source = Source::new(&machine.config_path(), machine.name(), &state);
+    Ok((source, KeySource::Enrollment(file.clone()), Some(machine)))
 }
 
 /// Prepares the network namespace in which the data plane runs.
@@ -142,10 +166,11 @@ struct Agent {
     keys: AgentKeys,
     boot: BootId,
     source: Source,
-    keys_folder: PathBuf,
+    key_source: KeySource,
     metrics: std::net::TcpListener,
     netns: PathBuf,
     peers: Option<PathBuf>,
+    machine: Option<Machine>,
     routes: StreamRoutes,
 }
 
@@ -243,7 +268,10 @@ impl Agent {
         if let Some(path) = self.peers {
             tasks.add("cards", exchange_cards(Arc::clone(&context), path));
         }
-        tasks.add("reload", tasks::reload(Arc::clone(&context), self.source, self.keys_folder, self.routes));
+        if let Some(machine) = self.machine {
+            tasks.add("enrollment", follow(Arc::clone(&context), machine));
+        }
+        tasks.add("reload", tasks::reload(Arc::clone(&context), self.source, self.key_source, self.routes));
         tasks.add("measure", tasks::measure(Arc::clone(&context)));
         tasks.add("arm", tasks::arm(Arc::clone(&context), tunnel.willing_peers()));
         let serving = http::serve(metrics, Arc::clone(&context));

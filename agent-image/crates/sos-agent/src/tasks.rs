@@ -3,6 +3,7 @@
 pub mod cards;
 pub(crate) mod connect_ahead;
 pub mod egress;
+pub mod enrollment;
 pub mod held_syns;
 pub mod http;
 pub mod ingress;
@@ -15,7 +16,6 @@ pub mod streams;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddrV4;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -27,9 +27,9 @@ use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
 use tracing::{debug, error, info, warn};
 
 use crate::bugs::fence;
-use crate::config::keys::AgentKeys;
 use crate::config::source::{Source, Verdict, judge};
 use crate::context::{AgentContext, unix_ms};
+use crate::enrollment::key_source::KeySource;
 use crate::metrics::Reason;
 use crate::netns;
 use crate::netns::nft;
@@ -259,19 +259,16 @@ fn take(context: &Arc<AgentContext>, datagram: &[u8]) {
 pub async fn reload(
     context: Arc<AgentContext>,
     mut source: Source,
-    mut keys: PathBuf,
+    keys: KeySource,
     mut routes: StreamRoutes,
 ) {
     let mut ticks = interval(RELOAD_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let looked = tokio::task::spawn_blocking(move || {
-            let polled = fence(|| source.poll());
-            (polled, fence(|| AgentKeys::load(&keys)), source, keys)
-        });
-        let Ok((polled, loaded, same_source, same_keys)) = looked.await else { return };
-        (source, keys) = (same_source, same_keys);
+        let looked = tokio::task::spawn_blocking(move || (fence(|| source.poll()), source));
+        let Ok((polled, same_source)) = looked.await else { return };
+        source = same_source;
         context.let_go();
         match polled {
             Some(Some(polled)) => _ = fence(|| take_config(&context, &source, polled, &mut routes)),
@@ -279,6 +276,9 @@ pub async fn reload(
             None => _ = context.metrics.config_refused.inc(),
         }
         tokio::task::block_in_place(|| routes.refresh(&context.config(), Instant::now()));
+        let (keys, config) = (keys.clone(), context.config());
+        let loaded = tokio::task::spawn_blocking(move || fence(|| keys.load(&config)));
+        let Ok(loaded) = loaded.await else { return };
         let Some(loaded) = loaded else { continue };
         match loaded {
             Ok(loaded) if loaded != *context.keys() => context.set_keys(loaded),
@@ -298,13 +298,14 @@ fn take_config(
     let refuse = |why: String| {
         context.metrics.config_refused.inc();
         error!(why, "the configuration in force stays");
+        context.set_config_problem(why);
     };
     let next = match polled {
         Ok(next) => next,
         Err(error) => return refuse(error.to_string()),
     };
     match judge(&context.config(), &next) {
-        Verdict::Same => {}
+        Verdict::Same => context.set_config_problem(String::new()),
         Verdict::Stale => refuse(format!("generation {} is not newer", next.generation)),
         Verdict::NeedsRestart(field) => refuse(format!("{field} has changed: restart the agent to apply it")),
         Verdict::Take => {

@@ -181,6 +181,14 @@ impl<'a> CardAnswer<'a> {
         head.seal(card, key, &[ANSWER_TAG, offer.tag()])
     }
 
+    /// Bytes of the whole message, at most [`MAX_LEN`], from its first bytes, which are not authenticated yet.
+    ///
+    /// # Errors
+    /// The first field that is wrong.
+    pub fn message_len(header: &[u8; HEADER_LEN]) -> Result<usize, WireError> {
+        Head::decode(header, ANSWER).map(|head| HEADER_LEN + head.card_len + TAG_LEN)
+    }
+
     /// Decode the Answer to an Offer and check its tag with the key of the Offer.
     ///
     /// # Errors

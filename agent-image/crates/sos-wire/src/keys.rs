@@ -65,6 +65,11 @@ impl Key {
         self.expand(&[b"sos/pair/".as_slice(), &low.0.to_be_bytes(), &high.0.to_be_bytes()].concat())
     }
 
+    /// Derive the key that signs Offers and Answers from a pairing's secret (card.md clause 2).
+    pub fn card(&self) -> Self {
+        self.expand(b"sos/card")
+    }
+
     /// Derive the key of an agent's beacons from its site's key.
     pub fn beacon(&self, agent: AgentId) -> Self {
         self.expand(&[b"sos/beacon/".as_slice(), &agent.0].concat())

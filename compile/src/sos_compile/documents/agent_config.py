@@ -8,16 +8,21 @@ from sos_compile.documents.controller_config import build_ports, transport_value
 from sos_compile.model import formats as doc
 from sos_compile.model.memo import ByIdentity
 from sos_compile.model.network import AgentPlace, Network, PlacedService, PlacedSite
+from sos_compile.model.resources import Pool
 from sos_compile.model.site_card import CardAgent
 from sos_compile.model.world import Json, Settings
 
 INTERFACE = "net0"
 MAX_PEER_AGENTS = 1024
+EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - Prometheus scrapes the agents of a cluster
 
 
 def build_agent_config(network: Network, placed: PlacedSite, agent: AgentPlace, settings: Settings) -> Json:
-    """Return the document of one agent. Agents of several pools share their node's addresses, so each slot has its own port for metrics."""
-    pool = network.pools[agent.pool]
+    """Return the document of one agent. Agents of several pools share their node's addresses, so each slot has its own port for metrics.
+
+    Nodes have a NetworkPolicy or a firewall of the cluster in front of that port; a machine has not, so its metrics are local.
+    """
+    pool, host = _pool(network, placed, agent), "127.0.0.1" if placed.machine else EVERY_ADDRESS
     services = _services(network, placed)
     peers = sorted({_peer_of(placed, each) for each in services})
     config = doc.AgentConfig.model_validate(
@@ -36,7 +41,7 @@ def build_agent_config(network: Network, placed: PlacedSite, agent: AgentPlace, 
             "peers": [_peer(placed, network.sites[name], len(agent.addresses)) for name in peers],
             "services": [_service(network, placed, each, agent) for each in services],
             "limits": {"sessions": pool.sessions, "memoryMiB": pool.memory_mib, "sessionMemoryMiB": pool.session_memory_mib},
-            "metricsAddress": f"0.0.0.0:{settings.ports.agents + agent.slot}",
+            "metricsAddress": f"{host}:{settings.ports.agents + agent.slot}",
             "drainSeconds": pool.drain_s,
         }
     )
@@ -48,13 +53,24 @@ def depends_on(network: Network, placed: PlacedSite, agent: AgentPlace, settings
     services = _services(network, placed)
     peers = [network.sites[name] for name in sorted({_peer_of(placed, each) for each in services})]
     return (
-        (ByIdentity(network.pools[agent.pool]), agent, ByIdentity(placed.site), placed.id, settings.ports.agents),
+        (ByIdentity(_pool(network, placed, agent)), agent, _own_key(network, placed), placed.id, settings.ports.agents),
         tuple(
             (ByIdentity(each.service), each.source, each.target, each.ports, each.source_prefixes, each.target_prefixes)
             for each in services
         ),
         tuple(_peer_key(network, peer) for peer in peers),
     )
+
+
+def _pool(network: Network, placed: PlacedSite, agent: AgentPlace) -> Pool:
+    machine = network.peers[placed.site.peer].machine if placed.machine else None
+    return machine.pool if machine else network.pools[agent.pool]
+
+
+def _own_key(network: Network, placed: PlacedSite) -> Hashable:
+    if placed.machine:
+        return ByIdentity(network.peers[placed.site.peer])
+    return ByIdentity(placed.site)
 
 
 def _peer_key(network: Network, peer: PlacedSite) -> Hashable:
@@ -76,11 +92,6 @@ def _peer_of(placed: PlacedSite, service: PlacedService) -> str:
     return service.target if service.source == placed.site.name else service.source
 
 
-def first_stream_port(agent: AgentPlace) -> int:
-    """Return the first stream port of an agent on routes. It depends on the slot, as agents of several pools share a node's address."""
-    return doc.FIRST_STREAM_PORT + agent.slot * doc.STREAM_PORTS
-
-
 def _routed(placed: PlacedSite, agent: AgentPlace) -> Json:
     """Return the attachment of an agent without a bridge: its node's address, and the interception of connections."""
     intake = placed.site.intake
@@ -91,7 +102,7 @@ def _routed(placed: PlacedSite, agent: AgentPlace) -> Json:
         "discovery": None,
         "wan": list(map(str, agent.addresses)),
         "intake": {"type": intake.type, **given},
-        "stream_ports": {"first": first_stream_port(agent), "count": len(agent.addresses)},
+        "stream_ports": {"first": agent.first_stream_port, "count": len(agent.addresses)},
     }
 
 
@@ -144,7 +155,7 @@ def _addresses(addresses: tuple[str, ...], paths: int) -> Json:
 def _peer_agent(peer: PlacedSite, agent: AgentPlace, paths: int) -> Json:
     if not peer.site.routed:
         return {"id": agent.id, "node": agent.node, "address": str(agent.address), "firstStreamPort": doc.FIRST_STREAM_PORT}
-    row = {"id": agent.id, "node": agent.node, "address": str(agent.address), "firstStreamPort": first_stream_port(agent)}
+    row = {"id": agent.id, "node": agent.node, "address": str(agent.address), "firstStreamPort": agent.first_stream_port}
     return row | _addresses(tuple(map(str, agent.addresses)), paths) | {"prefixes": pods_of(peer, agent.node)}
 
 
@@ -183,5 +194,5 @@ def _service(network: Network, placed: PlacedSite, service: PlacedService, agent
 
 def _encryption(network: Network, placed: PlacedSite, service: PlacedService) -> str:
     """Return the encryption of the streams to a service's other site. The encryption of a SosPeer applies to all services with it."""
-    peer = network.sites[_peer_of(placed, service)].site.peer
+    peer = placed.site.peer or network.sites[_peer_of(placed, service)].site.peer
     return "TLS" if peer and network.peers[peer].encryption == "TLS" else service.service.transport.encryption

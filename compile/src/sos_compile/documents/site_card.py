@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import ValidationError
 
-from sos_compile.documents.agent_config import first_stream_port, pods_of
+from sos_compile.documents.agent_config import pods_of
 from sos_compile.model.network import AgentPlace, Network, PlacedSite
 from sos_compile.model.site_card import CARD_PORT, CardAgent, CardSite, SiteCard, first_problem, parse_card
 
@@ -45,7 +45,7 @@ def _agent(placed: PlacedSite, agent: AgentPlace) -> CardAgent:
         id=agent.id,
         node=agent.node,
         addresses=tuple(map(str, agent.addresses)),
-        first_stream_port=first_stream_port(agent),
+        first_stream_port=agent.first_stream_port,
         card_port=CARD_PORT,
         prefixes=tuple(pods_of(placed, agent.node)),
     )

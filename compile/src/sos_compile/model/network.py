@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from ipaddress import IPv4Address, IPv4Network
 
+from sos_compile.model.formats import FIRST_STREAM_PORT, STREAM_PORTS
 from sos_compile.model.resources import Controller, Link, Peer, Pool, Service, Site, Uplink
 from sos_compile.model.site_card import CardAgent
 from sos_compile.model.world import Allocations, Node, ObjectKey, Shadow
@@ -51,6 +52,11 @@ class AgentPlace:
         return (self.address, *self.more_addresses)
 
     @property
+    def first_stream_port(self) -> int:
+        """The first stream port of an agent on routes. It depends on the slot, as agents of several pools share a node's address."""
+        return FIRST_STREAM_PORT + self.slot * STREAM_PORTS
+
+    @property
     def mac(self) -> str:
         """A locally administered MAC address; never a path MAC or the discovery MAC, as its third byte has the top bit set (node-config.md
         clause 15)."""
@@ -82,6 +88,8 @@ class PlacedSite:
     """Problems with nodes' addresses, by node name."""
     remote_agents: tuple[CardAgent, ...] = ()
     """Agents of a peer's site, as the peer announces them; `agents` and `nodes` are then empty."""
+    machine: AgentPlace | None = None
+    """The agent of a machine's site, which is also in `remote_agents`."""
 
     @property
     def remote(self) -> bool:

@@ -253,14 +253,30 @@ class Link:
 
 
 @dataclass(frozen=True)
+class Machine:
+    """A machine outside Kubernetes with one agent, which this cluster configures (spec/card.md section 5).
+
+    `addresses`: of the agent's streams, one for each path. `interface`: towards the hosts of the machine's site.
+    """
+
+    site_id: int
+    addresses: tuple[str, ...]
+    interface: str
+    inbound: Literal["Open", "Blocked"]
+    pool: Pool
+    """The limits of the agent."""
+
+
+@dataclass(frozen=True)
 class Peer:
-    """SosPeer: another cluster. `endpoints`: (address, port) of its agents for the first contact. `prefixes`: addresses that its sites may
-    have."""
+    """SosPeer: another cluster, or a machine. `endpoints`: (address, port) of its agents for the first contact. `prefixes`: addresses that
+    its sites may have; a machine's site has all of them."""
 
     origin: Origin
     endpoints: tuple[tuple[str, int], ...]
     prefixes: tuple[IPv4Network, ...]
     encryption: str
+    machine: Machine | None = None
 
     @property
     def name(self) -> str:
@@ -416,7 +432,13 @@ def _link(origin: Origin, spec: Json) -> Link:
 def _peer(origin: Origin, spec: Json) -> Peer:
     ends = (text.rpartition(":") for text in spec["endpoints"])
     endpoints = tuple((address, int(port)) for address, _, port in ends)
-    return Peer(origin, endpoints, _networks(spec["prefixes"]), spec["encryption"])
+    machine = _machine(origin, spec["machine"]) if "machine" in spec else None
+    return Peer(origin, endpoints, _networks(spec["prefixes"]), spec["encryption"], machine)
+
+
+def _machine(origin: Origin, spec: Json) -> Machine:
+    pool = {"siteSelector": {}, "attach": "Host", "limits": spec["limits"], "drainSeconds": spec["drainSeconds"]}
+    return Machine(spec["siteID"], tuple(spec["addresses"]), spec["interface"], spec["inbound"], _pool(origin, pool))
 
 
 _PARSERS: dict[str, Any] = {

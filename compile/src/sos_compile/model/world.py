@@ -288,4 +288,6 @@ class Compiled:
     held: tuple[tuple[str, str], ...] = ()
     faults: tuple[Fault, ...] = ()
     cards: Mapping[str, SiteCard] = field(default_factory=dict)
-    """The site card for each accepted SosPeer."""
+    """The site card for each accepted SosPeer of a cluster."""
+    machines: Mapping[str, Json] = field(default_factory=dict)
+    """The agent-config document for each accepted SosPeer of a machine."""

@@ -5,18 +5,22 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from ipaddress import IPv4Network, collapse_addresses
+from ipaddress import IPv4Address, IPv4Network, collapse_addresses
 
+from pydantic import ValidationError
+
+from sos_compile import keys
 from sos_compile.admission.objects import Objects
 from sos_compile.admission.verdicts import Verdicts
 from sos_compile.model.addresses import is_ipv4
-from sos_compile.model.network import PlacedService, PlacedSite
+from sos_compile.model.network import AgentPlace, PlacedService, PlacedSite
 from sos_compile.model.problem import Reason
-from sos_compile.model.resources import DEFAULT_MTU, Intake, Origin, Peer, Site
-from sos_compile.model.site_card import CardSite, SiteCard
+from sos_compile.model.resources import DEFAULT_MTU, Intake, Machine, Origin, Peer, Site
+from sos_compile.model.site_card import CARD_PORT, CardAgent, CardSite, SiteCard, first_problem
 from sos_compile.model.world import ObjectKey
 
 MAX_PEERS = 64  # spec/card.md clause 8
+MACHINE_POOL = "machine"  # pool in the agent-config of a machine, which belongs to no SosAgent
 
 
 def accept(peers: Iterable[Peer], verdicts: Verdicts) -> dict[str, Peer]:
@@ -28,6 +32,39 @@ def accept(peers: Iterable[Peer], verdicts: Verdicts) -> dict[str, Peer]:
             continue
         accepted[peer.name] = peer
     return accepted
+
+
+def with_machines(peers: Mapping[str, Peer], received: Mapping[str, SiteCard], verdicts: Verdicts) -> dict[str, SiteCard]:
+    """Return the cards of all peers: those received from clusters, and for each machine the card that its SosPeer amounts to."""
+    cards = {name: card for name, card in received.items() if name in peers and peers[name].machine is None}
+    for name, peer in peers.items():
+        if peer.machine is None:
+            continue
+        try:
+            cards[name] = _machine_card(peer, peer.machine)
+        except ValidationError as error:
+            message = f"the machine cannot be described: {first_problem(error)}"
+            verdicts.reject(peer.origin, "spec.machine", Reason.INVALID, message, "write addresses that other machines can reach")
+    return cards
+
+
+def _machine_card(peer: Peer, machine: Machine) -> SiteCard:
+    place = _machine_place(peer, machine)
+    agent = CardAgent(
+        id=place.id,
+        node=place.node,
+        addresses=machine.addresses,
+        first_stream_port=place.first_stream_port,
+        card_port=CARD_PORT,
+    )
+    site = CardSite(name=peer.name, id=machine.site_id, prefixes=tuple(map(str, peer.prefixes)), agents=(agent,), inbound=machine.inbound)
+    return SiteCard(software="", sites=(site,), services=())
+
+
+def _machine_place(peer: Peer, machine: Machine) -> AgentPlace:
+    first, *more = map(IPv4Address, machine.addresses)
+    identity = keys.agent_id(peer.name, MACHINE_POOL, peer.name).hex()
+    return AgentPlace(MACHINE_POOL, peer.name, peer.name, identity, first, 0, tuple(more))
 
 
 def site_ids(peers: Mapping[str, Peer], cards: Mapping[str, SiteCard]) -> set[int]:
@@ -167,7 +204,8 @@ def _prefixes_problem(site: CardSite, allowed: _Ranges, taken: _Taken) -> Proble
 
 def _placed(peer: Peer, site: CardSite) -> PlacedSite:
     agents = tuple(sorted(site.agents, key=lambda agent: (agent.first_stream_port, agent.node)))
-    return PlacedSite(_site(peer, site), site.id, remote_agents=agents)
+    machine = _machine_place(peer, peer.machine) if peer.machine else None
+    return PlacedSite(_site(peer, site), site.id, remote_agents=agents, machine=machine)
 
 
 def _site(peer: Peer, site: CardSite) -> Site:
@@ -194,7 +232,7 @@ def _site(peer: Peer, site: CardSite) -> Site:
         services_selector=None,
         rules=(),
         controllers=(),
-        intake=Intake("Routed"),
+        intake=Intake("Routed", interface=peer.machine.interface if peer.machine else None),
         peer=peer.name,
         inbound=site.inbound,
     )
@@ -203,15 +241,16 @@ def _site(peer: Peer, site: CardSite) -> Site:
 def in_force(
     services: Iterable[PlacedService], sites: Mapping[str, PlacedSite], cards: Mapping[str, SiteCard], verdicts: Verdicts
 ) -> tuple[list[PlacedService], dict[str, tuple[str, ...]]]:
-    """Return the services that are in force, and the ids of all services with each peer.
+    """Return the services that are in force, and the ids of all services with each peer cluster.
 
-    A service with a peer is in force if the peer has accepted it, too: clients of a peer reach only servers that both clusters permit.
+    A service with a peer cluster is in force if that cluster has accepted it, too: clients of a peer reach only servers that both clusters
+    permit. A machine has no services of its own: this cluster's services are in force there.
     """
     kept: list[PlacedService] = []
     offered: dict[str, list[str]] = {}
     for each in services:
         peer = peer_of(each, sites.__getitem__)
-        if not peer:
+        if not peer or any(sites[name].machine for name in (each.source, each.target)):
             kept.append(each)
             continue
         offered.setdefault(peer, []).append(each.service.id)

@@ -34,7 +34,8 @@ def resolve(world: World, objects: Objects, verdicts: Verdicts, memo: Memo) -> N
     """Return the network of all accepted objects."""
     controllers = {each.name: each for each in objects.controllers}
     known_peers = peers.accept(objects.peers, verdicts)
-    reserved = peers.site_ids(known_peers, world.cards)
+    cards = peers.with_machines(known_peers, world.cards, verdicts)
+    reserved = peers.site_ids(known_peers, cards)
     accepted, site_ids = sites.number(sites.accept(objects, controllers, verdicts), world, objects, reserved, verdicts)
     placed = sites.place(accepted, site_ids, world, verdicts)
     links = [link for link in objects.links if _link_end_problem(link, {each.site.name: each for each in placed.sites}) is None]
@@ -43,12 +44,12 @@ def resolve(world: World, objects: Objects, verdicts: Verdicts, memo: Memo) -> N
     before = world.observed.allocations.agents
     with_agents = {each.site.name: each for each in agents.place(kept, objects.pools, before, verdicts)}
     _warn_about_addresses(with_agents, verdicts)
-    remote = peers.place(known_peers, world.cards, list(with_agents.values()), objects, verdicts)
+    remote = peers.place(known_peers, cards, list(with_agents.values()), objects, verdicts)
     with_agents |= {each.site.name: each for each in remote}
     controller_ids = _number_controllers(list(controllers.values()), world, objects)
     judge = services.Judge(objects, with_agents, world.settings.namespace, verdicts)
     placed_services, balanced, kept_claims = _services(world, objects, judge, verdicts, controller_ids)
-    accelerated, offered = peers.in_force(placed_services, with_agents, world.cards, verdicts)
+    accelerated, offered = peers.in_force(placed_services, with_agents, cards, verdicts)
 
     def percent(namespace: str, site: str) -> int | None:
         return judge.rule(namespace, with_agents[site].site).sessions_percent

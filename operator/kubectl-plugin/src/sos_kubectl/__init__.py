@@ -6,6 +6,7 @@
 `lifecycle`        pure parts of `drain` and `uninstall`
 `support_bundle`   the archive of `report`
 `peering`          pure part of `peer`
+`enrollment`       pure part of `enroll`
 `targets`          clusters and labs with hosts that send probes
 `base`             kubectl and controllers as sources, tables, signals, names
 """

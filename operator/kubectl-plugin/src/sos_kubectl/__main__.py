@@ -10,7 +10,7 @@ import sys
 import typer
 
 from sos_kubectl.base.source import SourceError
-from sos_kubectl.commands import diagnose, drain, flows, peer, report, status, topology, trace, uninstall
+from sos_kubectl.commands import diagnose, drain, enroll, flows, peer, report, status, topology, trace, uninstall
 from sos_kubectl.commands.options import FAILED
 
 app = typer.Typer(
@@ -30,6 +30,7 @@ for command in (
     diagnose.diagnose,
     report.report,
     drain.drain,
+    enroll.enroll,
     uninstall.uninstall,
 ):
     app.command()(command)

@@ -79,11 +79,12 @@ class Peers:
             self._cancel(self._exchanges.pop(name))
         for name, target in targets.items():
             exchange = self._exchanges.get(name)
-            if exchange is not None and exchange.target.pairing.id != target.pairing.id:
-                self._cancel(self._exchanges.pop(name))  # another invitation: another peer
+            former = exchange.target if exchange else target
+            if (former.pairing.id, former.machine) != (target.pairing.id, target.machine):
+                self._cancel(self._exchanges.pop(name))  # another invitation or enrollment: another peer
                 exchange = None
             if exchange is None:
-                exchange = self._exchanges[name] = _Exchange(target, Contact(received=target.stored))
+                exchange = self._exchanges[name] = _Exchange(target, Contact(received=target.stored, machine=target.machine))
                 exchange.task = asyncio.create_task(self._run(name, exchange, changed), name=f"peer {name}")
             exchange.target = target
 
@@ -216,7 +217,7 @@ def _endpoints(exchange: _Exchange) -> list[tuple[str, int]]:
 
 def _shown(contact: Contact) -> object:
     """Return the parts of a contact whose change requires a pass."""
-    return contact.received, contact.connected(time.monotonic()), contact.refused
+    return contact.received, contact.report, contact.key_id, contact.connected(time.monotonic()), contact.refused
 
 
 def _words(error: BaseException) -> str:

@@ -8,7 +8,7 @@ use tracing::warn;
 use crate::config::{AgentConfig, ConfigError, MAX_DOCUMENT_BYTES};
 
 /// Name of the last good copy in the state folder.
-const LAST_GOOD: &str = "agent-config.json";
+pub(crate) const LAST_GOOD: &str = "agent-config.json";
 
 /// Reason why there is no configuration.
 #[derive(Debug, thiserror::Error)]
@@ -71,7 +71,7 @@ pub fn load(path: &Path, node: &str) -> Result<AgentConfig, SourceError> {
     parse(path, &text, node)
 }
 
-pub(super) fn read(path: &Path) -> Result<Vec<u8>, SourceError> {
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>, SourceError> {
     use std::io::Read as _;
     let failed = |error| SourceError::Read { path: path.to_owned(), error };
     let mut text = Vec::new();

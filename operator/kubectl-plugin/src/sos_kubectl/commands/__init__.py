@@ -7,6 +7,7 @@
 `diagnose`    test transfers between two sites, and their findings
 `report`      a support bundle
 `drain`       agents take no new sessions; wait for running sessions
+`enroll`      a machine outside Kubernetes becomes a site
 `peer`        pair this cluster with another one
 `uninstall`   ordered removal of the release
 `options`     options that several verbs share

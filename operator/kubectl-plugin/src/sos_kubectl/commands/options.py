@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sos_kubectl.base.source import Controller, Kubectl
+from sos_kubectl.base.source import Controller, Kubectl, SourceError
 from sos_kubectl.targets import lab
 
 NO, FAILED = 1, 2
@@ -50,6 +50,14 @@ def the_lab(name: str) -> lab.Lab:
 def kubectl(context: str) -> Kubectl:
     """Return kubectl with this context."""
     return Kubectl(("--context", context) if context else ())
+
+
+def operator_namespace(kubectl: Kubectl) -> str:
+    """Return the namespace of the only operator. Raises SourceError if there is none, or more than one."""
+    found = kubectl.namespaces()
+    if len(found) != 1:
+        raise SourceError(f"found operators in {', '.join(found) or 'no namespace'}: set --namespace")
+    return found[0]
 
 
 def colour() -> bool:

@@ -45,7 +45,7 @@ def invite(  # noqa: PLR0913, PLR0917 - one parameter per option
             raise SourceError(f"{word!r} is not a valid name: write at most 63 lower-case letters, digits, '.' and '-'")
     allowed = tuple(_prefix(text) for text in prefix)
     kubectl = options.kubectl(context)
-    here = namespace or _namespace(kubectl)
+    here = namespace or options.operator_namespace(kubectl)
     if kubectl.named("sospeers.sos.network", [name]):
         raise SourceError(f"there is a SosPeer {name} already: remove it first (kubectl sos peer remove {name}), or choose another name")
     us = _this_cluster(kubectl, own, here, () if no_endpoints else tuple(endpoint or ()), reachable=not no_endpoints)
@@ -83,7 +83,7 @@ def remove(
 ) -> None:
     """Delete a SosPeer and its key. Connections with its sites are plain afterwards."""
     kubectl = options.kubectl(context)
-    here = namespace or _namespace(kubectl)
+    here = namespace or options.operator_namespace(kubectl)
     done = kubectl.run("delete", "sospeer", name, "--ignore-not-found")
     done += kubectl.run("delete", "secret", names.peer_secret(name), "-n", here, "--ignore-not-found")
     typer.echo(done.strip() or f"there is no SosPeer {name}")
@@ -94,10 +94,3 @@ def _prefix(text: str) -> str:
         return str(ipaddress.IPv4Network(text))
     except ValueError as error:
         raise SourceError(f"--prefix {text}: {error}") from None
-
-
-def _namespace(kubectl: Kubectl) -> str:
-    found = kubectl.namespaces()
-    if len(found) != 1:
-        raise SourceError(f"found operators in {', '.join(found) or 'no namespace'}: set --namespace")
-    return found[0]

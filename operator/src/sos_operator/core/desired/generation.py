@@ -20,9 +20,10 @@ from sos_operator.core.secrets.secrets import labels
 
 STATE_NAME = naming.child(PREFIX, "operator", "state")
 
-# Fields of a document in a ConfigMap, with or without a space after the colon. The names of the fields occur nowhere else in a document.
-_GENERATION = re.compile(r'"generation": ?([0-9]{1,18})\b')
-_HASH = re.compile(r'"hash": ?"(sha256:[0-9a-f]{64})"')
+# Fields of a document in a ConfigMap, with or without a space after the colon. The configurations of machines are strings in another
+# document, so that their quotes are escaped. The names of the fields occur nowhere else in a document.
+_GENERATION = re.compile(r'"generation\\?": ?([0-9]{1,18})\b')
+_HASH = re.compile(r'"hash\\?": ?\\?"(sha256:[0-9a-f]{64})\\?"')
 
 Claim = tuple[int, str]
 """The generation of a document, and its hash."""
@@ -80,9 +81,8 @@ def credible(claims: Iterable[Claim]) -> Iterator[Claim]:
 def claims_of(config_maps: Iterable[ConfigMap]) -> Iterator[Claim]:
     """Generation and hash that the documents in ConfigMaps claim."""
     for text in (text for config_map in config_maps for text in config_map.data.values()):
-        generation, hash_ = _GENERATION.search(text), _HASH.search(text)
-        if generation and hash_:
-            yield int(generation[1]), hash_[1]
+        for generation, hash_ in zip(_GENERATION.findall(text), _HASH.findall(text), strict=False):
+            yield int(generation), hash_
 
 
 def issued_before(config_maps: Iterable[ConfigMap], newest: int) -> dict[str, int]:

@@ -191,10 +191,13 @@ class SosPeer(CustomResource):
 
     endpoints: tuple[tuple[str, int], ...] = ()
     """Addresses and ports of the peer's agents."""
+    machine: bool = False
+    """True for a machine outside Kubernetes."""
 
     @classmethod
     def parse(cls, content: Object) -> Self:
         """Parse a SosPeer. Endpoints without a port are left out: this version's schema rejects them, so they are from a newer API."""
         split = (endpoint.rpartition(":") for endpoint in strings(_spec(content).get("endpoints")))
         valid = ((address, port) for address, _, port in split if _PORT.fullmatch(port))
-        return cls(*_common(content), endpoints=tuple((address, int(port)) for address, port in valid))
+        endpoints = tuple((address, int(port)) for address, port in valid)
+        return cls(*_common(content), endpoints=endpoints, machine="machine" in _spec(content))

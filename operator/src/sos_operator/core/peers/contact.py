@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from sos_compile.model.site_card import CardError, SiteCard, parse_card
 
+from sos_operator.core.peers.machine import MachineReport, ReportError, parse_report
 from sos_operator.core.peers.messages import Message
 
 CONNECTED_S = 8.0  # a peer that was silent for longer is disconnected
@@ -36,6 +37,12 @@ class Contact:
     """Reason why the peer's last card is not used, "" if it is used."""
     older_since_s: float | None = None
     """Time at which the peer began to send only cards older than `received`."""
+    machine: bool = False
+    """True if the peer is a machine, which sends reports in place of cards."""
+    report: MachineReport | None = None
+    """The last report of a machine."""
+    key_id: int | None = None
+    """Id of the key that signed the last report: the newest key that the machine has."""
 
     def connected(self, now_s: float) -> bool:
         """Return whether the peer has sent a signed message within CONNECTED_S."""
@@ -58,6 +65,8 @@ class Contact:
         here = replace(self, last_s=max(at_s, self.last_s or at_s), error="")
         if not message.card:
             return here
+        if self.machine:
+            return here._reported(message)
         try:
             card = parse_card(message.card)
         except CardError as error:
@@ -65,6 +74,16 @@ class Contact:
         if known is not None and card.issued < known.card.issued:
             return here._after_an_older_card(at_s)
         return replace(here, received=Received(message.pairing.hex(), installation, card), refused="", older_since_s=None)
+
+    def _reported(self, message: Message) -> Contact:
+        """Return the state after a machine's report. The machine's site is in its SosPeer, so that `received` has a card without sites."""
+        try:
+            report = parse_report(message.card)
+        except ReportError as error:
+            return replace(self, refused=f"the machine's report cannot be used: {error}")
+        card = SiteCard(software=report.software, sites=(), services=())
+        received = Received(message.pairing.hex(), message.installation.hex(), card)
+        return replace(self, received=received, report=report, key_id=message.key_id, refused="")
 
     def _after_an_older_card(self, at_s: float) -> Contact:
         since = at_s if self.older_since_s is None else self.older_since_s

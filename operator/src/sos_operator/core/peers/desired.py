@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import sos_compile
 from sos_compile import ObjectKey
-from sos_compile.model.site_card import SiteCard
+from sos_compile.model.site_card import MAX_CARD_BYTES, SiteCard
 
 from sos_operator.core.model.cluster_objects import Secret
 from sos_operator.core.model.custom_resources import SosPeer
@@ -25,6 +25,7 @@ from sos_operator.core.peers.documents import (
     issued_cards,
     stored_cards,
 )
+from sos_operator.core.peers.machine import Configuration, configuration
 from sos_operator.core.peers.pairing import Pairing, PairingError, parse_pairing, secret_name
 
 
@@ -43,6 +44,8 @@ class Peering:
     pairings: Pairings = Pairings()
     received: Mapping[str, Received] = field(default_factory=dict)
     """The card in use, by SosPeer."""
+    key_ids: Mapping[str, int] = field(default_factory=dict)
+    """Id of the newest key of each machine, by SosPeer."""
 
     @property
     def cards(self) -> dict[str, SiteCard]:
@@ -63,6 +66,8 @@ class Target:
     """Addresses and ports in spec.endpoints of the SosPeer."""
     stored: Received | None = None
     """The card in use; a new exchange starts as if it had received this card."""
+    machine: bool = False
+    """True for a machine, which exchanges with this cluster's agents only."""
 
 
 def present(seen: Seen) -> list[str]:
@@ -106,7 +111,7 @@ def known_cards(seen: Seen, pairings: Pairings, contacts: Mapping[str, Contact])
 
 
 def own_cards(seen: Seen, compiled: sos_compile.Compiled, peering: Peering, now_ms: int) -> dict[str, SiteCard]:
-    """Return our cards, with their times of issue, for all peers that have a pairing."""
+    """Return our cards, with their times of issue, for all peer clusters that have a pairing."""
     before = issued_cards(seen)
     usable = peering.pairings.usable
     return {
@@ -116,23 +121,35 @@ def own_cards(seen: Seen, compiled: sos_compile.Compiled, peering: Peering, now_
     }
 
 
-def targets(seen: Seen, cards: Mapping[str, SiteCard], peering: Peering) -> dict[str, Target]:
-    """Return the exchange target of each peer, with our card for it."""
+def machine_configurations(compiled: sos_compile.Compiled, peering: Peering) -> dict[str, Configuration]:
+    """Return the configurations of all machines that have a pairing, by SosPeer."""
+    found = {name: configuration(document) for name, document in compiled.machines.items() if name in peering.pairings.usable}
+    return {name: each for name, each in found.items() if len(each.text) <= MAX_CARD_BYTES}
+
+
+def targets(seen: Seen, cards: Mapping[str, SiteCard], machines: Iterable[str], peering: Peering) -> dict[str, Target]:
+    """Return the exchange target of each peer: clusters with our card for them, and machines."""
     peers = {peer.name: peer for peer in seen.of(SosPeer)}
     own = bytes.fromhex(installation_id(seen))
     found = {}
     for name, card in cards.items():
         pairing, known = peering.pairings.usable[name], peering.received.get(name)
         found[name] = Target(pairing, own, card.encode().encode(), peers[name].endpoints, known)
+    for name in machines if own else ():
+        found[name] = Target(peering.pairings.usable[name], own, b"", (), peering.received.get(name), machine=True)
     return found
 
 
-def peer_manifests(settings: Settings, seen: Seen, cards: Mapping[str, SiteCard], peering: Peering) -> list[Object]:
+def peer_manifests(
+    settings: Settings, seen: Seen, cards: Mapping[str, SiteCard], machines: Mapping[str, Configuration], peering: Peering
+) -> list[Object]:
     """Return the ConfigMaps about peers; none without a SosPeer."""
+    texts = {name: (card.issued, card.encode()) for name, card in cards.items()}
+    texts |= {name: (each.generation, each.text) for name, each in machines.items() if installation_id(seen)}
     offered = []
-    for name, card in cards.items():
+    for name, (sequence, text) in texts.items():
         known = peering.received.get(name)
-        offered.append(Offered(peering.pairings.usable[name].id, known.installation if known else None, card))
+        offered.append(Offered(peering.pairings.usable[name].id, known.installation if known else None, sequence, text))
     agents = [agents_manifest(settings, seen, offered)] if offered else []
     return [*agents, *card_manifests(settings, seen, peering.received)]
 
@@ -150,5 +167,8 @@ def key_files(compiled: sos_compile.Compiled, peering: Peering) -> dict[int, dic
             facts, card = compiled.facts.get(ObjectKey(PEER.kind, "", name)), peering.cards.get(name)
             used = [site.id for site in card.sites if site.name in facts.sites] if facts and card else []
             files |= pairing.files(number, used)
+            if name in compiled.machines:
+                shared = pairing.up_to(peering.key_ids.get(name)).files(number, [compiled.machines[name]["site"]["id"]])
+                files |= {file: key for file, key in shared.items() if file.startswith("pair-")}
         found[number] = files
     return found

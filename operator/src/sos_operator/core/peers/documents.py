@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -30,12 +31,14 @@ _parse = lru_cache(maxsize=128)(parse_card)
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """Our card for one peer, with its time of issue."""
+    """Text for one peer: our card, or the configuration of a machine."""
 
     pairing: bytes
     installation: str | None
     """The installation that uses the pairing, None before the first contact."""
-    card: SiteCard
+    sequence: int
+    """Time of issue of a card, generation of a configuration."""
+    text: str
 
 
 def installation_id(seen: Seen) -> str:
@@ -56,15 +59,19 @@ def card_name(peer: str) -> str:
 
 
 def issued_cards(seen: Seen) -> dict[str, SiteCard]:
-    """Return our cards as the agents have them, by pairing (32 hex digits)."""
+    """Return our cards as the agents have them, by pairing (32 hex digits). The configurations of machines are left out."""
     held = seen.child(ConfigMap, agents_name())
     if held is None:
         return {}
     try:
-        rows = json.loads(held.data[AGENTS_FILE])["peers"]
-        return {str(row["pairing"]): _parse(row["card"]) for row in rows}
+        rows = [(str(row["pairing"]), str(row["card"])) for row in json.loads(held.data[AGENTS_FILE])["peers"]]
     except (KeyError, ValueError, TypeError):
         return {}
+    found = {}
+    for pairing, text in rows:
+        with suppress(CardError):
+            found[pairing] = _parse(text)
+    return found
 
 
 def issue(card: SiteCard, before: SiteCard | None, now_ms: int) -> SiteCard:
@@ -77,7 +84,7 @@ def issue(card: SiteCard, before: SiteCard | None, now_ms: int) -> SiteCard:
 def agents_manifest(settings: Settings, seen: Seen, offered: Iterable[Offered]) -> Object:
     """Return the ConfigMap that agents mount."""
     rows = [
-        {"pairing": each.pairing.hex(), "installation": each.installation, "sequence": each.card.issued, "card": each.card.encode()}
+        {"pairing": each.pairing.hex(), "installation": each.installation, "sequence": each.sequence, "card": each.text}
         for each in sorted(offered, key=lambda each: each.pairing)
     ]
     document = {"version": "v1alpha1", "port": CARD_PORT, "installation": installation_id(seen), "peers": rows}

@@ -46,6 +46,16 @@ class Pairing:
             found |= {f"pair-{site}-{key_id}": keys.pair_key(secret, own, site).hex() for key_id, secret in self.secrets.items()}
         return found
 
+    def up_to(self, newest: int | None) -> Pairing:
+        """Return the pairing with the keys that a machine has, if `newest` is the id of its newest one; None if the id is unknown.
+
+        After a renewal, the machine has the new key only when its administrator has copied the file. Until then, agents must not open
+        streams with the new key.
+        """
+        ids = sorted(self.secrets)
+        known = [key_id for key_id in ids if key_id <= newest] if newest is not None else ids[:-1]
+        return Pairing(self.id, {key_id: self.secrets[key_id] for key_id in known or ids[:1]})
+
 
 def card_key(secret: bytes) -> bytes:
     """Return the key that signs Offers and Answers."""

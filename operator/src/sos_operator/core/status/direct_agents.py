@@ -16,6 +16,7 @@ from sos_operator.core.model.conditions import Verdict
 from sos_operator.core.model.kinds import SITE
 from sos_operator.core.model.pod_state import PodState, lost, pod_state
 from sos_operator.core.model.world import PREFIX, Seen
+from sos_operator.core.peers.contact import Contact
 from sos_operator.core.status.situation import Situation, listed_names
 
 
@@ -83,6 +84,9 @@ def registered(type_: str, agents: Iterable[DirectAgent]) -> tuple[Verdict, int]
 
 def programmed(id_: str, situation: Situation, source: str, target: str) -> Verdict:
     """Return the verdict on whether this cluster's agents accelerate the connections of a service."""
+    behind = [site for site in (source, target) if not _machine_is_current(site, situation)]
+    if behind:
+        return Verdict("Programmed", "False", "Programming", f"machine {behind[0]} has not taken over the present configuration yet")
     here = [site for site in (source, target) if ObjectKey(SITE.kind, "", site) in situation.compiled.facts]
     for site in here:
         agents = list(direct_agents(situation, site=site))
@@ -105,3 +109,12 @@ def programmed(id_: str, situation: Situation, source: str, target: str) -> Verd
             return Verdict("Programmed", "False", "NoAgents", message)
     where = "of both sites" if len(here) == 2 else f"of SosSite {here[0]}"
     return Verdict("Programmed", "True", "Programmed", f"in force at the agents {where}")
+
+
+def _machine_is_current(site: str, situation: Situation) -> bool:
+    """Return whether a machine has reported its present configuration; True for sites that are not machines."""
+    document = situation.compiled.machines.get(site)
+    if document is None:
+        return True
+    report = situation.contacts.get(site, Contact()).report
+    return report is not None and report.generation >= document["generation"]

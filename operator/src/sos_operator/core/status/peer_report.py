@@ -1,4 +1,4 @@
-"""Status of a SosPeer: its own validity, the exchange of site cards, and the sites that services can name."""
+"""Status of a SosPeer: its own validity, the exchange with the cluster or the machine, and the sites that services can name."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ def build_peer_report(obj: SosPeer, facts: sos_compile.Facts, situation: Situati
     received = situation.received.get(name)
     accepted = accepted_verdict(obj, facts, situation)
     connected = _connected(name, contact, received, situation)
+    if obj.machine:
+        verdicts = [accepted, connected, _configured(name, contact, situation)]
+        return Report(_machine_fields(name, contact, received, situation), (*verdicts, summary(verdicts, "Connected", f"site {name}")))
     message = f"sites {', '.join(facts.sites)}" if facts.sites else "the peer announces no site yet"
     return Report(_fields(received, facts), (accepted, connected, summary([accepted, connected], "Connected", message)))
 
@@ -35,6 +38,33 @@ def _fields(received: Received | None, facts: sos_compile.Facts) -> dict[str, An
     return {"installation": received.installation, "software": received.card.software, "siteNames": names, "sites": rows}
 
 
+def _machine_fields(name: str, contact: Contact, received: Received | None, situation: Situation) -> dict[str, Any]:
+    document = situation.compiled.machines.get(name)
+    fields: dict[str, Any] = {}
+    if document:
+        site = document["site"]
+        fields |= {"siteNames": name, "sites": [{"name": name, "siteID": site["id"], "prefixes": site["prefixes"], "agents": 1}]}
+    if received is not None:
+        fields |= {"installation": received.installation, "software": received.card.software}
+    if contact.report is not None:
+        fields["configuration"] = contact.report.generation
+    return fields
+
+
+def _configured(name: str, contact: Contact, situation: Situation) -> Verdict:
+    """Return the verdict on whether a machine has its present configuration in force, as the machine reports it."""
+    document, report = situation.compiled.machines.get(name), contact.report
+    if document is None:
+        return Verdict("Programmed", "False", "NotResolved", "there is no configuration for the machine")
+    if report is None:
+        return Verdict("Programmed", "Unknown", "NotObserved", "the machine has not reported its configuration")
+    if report.problem:
+        return Verdict("Programmed", "False", "ConfigRefused", f"the machine keeps generation {report.generation}: {report.problem}")
+    if report.generation < document["generation"]:
+        return Verdict("Programmed", "False", "Programming", "the machine has not taken over the present configuration yet")
+    return Verdict("Programmed", "True", "Programmed", f"generation {report.generation} is in force")
+
+
 def _connected(name: str, contact: Contact, received: Received | None, situation: Situation) -> Verdict:
     if name in situation.pairing_errors:
         return Verdict("Connected", "False", "SecretNotFound", situation.pairing_errors[name])
@@ -42,8 +72,11 @@ def _connected(name: str, contact: Contact, received: Received | None, situation
         return Verdict("Connected", "False", "CardRefused", contact.refused[:ERROR_MAX])
     error = contact.error[:ERROR_MAX]
     if contact.connected(situation.now_s):
-        return Verdict("Connected", "True", "Connected", "; ".join(filter(None, ("the peer's agents answer", error))))
+        answers = "the machine reports" if contact.machine else "the peer's agents answer"
+        return Verdict("Connected", "True", "Connected", "; ".join(filter(None, (answers, error))))
     error = f": {error}" if error else ""
     if received is None:
         return Verdict("Connected", "False", "NeverConnected", f"no contact yet{error or ': the peer has not connected to this cluster'}")
+    if contact.machine:
+        return Verdict("Connected", "False", "Disconnected", f"no report for more than {CONNECTED_S:.0f} s: is sos-agent running there?")
     return Verdict("Connected", "False", "Disconnected", f"no answer for more than {CONNECTED_S:.0f} s{error}")
