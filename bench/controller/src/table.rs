@@ -195,6 +195,8 @@ fn value(class: u16, field: u8, in_port: u32, frame: &[u8]) -> Option<[u8; 8]> {
         (0x8000, 3) => u64::from(u16_at(frame, 0)) << 32 | u64::from(u32_at(frame, 2)),
         (0x8000, 4) => u64::from(u16_at(frame, 6)) << 32 | u64::from(u32_at(frame, 8)),
         (0x8000, 5) => u64::from(u16_at(frame, 12)),
+        // OFPVID_NONE (7.2.3.8): the emulated hosts send untagged frames
+        (0x8000, 6) => 0,
         (0x8000, 10) if ip => u64::from(frame[23]),
         (0x8000, 11) if ip => u64::from(u32_at(frame, 26)),
         (0x8000, 12) if ip => u64::from(u32_at(frame, 30)),
@@ -215,8 +217,9 @@ mod tests {
     use crate::wire::{PORT_CONTROLLER, Request, parse};
     use std::net::Ipv4Addr;
 
-    /// Match of ethertype IPv4, protocol TCP, destination 10.0.1.0/24, bare SYN.
+    /// Match of untagged frames, ethertype IPv4, protocol TCP, destination 10.0.1.0/24, bare SYN.
     const SYNS: &[u8] = &[
+        0x80, 0, 12, 2, 0, 0, //
         0x80, 0, 10, 2, 8, 0, 0x80, 0, 20, 1, 6, 0x80, 0, 25, 8, 10, 0, 1, 0, 255, 255, 255, 0, //
         0xFF, 0xFF, 85, 8, 0x4F, 0x4E, 0x46, 0, 0, 2, 0, 0x17,
     ];
@@ -263,6 +266,15 @@ mod tests {
         table.apply(&change(0, 9, 200, SYNS, &to(1)));
         assert_eq!((table.punts(1, &frame(1)), table.punts(1, &frame(2))), (Some(7), Some(8)));
         table.apply(&change(4, 7, 100, SYNS, &[]));
+        assert_eq!(table.punts(1, &frame(1)), Some(8));
+    }
+
+    #[test]
+    fn an_entry_for_a_vlan_matches_no_untagged_frame() {
+        let (mut table, up) = (Table::default(), to(PORT_CONTROLLER));
+        table.apply(&change(0, 7, 100, &[0x80, 0, 12, 2, 0x10, 5], &up));
+        assert_eq!(table.punts(1, &frame(1)), None);
+        table.apply(&change(0, 8, 100, &[0x80, 0, 12, 2, 0, 0], &up));
         assert_eq!(table.punts(1, &frame(1)), Some(8));
     }
 
