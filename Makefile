@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo quick-start quick-start-bridge test test-long test-compiled test-soak e2e check lint fmt fuzz bench bench-controller bench-matrix bench-operator bench-relay bench-sessions bench-short bench-wan crds figures lab clean setup setup-test setup-compiled worlds
+.PHONY: help demo quick-start quick-start-bridge test test-long test-compiled test-soak e2e check lint fmt fuzz bench bench-controller bench-matrix bench-operator bench-relay bench-sessions bench-short bench-wan crds deb figures lab clean setup setup-test setup-compiled worlds
 
 # The folder operator/ must never shadow Python's module operator (CONTRIBUTING.md)
 export PYTHONSAFEPATH := 1
@@ -92,6 +92,9 @@ figures: setup ## tables of docs/performance.md from benchmark results in out/be
 
 crds: ## all CustomResourceDefinitions as one file, out/sos.crds.yaml, a part of each release
 	@scripts/crds.sh $(or $(OUT),out)/sos.crds.yaml
+
+deb: setup ## the Debian package of the agent for machines outside Kubernetes, in out/ (docs/concepts/machines.md)
+	@scripts/deb.sh $(or $(OUT),out)
 
 lab: setup ## a lab for experiments (the same as ./lab up)
 	@./lab up
