@@ -142,6 +142,7 @@ def main() -> None:
         write("offload", name, data)
     for name, data in cards().items():
         write("card", name, data)
+    write("card", "agent-config", config(12))
     for kind in ("beacon", "order"):
         for name, data in vectors(kind).items():
             write(kind, name, data[:-32] + tag(data[:-32]))

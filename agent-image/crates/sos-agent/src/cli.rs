@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
+use sos_daemon::log::LogFormat;
 
 /// Relays chosen TCP connections over many streams to the agent at the other site.
 #[derive(Debug, Parser)]
@@ -47,15 +48,6 @@ pub enum Attach {
     Host,
     /// Use this network namespace, which is the agent's own and already has the interface
     None,
-}
-
-/// Form of log lines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// Readable text
-    Text,
-    /// One JSON object a line
-    Json,
 }
 
 #[cfg(test)]

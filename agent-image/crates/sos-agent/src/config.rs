@@ -4,7 +4,6 @@
 //! checked once; the agent validates nothing later.
 
 pub mod attachment;
-pub mod canonical;
 pub mod keys;
 pub mod peers;
 pub mod peers_file;
@@ -16,14 +15,13 @@ use std::str::FromStr;
 
 use ipnet::Ipv4Net;
 use serde::{Deserialize, Deserializer};
+use sos_daemon::document::{self, ConfigError};
 use sos_wire::{AgentId, SiteId};
 
 mod check;
 
 pub use attachment::{Bridge, Discovery, Intake, Interface, NetworkPolicies, Pod};
 
-/// Maximum size of a document in bytes (node-config.md clause 13).
-pub const MAX_DOCUMENT_BYTES: usize = 4 * 1024 * 1024;
 /// Maximum number of peer sites (node-config.md clause 13).
 pub const MAX_PEERS: usize = 1_024;
 /// Maximum number of services (node-config.md clause 13).
@@ -36,22 +34,6 @@ pub const MAX_AGENTS_PER_PEER: usize = 1_024;
 pub const MAX_PODS: usize = 512;
 /// Maximum number of stream ports: one for each path label, 0 to 7 (node-config.md clause 9).
 pub const MAX_STREAM_PORTS: u16 = 8;
-
-/// A configuration error: JSON path and description.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{path}: {message}")]
-pub struct ConfigError {
-    /// JSON path of the field, `.` for the document itself.
-    pub path: String,
-    /// The error.
-    pub message: String,
-}
-
-impl ConfigError {
-    pub(crate) fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { path: path.into(), message: message.into() }
-    }
-}
 
 /// The whole document.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -425,18 +407,9 @@ impl AgentConfig {
     /// # Errors
     /// The first error, with its JSON path.
     pub fn parse(text: &[u8]) -> Result<Self, ConfigError> {
-        if text.len() > MAX_DOCUMENT_BYTES {
-            return Err(ConfigError::new(".", format!("larger than {MAX_DOCUMENT_BYTES} bytes")));
-        }
-        let mut reader = serde_json::Deserializer::from_slice(text);
-        let config: Self = serde_path_to_error::deserialize(&mut reader)
-            .map_err(|e| structural(&e.path().to_string(), e.inner().to_string()))?;
-        reader.end().map_err(|e| ConfigError::new(".", e.to_string()))?;
+        let config: Self = document::parse(text)?;
         config.check()?;
-        let hash = canonical::document_hash(text).map_err(|e| ConfigError::new(".", e.to_string()))?;
-        if hash != config.hash {
-            return Err(ConfigError::new("hash", format!("the document's hash is {hash}")));
-        }
+        document::check_hash(text, &config.hash)?;
         Ok(config)
     }
 
@@ -485,18 +458,6 @@ impl AgentConfig {
     #[must_use]
     pub fn peer(&self, site: &str) -> Option<&Peer> {
         self.peers.iter().find(|peer| peer.site == site)
-    }
-}
-
-/// Builds a structural error. Serde's path names only the object in which a field is missing, so this function appends the field.
-pub(crate) fn structural(path: &str, message: String) -> ConfigError {
-    let missing = message.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
-    // A key that is the empty string has an empty path.
-    let path = if path.is_empty() { "." } else { path };
-    match missing {
-        Some(field) if path == "." => ConfigError::new(field, "is missing"),
-        Some(field) => ConfigError::new(format!("{path}.{field}"), "is missing"),
-        None => ConfigError::new(path, message),
     }
 }
 

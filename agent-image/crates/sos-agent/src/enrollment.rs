@@ -18,11 +18,12 @@ use std::net::SocketAddrV4;
 use std::path::Path;
 
 use serde::{Deserialize, Deserializer};
+use sos_daemon::document::{self, ConfigError};
 use sos_wire::{Key, KeyFile, KeyId, PairingId, SiteId};
 
 use crate::config::keys::AgentKeys;
 use crate::config::source::{SourceError, read};
-use crate::config::{AgentConfig, ConfigError, from_text, site_id, structural};
+use crate::config::{AgentConfig, from_text, site_id};
 
 /// Maximum number of agents in an enrollment.
 pub const MAX_AGENTS: usize = 64;
@@ -84,10 +85,7 @@ impl Enrollment {
     /// # Errors
     /// The first error, with its JSON path.
     pub fn parse(text: &[u8]) -> Result<Self, ConfigError> {
-        let mut reader = serde_json::Deserializer::from_slice(text);
-        let found: Self = serde_path_to_error::deserialize(&mut reader)
-            .map_err(|e| structural(&e.path().to_string(), e.inner().to_string()))?;
-        reader.end().map_err(|e| ConfigError::new(".", e.to_string()))?;
+        let found: Self = document::parse(text)?;
         found.check()?;
         Ok(found)
     }
@@ -113,14 +111,20 @@ impl Enrollment {
 
     /// The agent's keys for a configuration: pair keys with the sites that the configuration names, derived from the pairing's secrets. The key
     /// of the machine's own site, which an agent without a bridge never uses on the wire, is derived in the same way.
+    ///
+    /// `agreed`: the newest key that the cluster has used, to send with; without it, the oldest key.
     #[must_use]
-    pub fn keys(&self, config: &AgentConfig) -> AgentKeys {
+    pub fn keys(&self, config: &AgentConfig, agreed: Option<KeyId>) -> AgentKeys {
         let mut keys = AgentKeys::default();
+        let oldest = self.keys.first_key_value().map(|(id, _)| *id);
         for (id, secret) in &self.keys {
             keys.insert(KeyFile::OwnSite(*id), secret.site(self.site));
             for peer in &config.peers {
                 keys.insert(KeyFile::Pair(peer.site_id, *id), secret.pair(self.site, peer.site_id));
             }
+        }
+        if let Some(id) = agreed.or(oldest) {
+            config.peers.iter().for_each(|peer| keys.agree(peer.site_id, id));
         }
         keys
     }
@@ -178,10 +182,23 @@ pub(crate) mod tests {
     #[test]
     fn pair_keys_are_those_of_the_cluster() {
         let config = config();
-        let keys = enrollment().keys(&config);
+        let keys = enrollment().keys(&config, None);
         let peer = config.peers[0].site_id;
         let (id, key) = keys.pair(peer).sending().map(|(id, key)| (id, key.clone())).unwrap();
         // The cluster derives the pair key with the sites in the other order (spec/card.md clause 2).
         assert_eq!((id.as_u16(), key), (1, Key::new([7; 32]).pair(peer, SiteId(9))));
+    }
+
+    #[test]
+    fn a_new_key_is_used_to_send_when_the_cluster_has_used_it() {
+        let (config, mut enrollment) = (config(), enrollment());
+        let peer = config.peers[0].site_id;
+        let new = KeyId::new(2).unwrap();
+        enrollment.keys.insert(new, Key::new([8; 32]));
+        for (agreed, sends) in [(None, 1), (KeyId::new(1), 1), (Some(new), 2)] {
+            let ring = enrollment.keys(&config, agreed).pair(peer);
+            assert_eq!(ring.sending().unwrap().0.as_u16(), sends);
+            assert!(ring.find(new).is_ok(), "accepted at any time");
+        }
     }
 }

@@ -21,7 +21,7 @@
 //!
 //! | modules | part |
 //! |---|---|
-//! | [`config`] (`attachment`, `canonical`, `check`, `keys`, `source`) | the configuration document, its hash, its file, and the key folder |
+//! | [`config`] (`attachment`, `check`, `keys`, `source`) | the configuration document, its file, and the key folder |
 //! | [`config::peers`], [`config::peers_file`] | the document of peer clusters, and its file |
 //! | [`policy::flow_policy`], [`policy::flow_key`], [`policy::classifier`] | flows that the configuration covers |
 //! | [`policy::arming`] | decision to accept new connections, and the flows to intercept |
@@ -41,11 +41,10 @@
 //! | [`tasks::cards`] | edge: the listener of exchanges of site cards |
 //! | [`tasks::enrollment`] | edge: the dialer of exchanges by which an enrolled machine receives its agent-config |
 //! | [`context`] (`intercepted_pods`) | state that all tasks share |
-//! | [`metrics`], [`bugs`], [`cli`] | metrics page, panics, command line |
+//! | [`metrics`], [`cli`] | metrics page, command line |
 //! | [`run`] | edge: start, drain, stop |
 #![forbid(unsafe_code)]
 
-pub mod bugs;
 pub mod cards;
 pub mod cli;
 pub mod config;

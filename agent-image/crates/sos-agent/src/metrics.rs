@@ -129,7 +129,7 @@ impl Metrics {
         r.register(
             "bugs",
             "Panics, each confined to one session, stream, order or document",
-            crate::bugs::counter(),
+            sos_daemon::bugs::counter(),
         );
         r.register("strangers", "Connections to stream ports from unknown addresses", self.strangers.clone());
         r.register("config_generation", "Generation of the configuration in force", self.generation.clone());

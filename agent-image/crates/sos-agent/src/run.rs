@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sos_daemon::bugs;
+use sos_daemon::files::document_path;
 use sos_pathctl::CongestionControl;
 use sos_tunnel::{Limits, PeerConfig, SegmentMarks, Timing, Tunnel, TunnelConfig};
 use sos_wire::BootId;
@@ -13,12 +15,11 @@ use tokio::net::{TcpListener, UdpSocket};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
-use crate::bugs;
 use crate::cli::{Attach, Cli};
 use crate::config::keys::AgentKeys;
-use crate::config::source::{Source, SourceError, document_path, load};
+use crate::config::source::{Source, SourceError, load};
 use crate::config::{AgentConfig, Discovery, Intake, Rewrite, RouteOwner};
 use crate::context::{AgentContext, Controllers, boot_id};
 use crate::enrollment::Enrollment;
@@ -111,6 +112,17 @@ pub fn check(cli: &Cli) -> Result<String, SourceError> {
 /// The reason why the agent could not start or continue.
 pub fn run(cli: &Cli) -> Result<(), RunError> {
     bugs::count_panics();
+    let ended = run_once(cli);
+    if let (Err(error @ (RunError::Net(_) | RunError::Socket { .. })), Some(file)) = (&ended, &cli.enrollment)
+    {
+        error!(%error, "cannot start; waiting for another configuration");
+        let mut machine = Machine::open(file, &cli.state.clone().unwrap_or_default())?;
+        machine.report_failed_start(&error.to_string())?;
+    }
+    ended
+}
+
+fn run_once(cli: &Cli) -> Result<(), RunError> {
     let boot = boot_id();
     let (mut source, key_source, machine) = sources(cli)?;
     let config = source.start()?;
@@ -148,7 +160,8 @@ fn sources(cli: &Cli) -> Result<(Source, KeySource, Option<Machine>), RunError> 
     let mut machine = Machine::open(file, &state)?;
     machine.wait_for_config()?;
     let source = Source::new(&machine.config_path(), machine.name(), &state);
-    Ok((source, KeySource::Enrollment(file.clone()), Some(machine)))
+    let keys = machine.key_source();
+    Ok((source, keys, Some(machine)))
 }
 
 /// Prepares the network namespace in which the data plane runs.

@@ -19,6 +19,7 @@ use std::net::SocketAddrV4;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use sos_daemon::bugs::fence;
 use sos_wire::order::MAX_LEN;
 use sos_wire::{AgentId, Beacon};
 use tokio::net::UdpSocket;
@@ -26,7 +27,6 @@ use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
 use tracing::{debug, error, info, warn};
 
-use crate::bugs::fence;
 use crate::config::source::{Source, Verdict, judge};
 use crate::context::{AgentContext, unix_ms};
 use crate::enrollment::key_source::KeySource;

@@ -4,19 +4,15 @@
 //! [`crate::names`] has the types of names and texts that are used on command lines.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use serde::Deserialize;
-use serde_json::Value;
-use sha2::{Digest, Sha256};
+use sos_daemon::document::{self, ConfigError};
 
 use crate::names::{ControllerTarget, DatapathId, DeviceName, FlowText};
 
 /// Document version that this program supports.
 pub const VERSION: &str = "v1alpha1";
-/// Maximum size of a document in bytes.
-pub const MAX_DOCUMENT_BYTES: usize = 4 * 1024 * 1024;
 /// Maximum number of uplinks of one node.
 pub const MAX_UPLINKS: usize = 64;
 /// Maximum number of tunnels of one node: one for each other node.
@@ -31,24 +27,6 @@ pub const MAX_BASE_FLOWS: usize = 16_384;
 const MAX_OFPORT: u16 = 0xfeff;
 /// MTUs of Ethernet devices: from the IPv4 minimum of a link (RFC 791) to the usual jumbo frame.
 const MTU_RANGE: std::ops::RangeInclusive<u32> = 576..=9_216;
-
-/// An error in a document, with its JSON path.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{path}: {message}")]
-pub struct ConfigError {
-    /// JSON path of the field; `.` is the document.
-    pub path: String,
-    /// The error.
-    pub message: String,
-}
-
-impl ConfigError {
-    /// Build an error at a path; an empty path stands for the document.
-    pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
-        let path = Some(path.into()).filter(|path| !path.is_empty());
-        Self { path: path.unwrap_or_else(|| ".".into()), message: message.into() }
-    }
-}
 
 /// Desired presence of the switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -195,19 +173,10 @@ impl NodeConfig {
     ///
     /// # Errors
     /// The document is too large, is not JSON, breaks the schema or a bound, or its hash does not match its content.
-    pub fn parse(document: &[u8]) -> Result<Self, ConfigError> {
-        if document.len() > MAX_DOCUMENT_BYTES {
-            return Err(ConfigError::new(".", format!("larger than {MAX_DOCUMENT_BYTES} bytes")));
-        }
-        let mut json = serde_json::Deserializer::from_slice(document);
-        let config: Self = serde_path_to_error::deserialize(&mut json)
-            .map_err(|e| ConfigError::new(e.path().to_string(), e.inner().to_string()))?;
-        json.end().map_err(|e| ConfigError::new(".", e.to_string()))?;
+    pub fn parse(text: &[u8]) -> Result<Self, ConfigError> {
+        let config: Self = document::parse(text)?;
         config.check()?;
-        let hash = document_hash(document).map_err(|e| ConfigError::new(".", e.to_string()))?;
-        if hash != config.hash {
-            return Err(ConfigError::new("hash", format!("is {}, the content's is {hash}", config.hash)));
-        }
+        document::check_hash(text, &config.hash)?;
         Ok(config)
     }
 
@@ -307,25 +276,6 @@ impl NodeConfig {
         }
         Ok(())
     }
-}
-
-/// `sha256:` and the hash of a document without its `generation` and `hash` (controller-config.md clause 2).
-///
-/// # Errors
-/// The text is not JSON.
-pub fn document_hash(document: &[u8]) -> Result<String, serde_json::Error> {
-    let mut value: Value = serde_json::from_slice(document)?;
-    if let Some(fields) = value.as_object_mut() {
-        fields.remove("generation");
-        fields.remove("hash");
-    }
-    // Sort explicitly: if another crate enables the feature `preserve_order` of serde_json, objects keep the order of the text.
-    value.sort_all_objects();
-    let mut hash = "sha256:".to_owned();
-    for byte in Sha256::digest(value.to_string().as_bytes()) {
-        write!(hash, "{byte:02x}").expect("writing to a String cannot fail");
-    }
-    Ok(hash)
 }
 
 /// Reason for keeping the config in force despite a valid new document (controller-config.md clause 1).

@@ -4,14 +4,17 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::bugs::fence;
-#[cfg(test)]
-use crate::bugs::provoked;
-use crate::config::{ConfigError, NodeConfig, Presence, Refusal, supersedes};
+use sos_daemon::bugs::fence;
+use sos_daemon::document::ConfigError;
+use sos_daemon::files;
+
+use crate::config::{NodeConfig, Presence, Refusal, supersedes};
 use crate::encode::Ovs;
 use crate::memory::Memory;
 use crate::node::{Fingerprint, Node, Pass, Target, TargetError};
 use crate::problem::Problem;
+#[cfg(test)]
+use crate::provoked;
 use crate::schedule::Schedule;
 use crate::status::{State, Status};
 use crate::store::{self, Store};
@@ -134,9 +137,9 @@ impl Daemon {
     /// A new document was not put in force.
     pub fn reload(&mut self, now: Instant) -> Result<(), OfferError> {
         self.config_due = now + CONFIG_PERIOD;
-        let path = store::config_path(&self.options.config, &self.options.node);
+        let path = files::document_path(&self.options.config, &self.options.node);
         let later = |error: std::io::Error| OfferError::Later(format!("{}: {error}", path.display()));
-        let Some(document) = store::read_document(&path).map_err(later)? else {
+        let Some(document) = files::read_document_if_present(&path).map_err(later)? else {
             return Err(OfferError::Later(format!("{}: there is no such file", path.display())));
         };
         if self.seen.as_ref() == Some(&document) {

@@ -6,7 +6,9 @@
 
 use std::fmt;
 
-use crate::config::{ConfigError, NodeConfig};
+use sos_daemon::document::ConfigError;
+
+use crate::config::NodeConfig;
 
 /// High 32 bits of the cookie of every base entry; the low 32 bits are those of the config's hash (spec/node-config.md clause 3).
 pub const BASE_COOKIE: u64 = 0x534f_0001_0000_0000;

@@ -28,13 +28,12 @@
 //! | [`trial`], [`local`], [`reject`] | uplinks on trial, addresses to restore, the rules that reset connections |
 //! | [`encode`] | changes and observations as command lines |
 //! | [`status`], [`metrics`], [`serve`] | the status, its metrics, the HTTP server |
-//! | [`bugs`] | panics, logged and counted |
+//! | `provoked` | panics that tests provoke |
 //!
-//! All modules are pure, except [`bugs`], [`command`], [`daemon`], [`memory`], [`metrics`], [`node`], [`serve`], [`store`] and [`watch`].
+//! All modules are pure, except [`command`], [`daemon`], [`memory`], [`metrics`], [`node`], [`serve`], [`store`] and [`watch`].
 
 #![forbid(unsafe_code)]
 
-pub mod bugs;
 pub mod change;
 pub mod command;
 pub mod config;
@@ -53,6 +52,8 @@ pub mod observed;
 pub mod ovsdb;
 pub mod plan;
 pub mod problem;
+#[cfg(test)]
+pub(crate) mod provoked;
 pub mod reject;
 pub mod schedule;
 pub mod serve;

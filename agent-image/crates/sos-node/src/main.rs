@@ -1,6 +1,5 @@
 //! `sos-node`: arguments, logging, signals, and the loop of [`sos_node::daemon`].
 
-use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,24 +7,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use clap::{Parser, ValueEnum};
-use sos_node::bugs;
+use clap::Parser;
+use sos_daemon::bugs;
+use sos_daemon::files::document_path;
+use sos_daemon::log::{self, LogFormat};
 use sos_node::daemon::{Daemon, OfferError, Options, TICK, Ticked};
 use sos_node::metrics::Metrics;
 use sos_node::serve::{self, Shared};
 use sos_node::status::{State, Status};
-use sos_node::store::config_path;
 use sos_node::trial::{MAX_ANCHORS, parse_anchor};
-use tracing_subscriber::EnvFilter;
 
 /// Time limit of `--once`.
 const ONCE_DEADLINE: Duration = Duration::from_secs(30);
-
-#[derive(Clone, Copy, ValueEnum)]
-enum LogFormat {
-    Text,
-    Json,
-}
 
 /// Keeps this node's Open vSwitch in the state of its node-config.
 ///
@@ -65,7 +58,7 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    start_log(arguments.log_format);
+    log::start(arguments.log_format);
     bugs::count_panics();
     match run(&arguments) {
         Ok(code) => code,
@@ -73,16 +66,6 @@ fn main() -> ExitCode {
             eprintln!("sos-node: {message}");
             ExitCode::FAILURE
         }
-    }
-}
-
-fn start_log(format: LogFormat) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    let log = log.with_ansi(std::io::stderr().is_terminal());
-    match format {
-        LogFormat::Text => log.init(),
-        LogFormat::Json => log.json().init(),
     }
 }
 
@@ -102,7 +85,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, String> {
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(|error| error.to_string())?;
     }
-    let path = config_path(&arguments.config, &arguments.node);
+    let path = document_path(&arguments.config, &arguments.node);
     let state = arguments.state.display();
     let mut daemon = Daemon::new(options, Instant::now()).map_err(|error| format!("{state}: {error}"))?;
     match daemon.reload(Instant::now()) {
@@ -123,7 +106,7 @@ fn once(daemon: &mut Daemon, stop: &AtomicBool) -> ExitCode {
     let mut last = None;
     while Instant::now() < end && !stop.load(Ordering::Relaxed) {
         if let Some(ticked) = daemon.tick(Instant::now()) {
-            log(&ticked, last.as_ref());
+            log_change(&ticked, last.as_ref());
             match ticked.status.state {
                 State::Ready => return ExitCode::SUCCESS,
                 State::Failed if ticked.well => break,
@@ -150,7 +133,7 @@ fn serve_and_loop(daemon: &mut Daemon, arguments: &Arguments, stop: &AtomicBool)
         if let Some(ticked) = &ticked {
             metrics.count_pass(&ticked.made, !ticked.well, began.elapsed().as_secs_f64());
             metrics.show(&ticked.status);
-            log(ticked, Some(&status));
+            log_change(ticked, Some(&status));
             status = ticked.status.clone();
         }
         shared.update(ticked.map(|ticked| ticked.status).as_ref(), Instant::now());
@@ -161,7 +144,7 @@ fn serve_and_loop(daemon: &mut Daemon, arguments: &Arguments, stop: &AtomicBool)
 }
 
 /// Log only changes.
-fn log(ticked: &Ticked, last: Option<&Status>) {
+fn log_change(ticked: &Ticked, last: Option<&Status>) {
     let Ticked { status, made, .. } = ticked;
     if !made.is_empty() {
         tracing::info!(changes = made.join(" "), "changed the node");

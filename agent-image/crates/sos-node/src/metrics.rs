@@ -43,7 +43,11 @@ impl Metrics {
         let mut registry = Registry::with_prefix("sos_node");
         registry.register("passes", "Passes over the node", metrics.passes.clone());
         registry.register("failures", "Passes in which something failed", metrics.failures.clone());
-        registry.register("bugs", "Panics, each confined to one document or pass", crate::bugs::counter());
+        registry.register(
+            "bugs",
+            "Panics, each confined to one document or pass",
+            sos_daemon::bugs::counter(),
+        );
         registry.register("changes", "Changes made to the node", metrics.changes.clone());
         registry.register("applied", "1 if the config in force is applied", metrics.applied.clone());
         registry.register(

@@ -5,9 +5,11 @@ use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::time::Instant;
 
+use sos_daemon::document::ConfigError;
+
 use crate::change::Change;
 use crate::command::{CommandError, run};
-use crate::config::{ConfigError, NodeConfig};
+use crate::config::NodeConfig;
 use crate::datapath;
 use crate::desired;
 use crate::encode::{self, Ovs};

@@ -1,9 +1,11 @@
 //! Files: the given config, the last good config, the status.
 
-use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
-use crate::config::{ConfigError, MAX_DOCUMENT_BYTES, NodeConfig};
+use sos_daemon::document::ConfigError;
+use sos_daemon::files::{Access, read_document_if_present, replace};
+
+use crate::config::NodeConfig;
 use crate::status::Status;
 
 /// Name of the last good config in the state folder.
@@ -12,27 +14,6 @@ const LAST_GOOD: &str = "node-config.json";
 pub const LOCAL_PORT: &str = "local-port.json";
 /// Uplinks on trial (see [`crate::trial`]).
 pub const UPLINKS: &str = "uplinks.json";
-
-/// Path of a node's config: the path itself, or `<node>.json` in it if it is a folder.
-#[must_use]
-pub fn config_path(path: &Path, node: &str) -> PathBuf {
-    if path.is_dir() { path.join(format!("{node}.json")) } else { path.to_owned() }
-}
-
-/// Read a document, but at most one byte more than the maximum size, so that a larger document is refused; `None` if there is no such file.
-///
-/// # Errors
-/// It cannot be read.
-pub fn read_document(path: &Path) -> std::io::Result<Option<Vec<u8>>> {
-    let file = match std::fs::File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let mut bytes = Vec::new();
-    file.take(MAX_DOCUMENT_BYTES as u64 + 1).read_to_end(&mut bytes)?;
-    Ok(Some(bytes))
-}
 
 /// Parse a document, which must be for this node.
 ///
@@ -65,7 +46,7 @@ impl Store {
     /// The last good config, if it is still valid.
     #[must_use]
     pub fn last_good(&self, node: &str) -> Option<NodeConfig> {
-        let document = read_document(&self.folder.join(LAST_GOOD)).ok()??;
+        let document = read_document_if_present(&self.folder.join(LAST_GOOD)).ok()??;
         parse_for(node, &document)
             .inspect_err(|error| tracing::warn!(%error, "the last good config is not usable"))
             .ok()
@@ -76,13 +57,13 @@ impl Store {
     /// # Errors
     /// It cannot be written.
     pub fn keep(&self, document: &[u8]) -> std::io::Result<()> {
-        write_atomically(&self.folder.join(LAST_GOOD), document)
+        replace(&self.folder.join(LAST_GOOD), document, Access::All)
     }
 
     /// Load a value of [`Store::save`]. None if it cannot be read.
     #[must_use]
     pub fn load<T: serde::de::DeserializeOwned>(&self, name: &str) -> Option<T> {
-        serde_json::from_slice(&read_document(&self.folder.join(name)).ok()??).ok()
+        serde_json::from_slice(&read_document_if_present(&self.folder.join(name)).ok()??).ok()
     }
 
     /// Store a value.
@@ -90,7 +71,7 @@ impl Store {
     /// # Errors
     /// It cannot be written.
     pub fn save(&self, name: &str, value: &impl serde::Serialize) -> std::io::Result<()> {
-        write_atomically(&self.folder.join(name), &serde_json::to_vec(value)?)
+        replace(&self.folder.join(name), &serde_json::to_vec(value)?, Access::All)
     }
 
     /// Delete the stored config and state after everything on the node was removed, so that the next config is accepted whatever its
@@ -116,16 +97,5 @@ impl Store {
 pub fn write_status(path: &Path, status: &Status) -> std::io::Result<()> {
     let mut text = serde_json::to_vec_pretty(status)?;
     text.push(b'\n');
-    write_atomically(path, &text)
-}
-
-/// Replace a file atomically: readers see either the old or the new content.
-fn write_atomically(path: &Path, content: &[u8]) -> std::io::Result<()> {
-    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::Builder::new().prefix(".sos-node-").tempfile_in(folder)?;
-    file.write_all(content)?;
-    // A temporary file is readable only by its owner; the status must be readable by all users.
-    std::fs::set_permissions(file.path(), std::os::unix::fs::PermissionsExt::from_mode(0o644))?;
-    file.persist(path)?;
-    Ok(())
+    replace(path, &text, Access::All)
 }

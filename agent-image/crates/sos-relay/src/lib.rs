@@ -43,6 +43,7 @@
 //! | `receiver`, [`reorder`], [`credit`] | the receiving half: order, flow control |
 //! | `marks` | DSCP and TTL of the hosts' packets, both directions |
 //! | [`scheduler`] | the stream of the next frame |
+//! | [`stream_reservation`] | streams that a session leaves to other sessions; the driver marks them before it requests frames |
 //! | [`compress`], [`codec`] | adaptive compression, and zstd |
 //! | [`budget`] | memory of all sessions |
 //! | [`closed_sessions`] | answers to late frames |
@@ -63,6 +64,7 @@ pub mod scheduler;
 mod sender;
 mod session;
 mod stats;
+pub mod stream_reservation;
 
 pub use budget::{Budget, Reservation};
 pub use closed_sessions::ClosedSessions;

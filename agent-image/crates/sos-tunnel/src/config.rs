@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sos_relay::Retransmitted;
+use sos_relay::{Retransmitted, stream_reservation};
 use sos_wire::{AgentId, BootId, Marks, SessionUuid, SiteId};
 
 use crate::callbacks::{EgressHandler, Keys, Sockets};
@@ -150,10 +150,10 @@ pub struct PeerConfig {
 }
 
 impl PeerConfig {
-    /// Default number of streams on label 0. Four fill a path of 1 Gbit/s, and take no more from other traffic than four connections would.
-    pub const DEFAULT_STREAMS: usize = 4;
-    /// Additional streams per label, reserved for interactive sessions: one.
-    pub const RESERVED_STREAMS: usize = 1;
+    /// Default number of streams on label 0.
+    pub const DEFAULT_STREAMS: usize = stream_reservation::DEFAULT_STREAMS;
+    /// Additional streams per label, reserved for interactive sessions.
+    pub const RESERVED_STREAMS: usize = stream_reservation::RESERVED_STREAMS;
     /// Maximum number of streams per path for a bulk session under bbr. Each stream sends at the highest rate that it has measured, and the
     /// sum of these rates exceeds the rate of the path (20 ms, 1 % loss, 200 Mbit/s: eight streams reach 0.89 of the wire and retransmit 17
     /// %, two reach 0.92).

@@ -31,8 +31,8 @@
 //! 2. `stream_task` reads (`stream::reader`), writes (`stream::outgoing`), pings, hands the transport to [`Sockets::tend`] for path control, and
 //!    delivers frames to the sessions' mailboxes by way of the `peer`. `migration` replaces a stream of the wrong kind.
 //! 3. `tunnel::open_session` starts a session, for a host or for a peer's Open, and spawns its `session::driver`.
-//! 4. The driver's `poll` takes mail, connects, reads the `session::host`, requests frames from the core (`stream_reservation` first marks
-//!    reserved streams), writes to the host, and handles events. `host_liveness` polls all hosts in one task.
+//! 4. The driver's `poll` takes mail, connects, reads the `session::host`, requests frames from the core (`sos_relay::stream_reservation` first
+//!    marks reserved streams), writes to the host, and handles events. `host_liveness` polls all hosts in one task.
 //!
 //! | modules | part |
 //! |---|---|
@@ -43,7 +43,7 @@
 //! | `tunnel::{peer, open_session}` | peers, and the start of sessions |
 //! | `session::{driver, handle, mailbox}` | one session's task |
 //! | `session::driver::{delivery, liveness, marks}` | delivery to the host; answers to its probes; its DSCP and TTL |
-//! | `session::{host, host_liveness, stream_reservation}` | host leg, detection of keepalive probes, streams reserved for other sessions |
+//! | `session::{host, host_liveness}` | host leg, detection of keepalive probes |
 //! | `stream::{handshake, outgoing, reader, path, path_loss}` | one stream: handshake, both directions, path statistics |
 //! | `transport::{channel, tls, quic}` | the connection under a stream |
 //! | `transport::tls::{identity, config, handshake, record}` | raw public keys; verification of the peer's key; handshake; records |

@@ -5,4 +5,3 @@ pub(crate) mod handle;
 pub(crate) mod host;
 pub(crate) mod host_liveness;
 pub(crate) mod mailbox;
-pub(crate) mod stream_reservation;

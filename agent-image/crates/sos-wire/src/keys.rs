@@ -168,6 +168,12 @@ impl fmt::Display for KeyFile {
 /// Name of the file in a key folder that holds the id of the signing key, if that is not the highest id.
 pub const SENDING_FILE: &str = "sending";
 
+/// The peer site of a file `sending-<site id>`, which holds the id of the key to send with to that site.
+pub fn sending_to(name: &str) -> Option<SiteId> {
+    let number = name.strip_prefix(SENDING_FILE)?.strip_prefix('-')?;
+    parse_decimal(number).map(SiteId)
+}
+
 /// Keys for one purpose, by id: a sender uses the newest key known everywhere, a receiver the key named in the message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Keyring {

@@ -58,7 +58,7 @@ pub use id::{
     AgentId, BootId, ControllerId, InstallationId, KeyId, MacAddress, PairingId, SessionNumber, SessionUuid,
     SiteId,
 };
-pub use keys::{Key, KeyFile, Keyring, SENDING_FILE, StreamEndpoint};
+pub use keys::{Key, KeyFile, Keyring, SENDING_FILE, StreamEndpoint, sending_to};
 pub use marks::Marks;
 pub use order::{Order, OrderBody, OrderHeader, UnverifiedOrder};
 pub use order_body::{

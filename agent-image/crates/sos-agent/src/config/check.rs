@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
+use sos_daemon::document::ConfigError;
+
 use super::{
-    AgentConfig, ConfigError, Discovery, Encryption, Intake, Interface, MAX_AGENTS_PER_PEER, MAX_LIST,
-    MAX_PEERS, MAX_PODS, MAX_SERVICES, MAX_STREAM_PORTS, PeerAgent, PortRange, Rewrite, Setup, Source,
+    AgentConfig, Discovery, Encryption, Intake, Interface, MAX_AGENTS_PER_PEER, MAX_LIST, MAX_PEERS,
+    MAX_PODS, MAX_SERVICES, MAX_STREAM_PORTS, PeerAgent, PortRange, Rewrite, Setup, Source,
 };
 
 /// Maximum length of an interface name in the kernel (IFNAMSIZ - 1).

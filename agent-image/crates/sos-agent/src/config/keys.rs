@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use sos_wire::{AgentId, Key, KeyFile, KeyId, Keyring, PairingId, SENDING_FILE, SiteId, WireError};
+use sos_wire::{
+    AgentId, Key, KeyFile, KeyId, Keyring, PairingId, SENDING_FILE, SiteId, WireError, sending_to,
+};
 
 /// Maximum number of files read from a key folder: one pair key for each peer site, and two during a rotation.
 pub const MAX_FILES: usize = 4_096;
@@ -64,21 +66,28 @@ impl AgentKeys {
         let path = folder.display().to_string();
         let failed = |error| KeysError::Read { path: path.clone(), error };
         let mut keys = Self::default();
-        let mut agreed = None;
+        let (mut agreed, mut agreed_with) = (None, BTreeMap::new());
         for (count, entry) in std::fs::read_dir(folder).map_err(failed)?.enumerate() {
             if count >= MAX_FILES {
                 return Err(KeysError::TooMany { path });
             }
             let entry = entry.map_err(failed)?;
-            if let Some(file) = entry.file_name().to_str().and_then(KeyFile::parse) {
+            let name = entry.file_name();
+            let name = name.to_str().unwrap_or_default();
+            if let Some(file) = KeyFile::parse(name) {
                 keys.insert(file, read_key(&entry.path())?);
-            } else if entry.file_name() == SENDING_FILE {
+            } else if name == SENDING_FILE {
                 agreed = Some(read_id(&entry.path())?);
+            } else if let Some(site) = sending_to(name) {
+                agreed_with.insert(site, read_id(&entry.path())?);
             }
         }
         if let Some(id) = agreed {
             keys.site.agree(id);
             keys.pairs.values_mut().for_each(|ring| ring.agree(id));
+        }
+        for (site, id) in agreed_with {
+            keys.agree(site, id);
         }
         if keys.site.is_empty() { Err(KeysError::NoSiteKey { path }) } else { Ok(keys) }
     }
@@ -90,6 +99,13 @@ impl AgentKeys {
             KeyFile::Pair(site, id) => self.pairs.entry(site).or_default().insert(id, key),
             KeyFile::Card(pairing, id) => self.cards.entry(pairing).or_default().insert(id, key),
             KeyFile::Site(..) => {}
+        }
+    }
+
+    /// Sets the highest id of the keys to send with to a site.
+    pub fn agree(&mut self, site: SiteId, id: KeyId) {
+        if let Some(ring) = self.pairs.get_mut(&site) {
+            ring.agree(id);
         }
     }
 

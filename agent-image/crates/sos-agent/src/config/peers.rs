@@ -5,10 +5,11 @@ use std::num::NonZeroU16;
 use std::str::FromStr as _;
 
 use serde::{Deserialize, Deserializer};
+use sos_daemon::document::{self, ConfigError};
 use sos_wire::card::MAX_CARD;
 use sos_wire::{InstallationId, PairingId};
 
-use super::{ConfigError, MAX_DOCUMENT_BYTES, from_text, structural};
+use super::from_text;
 
 /// Maximum number of pairings (card.md clause 8).
 pub const MAX_PAIRINGS: usize = 64;
@@ -54,13 +55,7 @@ impl Peers {
     /// # Errors
     /// The first error, with its JSON path.
     pub fn parse(text: &[u8]) -> Result<Self, ConfigError> {
-        if text.len() > MAX_DOCUMENT_BYTES {
-            return Err(ConfigError::new(".", format!("larger than {MAX_DOCUMENT_BYTES} bytes")));
-        }
-        let mut reader = serde_json::Deserializer::from_slice(text);
-        let peers: Self = serde_path_to_error::deserialize(&mut reader)
-            .map_err(|e| structural(&e.path().to_string(), e.inner().to_string()))?;
-        reader.end().map_err(|e| ConfigError::new(".", e.to_string()))?;
+        let peers: Self = document::parse(text)?;
         peers.check()?;
         Ok(peers)
     }
@@ -105,6 +100,7 @@ impl Peers {
 pub(crate) mod tests {
     use super::*;
     use serde_json::{Value, json};
+    use sos_daemon::document::MAX_DOCUMENT_BYTES;
 
     pub(crate) const PAIRING: PairingId = PairingId([0x11; 16]);
     pub(crate) const WEST: InstallationId = InstallationId([0xaa; 16]);

@@ -3,9 +3,11 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use sos_daemon::document::ConfigError;
+use sos_daemon::files::{self, Access, document_path};
 use tracing::warn;
 
-use crate::config::{AgentConfig, ConfigError, MAX_DOCUMENT_BYTES};
+use crate::config::AgentConfig;
 
 /// Name of the last good copy in the state folder.
 pub(crate) const LAST_GOOD: &str = "agent-config.json";
@@ -56,12 +58,6 @@ pub fn judge(current: &AgentConfig, next: &AgentConfig) -> Verdict {
     current.restart_reason(next).map_or(Verdict::Take, Verdict::NeedsRestart)
 }
 
-/// Path of a node's configuration: `path` itself, or `<node>.json` in it if `path` is a folder.
-#[must_use]
-pub fn document_path(path: &Path, node: &str) -> PathBuf {
-    if path.is_dir() { path.join(format!("{node}.json")) } else { path.to_owned() }
-}
-
 /// Reads and parses one document.
 ///
 /// # Errors
@@ -72,13 +68,7 @@ pub fn load(path: &Path, node: &str) -> Result<AgentConfig, SourceError> {
 }
 
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, SourceError> {
-    use std::io::Read as _;
-    let failed = |error| SourceError::Read { path: path.to_owned(), error };
-    let mut text = Vec::new();
-    // One byte more than allowed is enough for the parser to reject a file of any size.
-    let limit = MAX_DOCUMENT_BYTES as u64 + 1;
-    std::fs::File::open(path).map_err(failed)?.take(limit).read_to_end(&mut text).map_err(failed)?;
-    Ok(text)
+    files::read_document(path).map_err(|error| SourceError::Read { path: path.to_owned(), error })
 }
 
 fn parse(path: &Path, text: &[u8], node: &str) -> Result<AgentConfig, SourceError> {
@@ -160,13 +150,10 @@ impl Source {
         self.keep(&self.seen);
     }
 
-    /// Writes the copy to another file and renames it, so that a crash leaves the old or the new copy. A failure is not fatal: the copy only
-    /// matters if the agent starts without the file.
+    /// A failure is not fatal: the copy only matters if the agent starts without the file.
     fn keep(&self, text: &[u8]) {
-        let beside = self.last_good.with_extension("json.new");
-        let written = self.last_good.parent().map_or(Ok(()), std::fs::create_dir_all);
-        let written = written.and_then(|()| std::fs::write(&beside, text));
-        if let Err(error) = written.and_then(|()| std::fs::rename(&beside, &self.last_good)) {
+        let made = self.last_good.parent().map_or(Ok(()), std::fs::create_dir_all);
+        if let Err(error) = made.and_then(|()| files::replace(&self.last_good, text, Access::Owner)) {
             warn!(path = %self.last_good.display(), %error, "cannot keep a copy of the configuration");
         }
     }

@@ -29,7 +29,7 @@ pub(crate) fn document() -> Value {
 
 /// Sets the correct hash in a document.
 pub(crate) fn sealed(mut document: Value) -> Vec<u8> {
-    let hash = canonical::document_hash(document.to_string().as_bytes()).unwrap();
+    let hash = document::document_hash(document.to_string().as_bytes()).unwrap();
     document["hash"] = json!(hash);
     document.to_string().into_bytes()
 }

@@ -22,16 +22,19 @@ pub struct MachineReport {
     version: &'static str,
     software: &'static str,
     generation: u64,
+    hash: String,
     problem: String,
 }
 
 impl MachineReport {
-    /// A report of the configuration in force (generation 0: none), and of the reason why a newer one is not in force ("": there is none).
+    /// A report of the configuration in force, if there is one, and of the reason why a newer one is not in force ("": there is none).
     #[must_use]
-    pub fn new(generation: u64, problem: &str) -> Self {
+    pub fn new(in_force: Option<&AgentConfig>, problem: &str) -> Self {
         let end = (0..=MAX_PROBLEM.min(problem.len())).rev().find(|at| problem.is_char_boundary(*at));
         let problem = problem[..end.unwrap_or(0)].to_owned();
-        Self { version: "v1alpha1", software: env!("CARGO_PKG_VERSION"), generation, problem }
+        let (generation, hash) =
+            in_force.map_or((0, String::new()), |config| (config.generation, config.hash.clone()));
+        Self { version: "v1alpha1", software: env!("CARGO_PKG_VERSION"), generation, hash, problem }
     }
 }
 
@@ -68,6 +71,8 @@ pub struct Answered {
 pub struct Sent {
     /// The message.
     pub message: Vec<u8>,
+    /// Id of the key.
+    pub key_id: KeyId,
     key: Key,
 }
 
@@ -108,7 +113,7 @@ impl Dialogue {
             sequence: self.sequence,
             card: &card,
         };
-        Sent { message: offer.encode(&key).expect("a report is shorter than a card"), key }
+        Sent { message: offer.encode(&key).expect("a report is shorter than a card"), key_id, key }
     }
 
     /// The newest key, and after each refusal the next older key: an agent may not have the newest key yet.
@@ -124,6 +129,11 @@ impl Dialogue {
     /// Notes that an agent closed a connection without an Answer.
     pub const fn refused(&mut self) {
         self.refusals = self.refusals.wrapping_add(1);
+    }
+
+    /// Notes an Answer: the next Offer is signed with the newest key again.
+    pub const fn answered(&mut self) {
+        self.refusals = 0;
     }
 
     /// Judges an Answer. `generation`: of the newest agent-config in hand; 0 without one.
@@ -159,7 +169,7 @@ impl Dialogue {
     }
 }
 
-/// Agents to exchange with: those of the configuration, or those of the enrollment while the configuration names none.
+/// Agents to exchange with: those of the configuration, then those of the enrollment.
 #[must_use]
 pub fn endpoints(enrollment: &Enrollment, config: Option<&AgentConfig>) -> Vec<SocketAddrV4> {
     let sites = config.into_iter().flat_map(|config| &config.peers);
@@ -180,7 +190,7 @@ mod tests {
     const CLUSTER: InstallationId = InstallationId([0xaa; 16]);
 
     fn sent(dialogue: &mut Dialogue) -> Sent {
-        dialogue.offer(&enrollment(), &MachineReport::new(3, ""), 1_000, [4; 16])
+        dialogue.offer(&enrollment(), &MachineReport::new(Some(&config()), ""), 1_000, [4; 16])
     }
 
     fn answer(sent: &Sent, installation: InstallationId, status: CardStatus, card: &[u8]) -> Vec<u8> {
@@ -205,10 +215,11 @@ mod tests {
             let report: serde_json::Value = serde_json::from_slice(offer.card).unwrap();
             assert_eq!(
                 report,
-                json!({"version": "v1alpha1", "software": env!("CARGO_PKG_VERSION"), "generation": 3, "problem": ""})
+                json!({"version": "v1alpha1", "software": env!("CARGO_PKG_VERSION"), "generation": config().generation,
+                       "hash": config().hash, "problem": ""})
             );
         }
-        let long = MachineReport::new(1, &"ä".repeat(400));
+        let long = MachineReport::new(None, &"ä".repeat(400));
         assert_eq!(long.problem.len(), 300);
     }
 
@@ -219,11 +230,15 @@ mod tests {
         let mut dialogue = Dialogue::new(MACHINE);
         let mut ids = Vec::new();
         for _ in 0..3 {
-            let sent = dialogue.offer(&enrollment, &MachineReport::new(0, ""), 0, [0; 16]);
+            let sent = dialogue.offer(&enrollment, &MachineReport::new(None, ""), 0, [0; 16]);
             ids.push(UnverifiedOffer::parse(&sent.message).unwrap().header.key_id.as_u16());
+            assert_eq!(ids.last(), Some(&sent.key_id.as_u16()));
             dialogue.refused();
         }
         assert_eq!(ids, [2, 1, 2]);
+        dialogue.answered();
+        let next = dialogue.offer(&enrollment, &MachineReport::new(None, ""), 0, [0; 16]);
+        assert_eq!(next.key_id.as_u16(), 2, "after an Answer, the newest key again");
     }
 
     #[test]

@@ -1,6 +1,10 @@
 //! Source of the agent's keys: a mounted folder, or the enrollment of a machine.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use sos_wire::KeyId;
 
 use crate::config::AgentConfig;
 use crate::config::keys::{AgentKeys, KeysError};
@@ -12,8 +16,8 @@ use crate::enrollment::Enrollment;
 pub enum KeySource {
     /// A folder of key files.
     Folder(PathBuf),
-    /// The enrollment file of a machine.
-    Enrollment(PathBuf),
+    /// The enrollment file of a machine, and the id of the key that the cluster has used last; 0 if it is unknown.
+    Enrollment(PathBuf, Arc<AtomicU16>),
 }
 
 /// Reason why the keys cannot be read.
@@ -35,7 +39,10 @@ impl KeySource {
     pub fn load(&self, config: &AgentConfig) -> Result<AgentKeys, KeySourceError> {
         match self {
             Self::Folder(folder) => Ok(AgentKeys::load(folder)?),
-            Self::Enrollment(file) => Ok(Enrollment::load(file)?.keys(config)),
+            Self::Enrollment(file, agreed) => {
+                let agreed = KeyId::new(agreed.load(Ordering::Relaxed));
+                Ok(Enrollment::load(file)?.keys(config, agreed))
+            }
         }
     }
 }

@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use sos_daemon::files::{self, Access};
 use sos_wire::{InstallationId, PairingId};
 
 use crate::config::source::LAST_GOOD;
@@ -31,8 +32,8 @@ struct Identity {
 #[derive(Debug)]
 pub struct State {
     folder: PathBuf,
-    /// Id of the machine in exchanges: random, and kept for as long as the pairing, so that a copy of the enrollment is of no use to another
-    /// machine.
+    /// Id of the machine in exchanges: random, and kept for as long as the pairing, so that no other machine can receive the configuration
+    /// with a copy of the enrollment.
     pub installation: InstallationId,
 }
 
@@ -55,7 +56,8 @@ impl State {
             }
         }
         let identity = Identity { pairing: pairing.to_string(), installation: fresh.to_string() };
-        replace(&path, &serde_json::to_vec(&identity).expect("plain data")).map_err(failed)?;
+        files::replace(&path, &serde_json::to_vec(&identity).expect("plain data"), Access::Owner)
+            .map_err(failed)?;
         Ok(Self { folder: folder.to_owned(), installation: fresh })
     }
 
@@ -65,35 +67,22 @@ impl State {
         self.folder.join(RECEIVED)
     }
 
-    /// Stores an agent-config. A crash leaves the former one or this one.
+    /// Stores an agent-config.
     ///
     /// # Errors
     /// The file cannot be written.
     pub fn store(&self, document: &[u8]) -> Result<(), StateError> {
         let path = self.received();
-        replace(&path, document).map_err(|error| StateError { path, error })
+        files::replace(&path, document, Access::Owner).map_err(|error| StateError { path, error })
     }
 }
 
 /// The installation id of this pairing; `None` if the file is missing, damaged, or of another pairing.
 fn known(path: &Path, pairing: PairingId) -> std::io::Result<Option<InstallationId>> {
-    let text = match std::fs::read(path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
+    let Some(text) = files::read_document_if_present(path)? else { return Ok(None) };
     let identity = serde_json::from_slice::<Identity>(&text).ok();
     let same = identity.filter(|identity| identity.pairing == pairing.to_string());
     Ok(same.and_then(|identity| identity.installation.parse().ok()))
-}
-
-fn replace(path: &Path, content: &[u8]) -> std::io::Result<()> {
-    let beside = path.with_extension("json.new");
-    let mut file = std::fs::File::create(&beside)?;
-    std::io::Write::write_all(&mut file, content)?;
-    // Without fsync, a power failure could leave an empty file under the final name.
-    file.sync_all()?;
-    std::fs::rename(&beside, path)
 }
 
 #[cfg(test)]

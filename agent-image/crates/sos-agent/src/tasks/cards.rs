@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use sos_daemon::bugs::fence;
 use sos_wire::card::HEADER_LEN;
 use sos_wire::{Key, KeyId, PairingId, WireError};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -15,7 +16,6 @@ use tokio::sync::Semaphore;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::{debug, info, warn};
 
-use crate::bugs::fence;
 use crate::cards::Cards;
 use crate::cards::exchange::admit;
 use crate::cards::store::Refusal;

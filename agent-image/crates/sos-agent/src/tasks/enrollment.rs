@@ -1,10 +1,13 @@
 //! Exchanges of an enrolled machine with agents of its cluster: it reports its state, and receives its agent-config (spec/card.md section 5).
 
+use std::io::ErrorKind;
 use std::net::SocketAddrV4;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use sos_daemon::bugs::fence;
 use sos_wire::card::HEADER_LEN;
 use sos_wire::{CardAnswer, InstallationId};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -12,12 +15,12 @@ use tokio::net::TcpStream;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::{info, warn};
 
-use crate::bugs::fence;
 use crate::config::AgentConfig;
 use crate::config::source::{SourceError, load};
 use crate::context::AgentContext;
 use crate::enrollment::Enrollment;
 use crate::enrollment::exchange::{Answered, Dialogue, ExchangeError, MachineReport, Sent, endpoints};
+use crate::enrollment::key_source::KeySource;
 use crate::enrollment::state::{State, StateError};
 
 /// Pause between two exchanges: the cluster considers a machine disconnected that was silent for 8 s.
@@ -26,6 +29,8 @@ const EXCHANGE_INTERVAL: Duration = Duration::from_secs(2);
 const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum number of agents tried in one round.
 const ATTEMPTS: usize = 2;
+/// Time for which a machine that cannot start with its configuration waits for another one, before it tries again.
+const RECOVERY: Duration = Duration::from_secs(10);
 
 /// Reason why a machine cannot start with its enrollment.
 #[derive(Debug, thiserror::Error)]
@@ -65,6 +70,10 @@ pub struct Machine {
     dialogue: Dialogue,
     /// Generation of the agent-config that was received last.
     received: u64,
+    /// Reason why the agent-config of the last Answer cannot be used; "" if it can.
+    unusable: String,
+    /// Id of the key that the cluster has used last; 0 before the first Answer.
+    agreed: Arc<AtomicU16>,
     turn: usize,
     problem: Option<String>,
 }
@@ -79,7 +88,15 @@ impl Machine {
         let state = State::open(folder, enrollment.pairing, InstallationId(rand::random()))?;
         let received = load(&state.received(), &enrollment.machine).map_or(0, |config| config.generation);
         let dialogue = Dialogue::new(state.installation);
-        Ok(Self { file: file.to_owned(), enrollment, state, dialogue, received, turn: 0, problem: None })
+        let (file, agreed) = (file.to_owned(), Arc::default());
+        let unusable = String::new();
+        Ok(Self { file, enrollment, state, dialogue, received, unusable, agreed, turn: 0, problem: None })
+    }
+
+    /// Source of the machine's keys.
+    #[must_use]
+    pub fn key_source(&self) -> KeySource {
+        KeySource::Enrollment(self.file.clone(), Arc::clone(&self.agreed))
     }
 
     /// Name of the machine, which is the node of its agent-config.
@@ -103,11 +120,29 @@ impl Machine {
             return Ok(());
         }
         info!(machine = self.name(), "waiting for the first configuration from the cluster");
+        self.exchange_until("", None)
+    }
+
+    /// Reports why the agent cannot start with its configuration, and receives a newer one, within [`RECOVERY`]. Without this, a machine
+    /// whose configuration names an interface that does not exist could not receive the corrected one.
+    ///
+    /// # Errors
+    /// There is no runtime for the exchange.
+    pub fn report_failed_start(&mut self, problem: &str) -> Result<(), EnrollmentError> {
+        self.exchange_until(problem, Some(Instant::now() + RECOVERY))
+    }
+
+    /// Exchanges until an agent-config has been received, or until a deadline.
+    fn exchange_until(&mut self, problem: &str, deadline: Option<Instant>) -> Result<(), EnrollmentError> {
+        let before = self.received;
+        let waits = |machine: &Self| {
+            machine.received == before && deadline.is_none_or(|deadline| Instant::now() < deadline)
+        };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.map_err(EnrollmentError::Runtime)?.block_on(async {
-            while self.received == 0 {
-                self.round(None, &MachineReport::new(0, "")).await;
-                if self.received == 0 {
+            while waits(self) {
+                self.round(None, problem).await;
+                if waits(self) {
                     sleep(EXCHANGE_INTERVAL).await;
                 }
             }
@@ -115,10 +150,12 @@ impl Machine {
         Ok(())
     }
 
-    /// Exchanges with one agent of the cluster; tries the next one if it does not answer.
-    async fn round(&mut self, config: Option<&AgentConfig>, report: &MachineReport) {
+    /// Exchanges with one agent of the cluster; tries the next one if it does not answer. `config`: the configuration in force. `problem`: the
+    /// reason why a received one is not in force.
+    async fn round(&mut self, config: Option<&AgentConfig>, problem: &str) {
         let unread = self.read_again().err();
-        let exchanged = self.exchange(config, report).await;
+        let report = MachineReport::new(config, if problem.is_empty() { &self.unusable } else { problem });
+        let exchanged = self.exchange(config, &report).await;
         self.log_change(unread.or(exchanged));
     }
 
@@ -130,6 +167,11 @@ impl Machine {
             let agent = agents[self.turn % agents.len()];
             match self.attempt(agent, report).await {
                 Ok(warning) => return warning.map(|warning| format!("{agent} {warning}")),
+                // Every agent has the same agent-config.
+                Err(error @ AttemptError::Exchange(ExchangeError::Config(_))) => {
+                    self.unusable = error.to_string();
+                    return Some(format!("{agent}: {error}"));
+                }
                 Err(error) => {
                     self.turn = self.turn.wrapping_add(1);
                     if matches!(error, AttemptError::Refused) {
@@ -165,9 +207,12 @@ impl Machine {
         let sent = self.dialogue.offer(&self.enrollment, report, now_ms, rand::random());
         let answer = timeout(EXCHANGE_TIMEOUT, ask(agent, &sent));
         let answer = answer.await.unwrap_or(Err(AttemptError::TimedOut))?;
+        self.dialogue.answered();
         let judged = fence(|| self.dialogue.judge(&sent, &answer, &self.enrollment.machine, self.received));
         let Answered { document, not_newer } =
             judged.unwrap_or_else(|| Err(ExchangeError::Config("a bug of the agent".to_owned())))?;
+        self.agreed.store(sent.key_id.as_u16(), Ordering::Relaxed);
+        self.unusable.clear();
         if let Some(document) = document {
             self.state.store(&document)?;
             self.received = load(&self.config_path(), self.name()).map_or(0, |config| config.generation);
@@ -194,7 +239,10 @@ async fn ask(agent: SocketAddrV4, sent: &Sent) -> Result<Vec<u8>, AttemptError> 
     let mut stream = TcpStream::connect(agent).await.map_err(AttemptError::Network)?;
     stream.write_all(&sent.message).await.map_err(AttemptError::Network)?;
     let mut header = [0; HEADER_LEN];
-    stream.read_exact(&mut header).await.map_err(|_| AttemptError::Refused)?;
+    stream.read_exact(&mut header).await.map_err(|error| match error.kind() {
+        ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset => AttemptError::Refused,
+        _ => AttemptError::Network(error),
+    })?;
     let length = CardAnswer::message_len(&header).map_err(ExchangeError::from)?;
     let mut answer = vec![0; length];
     answer[..HEADER_LEN].copy_from_slice(&header);
@@ -208,8 +256,6 @@ pub async fn follow(context: Arc<AgentContext>, mut machine: Machine) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let config = context.config();
-        let report = MachineReport::new(config.generation, &context.config_problem());
-        machine.round(Some(&config), &report).await;
+        machine.round(Some(&context.config()), &context.config_problem()).await;
     }
 }

@@ -7,11 +7,11 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use sos_daemon::bugs::fence;
 use sos_wire::{AgentId, Open, PlainReason, RefuseReason, SessionUuid};
 use tokio::time::{sleep, sleep_until};
 use tracing::{debug, warn};
 
-use crate::bugs::fence;
 use crate::config::Accept;
 use crate::context::AgentContext;
 use crate::netns::nflog::{self, Copies};

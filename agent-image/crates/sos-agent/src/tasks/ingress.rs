@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use socket2::SockRef;
+use sos_daemon::bugs;
 use sos_tunnel::{Labels, OpenRequest};
 use sos_wire::{AgentId, RefuseReason, Role, SessionUuid};
 use tokio::net::{TcpListener, TcpStream};
 use tracing::{debug, warn};
 
-use crate::bugs;
 use crate::config::{self, AgentConfig, Service};
 use crate::context::AgentContext;
 use crate::metrics::Reason;

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use sos_daemon::bugs;
 use sos_tunnel::{BoxFuture, Keys, Sockets, TransportHandle};
 use sos_wire::{Key, KeyId, SiteId};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tracing::{debug, warn};
 
-use crate::bugs;
 use crate::config::{Dial, PeerAgent, RouteOwner};
 use crate::context::AgentContext;
 use crate::netns::sockets;

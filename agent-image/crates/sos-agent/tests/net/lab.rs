@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::sched::{CloneFlags, setns};
-use sos_agent::config::canonical;
+use sos_daemon::document;
 use sos_wire::{AgentId, Key};
 
 use crate::agent::Agent;
@@ -432,7 +432,7 @@ fn document(side: Side, generation: u64) -> serde_json::Value {
 }
 
 fn sealed(mut document: serde_json::Value) -> Vec<u8> {
-    document["hash"] = canonical::document_hash(document.to_string().as_bytes()).unwrap().into();
+    document["hash"] = document::document_hash(document.to_string().as_bytes()).unwrap().into();
     document.to_string().into_bytes()
 }
 

@@ -6,7 +6,8 @@ pub(crate) mod fake;
 pub(crate) mod lab;
 
 use serde_json::{Value, json};
-use sos_node::config::{NodeConfig, document_hash};
+use sos_daemon::document::document_hash;
+use sos_node::config::NodeConfig;
 use sos_node::flow::{Flow, FlowKey, base_cookie};
 
 /// A document with the hash of its content.

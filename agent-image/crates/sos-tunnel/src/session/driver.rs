@@ -14,6 +14,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
+use sos_relay::stream_reservation::{self, StreamLimit};
 use sos_relay::{Cause, Compression, Event, Session, SessionStats, StreamView, usable};
 use sos_wire::{Body, EndReason, Frame, Role, SessionNumber};
 use tokio::sync::oneshot;
@@ -26,7 +27,6 @@ use crate::callbacks::{BoxFuture, Egress, OpenInfo};
 use crate::session::handle::Progress;
 use crate::session::host::{Host, Leg, ReadTargets};
 use crate::session::mailbox::{Mail, Mailbox};
-use crate::session::stream_reservation::{self, StreamLimit};
 use crate::stream::Stream;
 use crate::transport::channel::Kind;
 use crate::tunnel::context::TunnelContext;

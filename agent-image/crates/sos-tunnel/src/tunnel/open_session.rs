@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sos_relay::Session;
+use sos_relay::stream_reservation::StreamLimit;
 use sos_wire::{Body, EndReason, Frame, Open, RefuseReason};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
@@ -14,7 +15,6 @@ use crate::session::driver::{Driver, DriverParts, Side};
 use crate::session::handle::{Progress, SessionHandle};
 use crate::session::host::Leg;
 use crate::session::mailbox::Mailbox;
-use crate::session::stream_reservation::StreamLimit;
 use crate::tunnel::context::TunnelContext;
 use crate::tunnel::peer::Peer;
 use crate::types::Labels;

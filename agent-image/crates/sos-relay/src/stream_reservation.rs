@@ -1,26 +1,30 @@
 //! Stream reservation: one stream per path for interactive sessions, and limits on the remaining streams.
 
-use sos_relay::{SessionStats, StreamView};
+use crate::{SessionStats, StreamView};
 
-use crate::config::PeerConfig;
-use crate::types::Labels;
-
+/// Streams per label for one session whose service sets no number. Four fill a path of 1 Gbit/s, and take no more from other traffic than
+/// four connections would.
+pub const DEFAULT_STREAMS: usize = 4;
+/// Additional streams per label, reserved for interactive sessions: one.
+pub const RESERVED_STREAMS: usize = 1;
+/// Number of possible path labels.
+const LABELS: usize = u32::BITS as usize;
 /// A session that has sent this many bytes is bulk.
 const BULK: u64 = 1 << 20;
 /// A session with this many bytes of backlog, unacknowledged or unsent, is currently busy, however little it has sent so far.
 const MUCH: u64 = 64 << 10;
 /// Minimum number of streams per label for which a busy session leaves one stream reserved.
-const ENOUGH: usize = PeerConfig::RESERVED_STREAMS + 1;
+const ENOUGH: usize = RESERVED_STREAMS + 1;
 
 /// Maximum number of streams per label for one session, as set by its service.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct StreamLimit(pub(crate) Option<usize>);
+pub struct StreamLimit(pub Option<usize>);
 
 impl StreamLimit {
     /// Returns the maximum number of streams per label for a session; `much`: the session is busy. If the session's service sets no number,
     /// the default applies, however many streams are open: services share streams, and another service may need more of them.
     fn allowed(self, much: bool) -> usize {
-        let usual = PeerConfig::DEFAULT_STREAMS + if much { 0 } else { PeerConfig::RESERVED_STREAMS };
+        let usual = DEFAULT_STREAMS + if much { 0 } else { RESERVED_STREAMS };
         self.0.unwrap_or(usual).max(1)
     }
 }
@@ -28,12 +32,12 @@ impl StreamLimit {
 /// Reserves streams of each label for other sessions. A bulk session does not use working streams beyond the path's parallelism, and no
 /// session uses streams beyond `most`. If a label has enough streams, busy sessions do not use its first stream either: their blocks take
 /// several round trips to leave a queue, and a request behind these blocks would have to wait.
-pub(crate) fn reserve(streams: &mut [StreamView], session: &SessionStats, most: StreamLimit) {
+pub fn reserve(streams: &mut [StreamView], session: &SessionStats, most: StreamLimit) {
     let (bulk, much) = (session.sent >= BULK, session.held >= MUCH);
     let works = |view: &StreamView| !view.stalled && !view.suspect;
-    let (mut working, mut first, mut used) = ([0; Labels::COUNT], [None; Labels::COUNT], [0; Labels::COUNT]);
+    let (mut working, mut first, mut used) = ([0; LABELS], [None; LABELS], [0; LABELS]);
     for view in &*streams {
-        let at = usize::from(view.label) % Labels::COUNT;
+        let at = usize::from(view.label) % LABELS;
         if works(view) {
             working[at] += 1;
             // By id, so that all sessions reserve the same stream, whatever the order in which they learned of the streams.
@@ -41,7 +45,7 @@ pub(crate) fn reserve(streams: &mut [StreamView], session: &SessionStats, most: 
         }
     }
     for view in streams {
-        let at = usize::from(view.label) % Labels::COUNT;
+        let at = usize::from(view.label) % LABELS;
         let left = much && working[at] >= ENOUGH && first[at] == Some(view.id);
         // If the path has capacity for only one stream, further streams only delay it.
         let few = bulk || (much && view.parallelism == 1);
@@ -55,9 +59,8 @@ pub(crate) fn reserve(streams: &mut [StreamView], session: &SessionStats, most: 
 mod tests {
     use std::time::Duration;
 
-    use sos_relay::StreamId;
-
     use super::*;
+    use crate::StreamId;
 
     const MANY: StreamLimit = StreamLimit(Some(64));
 
@@ -159,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_session_without_a_limit_does_not_use_streams_opened_for_another_service() {
-        assert_eq!(in_use(17, MUCH, None), [PeerConfig::DEFAULT_STREAMS; 2]);
+        assert_eq!(in_use(17, MUCH, None), [DEFAULT_STREAMS; 2]);
         assert_eq!(in_use(17, MUCH, None), in_use(5, MUCH, None));
         assert_eq!(in_use(17, 0, None), in_use(5, 0, None));
     }

@@ -1,4 +1,6 @@
-//! Panics: each panic is logged and counted, and ends only the handling of its document or pass, never the process (docs/adr/0048).
+//! Panics: each one is logged and counted, and ends only the affected document, session or message, never the process (docs/adr/0048).
+//!
+//! A panic in a task of its own ends that task. Code that serves many documents or sessions uses a [`fence`].
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::LazyLock;
@@ -9,25 +11,13 @@ use tracing::error;
 /// Count of panics in the whole process.
 static BUGS: LazyLock<Counter> = LazyLock::new(Counter::default);
 
-/// Panics at a place that the test selects, in the test's thread.
-#[cfg(test)]
-pub(crate) mod provoked {
-    use std::cell::Cell;
-
-    thread_local!(pub(crate) static AT: Cell<Option<&'static str>> = const { Cell::new(None) });
-
-    pub(crate) fn at(place: &'static str) {
-        assert!(AT.get() != Some(place), "a bug that the test asks for");
-    }
-}
-
-/// Counter of panics, for the metrics registry.
+/// Count of panics, for the registry of metrics.
 #[must_use]
 pub fn counter() -> Counter {
     BUGS.clone()
 }
 
-/// Log and count panics of all tasks and threads.
+/// Logs and counts the panics of all tasks and threads.
 pub fn count_panics() {
     panic::set_hook(Box::new(|panic| {
         BUGS.inc();
@@ -36,8 +26,7 @@ pub fn count_panics() {
     }));
 }
 
-/// Run `act` and return its value; `None` after a panic. State shared with `act` must be consistent after each step of `act`, since any
-/// step may panic.
+/// Returns the value of `act`, or `None` after a panic. Shared state must be consistent after each step of `act`, since any step may panic.
 pub fn fence<T>(act: impl FnOnce() -> T) -> Option<T> {
     panic::catch_unwind(AssertUnwindSafe(act)).ok()
 }
@@ -51,7 +40,7 @@ mod tests {
         count_panics();
         let before = counter().get();
         assert_eq!(fence(|| 7), Some(7));
-        assert_eq!(fence(|| panic!("a document that no rule covers")), None::<u8>);
+        assert_eq!(fence(|| panic!("a frame that no rule covers")), None::<u8>);
         assert!(std::thread::spawn(|| panic!("in a thread")).join().is_err());
         assert!(counter().get() >= before + 2);
     }
