@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Builds kube-apiserver, kube-controller-manager, etcd, kubectl, helm and kind from the Go module proxy, so that tests
-# get a real API server and garbage collector, and e2e tests their tools, on machines that can reach package registries
-# but no container registry or download site.
+# Builds kube-apiserver, kube-controller-manager, etcd, kubectl, helm, kind and kube-router from the Go module proxy, so
+# that tests get a real API server and garbage collector, and e2e tests their tools, on machines that can reach package
+# registries but no container registry or download site.
 #
-#   scripts/kube-tools.sh                 build all missing tools
+#   scripts/kube-tools.sh                 build all missing tools, without kube-router
 #   scripts/kube-tools.sh helm kubectl    build only these tools, if missing
 #   scripts/kube-tools.sh --where TOOL    print the path of TOOL (PATH first, then the cache); exit 1 if it is missing
 #   scripts/kube-tools.sh --help
@@ -18,7 +18,9 @@ readonly KUBERNETES_VERSION=v1.34.4
 readonly ETCD_VERSION=v3.6.8
 readonly HELM_VERSION=v3.20.2
 readonly KIND_VERSION=v0.33.0
-readonly ALL_TOOLS=(etcd kubectl kube-apiserver kube-controller-manager helm kind)
+readonly KUBE_ROUTER_VERSION=v2.1.0
+readonly USUAL_TOOLS=(etcd kubectl kube-apiserver kube-controller-manager helm kind)
+readonly ALL_TOOLS=("${USUAL_TOOLS[@]}" kube-router)
 
 cache="${SOS_CACHE:-$HOME/.cache/sos}"
 bin="$cache/bin"
@@ -83,6 +85,9 @@ make_tool() {
       build "$1" k8s.io/kubernetes "$KUBERNETES_VERSION" "k8s.io/kubernetes/cmd/$1" "$(kubernetes_ldflags)" ;;
     etcd) build etcd go.etcd.io/etcd/server/v3 "$ETCD_VERSION" go.etcd.io/etcd/server/v3 "" ;;
     helm) build helm helm.sh/helm/v3 "$HELM_VERSION" helm.sh/helm/v3/cmd/helm " $helm_flags" ;;
+    kube-router)
+      build kube-router github.com/cloudnativelabs/kube-router/v2 "$KUBE_ROUTER_VERSION" \
+        github.com/cloudnativelabs/kube-router/v2/cmd/kube-router "" ;;
     kind) build kind sigs.k8s.io/kind "$KIND_VERSION" sigs.k8s.io/kind "" ;;
     *) die "unknown tool: $1 (known: ${ALL_TOOLS[*]})" ;;
   esac
@@ -99,7 +104,7 @@ main() {
     -*) die "unknown option $1 (see --help)" ;;
   esac
   local tool missing=()
-  for tool in "${@:-${ALL_TOOLS[@]}}"; do
+  for tool in "${@:-${USUAL_TOOLS[@]}}"; do
     [[ " ${ALL_TOOLS[*]} " == *" $tool "* ]] || die "unknown tool: $tool (known: ${ALL_TOOLS[*]})"
     where "$tool" >/dev/null || missing+=("$tool")
   done

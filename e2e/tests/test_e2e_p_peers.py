@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import re
 import secrets
@@ -12,9 +13,10 @@ from dataclasses import dataclass
 from statistics import median
 
 import pytest
-from sos_e2e.environment import pair
+from sos_e2e.environment import machine, network_policy, pair
+from sos_e2e.environment.machine import Gateway
 from sos_e2e.environment.pair import Side
-from sos_e2e.observation import workload
+from sos_e2e.observation import node_state, workload
 from sos_e2e.observation.load import Load, brief
 from sos_e2e.run import run, say, wait_for
 from sos_e2e.settings import ROOT, Settings
@@ -34,6 +36,7 @@ METRICS_PORT = 9465
 POLICY_S = 45.0
 """Time limit until a changed policy affects new connections: agents use the result of a check of the plain path for 30 s
 (docs/adr/0059)."""
+STAYS = ("/var/lib/sos", "/run/sos")
 FIRST_BYTE_S = 180.0
 """Time limit from `helm install` to the first accelerated byte, with images loaded."""
 
@@ -44,12 +47,14 @@ class Pair:
 
     sides: tuple[Side, Side]
     took: dict[str, float]
+    untouched: dict[str, node_state.State]
+    """State of each worker and of each host's network namespace before SOS was installed."""
 
 
 @pytest.fixture(scope="session")
 def clusters(config: Settings, built: dict[str, str]) -> Iterator[Pair]:
     with pair.created(config, built) as sides:
-        yield Pair(sides=sides, took={})
+        yield Pair(sides=sides, took={}, untouched={})
 
 
 @pytest.fixture(scope="session")
@@ -60,7 +65,20 @@ def hosts(clusters: Pair, built: dict[str, str]) -> Pair:
     for side in clusters.sides:
         side.kube.ctl("-n", NAMESPACE, "wait", "--for=condition=Ready", "pod/host", "--timeout=120s", timeout=150)
         wait_for("the server's files", lambda kube=side.kube: workload.digest(kube, "host", workload.LONG), 120)
+    clusters.untouched.update(states(clusters))
     return clusters
+
+
+def states(clusters: Pair) -> dict[str, node_state.State]:
+    found = {side.worker: node_state.look(side.worker) for side in clusters.sides}
+    return found | {f"host of {side.name}": node_state.look_into_pod(side.worker, address(side)) for side in clusters.sides}
+
+
+def left_behind(clusters: Pair) -> dict[str, list[str]]:
+    """Differences from the state before SOS; the folders named in docs/install.md are left out."""
+    now = states(clusters)
+    found = {name: node_state.differences(before, now[name], STAYS) for name, before in clusters.untouched.items()}
+    return {name: said for name, said in found.items() if said}
 
 
 def _pod(side: Side, image: str) -> dict[str, object]:
@@ -223,6 +241,48 @@ def test_connections_that_a_policy_forbids_stay_forbidden(paired: Pair, end: str
     wait_for("acceleration again", lambda: is_accelerated(a, b), 60)
 
 
+@pytest.fixture(scope="module")
+def enforced(paired: Pair) -> Iterator[Pair]:
+    """Both clusters with a network plugin that enforces NetworkPolicies."""
+    with contextlib.ExitStack() as undo:
+        for side in paired.sides:
+            undo.enter_context(network_policy.enforced(side))
+        yield paired
+
+
+def policy(direction: str, ports: Sequence[int]) -> dict[str, object]:
+    """A NetworkPolicy of all pods: connections in one direction are permitted to these ports only."""
+    rule = {"ports": [{"port": port, "protocol": "TCP"} for port in ports]}
+    spec = {"podSelector": {}, "policyTypes": [direction], direction.lower(): [rule]}
+    meta = {"name": "ports", "namespace": NAMESPACE}
+    return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": meta, "spec": spec}
+
+
+REFUSED = 7
+"""curl's exit code for a connection that was refused: the plugin rejects with an ICMP error."""
+
+
+@pytest.mark.parametrize("direction", ["Egress", "Ingress"])
+def test_network_policies_hold_at_both_ends(enforced: Pair, direction: str) -> None:
+    """A NetworkPolicy at the client's end (Egress) or at the server's end (Ingress) forbids and permits as without SOS."""
+    a, b = enforced.sides
+    end = a if direction == "Egress" else b
+    file = f"{workload.FILE}.sha256"
+    try:
+        end.kube.apply(policy(direction, [COVERED, PLAIN]))
+        wait_for("acceleration of permitted connections", lambda: is_accelerated(a, b), POLICY_S)
+        end.kube.apply(policy(direction, [PLAIN]))
+        began = time.monotonic()
+        wait_for("a forbidden connection", lambda: download(a, b, COVERED, 5, file).exit_code in (TIMED_OUT, REFUSED), POLICY_S)
+        say(f"{direction}: forbidden after {time.monotonic() - began:.0f} s")
+        for _ in range(3):
+            assert download(a, b, COVERED, 5, file).exit_code in (TIMED_OUT, REFUSED)
+        assert download(a, b, PLAIN, 5, file).exit_code == 0
+    finally:
+        end.kube.ctl("-n", NAMESPACE, "delete", "networkpolicy", "ports", "--ignore-not-found")
+    wait_for("acceleration again", lambda: is_accelerated(a, b), POLICY_S)
+
+
 CUT = (0, 18, 52, 56)
 """curl's exit codes of a download whose agent was killed: complete, or reset."""
 
@@ -251,6 +311,11 @@ def add_key(a: Side, b: Side) -> None:
         side.kube.ctl("-n", workload.RELEASE_NAMESPACE, "patch", "secret", f"sos-peer-{other}", "--type=merge", "-p", patch)
 
 
+def drain(side: Side, *, over: bool = False) -> None:
+    """Keep the pool's agents off the worker, as before maintenance; `over`: let them return."""
+    side.kube.ctl("label", "node", side.worker, "drain.sos.network/default" + ("-" if over else "=true"))
+
+
 def freeze(side: Side) -> None:
     """Pause all processes of a cluster for FROZEN_S, like the loss of a cluster, then resume them."""
     nodes = run("kind", "get", "nodes", "--name", side.settings.cluster).split()
@@ -266,12 +331,15 @@ class Fault:
     strike: Callable[[Side, Side], None]
     cuts: bool = False
     hung_s: float = HUNG_S
+    mend: Callable[[Side], None] | None = None
+    """Ends the fault at side b."""
 
 
 FAULTS = {
     "agent killed at a": Fault(strike=lambda a, _b: kill_agent(a), cuts=True),
     "agent killed at b": Fault(strike=lambda _a, b: kill_agent(b), cuts=True),
     "both operators stopped": Fault(strike=lambda a, b: scale_operators((a, b), 0)),
+    "agent drained at b": Fault(strike=lambda _a, b: drain(b), mend=lambda b: drain(b, over=True)),
     "second key of the pairing": Fault(strike=add_key),
     "operator and agents replaced at b": Fault(strike=lambda _a, b: upgrade(b)),
     # The server itself is frozen, so a new connection waits as long as a plain connection does.
@@ -292,6 +360,8 @@ def test_new_connections_survive_faults(paired: Pair, name: str) -> None:
     with (a.settings.out / "faults.json").open("a") as log:
         log.write(json.dumps({"fault": name, **said}) + "\n")
     scale_operators(paired.sides, 1)
+    if fault.mend:
+        fault.mend(b)
     assert outcome.status in (CUT if fault.cuts else (0,)), said
     # A connection that the killed agent carried is reset.
     judged = [probe for probe in outcome.probes if not fault.cuts or probe.at >= at or probe.status not in CUT]
@@ -300,6 +370,71 @@ def test_new_connections_survive_faults(paired: Pair, name: str) -> None:
         side.kube.wait_condition(f"sospeer/{other}", "Ready", timeout=120)
         side.kube.wait_condition("sosservice/a-to-b", "Ready", namespace=NAMESPACE, timeout=120)
     wait_for(f"acceleration after {name}", lambda: is_accelerated(a, b), 60)
+
+
+@pytest.fixture(scope="module")
+def gateway(paired: Pair, built: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """A gateway outside Kubernetes, enrolled in cluster a with one command, with a service in each direction."""
+    a, _ = paired.sides
+    with machine.beside(a, built["agent"], built["e2e-host"]) as found:
+        archive = tmp_path_factory.mktemp("machine") / "gw.tar"
+        options = ("--prefix", machine.NETWORK, "--address", found.address, "--interface", machine.INTERFACE, "--file", str(archive))
+        say(a.kube.plugin("enroll", "gw", *options))
+        run("docker", "cp", archive, f"{found.name}:/gw.tar")
+        found.run("tar", "-C", "/", "-xf", "/gw.tar")
+        found.start_agent()
+        a.kube.apply(service("a", "gw"), service("gw", "a"))
+        try:
+            a.kube.wait_condition("sospeer/gw", "Ready", timeout=120)
+            for name in ("a-to-gw", "gw-to-a"):
+                a.kube.wait_condition(f"sosservice/{name}", "Ready", namespace=NAMESPACE, timeout=120)
+            yield found
+        finally:
+            say(f"log of the machine's agent:\n{found.log()[-3000:]}")
+            a.kube.ctl("-n", NAMESPACE, "delete", "sosservice", "a-to-gw", "gw-to-a", "--ignore-not-found")
+            a.kube.plugin("peer", "remove", "gw")
+
+
+def of_machine(gateway: Gateway) -> int:
+    """Connections that the machine's agent has accepted since its start."""
+    inside = ("nsenter", "-t", run("docker", "inspect", "--format", "{{.State.Pid}}", gateway.name).strip(), "-n")
+    page = run(*inside, "curl", "-sS", "-m", "5", f"http://127.0.0.1:{METRICS_PORT}/metrics")
+    found = re.search(r"^sos_agent_accepted_total (\d+)$", page, flags=re.MULTILINE)
+    assert found is not None, page
+    return int(found[1])
+
+
+def test_an_enrolled_machine_is_reached_by_pods(paired: Pair, gateway: Gateway) -> None:
+    a, _ = paired.sides
+    before = accepted(a)
+    script = workload.download_script(machine.HOST, COVERED, 60, workload.FILE)
+    got = workload.parse_download(a.kube.exec(NAMESPACE, "host", "sh", "-c", script, timeout=90))
+    assert (got.exit_code, got.sha256) == (0, gateway.on_host("cat", f"/srv/{workload.FILE}.sha256").split()[0]), got
+    assert accepted(a) > before, "the connection was plain"
+    assert f"{got.local} {machine.HOST}:{COVERED} " in gateway.on_host("cat", "/tmp/access.log"), "the host saw another client"
+
+
+def test_hosts_behind_an_enrolled_machine_reach_pods(paired: Pair, gateway: Gateway) -> None:
+    a, _ = paired.sides
+    before = of_machine(gateway)
+    script = workload.download_script(address(a), COVERED, 60, workload.FILE)
+    got = workload.parse_download(gateway.on_host("sh", "-c", script))
+    assert (got.exit_code, got.sha256) == (0, workload.digest(a.kube, "host", workload.FILE)), got
+    assert of_machine(gateway) > before, "the connection was plain"
+    assert any(seen.startswith(f"{got.local} {got.remote} ") for seen in workload.seen_by_server(a.kube, "host"))
+
+
+def test_connections_are_plain_while_the_machines_agent_is_down(paired: Pair, gateway: Gateway) -> None:
+    a, _ = paired.sides
+    gateway.kill_agent()
+    fetch = workload.download_script(machine.HOST, COVERED, HUNG_S, f"{workload.FILE}.sha256")
+    wait_for(
+        "a plain connection", lambda: workload.parse_download(a.kube.exec(NAMESPACE, "host", "sh", "-c", fetch)).exit_code == 0, HUNG_S
+    )
+    a.kube.wait_condition("sospeer/gw", "Connected", "False", timeout=30)
+    gateway.start_agent()
+    a.kube.wait_condition("sospeer/gw", "Ready", timeout=60)
+    a.kube.wait_condition("sosservice/a-to-gw", "Ready", namespace=NAMESPACE, timeout=60)
 
 
 def test_a_removed_peer_is_disconnected_and_its_connections_are_plain(paired: Pair) -> None:
@@ -315,9 +450,13 @@ def test_a_removed_peer_is_disconnected_and_its_connections_are_plain(paired: Pa
     a.kube.wait_condition("sosservice/a-to-b", "Ready", "False", namespace=NAMESPACE, timeout=30)
 
 
-def test_uninstall_leaves_pods_as_they_were(paired: Pair) -> None:
+def test_uninstall_leaves_nodes_and_pods_as_they_were(paired: Pair) -> None:
+    shown = set(left_behind(paired))
+    assert shown == set(paired.untouched), "before the removal, the comparison detects SOS on every node and in every host"
     for side in paired.sides:
         side.kube.helm("uninstall", "sos", "--namespace", workload.RELEASE_NAMESPACE, "--wait", timeout=300)
-        rules = json.dumps(run("docker", "exec", side.worker, "sh", "-c", "for n in /run/netns/*; do nsenter --net=$n sh -c "
-                               "'nft list tables; ip rule; ip route show table all | grep 5345 || true'; done"))  # fmt: skip
-        assert "inet sos" not in rules and "5345" not in rules, rules
+    wait_for("the former state", lambda: (rest := left_behind(paired)) == {} or _fail(rest), 60)
+
+
+def _fail(rest: object) -> bool:
+    raise LookupError(json.dumps(rest, indent=1))

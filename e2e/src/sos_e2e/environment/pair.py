@@ -29,6 +29,7 @@ class Side:
     worker: str  # name of the node, and of its container
     pods: str  # the worker's part of the pod network
     network: str  # the pod network
+    services: str  # the range of Services
 
     @property
     def number(self) -> int:
@@ -40,17 +41,22 @@ def _subnet(name: str) -> str:
     return f"10.{60 + NAMES.index(name)}.0.0/16"
 
 
+def _services(name: str) -> str:
+    return f"10.{70 + NAMES.index(name)}.0.0/16"
+
+
 def _create(settings: Settings, name: str) -> Side:
     settings.out.mkdir(parents=True, exist_ok=True)
     config = {
         "kind": "Cluster",
         "apiVersion": "kind.x-k8s.io/v1alpha4",
-        "networking": {"podSubnet": _subnet(name), "serviceSubnet": f"10.{70 + NAMES.index(name)}.0.0/16"},
+        "networking": {"podSubnet": _subnet(name), "serviceSubnet": _services(name)},
         "nodes": [{"role": "control-plane"}, {"role": "worker", "labels": {"sos.network/site": name}}],
     }
     cluster.create_from(settings, config)
     worker, pods = wait_for("a worker with a pod network", lambda: _worker(settings), cluster.REGISTERED_S)
-    return Side(name=name, settings=settings, kube=Kube(settings), worker=worker, pods=pods, network=_subnet(name))
+    networks = {"pods": pods, "network": _subnet(name), "services": _services(name)}
+    return Side(name=name, settings=settings, kube=Kube(settings), worker=worker, **networks)
 
 
 def _worker(settings: Settings) -> tuple[str, str]:

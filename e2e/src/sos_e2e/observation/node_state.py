@@ -1,6 +1,7 @@
 """Node state that software may leave behind: interfaces, bridges, addresses, routes, rules, nftables, sysctls, namespaces, files.
 
-Network state is read with the tools of the engine's machine, inside the node's network namespace; files with the node's own tools.
+Network state is read with the tools of the engine's machine, inside the node's network namespace; files, and pods' network namespaces,
+with the node's own tools.
 Objects that pods, the network plugin and kube-proxy constantly create and remove are ignored: they change without SOS, too.
 """
 
@@ -112,6 +113,32 @@ def look(node: str) -> State:
         "nftables": tables(json.loads(run(*inside, "nft", "-j", "list", "ruleset"))),
         "sysctls": sysctls(run(*inside, "sysctl", "-a", check=False)),
         "files": files(run("docker", "exec", node, *find, check=False)),
+    }
+
+
+# The namespace of the pod with the address $0, with the node's own tools.
+_POD_NAMESPACE = """
+for namespace in /run/netns/*; do
+  nsenter --net="$namespace" ip -4 addr show | grep -qw "$0" || continue
+  exec nsenter --net="$namespace" "$@"
+done
+exit 1
+"""
+
+
+def look_into_pod(node: str, address: str) -> State:
+    """Current state of the network namespace of the pod with this address."""
+
+    def inside(*command: str) -> str:
+        return run("docker", "exec", node, "sh", "-c", _POD_NAMESPACE, address, *command)
+
+    return {
+        "interfaces": links(json.loads(inside("ip", "-j", "-d", "link"))),
+        "addresses": addresses(json.loads(inside("ip", "-j", "addr"))),
+        "routes": plain(inside("ip", "route", "show", "table", "all") + inside("ip", "-6", "route", "show", "table", "all")),
+        "rules": plain(inside("ip", "rule") + inside("ip", "-6", "rule")),
+        "nftables": plain(inside("nft", "list", "ruleset")),
+        "sysctls": sysctls(inside("sysctl", "-a")),
     }
 
 
