@@ -22,6 +22,7 @@ readonly PACKAGES=(
   nginx-light         # the server of every measurement (its service is not started)
   iperf3              # measurement of a link's capacity
   tcpdump             # captures of failed tests
+  systemd             # systemd-analyze, which checks the agent's unit
   build-essential     # the linker and C compiler that Rust crates need
   python3-venv        # the Python environment
   ca-certificates git

@@ -62,10 +62,13 @@ def files_for_site(master: bytes, key_id: int, site_id: int, peer_ids: Iterable[
 SENDING_FILE = "sending"
 
 
-def sending_file(key_id: int) -> dict[str, str]:
-    """Return the file of a key folder that names the key to sign with, if it is not the newest (spec/README.md clause 4)."""
+def sending_file(key_id: int, site_id: int | None = None) -> dict[str, str]:
+    """Return the file of a key folder that names the key to sign with, if it is not the newest (spec/README.md clause 4).
+
+    `site_id`: only for the pair key with this site.
+    """
     _check_key_id(key_id)
-    return {SENDING_FILE: str(key_id)}
+    return {SENDING_FILE if site_id is None else f"{SENDING_FILE}-{site_id}": str(key_id)}
 
 
 def files_for_controller(master: bytes, key_id: int, site_ids: Iterable[int]) -> dict[str, str]:

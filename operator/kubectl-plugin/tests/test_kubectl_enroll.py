@@ -13,7 +13,7 @@ import pytest
 import sos_compile
 from operator_fixtures import populated
 from operator_kube import Kube
-from operator_plugin import plugin_environment
+from operator_plugin import plugin_environment, sos
 from sos_compile.documents.enrollment import build_enrollment
 from sos_kubectl.base.source import SourceError
 from sos_kubectl.enrollment import archive, machine
@@ -43,11 +43,15 @@ def test_a_free_site_id_is_the_highest_that_no_site_has() -> None:
         machine.free_site_id({"spec": {"siteID": number}} for number in range(1, 65_536))
 
 
-def test_a_renewal_keeps_the_former_key_and_no_older_one() -> None:
-    keys = machine.renewed(machine.renewed({1: b"1"}, b"2"), b"3")
-    assert keys == {2: b"2", 3: b"3"}
+def test_a_renewal_removes_only_keys_that_the_machine_no_longer_uses() -> None:
+    keys = {1: b"1", 2: b"2"}
+    assert machine.renewed(keys, b"3", used=2) == {2: b"2", 3: b"3"}
+    assert machine.renewed(keys, b"3", used=1) == {1: b"1", 2: b"2", 3: b"3"}, "the archive with key 2 was not copied"
+    assert machine.renewed(keys, b"3", used=None) == {1: b"1", 2: b"2", 3: b"3"}
+    with pytest.raises(SourceError, match="copy the archive"):
+        machine.renewed(dict.fromkeys(range(1, 9), b"k"), b"9", used=1)
     with pytest.raises(SourceError, match="used up"):
-        machine.renewed({65_535: b"1"}, b"2")
+        machine.renewed({65_535: b"1"}, b"2", used=None)
 
 
 def test_the_archive_is_laid_out_as_a_file_system(tmp_path: Path) -> None:
@@ -61,6 +65,15 @@ def test_the_archive_is_laid_out_as_a_file_system(tmp_path: Path) -> None:
         assert read is not None
         assert len(json.load(read)["agents"]) == 64, "an enrollment has at most 64 agents"
         assert {member.uid for member in found} == {0}
+
+
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+    text = archive.unit()
+    assert "/etc/sos/enrollment.json --state /var/lib/sos" in text, "paths of the archive"
+    unit = tmp_path / "sos-agent.service"
+    unit.write_text(text.replace("ExecStart=/usr/bin/sos-agent", "ExecStart=/bin/true"))  # the agent is not installed here
+    done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def enroll(kube: Kube, *arguments: str) -> subprocess.CompletedProcess[bytes]:
@@ -84,15 +97,23 @@ def test_a_machine_is_enrolled_renewed_and_removed(installed: Kube, tmp_path: Pa
         assert (spec["machine"]["siteID"], spec["machine"]["inbound"], spec["prefixes"]) == (first["siteID"], "Open", ["10.9.0.0/16"])
         assert first["agents"] == ["192.0.2.1:14790"] and list(first["keys"]) == ["1"]
         again = enroll(cluster, "gw", *NEW)
-        assert again.returncode == 2 and b"there is a SosPeer gw already: set --renew" in again.stderr
-        assert document(enroll(cluster, "other", *NEW[2:], "--prefix", "10.8.0.0/16"))["siteID"] == first["siteID"] - 1
+        assert again.returncode == 2 and b"there is a SosPeer gw already: set --again" in again.stderr
+        assert document(enroll(cluster, "gw", "--again", "--endpoint", "192.0.2.1:14790")) == first
+        assert document(enroll(cluster, "gw2", *NEW[2:], "--prefix", "10.8.0.0/16"))["siteID"] == first["siteID"] - 1
 
         second = document(enroll(cluster, "gw", "--renew", "--endpoint", "192.0.2.1:14790"))
         assert (second["pairing"], second["siteID"], list(second["keys"])) == (first["pairing"], first["siteID"], ["1", "2"])
+        cluster.patch_status("sospeer", "gw", None, {"keyID": 2})
+        (tmp_path / "gw.tar").touch(mode=0o644)
         third = enroll(cluster, "gw", "--renew", "--endpoint", "192.0.2.1:14790", "--file", str(tmp_path / "gw.tar"))
         assert third.returncode == 0 and third.stdout == b"" and (tmp_path / "gw.tar").stat().st_mode & 0o777 == 0o600
         assert set(cluster.get("secret", "sos-peer-gw", "-n", NAMESPACE)["data"]) == {"pairing", "key-2", "key-3"}
         assert second["keys"]["2"].encode() not in third.stderr
+        cluster.kubectl("delete", "sospeer", "gw")
+        assert list(document(enroll(cluster, "gw", *NEW))["keys"]) == ["1"]
+        assert set(cluster.get("secret", "sos-peer-gw", "-n", NAMESPACE)["data"]) == {"pairing", "key-1"}, "no key of the former machine"
+        for name in ("gw", "gw2"):
+            assert sos(cluster, "peer", "remove", name, "-n", NAMESPACE).returncode == 0
         missing = enroll(cluster, "nobody", "--renew", "--endpoint", "192.0.2.1:14790")
         assert missing.returncode == 2 and b"there is no machine nobody" in missing.stderr
         early = enroll(cluster, "late", *NEW[:-2])

@@ -128,8 +128,12 @@ class Reconciler:
         contacts = self._p.peers.contacts
         key_ids = {name: contact.key_id for name, contact in contacts.items() if contact.key_id is not None}
         self._peering = Peering(pairings, known_cards(seen, pairings, contacts), key_ids)
-        seen = replace(seen, cards=self._peering.cards)
+        reports = [contact.report for contact in contacts.values() if contact.report is not None]
+        claims = tuple(sorted((report.generation, report.hash) for report in reports if report.hash))
+        seen = replace(seen, cards=self._peering.cards, claims=claims)
         output = await self._compile(seen)
+        self._own_cards = own_cards(seen, output.compiled, self._peering, time.time_ns() // 1_000_000)
+        self._machines = machine_configurations(output.compiled, self._own_cards, self._peering)
         if not output.compiled.allocations.within(parse_allocations(seen.objects)):
             # Write allocations before anything is built from them.
             known = self._p.nodes.answers
@@ -173,6 +177,7 @@ class Reconciler:
             contacts=self._p.peers.contacts,
             received=self._peering.received,
             pairing_errors=self._peering.pairings.errors,
+            undelivered=frozenset(output.compiled.machines.keys() & self._peering.pairings.usable.keys() - self._machines.keys()),
             now_s=time.monotonic(),
             multus=NAD not in self._p.observer.missing,
         )
@@ -246,7 +251,7 @@ class Reconciler:
         known, before = self._compiled or (None, None)
         last = max(issued_now(state), before.issued if before else Issued(0, ""), key=lambda issued: issued.generation)
         in_force = self._p.controllers.in_force()
-        claims = [*in_force.values(), *((answer.generation, answer.hash) for answer in self._p.nodes.answers.values())]
+        claims = [*seen.claims, *in_force.values(), *((answer.generation, answer.hash) for answer in self._p.nodes.answers.values())]
         newest = max((generation for generation, _ in credible(claims)), default=0)
         # Absent documents (of departed nodes, and of the nodes of deleted sites) also depend on children and on nodes' answers, which
         # `depends_on` does not contain: while there are any, compile again in each pass.
@@ -287,8 +292,6 @@ class Reconciler:
             raise NotReady(f"Secret {secrets.MASTER} holds no master key (a key named master-1 of 64 hex digits)")
         masters = keys.Masters(found, key_rotation.sending(master, found))
         derived = secrets.derived_secrets(output.compiled, masters, settings, seen, key_files(output.compiled, self._peering))
-        self._own_cards = own_cards(seen, output.compiled, self._peering, time.time_ns() // 1_000_000)
-        self._machines = machine_configurations(output.compiled, self._peering)
         of_peers = peer_manifests(settings, seen, self._own_cards, self._machines, self._peering)
         manifests = (
             generation.state_manifest(settings, encode_issued(output.issued)),

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import sos_compile
+from hypothesis import given
+from hypothesis import strategies as st
 from sos_compile import ObjectKey
 from sos_operator.core.desired.generation import claims_of
 from sos_operator.core.model.cluster_objects import ConfigMap
 from sos_operator.core.model.custom_resources import SosPeer
+from sos_operator.core.peers import desired
 from sos_operator.core.peers.contact import CONNECTED_S, Contact, Received
-from sos_operator.core.peers.desired import Peering, key_files, machine_configurations, peer_manifests, targets
+from sos_operator.core.peers.desired import Pairings, Peering, key_files, machine_configurations, peer_manifests, targets
 from sos_operator.core.peers.documents import AGENTS_FILE, issued_cards
 from sos_operator.core.peers.machine import ReportError, parse_report
 from sos_operator.core.peers.messages import OFFER, Message
@@ -20,7 +24,7 @@ from sos_operator.core.peers.pairing import Pairing
 from sos_operator.core.status.direct_agents import programmed
 from sos_operator.core.status.peer_report import build_peer_report
 from sos_operator.core.status.situation import Situation
-from test_operator_peers import CARD, PAIRING, SETTINGS, THEM, US, pairings, peer, seen, site
+from test_operator_peers import CARD, PAIRING, SETTINGS, THEM, pairings, peer, seen, site
 
 KEYS = Pairing(PAIRING.id, {1: b"1" * 32, 2: b"2" * 32})
 
@@ -50,13 +54,16 @@ def compiled() -> sos_compile.Compiled:
     return sos_compile.compile_world(world)
 
 
+HASH = compiled().machines["gw"]["hash"]
+
+
 def report(**changes: Any) -> bytes:
-    return json.dumps({"version": "v1alpha1", "software": "0.1.0", "generation": 1, "problem": ""} | changes).encode()
+    return json.dumps({"version": "v1alpha1", "software": "0.1.0", "generation": 1, "hash": HASH, "problem": ""} | changes).encode()
 
 
-def heard(content: bytes, key_id: int = 1, installation: bytes = THEM, contact: Contact | None = None) -> Contact:
+def heard(content: bytes, key_id: int = 1, installation: bytes = THEM, contact: Contact | None = None, sequence: int = 1) -> Contact:
     before = contact or Contact(machine=True)
-    return before.heard(Message(OFFER, key_id, PAIRING.id, installation, b"", 1, content), 100.0)
+    return before.heard(Message(OFFER, key_id, PAIRING.id, installation, b"", sequence, content), 100.0)
 
 
 def test_a_report_is_kept_with_the_key_that_signed_it() -> None:
@@ -95,7 +102,7 @@ def test_an_unusable_report_names_the_field(content: bytes, says: str) -> None:
 
 def test_agents_get_the_configuration_of_a_machine_in_place_of_a_card() -> None:
     found, peering = compiled(), Peering(pairings("gw"), {"gw": Received(PAIRING.id.hex(), THEM.hex(), CARD)})
-    machines = machine_configurations(found, peering)
+    machines = machine_configurations(found, {}, peering)
     agents, *_ = peer_manifests(SETTINGS, seen(machine()), {}, machines, peering)
     (row,) = json.loads(agents["data"][AGENTS_FILE])["peers"]
     assert json.loads(row["card"]) == found.machines["gw"]
@@ -107,20 +114,35 @@ def test_agents_get_the_configuration_of_a_machine_in_place_of_a_card() -> None:
 
 
 def test_without_a_pairing_there_is_no_configuration() -> None:
-    assert machine_configurations(compiled(), Peering(pairings("other"))) == {}
+    assert machine_configurations(compiled(), {}, Peering(pairings("other"))) == {}
 
 
-def test_agents_do_not_use_a_new_key_before_the_machine_has_it() -> None:
-    def files(**key_ids: int) -> set[str]:
-        usable = type(pairings("gw"))({"gw": KEYS}, {})
-        return set(key_files(compiled(), Peering(usable, {}, key_ids))[1])
+def test_agents_send_with_the_newest_key_that_the_machine_has_used() -> None:
+    def files(**key_ids: int) -> dict[str, str]:
+        return key_files(compiled(), Peering(Pairings({"gw": KEYS}), {}, key_ids))[1]
 
-    cards = {f"card-{PAIRING.id.hex()}-1", f"card-{PAIRING.id.hex()}-2"}
-    assert files() == cards | {"pair-9-1"}, "unknown: the key that certainly both have"
-    assert files(gw=1) == cards | {"pair-9-1"}
-    assert files(gw=2) == cards | {"pair-9-1", "pair-9-2"}
-    assert set(Pairing(US, {3: b"3" * 32}).up_to(None).secrets) == {3}
-    assert set(Pairing(US, {3: b"3" * 32}).up_to(1).secrets) == {3}
+    names = {f"card-{PAIRING.id.hex()}-1", f"card-{PAIRING.id.hex()}-2", "pair-9-1", "pair-9-2", "sending-9"}
+    for key_ids, sending in (({}, "1"), ({"gw": 1}, "1"), ({"gw": 2}, "2")):
+        found = files(**key_ids)
+        assert (set(found), found["sending-9"]) == (names, sending), key_ids
+
+
+def test_an_older_offer_changes_nothing() -> None:
+    """Agents keep Offers for as long as they run, and an observer can send a recorded Offer to an agent without one."""
+    newer = heard(report(generation=9), sequence=7, key_id=2)
+    assert heard(report(generation=3), sequence=6, contact=newer) == newer
+    again = heard(report(generation=9), sequence=7, key_id=2, contact=newer)
+    assert again == newer
+    assert heard(report(generation=9), sequence=8, key_id=1, contact=newer).key_id == 2
+
+
+def test_configurations_share_the_room_of_one_config_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    peering = Peering(pairings("gw"))
+    monkeypatch.setattr(desired, "FILE_BYTES", 100)
+    assert machine_configurations(compiled(), {}, peering) == {}
+    full = replace(situation(heard(report())), undelivered=frozenset({"gw"}))
+    built = build_peer_report(SosPeer.parse(machine()), full.compiled.facts[ObjectKey("SosPeer", "", "gw")], full)
+    assert {verdict.type: verdict.reason for verdict in built.verdicts}["Programmed"] == "LimitExceeded"
 
 
 def situation(contact: Contact) -> Situation:
@@ -140,16 +162,22 @@ def test_the_status_says_whether_the_configuration_is_in_force() -> None:
     assert silent["Connected"][:2] == ("False", "NeverConnected") and silent["Programmed"][:2] == ("Unknown", "NotObserved")
     current = conditions(heard(report(generation=1)))
     assert current["Ready"][0] == "True" and current["Programmed"][0] == "True"
-    behind = conditions(heard(report(generation=0)))
+    behind = conditions(heard(report(generation=9, hash="sha256:other")))
     assert behind["Programmed"][:2] == ("False", "Programming") and behind["Ready"][0] == "False"
-    refused = conditions(heard(report(generation=0, problem="wan has changed: restart the agent to apply it")))
+    refused = conditions(heard(report(hash="", problem="wan has changed: restart the agent to apply it")))
     assert refused["Programmed"][:2] == ("False", "ConfigRefused") and "restart the agent" in refused["Programmed"][2]
     gone = conditions(Contact(machine=True, received=heard(report()).received, last_s=100.0 - CONNECTED_S))
     assert gone["Connected"][:2] == ("False", "Disconnected") and "sos-agent" in gone["Connected"][2]
 
 
 def test_a_service_waits_for_the_machine() -> None:
-    behind = programmed("sos-system/web", situation(heard(report(generation=0))), "s1", "gw")
+    behind = programmed("sos-system/web", situation(heard(report(hash="sha256:other"))), "s1", "gw")
     assert behind.reason == "Programming" and "machine gw has not taken over" in behind.message
     current = programmed("sos-system/web", situation(heard(report(generation=1))), "s1", "gw")
     assert "SosSite s1" in current.message, "then the agents of the cluster count"
+
+
+@given(st.binary(max_size=5000))
+def test_any_report_is_read_or_refused(content: bytes) -> None:
+    contact = heard(content)
+    assert (contact.report is None) == bool(contact.refused) or not content

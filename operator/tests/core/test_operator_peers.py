@@ -239,7 +239,8 @@ def test_agents_hold_keys_for_their_own_site_only() -> None:
     sent = SiteCard.model_validate({"software": "1", "sites": [EAST], "services": []})
     peering = Peering(pairings("dc2"), {"dc2": Received(PAIRING.id.hex(), THEM.hex(), sent)})
     files = key_files(compiled_with(sent, 1, 3), peering)
-    assert sorted(files[1]) == [f"card-{PAIRING.id.hex()}-1", "pair-2-1"]
+    assert sorted(files[1]) == [f"card-{PAIRING.id.hex()}-1", "pair-2-1", "sending-2"]
+    assert files[1]["sending-2"] == "1"
     assert files[1]["pair-2-1"] != files[3]["pair-2-1"]
     assert "01" * 32 not in [*files[1].values(), *files[3].values()]
 

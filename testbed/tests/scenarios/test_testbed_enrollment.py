@@ -3,7 +3,9 @@
 client 10.1.0.11 -- agent1 (cluster) ==two paths== agent2 (machine `east`) -- 10.2.0.11 server
 """
 
+import base64
 import json
+import re
 import secrets
 import subprocess
 import time
@@ -28,6 +30,14 @@ CARD_PORT = 14790
 SITE_ID = 9
 PAIRING, CLUSTER = bytes(range(16)), "aa" * 16
 MACHINE = {"siteID": SITE_ID, "addresses": ["192.0.2.2", "198.51.100.2"], "interface": "lan0"}
+UNIT = Path(__file__).parents[3] / "operator" / "kubectl-plugin" / "src" / "sos_kubectl" / "enrollment" / "sos-agent.service"
+CAPABILITIES = re.findall(r"^CapabilityBoundingSet=(.*)$", UNIT.read_text(), re.MULTILINE)[0].lower().split()
+RESTRICTED = (
+    "setpriv",
+    "--no-new-privs",
+    f"--bounding-set=-all,{','.join('+' + name.removeprefix('cap_') for name in CAPABILITIES)}",
+    "--inh-caps=-all",
+)
 
 
 @dataclass
@@ -38,6 +48,8 @@ class Cluster:
     folder: Path
     secrets: dict[int, bytes] = field(default_factory=lambda: {1: secrets.token_bytes(32)})
     installation: str | None = None
+    agreed: int | None = None
+    """Id of the newest key that the machine has used."""
     generation: int = 100
 
     def compile(self, **machine: Any) -> Compiled:
@@ -60,6 +72,7 @@ class Cluster:
         for key_id, secret in self.secrets.items():
             pair = keys.pair_key(secret, west["site"]["id"], SITE_ID)
             (folder / f"pair-{SITE_ID}-{key_id}").write_text(pair.hex())
+            (folder / f"sending-{SITE_ID}").write_text(str(self.agreed or min(self.secrets)))
             (folder / f"card-{PAIRING.hex()}-{key_id}").write_text(keys.expand(secret, b"sos/card").hex())
         (folder / "site-1").write_text("07" * 32)
         self.write("agent1.json", west)
@@ -82,10 +95,12 @@ class Cluster:
         self.start("agent1", "agent1", *argv, "--node", "agent1")
 
     def start_machine(self, state: str = "machine", name: str = "agent2") -> None:
-        self.start(name, "agent2", "--enrollment", str(self.folder / "enrollment.json"), "--state", str(self.folder / state))
+        """Start the machine's agent with the capabilities of its systemd unit only."""
+        arguments = ("--enrollment", str(self.folder / "enrollment.json"), "--state", str(self.folder / state))
+        self.start(name, "agent2", *arguments, before=RESTRICTED)
 
-    def start(self, name: str, part: str, *argv: str) -> None:
-        command = self.net.exec_argv(part, (self.net.plan.programs.agent, *argv))
+    def start(self, name: str, part: str, *argv: str, before: tuple[str, ...] = ()) -> None:
+        command = self.net.exec_argv(part, (*before, self.net.plan.programs.agent, *argv))
         process.start(Spawn(name=name, argv=command, log=self.log(name)), self.net.runner.pid_file(name))
 
     def log(self, name: str) -> str:
@@ -175,15 +190,27 @@ def test_the_machine_starts_with_its_last_configuration_while_the_cluster_is_awa
     check_accelerated(cluster, tmp_path)
 
 
+def used_key(cluster: Cluster) -> int:
+    """Id of the key that signed the machine's last report."""
+    (report,) = cluster.reports()
+    return int.from_bytes(base64.b64decode(report["message"])[6:8])
+
+
 def test_a_renewed_key_replaces_the_former_one(cluster: Cluster, tmp_path: Path) -> None:
+    """As `kubectl sos enroll --renew`: the file arrives at the machine first, and connections are accelerated all the time."""
     cluster.secrets = {**cluster.secrets, 2: secrets.token_bytes(32)}
     cluster.enroll()
+    time.sleep(5.0)
+    assert used_key(cluster) == 1, "the agent of the cluster does not have the new key"
+    check_accelerated(cluster, tmp_path)
     document = cluster.declare()
-    eventually("both agents in force", lambda: ready(cluster, document))
-    cluster.secrets = {2: cluster.secrets[2]}
+    eventually("a report with the new key", lambda: used_key(cluster) == 2)
+    check_accelerated(cluster, tmp_path)
+    cluster.agreed, cluster.secrets = 2, {2: cluster.secrets[2]}
     for file in (cluster.folder / "keys").glob("*-1"):
         if not file.name.startswith("site-"):
             file.unlink()
+    document = cluster.declare()
     cluster.enroll()
     for name in ("agent1", "agent2"):
         cluster.net.kill(name)
@@ -193,7 +220,28 @@ def test_a_renewed_key_replaces_the_former_one(cluster: Cluster, tmp_path: Path)
     check_accelerated(cluster, tmp_path)
 
 
-def test_a_copy_of_the_enrollment_is_of_no_use(cluster: Cluster) -> None:
+def test_a_machine_recovers_from_a_configuration_with_which_it_cannot_start(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.declare(interface="typo0")
+    eventually("the configuration at the machine", lambda: "typo0" in (cluster.folder / "machine" / "received.json").read_text())
+    cluster.net.kill("agent2")
+    cluster.start_machine()
+    report = eventually("a report of the problem", lambda: "typo0" in problem(cluster))
+    assert report
+    document = cluster.declare()
+    eventually("the end of the agent, which its unit restarts", lambda: process.find(cluster.net.runner.pid_file("agent2")) is None)
+    cluster.start_machine()
+    eventually("both agents in force", lambda: ready(cluster, document))
+    check_accelerated(cluster, tmp_path)
+
+
+def problem(cluster: Cluster) -> str:
+    """Problem in the machine's last report."""
+    (report,) = cluster.reports()
+    header, tag = 72, 32
+    return str(json.loads(base64.b64decode(report["message"])[header:-tag])["problem"])
+
+
+def test_a_copy_of_the_enrollment_receives_no_configuration(cluster: Cluster) -> None:
     """The operator notes the installation of the first report; a machine with a copy of the file has another one."""
     identity = json.loads((cluster.folder / "machine" / "machine.json").read_text())
     cluster.installation = str(identity["installation"])

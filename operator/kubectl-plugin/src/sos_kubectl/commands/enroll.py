@@ -37,7 +37,8 @@ def enroll(  # noqa: PLR0913, PLR0917 - one parameter per option
     endpoint: Annotated[
         list[str] | None, typer.Option(help="ADDRESS:PORT by which the machine reaches an agent here. Default: the agents' nodes.")
     ] = None,
-    renew: Annotated[bool, typer.Option("--renew", help="Write the file of an enrolled machine again, with a new key.")] = False,
+    renew: Annotated[bool, typer.Option("--renew", help="Write the archive of an enrolled machine again, with a new key.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Write the archive of an enrolled machine again, with the same keys.")] = False,
     binary: Annotated[Path | None, typer.Option(help="Add this sos-agent to the archive, as usr/bin/sos-agent.")] = None,
     file: Annotated[Path | None, typer.Option("-f", "--file", help="Write the archive to this file. Default: standard output.")] = None,
     namespace: Annotated[str, typer.Option("-n", "--namespace", help="The operator's namespace. Default: where it is found.")] = "",
@@ -45,7 +46,9 @@ def enroll(  # noqa: PLR0913, PLR0917 - one parameter per option
 ) -> None:
     """Create a SosPeer for a machine outside Kubernetes, and write the archive for the machine.
 
-    On the machine: tar -C / -xf MACHINE.tar && systemctl enable --now sos-agent. The archive contains a key: transfer it like a password.
+    On the machine, as root: tar -C / -xf MACHINE.tar && systemctl enable sos-agent && systemctl restart sos-agent.
+
+    The archive contains a key: transfer it like a password.
     The enrollment belongs to the first machine that uses it.
     """
     if file is None and sys.stdout.isatty():
@@ -55,18 +58,19 @@ def enroll(  # noqa: PLR0913, PLR0917 - one parameter per option
     kubectl = options.kubectl(context)
     here = namespace or options.operator_namespace(kubectl)
     agents = _endpoints(endpoint) or _agents(kubectl, here)
-    if renew:
-        document = _renew(kubectl, name, here, agents)
+    if renew or again:
+        document = _enrolled(kubectl, name, here, agents, renew=renew)
     else:
         document = _create(kubectl, _declared(name, prefix, address, interface, blocked=blocked), here, agents)
     content = archive.build(document, binary, int(time.time()))
     if file is None:
         sys.stdout.buffer.write(content)
     else:
+        file.unlink(missing_ok=True)  # an existing file may be readable by other users
         file.touch(mode=0o600)
         file.write_bytes(content)
     archive_name = file.name if file else f"{name}.tar"
-    say(f"on the machine: tar -C / -xf {archive_name} && systemctl enable sos-agent && systemctl restart sos-agent")
+    say(f"on the machine, as root: tar -C / -xf {archive_name} && systemctl enable sos-agent && systemctl restart sos-agent")
 
 
 def _declared(name: str, prefix: list[str] | None, address: list[str] | None, interface: str, *, blocked: bool) -> Machine:
@@ -108,26 +112,31 @@ def _agents(kubectl: Kubectl, here: str) -> list[tuple[str, int]]:
 def _create(kubectl: Kubectl, declared: Machine, here: str, agents: list[tuple[str, int]]) -> Json:
     name = declared.name
     if kubectl.named("sospeers.sos.network", [name]):
-        raise SourceError(f"there is a SosPeer {name} already: set --renew for another file, or remove it (kubectl sos peer remove {name})")
+        raise SourceError(
+            f"there is a SosPeer {name} already: set --again to write its archive again, or remove it (kubectl sos peer remove {name})"
+        )
     site_id = machine.free_site_id(kubectl.objects())
     pairing, keys = secrets.token_bytes(ID_BYTES), {1: secrets.token_bytes(KEY_BYTES)}
     made = [machine.secret(name, here, pairing, keys), machine.peer(declared, site_id)]
+    # `apply` would keep the keys of a machine of this name that has been removed.
+    kubectl.run("delete", "secret", _secret_name(name), "-n", here, "--ignore-not-found")
     kubectl.run("apply", "-f", "-", stdin=invitation.text(made))
     say(f"SosPeer {name} created: services can name the site {name}")
     return build_enrollment(name, site_id, pairing, keys, agents)
 
 
-def _renew(kubectl: Kubectl, name: str, here: str, agents: list[tuple[str, int]]) -> Json:
+def _enrolled(kubectl: Kubectl, name: str, here: str, agents: list[tuple[str, int]], *, renew: bool) -> Json:
     found = kubectl.named("sospeers.sos.network", [name])
     declared = found[0]["spec"].get("machine") if found else None
     if declared is None:
-        raise SourceError(f"there is no machine {name}: enroll it without --renew")
+        raise SourceError(f"there is no machine {name}: enroll it without --renew and --again")
     secret = kubectl.json("get", "secrets", "-n", here, "--field-selector", f"metadata.name={_secret_name(name)}", "-o", "json")["items"]
     pairing, keys = machine.read_secret(name, secret)
-    keys = machine.renewed(keys, secrets.token_bytes(KEY_BYTES))
-    # `apply` would keep the keys that are left out.
-    kubectl.run("replace", "-f", "-", stdin=invitation.text([machine.secret(name, here, pairing, keys)]))
-    say(f"SosPeer {name} has a new key; the former key works until the next renewal")
+    if renew:
+        keys = machine.renewed(keys, secrets.token_bytes(KEY_BYTES), (found[0].get("status") or {}).get("keyID"))
+        # `apply` would keep the keys that are left out.
+        kubectl.run("replace", "-f", "-", stdin=invitation.text([machine.secret(name, here, pairing, keys)]))
+        say(f"SosPeer {name} has a new key; the former key works until the next renewal")
     return build_enrollment(name, int(declared["siteID"]), pairing, keys, agents)
 
 

@@ -50,6 +50,8 @@ def invite(  # noqa: PLR0913, PLR0917 - one parameter per option
         raise SourceError(f"there is a SosPeer {name} already: remove it first (kubectl sos peer remove {name}), or choose another name")
     us = _this_cluster(kubectl, own, here, () if no_endpoints else tuple(endpoint or ()), reachable=not no_endpoints)
     pairing, key = secrets.token_hex(16), secrets.token_hex(32)
+    # `apply` would keep the keys of a peer of this name that has been removed.
+    kubectl.run("delete", "secret", names.peer_secret(name), "-n", here, "--ignore-not-found")
     kubectl.run("apply", "-f", "-", stdin=invitation.text(invitation.objects(End(name, their_namespace, allowed), here, pairing, key)))
     say(f"SosPeer {name} created; apply the file in the other cluster: kubectl apply -f FILE")
     typer.echo(invitation.text(invitation.objects(us, their_namespace, pairing, key)), nl=False)

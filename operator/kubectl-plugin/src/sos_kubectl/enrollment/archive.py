@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 ENROLLMENT = "etc/sos/enrollment.json"
-UNIT = "etc/systemd/system/sos-agent.service"
+UNIT = "usr/lib/systemd/system/sos-agent.service"  # as in the Debian package, whose upgrades replace it
 BINARY = "usr/bin/sos-agent"
 
 

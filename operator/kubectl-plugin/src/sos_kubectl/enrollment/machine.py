@@ -14,8 +14,7 @@ Json = dict[str, Any]
 
 MAX_SITE_ID = 65_535
 MAX_KEY_ID = 65_535
-KEPT_KEYS = 2
-"""Keys after a renewal: the new one, and the one that the machine has until it gets the new file."""
+MAX_KEYS = 8  # spec/card.md clause 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +71,16 @@ def read_secret(name: str, found: Sequence[Json]) -> tuple[bytes, dict[int, byte
         raise SourceError(f"Secret {names.peer_secret(name)} holds no pairing: remove the SosPeer {name}, and enroll again") from None
 
 
-def renewed(secrets: Mapping[int, bytes], fresh: bytes) -> dict[int, bytes]:
-    """Return the keys with a new one, which gets the highest id. Raises SourceError at the highest possible id."""
+def renewed(secrets: Mapping[int, bytes], fresh: bytes, used: int | None) -> dict[int, bytes]:
+    """Return the keys with a new one, which gets the highest id.
+
+    `used`: id of the newest key that the machine has used. Older keys are removed; all keys stay while it is unknown, because the machine
+    may have any of them. Raises SourceError if there are too many keys.
+    """
     newest = max(secrets, default=0) + 1
     if newest > MAX_KEY_ID:
         raise SourceError("the key ids are used up: remove the SosPeer, and enroll the machine again")
-    kept = sorted(secrets)[1 - KEPT_KEYS :]
-    return {key_id: secrets[key_id] for key_id in kept} | {newest: fresh}
+    kept = {key_id: key for key_id, key in secrets.items() if used is None or key_id >= used}
+    if len(kept) >= MAX_KEYS:
+        raise SourceError(f"the machine has used none of the last {MAX_KEYS - 1} keys: copy the archive to it (--again writes it)")
+    return kept | {newest: fresh}

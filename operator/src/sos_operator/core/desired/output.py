@@ -58,7 +58,7 @@ def build_output(
     hashes |= {f"left/{gone.site}/{node}": doc["hash"] for gone in left for node, doc in gone.nodes.items()}
     hashes |= {f"departing/{gone.site}/{node}": doc["hash"] for gone in departing for node, doc in gone.nodes.items()}
     config_maps = [o for o in seen.children if isinstance(o, ConfigMap)]
-    said = [(answer.generation, answer.hash) for answer in seen.answers.values()]
+    said = [*seen.claims, *((answer.generation, answer.hash) for answer in seen.answers.values())]
     issued = next_issued(last, documents_digest(hashes), [*in_force.values(), *said, *claims_of(config_maps)], hashes.values())
     before = issued_before(config_maps, issued.generation)
     compiled = draft.issued(generations(draft.hashes(), issued.generation, before, in_force))

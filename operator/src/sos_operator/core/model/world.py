@@ -39,6 +39,8 @@ class Seen:
     """Nodes' answers that a compilation depends on, by the uid of their pod."""
     cards: Mapping[str, SiteCard] = field(default_factory=dict)
     """The last site card of each peer, by the name of its SosPeer."""
+    claims: tuple[tuple[int, str], ...] = ()
+    """Generation and hash of the configurations in force at machines outside Kubernetes."""
     given_up: frozenset[tuple[str, str]] = frozenset()
     """(site, node) of nodes that left their site and did not report clean in time."""
 

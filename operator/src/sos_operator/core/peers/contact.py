@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from sos_compile.model.site_card import CardError, SiteCard, parse_card
 
 from sos_operator.core.peers.machine import MachineReport, ReportError, parse_report
-from sos_operator.core.peers.messages import Message
+from sos_operator.core.peers.messages import OFFER, Message
 
 CONNECTED_S = 8.0  # a peer that was silent for longer is disconnected
 OLDER_S = 60.0  # time until older cards are reported as an error: by then, all agents of the peer have a changed card
@@ -42,7 +42,9 @@ class Contact:
     report: MachineReport | None = None
     """The last report of a machine."""
     key_id: int | None = None
-    """Id of the key that signed the last report: the newest key that the machine has."""
+    """Id of the newest key that has signed a message of the peer; both sides have this key."""
+    offered: int = 0
+    """Sequence of the last Offer. Agents keep Offers for as long as they run, so older Offers are found later."""
 
     def connected(self, now_s: float) -> bool:
         """Return whether the peer has sent a signed message within CONNECTED_S."""
@@ -62,18 +64,24 @@ class Contact:
         known = self.received
         if known is not None and installation != known.installation:
             return replace(self, refused=f"installation {installation} uses the pairing of installation {known.installation}")
-        here = replace(self, last_s=max(at_s, self.last_s or at_s), error="")
-        if not message.card:
-            return here
+        if message.type == OFFER and message.sequence < self.offered:
+            return self
+        offered = message.sequence if message.type == OFFER else self.offered
+        key_id = max(message.key_id, self.key_id or 0)
+        here = replace(self, last_s=max(at_s, self.last_s or at_s), error="", offered=offered, key_id=key_id)
+        return here._with_content(message, at_s) if message.card else here
+
+    def _with_content(self, message: Message, at_s: float) -> Contact:
+        """Return the state after the card, or the report, of a message."""
         if self.machine:
-            return here._reported(message)
+            return self._reported(message)
         try:
             card = parse_card(message.card)
         except CardError as error:
-            return replace(here, refused=f"the peer's site card cannot be used: {error}")
-        if known is not None and card.issued < known.card.issued:
-            return here._after_an_older_card(at_s)
-        return replace(here, received=Received(message.pairing.hex(), installation, card), refused="", older_since_s=None)
+            return replace(self, refused=f"the peer's site card cannot be used: {error}")
+        if self.received is not None and card.issued < self.received.card.issued:
+            return self._after_an_older_card(at_s)
+        return replace(self, received=Received(message.pairing.hex(), message.installation.hex(), card), refused="", older_since_s=None)
 
     def _reported(self, message: Message) -> Contact:
         """Return the state after a machine's report. The machine's site is in its SosPeer, so that `received` has a card without sites."""
@@ -83,7 +91,7 @@ class Contact:
             return replace(self, refused=f"the machine's report cannot be used: {error}")
         card = SiteCard(software=report.software, sites=(), services=())
         received = Received(message.pairing.hex(), message.installation.hex(), card)
-        return replace(self, received=received, report=report, key_id=message.key_id, refused="")
+        return replace(self, received=received, report=report, refused="")
 
     def _after_an_older_card(self, at_s: float) -> Contact:
         since = at_s if self.older_since_s is None else self.older_since_s

@@ -17,9 +17,11 @@ from sos_operator.core.model.options import Settings
 from sos_operator.core.model.world import Seen
 from sos_operator.core.peers.contact import Contact, Received
 from sos_operator.core.peers.documents import (
+    FILE_BYTES,
     Offered,
     agents_manifest,
     card_manifests,
+    entry_size,
     installation_id,
     issue,
     issued_cards,
@@ -45,7 +47,7 @@ class Peering:
     received: Mapping[str, Received] = field(default_factory=dict)
     """The card in use, by SosPeer."""
     key_ids: Mapping[str, int] = field(default_factory=dict)
-    """Id of the newest key of each machine, by SosPeer."""
+    """Id of the newest key that each peer has used, by SosPeer."""
 
     @property
     def cards(self) -> dict[str, SiteCard]:
@@ -121,10 +123,20 @@ def own_cards(seen: Seen, compiled: sos_compile.Compiled, peering: Peering, now_
     }
 
 
-def machine_configurations(compiled: sos_compile.Compiled, peering: Peering) -> dict[str, Configuration]:
-    """Return the configurations of all machines that have a pairing, by SosPeer."""
-    found = {name: configuration(document) for name, document in compiled.machines.items() if name in peering.pairings.usable}
-    return {name: each for name, each in found.items() if len(each.text) <= MAX_CARD_BYTES}
+def machine_configurations(compiled: sos_compile.Compiled, cards: Mapping[str, SiteCard], peering: Peering) -> dict[str, Configuration]:
+    """Return the configurations of the machines that have a pairing, by SosPeer.
+
+    Cards and configurations share one file of the agents; configurations that exceed its size are left out, the last names first, so that
+    one machine's services cannot stop the updates of all peers.
+    """
+    room = FILE_BYTES - sum(entry_size(card.encode()) for card in cards.values())
+    found = {}
+    for name in sorted(compiled.machines.keys() & peering.pairings.usable.keys()):
+        each = configuration(compiled.machines[name])
+        room -= entry_size(each.text)
+        if room >= 0 and len(each.text) <= MAX_CARD_BYTES:
+            found[name] = each
+    return found
 
 
 def targets(seen: Seen, cards: Mapping[str, SiteCard], machines: Iterable[str], peering: Peering) -> dict[str, Target]:
@@ -166,9 +178,7 @@ def key_files(compiled: sos_compile.Compiled, peering: Peering) -> dict[int, dic
         for name, pairing in peering.pairings.usable.items():
             facts, card = compiled.facts.get(ObjectKey(PEER.kind, "", name)), peering.cards.get(name)
             used = [site.id for site in card.sites if site.name in facts.sites] if facts and card else []
-            files |= pairing.files(number, used)
-            if name in compiled.machines:
-                shared = pairing.up_to(peering.key_ids.get(name)).files(number, [compiled.machines[name]["site"]["id"]])
-                files |= {file: key for file, key in shared.items() if file.startswith("pair-")}
+            used += [compiled.machines[name]["site"]["id"]] if name in compiled.machines else []
+            files |= pairing.files(number, used, peering.key_ids.get(name))
         found[number] = files
     return found

@@ -22,6 +22,7 @@ from sos_operator.core.secrets.secrets import labels, owned_by
 
 AGENTS_FILE = "peers.json"
 COMPONENT = "peer"
+FILE_BYTES = 1_000_000  # room of AGENTS_FILE: a ConfigMap holds 1 MiB
 INSTALLATION_NAMESPACE = "kube-system"
 
 
@@ -79,6 +80,11 @@ def issue(card: SiteCard, before: SiteCard | None, now_ms: int) -> SiteCard:
     if before is not None and before.model_copy(update={"issued": 0}) == card.model_copy(update={"issued": 0}):
         return before
     return card.model_copy(update={"issued": max(now_ms, before.issued + 1 if before else 0)})
+
+
+def entry_size(text: str) -> int:
+    """Return the bytes of a peer's entry in AGENTS_FILE, where its text is a string."""
+    return len(json.dumps(text)) + 256
 
 
 def agents_manifest(settings: Settings, seen: Seen, offered: Iterable[Offered]) -> Object:

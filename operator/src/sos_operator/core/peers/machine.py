@@ -13,13 +13,17 @@ MAX_REPORT_BYTES = 4096
 
 
 class MachineReport(BaseModel):
-    """State of a machine's agent. `problem`: why the newest configuration is not in force, "" if it is."""
+    """State of a machine's agent: generation and hash of the configuration in force, 0 and "" without one.
+
+    `problem`: why the newest configuration is not in force, "" if it is.
+    """
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
     version: Literal["v1alpha1"]
     software: Annotated[str, Field(max_length=63)]
     generation: Annotated[int, Field(ge=0, le=2**63 - 1)]
+    hash: Annotated[str, Field(max_length=80)] = ""
     problem: Annotated[str, Field(max_length=300)] = ""
 
 

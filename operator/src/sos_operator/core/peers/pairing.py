@@ -39,22 +39,18 @@ class Pairing:
         """Card keys by key id."""
         return {key_id: card_key(secret) for key_id, secret in self.secrets.items()}
 
-    def files(self, own: int, sites: Iterable[int]) -> dict[str, str]:
-        """Key files of the agents of site `own`: card keys, and pair keys with the peer's sites. File name -> 64 hex digits."""
+    def files(self, own: int, sites: Iterable[int], agreed: int | None = None) -> dict[str, str]:
+        """Key files of the agents of site `own`: card keys and pair keys with the peer's sites, 64 hex digits each, and the id of the pair
+        key to send with.
+
+        `agreed`: the newest key that the peer has used. Agents accept all keys, but send with this one, or with the oldest one while no
+        message of the peer is known: a new key comes to the two sides one after the other.
+        """
         found = {f"card-{self.id.hex()}-{key_id}": key.hex() for key_id, key in self.card_keys().items()}
         for site in sites:
             found |= {f"pair-{site}-{key_id}": keys.pair_key(secret, own, site).hex() for key_id, secret in self.secrets.items()}
+            found |= keys.sending_file(agreed or min(self.secrets), site)
         return found
-
-    def up_to(self, newest: int | None) -> Pairing:
-        """Return the pairing with the keys that a machine has, if `newest` is the id of its newest one; None if the id is unknown.
-
-        After a renewal, the machine has the new key only when its administrator has copied the file. Until then, agents must not open
-        streams with the new key.
-        """
-        ids = sorted(self.secrets)
-        known = [key_id for key_id in ids if key_id <= newest] if newest is not None else ids[:-1]
-        return Pairing(self.id, {key_id: self.secrets[key_id] for key_id in known or ids[:1]})
 
 
 def card_key(secret: bytes) -> bytes:
@@ -76,7 +72,7 @@ def wanted_pairings(seen: Seen) -> tuple[Wanted, ...]:
 def parse_pairing(name: str, secret: Secret | None) -> Pairing:
     """Return the pairing in a Secret. Raises PairingError."""
     if secret is None:
-        raise PairingError(f"there is no Secret {name}: apply the file that `kubectl sos peer invite` wrote")
+        raise PairingError(f"there is no Secret {name}: apply the file that `kubectl sos peer invite` wrote, or enroll the machine again")
     files = secret_files(secret)
     identity = _hex(files.get(ID_FILE), ID_BYTES)
     if identity is None:

@@ -117,4 +117,4 @@ def _machine_is_current(site: str, situation: Situation) -> bool:
     if document is None:
         return True
     report = situation.contacts.get(site, Contact()).report
-    return report is not None and report.generation >= document["generation"]
+    return report is not None and report.hash == document["hash"]

@@ -48,6 +48,8 @@ def _machine_fields(name: str, contact: Contact, received: Received | None, situ
         fields |= {"installation": received.installation, "software": received.card.software}
     if contact.report is not None:
         fields["configuration"] = contact.report.generation
+    if contact.key_id is not None:
+        fields["keyID"] = contact.key_id
     return fields
 
 
@@ -56,11 +58,16 @@ def _configured(name: str, contact: Contact, situation: Situation) -> Verdict:
     document, report = situation.compiled.machines.get(name), contact.report
     if document is None:
         return Verdict("Programmed", "False", "NotResolved", "there is no configuration for the machine")
+    if name in situation.undelivered:
+        message = (
+            "the cards of all peers and the configurations of all machines exceed the size of a ConfigMap: remove services or machines"
+        )
+        return Verdict("Programmed", "False", "LimitExceeded", message)
     if report is None:
         return Verdict("Programmed", "Unknown", "NotObserved", "the machine has not reported its configuration")
     if report.problem:
         return Verdict("Programmed", "False", "ConfigRefused", f"the machine keeps generation {report.generation}: {report.problem}")
-    if report.generation < document["generation"]:
+    if report.hash != document["hash"]:
         return Verdict("Programmed", "False", "Programming", "the machine has not taken over the present configuration yet")
     return Verdict("Programmed", "True", "Programmed", f"generation {report.generation} is in force")
 

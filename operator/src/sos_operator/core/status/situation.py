@@ -48,6 +48,8 @@ class Situation:
     """The card in use of each peer, by SosPeer."""
     pairing_errors: Mapping[str, str] = field(default_factory=dict)
     """Reason why a SosPeer has no pairing, by SosPeer."""
+    undelivered: frozenset[str] = frozenset()
+    """SosPeers of machines whose configuration does not fit into the agents' file."""
     now_s: float = 0.0
     """Time of the pass on the clock of `contacts`."""
     multus: bool = True
