@@ -30,6 +30,9 @@ ROUNDS = 3
 """Maximum number of rounds. The first losses occur at random times, so the test compares medians."""
 HUNG_S = 5.0
 """Maximum duration of a new connection during a fault: a dropped SYN is retransmitted after one second, and again two seconds later."""
+NOTICE_S = 0.5
+"""Time until an agent notices that another one was killed: the end of its streams arrives half a round trip (80 ms) later. A connection that
+the agent accepts until then is reset."""
 FROZEN_S = 10.0
 DISCONNECTED_S = 10.0
 METRICS_PORT = 9465
@@ -353,7 +356,7 @@ def test_new_connections_survive_faults(paired: Pair, name: str) -> None:
     fault = FAULTS[name]
     load = Load(a.kube, server=address(b), pod="host")
     fault.strike(a, b)
-    at = time.time()
+    at = time.time() + NOTICE_S
     outcome = load.finish()
     said = outcome.summary()
     say(f"{name}: {brief(said)}")

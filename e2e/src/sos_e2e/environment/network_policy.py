@@ -102,4 +102,5 @@ def enforced(side: Side) -> Iterator[None]:
         for kind, name in (("daemonset", NAME), ("clusterrolebinding", NAME), ("clusterrole", NAME), ("serviceaccount", NAME)):
             side.kube.ctl("-n", NAMESPACE, "delete", kind, name, "--ignore-not-found")
         clean = ("ctr", "-n", "k8s.io", "run", "--rm", "--privileged", "--net-host", image, "kube-router-cleanup")
-        run("docker", "exec", side.worker, *clean, "/usr/local/bin/kube-router", "--cleanup-config", timeout=120)
+        # It removes the policies' rules first; then, on a kernel without ipvs, it ends with an exception.
+        run("docker", "exec", side.worker, *clean, "/usr/local/bin/kube-router", "--cleanup-config", timeout=120, check=False)
