@@ -31,8 +31,8 @@ ROUNDS = 3
 HUNG_S = 5.0
 """Maximum duration of a new connection during a fault: a dropped SYN is retransmitted after one second, and again two seconds later."""
 NOTICE_S = 0.5
-"""Time until an agent notices that another one was killed: the end of its streams arrives half a round trip (80 ms) later. A connection that
-the agent accepts until then is reset."""
+"""Time until an agent notices that another one was killed: the end of its streams arrives half a round trip (80 ms) later. Connections
+that the agent accepts until then are reset."""
 FROZEN_S = 10.0
 DISCONNECTED_S = 10.0
 METRICS_PORT = 9465
@@ -379,7 +379,8 @@ def test_new_connections_survive_faults(paired: Pair, name: str) -> None:
 def gateway(paired: Pair, built: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """A gateway outside Kubernetes, enrolled in cluster a with one command, with a service in each direction."""
     a, _ = paired.sides
-    with machine.beside(a, built["agent"], built["e2e-host"]) as found:
+    with machine.beside(a, built["agent"], built["e2e-host"], workload.SERVE) as found:
+        wait_for("the host's files", lambda: found.on_host("cat", f"/srv/{workload.LONG}.sha256"), 120)
         archive = tmp_path_factory.mktemp("machine") / "gw.tar"
         options = ("--prefix", machine.NETWORK, "--address", found.address, "--interface", machine.INTERFACE, "--file", str(archive))
         say(a.kube.plugin("enroll", "gw", *options))

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sos_e2e.environment.pair import Side
-from sos_e2e.observation import workload
-from sos_e2e.run import run, wait_for
+from sos_e2e.run import run
 
 NETWORK, GATEWAY, HOST = "10.80.0.0/24", "10.80.0.2", "10.80.0.3"
 INTERFACE = "lan0"
@@ -59,12 +58,16 @@ def _address(container: str) -> str:
 
 
 @contextlib.contextmanager
-def beside(side: Side, agent_image: str, host_image: str) -> Iterator[Gateway]:
-    """Start the containers and route between the host and the pods of a cluster, without address translation."""
+def beside(side: Side, agent_image: str, host_image: str, serve: str) -> Iterator[Gateway]:
+    """Start the containers, and route between the host and the pods of a cluster, without address translation.
+
+    `serve`: shell command of the host.
+    """
     prefix = side.settings.cluster
     names = {part: f"{prefix}-{part}" for part in ("lan", "gateway", "lan-host")}
     with contextlib.ExitStack() as undo:
-        run("docker", "network", "create", "--internal", "--subnet", NETWORK, names["lan"])
+        # Not --internal: the engine's firewall would drop the pods' packets on the bridge, because their addresses are not of the subnet.
+        run("docker", "network", "create", "--subnet", NETWORK, names["lan"])
         undo.callback(run, "docker", "network", "rm", names["lan"], check=False)
         run(
             "docker",
@@ -83,12 +86,11 @@ def beside(side: Side, agent_image: str, host_image: str) -> Iterator[Gateway]:
         undo.callback(run, "docker", "rm", "-f", names["gateway"], check=False)
         run("docker", "network", "connect", "--ip", GATEWAY, names["lan"], names["gateway"])
         where = ("--network", names["lan"], "--ip", HOST)
-        run("docker", "run", "-d", "--cap-add", "NET_ADMIN", *where, "--name", names["lan-host"], host_image, "sh", "-c", workload.SERVE)
+        run("docker", "run", "-d", "--cap-add", "NET_ADMIN", *where, "--name", names["lan-host"], host_image, "sh", "-c", serve)
         undo.callback(run, "docker", "rm", "-f", names["lan-host"], check=False)
         found = Gateway(name=names["gateway"], host=names["lan-host"], address=_address(names["gateway"]))
         _route(side, found)
         undo.callback(run, "docker", "exec", side.worker, "ip", "route", "del", NETWORK, check=False)
-        wait_for("the host's files", lambda: found.on_host("cat", f"/srv/{workload.LONG}.sha256"), 120)
         yield found
 
 
