@@ -23,7 +23,7 @@ use crate::enrollment::exchange::{Answered, Dialogue, ExchangeError, MachineRepo
 use crate::enrollment::key_source::KeySource;
 use crate::enrollment::state::{State, StateError};
 
-/// Pause between two exchanges: the cluster considers a machine disconnected that was silent for 8 s.
+/// Pause between two exchanges: the cluster considers a machine disconnected that was silent for 7 s.
 const EXCHANGE_INTERVAL: Duration = Duration::from_secs(2);
 /// Maximum duration of an exchange.
 const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(2);

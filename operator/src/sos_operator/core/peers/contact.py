@@ -9,7 +9,7 @@ from sos_compile.model.site_card import CardError, SiteCard, parse_card
 from sos_operator.core.peers.machine import MachineReport, ReportError, parse_report
 from sos_operator.core.peers.messages import OFFER, Message
 
-CONNECTED_S = 8.0  # a peer that was silent for longer is disconnected
+CONNECTED_S = 7.0  # a peer that was silent for longer is disconnected
 OLDER_S = 60.0  # time until older cards are reported as an error: by then, all agents of the peer have a changed card
 
 
