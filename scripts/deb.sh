@@ -18,6 +18,7 @@ architecture="$(dpkg --print-architecture)"
 libc="$(objdump -T "$agent" | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -1 | cut -d_ -f2)"
 root="$(mktemp -d)"
 trap 'rm -rf "$root"' EXIT
+chmod 755 "$root"
 
 install -D -m 755 -s "$agent" "$root/usr/bin/sos-agent"
 install -D -m 644 "$top/operator/kubectl-plugin/src/sos_kubectl/enrollment/sos-agent.service" "$root/usr/lib/systemd/system/sos-agent.service"
