@@ -48,8 +48,9 @@ install_packages() {
 install() {
   [ "$(id -u)" -eq 0 ] || die "needs root to install: $*"
   say "installing Debian packages: $*"
-  apt-get update -qq
-  without_services apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+  # Another installation may hold the lock, such as unattended upgrades after the first boot.
+  apt-get update -qq -o DPkg::Lock::Timeout=300
+  without_services apt-get install -y -qq -o DPkg::Lock::Timeout=300 --no-install-recommends "$@" >/dev/null
 }
 
 # Headers for compiling C modules for Python. Most Python installations include them, but Debian's does not.
