@@ -114,8 +114,8 @@ def test_a_machine_is_enrolled_renewed_and_removed(installed: Kube, tmp_path: Pa
         assert set(cluster.get("secret", "sos-peer-gw", "-n", NAMESPACE)["data"]) == {"pairing", "key-1"}, "no key of the former machine"
         for name in ("gw", "gw2"):
             assert sos(cluster, "peer", "remove", name, "-n", NAMESPACE).returncode == 0
-        missing = enroll(cluster, "nobody", "--renew", "--endpoint", "192.0.2.1:14790")
-        assert missing.returncode == 2 and b"there is no machine nobody" in missing.stderr
+        unknown = enroll(cluster, "gw9", "--renew", "--endpoint", "192.0.2.1:14790")
+        assert unknown.returncode == 2 and b"no machine gw9 is enrolled" in unknown.stderr
         early = enroll(cluster, "late", *NEW[:-2])
         assert early.returncode == 2 and b"no agent" in early.stderr
 

@@ -129,7 +129,7 @@ def _enrolled(kubectl: Kubectl, name: str, here: str, agents: list[tuple[str, in
     found = kubectl.named("sospeers.sos.network", [name])
     declared = found[0]["spec"].get("machine") if found else None
     if declared is None:
-        raise SourceError(f"there is no machine {name}: enroll it without --renew and --again")
+        raise SourceError(f"no machine {name} is enrolled: omit --renew and --again to enroll it")
     secret = kubectl.json("get", "secrets", "-n", here, "--field-selector", f"metadata.name={_secret_name(name)}", "-o", "json")["items"]
     pairing, keys = machine.read_secret(name, secret)
     if renew:
