@@ -70,6 +70,27 @@ impl StreamView {
     fn window_or_default(&self) -> f64 {
         if self.window == 0 { INITIAL_WINDOW } else { self.window as f64 }
     }
+
+    /// Idle stream with room on path `label`, without losses: the base of the views in tests.
+    #[cfg(test)]
+    pub(crate) fn idle(id: u64, label: u8, rtt: Duration) -> Self {
+        Self {
+            id: StreamId(id),
+            label,
+            has_room: true,
+            queued: 0,
+            queued_total: 0,
+            acked: 0,
+            rtt,
+            window: 1 << 20,
+            slow_start: false,
+            stalled: false,
+            suspect: false,
+            parallelism: usize::MAX,
+            reserved: false,
+            lossy: false,
+        }
+    }
 }
 
 /// Ten segments (RFC 6928).
@@ -193,22 +214,7 @@ mod tests {
     fn view(id: u64, rtt_ms: u64, queued: usize) -> StreamView {
         let rtt = Duration::from_millis(rtt_ms);
         let window = 10_000 * rtt_ms;
-        StreamView {
-            id: StreamId(id),
-            label: 0,
-            has_room: true,
-            queued,
-            queued_total: queued as u64,
-            acked: 0,
-            rtt,
-            window,
-            slow_start: false,
-            stalled: false,
-            suspect: false,
-            parallelism: usize::MAX,
-            reserved: false,
-            lossy: false,
-        }
+        StreamView { queued, queued_total: queued as u64, window, ..StreamView::idle(id, 0, rtt) }
     }
 
     fn full(view: StreamView) -> StreamView {

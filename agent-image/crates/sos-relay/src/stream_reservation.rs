@@ -65,22 +65,7 @@ mod tests {
     const MANY: StreamLimit = StreamLimit(Some(64));
 
     fn view(at: usize, label: u8, parallelism: usize) -> StreamView {
-        StreamView {
-            id: StreamId(at as u64),
-            label,
-            has_room: true,
-            queued: 0,
-            queued_total: 0,
-            acked: 0,
-            rtt: Duration::from_millis(20),
-            window: 1 << 20,
-            slow_start: false,
-            stalled: false,
-            suspect: false,
-            parallelism,
-            reserved: false,
-            lossy: false,
-        }
+        StreamView { parallelism, ..StreamView::idle(at as u64, label, Duration::from_millis(20)) }
     }
 
     /// Reserved streams among streams with these labels, with parallelism 2. Streams in `others` have unlimited parallelism; streams in

@@ -91,22 +91,7 @@ mod tests {
 
     /// Frames of a session, all on one stream.
     fn frames(session: &mut Session, stream: u64, now: Instant) -> Vec<Body> {
-        let view = StreamView {
-            id: StreamId(stream),
-            label: 0,
-            has_room: true,
-            queued: 0,
-            queued_total: 0,
-            acked: 0,
-            rtt: Duration::from_millis(20),
-            window: 1 << 20,
-            slow_start: false,
-            stalled: false,
-            suspect: false,
-            parallelism: usize::MAX,
-            reserved: false,
-            lossy: false,
-        };
+        let view = StreamView::idle(stream, 0, Duration::from_millis(20));
         session.handle_stream_up(view.id);
         let next = || session.poll_transmit(now, &[view]).map(|Transmit { frame, .. }| frame.body);
         std::iter::from_fn(next).collect()

@@ -196,22 +196,7 @@ mod tests {
     }
 
     fn stream(id: u64, label: u8) -> StreamView {
-        StreamView {
-            id: StreamId(id),
-            label,
-            has_room: true,
-            queued: 0,
-            queued_total: 1000,
-            acked: 0,
-            rtt: RTT,
-            window: 1 << 20,
-            slow_start: false,
-            stalled: false,
-            suspect: false,
-            parallelism: usize::MAX,
-            reserved: false,
-            lossy: false,
-        }
+        StreamView { queued_total: 1000, ..StreamView::idle(id, label, RTT) }
     }
 
     #[test]
