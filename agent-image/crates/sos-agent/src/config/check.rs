@@ -155,7 +155,11 @@ impl AgentConfig {
                 &format!("{path}.peer"),
                 &format!("no peer site is named {:?}", service.peer),
             )?;
-            check_list(&service.from, &format!("{path}.from"))?;
+            require(
+                (1..=MAX_PODS).contains(&service.from.len()),
+                &format!("{path}.from"),
+                "must have 1 to 512 elements",
+            )?;
             check_list(&service.to, &format!("{path}.to"))?;
             check_ports(&service.ports, &format!("{path}.ports"))?;
             let transport = service.transport;

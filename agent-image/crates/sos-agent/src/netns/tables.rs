@@ -23,7 +23,34 @@ pub enum Tables {
     /// The table in the agent's namespace.
     Own(InForce),
     /// Tables in pods' namespaces, and the pod address of the table that was rewritten last.
-    Pods(BTreeMap<Ipv4Addr, (Arc<Pod>, InForce)>, Ipv4Addr),
+    Pods(BTreeMap<Ipv4Addr, PodTable>, Ipv4Addr),
+}
+
+/// The table in a pod's namespace.
+#[derive(Debug)]
+pub struct PodTable {
+    pod: Arc<Pod>,
+    in_force: InForce,
+    /// Flows of all pods, and those of this pod.
+    narrowed: Option<(Arc<Armed>, Arc<Armed>)>,
+}
+
+impl PodTable {
+    fn new(pod: Arc<Pod>) -> Self {
+        Self { pod, in_force: None, narrowed: None }
+    }
+
+    /// Armed flows of this pod. The table holds no others, so that it need not be rewritten when a service selects or leaves another pod.
+    fn narrow(&mut self, armed: &Arc<Armed>) -> Arc<Armed> {
+        if let Some((of, narrowed)) = &self.narrowed
+            && of == armed
+        {
+            return Arc::clone(narrowed);
+        }
+        let narrowed = Arc::new(armed.of_client(self.pod.address()));
+        self.narrowed = Some((Arc::clone(armed), Arc::clone(&narrowed)));
+        narrowed
+    }
 }
 
 /// A change of one table.
@@ -44,7 +71,7 @@ impl Tables {
     pub fn forget(&mut self) {
         match self {
             Self::Own(in_force) => *in_force = None,
-            Self::Pods(pods, _) => pods.values_mut().for_each(|(_, in_force)| *in_force = None),
+            Self::Pods(pods, _) => pods.values_mut().for_each(|table| table.in_force = None),
         }
     }
 
@@ -69,13 +96,13 @@ impl Tables {
                 *in_force = Some(wanted);
             }
             Self::Pods(known, last) => {
-                let same = |known: &mut BTreeMap<_, (Arc<Pod>, InForce)>, pod: Arc<Pod>| {
-                    let before = known.remove(&pod.address()).filter(|(before, _)| Arc::ptr_eq(before, &pod));
-                    (pod.address(), before.unwrap_or((pod, None)))
+                let same = |known: &mut BTreeMap<_, PodTable>, pod: Arc<Pod>| {
+                    let before = known.remove(&pod.address()).filter(|table| Arc::ptr_eq(&table.pod, &pod));
+                    (pod.address(), before.unwrap_or_else(|| PodTable::new(pod)))
                 };
                 let mut now: BTreeMap<_, _> = pods.into_iter().map(|pod| same(known, pod)).collect();
                 // Renew heartbeats first: the scripts of other pods may take longer than the lifetime of a heartbeat.
-                now.values_mut().for_each(|(pod, in_force)| renew(pod, in_force, wanted.as_deref()));
+                now.values_mut().for_each(|table| renew(table, wanted.as_ref()));
                 let began = Instant::now();
                 let after: Vec<_> =
                     now.range((Excluded(*last), Unbounded)).map(|(address, _)| *address).collect();
@@ -87,8 +114,8 @@ impl Tables {
                         complete = false;
                         break;
                     }
-                    if let Some((pod, in_force)) = now.get_mut(&address) {
-                        rewrite(pod, in_force, wanted.as_ref());
+                    if let Some(table) = now.get_mut(&address) {
+                        rewrite(table, wanted.as_ref());
                         *last = address;
                     }
                 }
@@ -101,8 +128,10 @@ impl Tables {
 }
 
 /// Renews the heartbeat of an armed table, or removes the heartbeat. A table that waits for new content is renewed with its present content.
-fn renew(pod: &Pod, in_force: &mut InForce, wanted: Option<&Armed>) {
-    let beats = match change(in_force.as_ref(), wanted) {
+fn renew(table: &mut PodTable, wanted: Option<&Arc<Armed>>) {
+    let wanted = wanted.map(|armed| table.narrow(armed));
+    let PodTable { pod, in_force, .. } = table;
+    let beats = match change(in_force.as_ref(), wanted.as_deref()) {
         Change::Heartbeat(beats) => Some(beats),
         Change::Script(_) if in_force.as_ref().is_some_and(Option::is_some) => Some(true),
         Change::Script(_) | Change::None => None,
@@ -120,10 +149,12 @@ fn renew(pod: &Pod, in_force: &mut InForce, wanted: Option<&Armed>) {
 }
 
 /// Rewrites a table if its content differs from the desired content.
-fn rewrite(pod: &Pod, in_force: &mut InForce, wanted: Option<&Arc<Armed>>) {
-    let Change::Script(script) = change(in_force.as_ref(), wanted.map(Arc::as_ref)) else { return };
+fn rewrite(table: &mut PodTable, wanted: Option<&Arc<Armed>>) {
+    let wanted = wanted.map(|armed| table.narrow(armed));
+    let PodTable { pod, in_force, .. } = table;
+    let Change::Script(script) = change(in_force.as_ref(), wanted.as_deref()) else { return };
     *in_force = match pod.arm(&script) {
-        Ok(()) => Some(wanted.cloned()),
+        Ok(()) => Some(wanted),
         Err(error) => {
             debug!(address = %pod.address(), %error, "table of a pod");
             None

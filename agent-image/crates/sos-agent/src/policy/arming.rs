@@ -157,6 +157,12 @@ fn held(config: &AgentConfig, service: &Service) -> bool {
 }
 
 impl Armed {
+    /// The flows of one client.
+    #[must_use]
+    pub fn of_client(&self, client: Ipv4Addr) -> Self {
+        Self { covered: Arc::new(self.covered.of_client(client)), ..self.clone() }
+    }
+
     /// True if a new connection may be accelerated.
     #[must_use]
     pub fn takes(&self, client: Ipv4Addr, server: SocketAddrV4) -> bool {

@@ -116,6 +116,25 @@ impl Classifier {
         self.find(client, server, port) == Some(HELD)
     }
 
+    /// Tables of one client's flows. Classes are numbered anew, so that the tables depend on this client's services only.
+    #[must_use]
+    pub fn of_client(&self, client: Ipv4Addr) -> Self {
+        let client = u32::from(client);
+        let holds = |entry: &&Entry| (entry.range.0..=entry.range.1).contains(&client);
+        let Some(found) = self.clients.iter().find(holds) else { return Self::default() };
+        let mut numbers = BTreeMap::from([(found.class, 1)]);
+        let mut servers: Vec<_> =
+            self.servers.iter().filter(|entry| entry.of == found.class).copied().collect();
+        for entry in &mut servers {
+            let next = Class::try_from(numbers.len() + 1).expect("fewer classes than in the tables of all clients");
+            (entry.of, entry.class) = (1, *numbers.entry(entry.class).or_insert(next));
+        }
+        let renumbered = |entry: &Entry| numbers.get(&entry.of).map(|of| Entry { of: *of, ..*entry });
+        let mut ports: Vec<_> = self.ports.iter().filter_map(renumbered).collect();
+        ports.sort_unstable();
+        Self { clients: vec![Entry { of: 0, range: (client, client), class: 1 }], servers, ports }
+    }
+
     fn find(&self, client: Ipv4Addr, server: Ipv4Addr, port: u16) -> Option<Class> {
         let find = |table: &[Entry], of: Class, value: u32| {
             table.iter().find(|e| e.of == of && (e.range.0..=e.range.1).contains(&value)).map(|e| e.class)
@@ -350,6 +369,28 @@ mod tests {
                 );
             }}}
             prop_assert!([&made.clients, &made.servers, &made.ports].iter().all(|table| without_overlaps(table)));
+        }
+
+        #[test]
+        fn the_tables_of_one_client_hold_its_flows_only(rules in prop::collection::vec(rule(), 0..6), client in 0..18u32) {
+            let all = Classifier::build(&rules, 60_000).unwrap();
+            let own = all.of_client(client.into());
+            for other in 0..18u32 { for server in 0..18u32 { for port in 0..18u16 {
+                let expected = if other == client { all.find(other.into(), server.into(), port) } else { None };
+                prop_assert_eq!(own.find(other.into(), server.into(), port), expected);
+            }}}
+            prop_assert!([&own.servers, &own.ports].iter().all(|table| without_overlaps(table)));
+        }
+
+        #[test]
+        fn services_of_other_clients_do_not_change_the_tables_of_a_client(
+            rules in prop::collection::vec(rule(), 0..6),
+            client in 0..18u32,
+        ) {
+            let names = |rule: &&Rule| rule.clients.iter().any(|(first, last)| (*first..=*last).contains(&client));
+            let own: Vec<_> = rules.iter().filter(names).cloned().collect();
+            let tables = |rules: &[Rule]| Classifier::build(rules, 60_000).unwrap().of_client(client.into());
+            prop_assert_eq!(tables(&rules), tables(&own));
         }
 
         #[test]
