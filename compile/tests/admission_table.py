@@ -49,6 +49,11 @@ def machine(**changes: Any) -> dict[str, Any]:
     return {"prefixes": ["10.3.0.0/16"], "machine": {name: value for name, value in spec.items() if value is not None}}
 
 
+def pods(selection: dict[str, Any]) -> dict[str, Any]:
+    """Return a service that selects client pods."""
+    return {**ENDS, "from": {"site": "a", "pods": selection}}
+
+
 SITES: list[Row] = [
     ("transit", "SosSite", SELECT, None, None),
     ("overlay with uplinks", "SosSite", {**SELECT, "prefixes": ["10.1.0.0/16"], "wan": {"uplinks": [{"name": "wan1"}]}}, None, None),
@@ -515,7 +520,35 @@ OTHERS: list[Row] = [
     ("free link", "SosLink", {**LINK, "cost": 0}, "spec.cost", "1"),
 ]
 
-TABLE: list[Row] = SITES + SERVICES + OTHERS
+CLIENT_PODS: list[Row] = [
+    ("all pods of the namespace", "SosService", pods({}), None, None),
+    (
+        "labelled pods of all namespaces",
+        "SosService",
+        pods({"selector": {"matchLabels": {"app": "web"}}, "namespaceSelector": {}}),
+        None,
+        None,
+    ),
+    (
+        "pods without values",
+        "SosService",
+        pods({"selector": {"matchExpressions": [{"key": "app", "operator": "In"}]}}),
+        "spec.from.pods.selector.matchExpressions[0]",
+        "add values, or remove them",
+    ),
+    (
+        "namespaces with needless values",
+        "SosService",
+        pods({"namespaceSelector": {"matchExpressions": [{"key": "app", "operator": "Exists", "values": ["web"]}]}}),
+        "spec.from.pods.namespaceSelector.matchExpressions[0]",
+        "add values, or remove them",
+    ),
+    ("balanced pods", "SosService", {**BALANCED, "from": {**BALANCED["from"], "pods": {}}}, "spec.from", "remove spec.from.pods"),
+    ("pods of the own namespace", "SosSite", ruled(namespaces=["default"], pods="OwnNamespace"), None, None),
+    ("pods of unknown namespaces", "SosSite", ruled(namespaces=["default"], pods="Mine"), "spec.services.rules[0].pods", None),
+]
+
+TABLE: list[Row] = SITES + SERVICES + CLIENT_PODS + OTHERS
 
 CHANGES: list[tuple[str, str, dict[str, Any], dict[str, Any], str | None]] = [
     ("same id", "SosSite", {**SELECT, "siteID": 7}, {**SELECT, "siteID": 7, "prefixes": ["10.1.0.0/16"]}, None),

@@ -52,6 +52,9 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- with .Values.dataPlane.ports }}
 - {name: SOS_PORTS, value: {{ toJson . | quote }}}
 {{- end }}
+{{- if .Values.rbac.pods }}
+- {name: SOS_READ_PODS, value: "true"}
+{{- end }}
 {{- if .Values.dataPlane.loadModules }}
 - {name: SOS_LOAD_MODULES, value: "true"}
 {{- end }}

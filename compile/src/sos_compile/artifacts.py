@@ -80,11 +80,15 @@ def build_vectors(root: Path = ROOT) -> dict[str, Json]:
     )
     found["agent/routes.json"] = routes = _edited(good["agent"], _on_routes)
     found["agent/pods.json"] = pods = _edited(routes, _in_pods)
+    found["agent/selected-pods.json"] = selected = _edited(pods, _set("services", 0, "from", value=_spread(formats.MAX_PODS)))
     found["agent/encrypted-only.json"] = _edited(good["agent"], _encrypted_only)
     found["controller/labelled-ports.json"] = _edited(good["controller"], _amid_nodes)
     found |= {f"bad/{kind}/{name}.json": _bad(good[kind], path, edit, rehash=name != "wrong-hash") for kind, name, path, edit in BAD}
     found |= {f"bad/agent/{name}.json": _bad(routes, path, edit, rehash=True) for name, path, edit in BAD_ROUTES}
     found["bad/agent/pods-at-one-address.json"] = _bad(pods, "pods[1].address", lambda doc: doc["pods"].append(doc["pods"][0]), rehash=True)
+    found["bad/agent/too-many-clients.json"] = _bad(
+        selected, "services[0].from", _set("services", 0, "from", value=_spread(formats.MAX_PODS + 1)), rehash=True
+    )
     found |= {f"bad/controller/{name}.json": _bad(balanced, path, edit, rehash=True) for name, path, edit in BAD_BALANCE}
     return {f"spec/vectors/config/{path}": document for path, document in sorted(found.items())}
 
@@ -138,6 +142,11 @@ def _in_pods(doc: Json) -> None:
     doc["peers"][0]["dial"] = "Never"
     doc["services"][0]["source"] = "Agent"
     doc["peers"][0]["agents"][0]["prefixes"] = ["10.0.0.128/26"]
+
+
+def _spread(count: int) -> list[str]:
+    """Return addresses that no shorter list of prefixes covers."""
+    return [f"10.0.{2 * i // 256}.{2 * i % 256}/32" for i in range(count)]
 
 
 def _amid_nodes(doc: Json) -> None:

@@ -82,12 +82,17 @@ def _service(placed: PlacedService, network: Network) -> Facts:
     service = placed.service
     ends = {"from": (placed.source, placed.source_prefixes), "to": (placed.target, placed.target_prefixes)}
     shown = {name: _end(site, prefixes, network) for name, (site, prefixes) in ends.items()}
+    pods = placed.client_pods
+    count = None if pods is None else sum(prefix.num_addresses for addresses in pods.values() for prefix in addresses)
+    if count is not None:
+        shown["from"] += f", {count} {'pod' if count == 1 else 'pods'}"
     return Facts(
         True,
         True,
         sites=(placed.source, placed.target),
         controllers=(placed.controller,) if placed.controller else (),
         text={**shown, "ports": addresses.ports(placed.ports), "mode": service.mode},
+        client_pods=count,
     )
 
 

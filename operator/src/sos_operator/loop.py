@@ -11,17 +11,21 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 
+import sos_compile
+
 from sos_operator.cluster.apply import Applier
 from sos_operator.cluster.client import Cluster, connect
-from sos_operator.cluster.handlers import across, hearer, unseen, watches
+from sos_operator.cluster.handlers import WORKLOAD_PODS, across, hearer, pod_watch, unseen, watches
 from sos_operator.cluster.lease import Candidate, held
 from sos_operator.cluster.observe import Observer
 from sos_operator.cluster.watches import watching
 from sos_operator.cluster.work_queue import WorkQueue
+from sos_operator.cluster.workload_pods import PodObserver
 from sos_operator.core.model.errors import NotReady, OperatorError
 from sos_operator.core.model.kinds import OPTIONAL_KINDS, OWN_KINDS, Kind
 from sos_operator.core.model.objects import Object
 from sos_operator.core.model.options import Settings
+from sos_operator.core.model.workload_pods import Place
 from sos_operator.core.scheduling.backoff import Outcome, next_delay, rest
 from sos_operator.core.scheduling.change_queue import Changed
 from sos_operator.process.bugs import Bugs
@@ -39,6 +43,7 @@ log = logging.getLogger(__name__)
 KINDS_TIMEOUT_S = 60.0  # an API server serves a new CRD within a second or two
 STOP_S = 10.0  # time limit of the last pass, which takes a second or two
 LATE_ANSWER = Changed("late answer")  # names no kind, so no object is read again
+PODS_CHANGED = Changed("workload pods")  # neither does this: the watch's event has the pod
 
 
 @asynccontextmanager
@@ -48,6 +53,7 @@ async def assembled(settings: Settings, metrics: Metrics) -> AsyncIterator[Parts
         parts = Parts(
             cluster=cluster,
             observer=Observer(cluster, settings.namespace, settings.resync_seconds),
+            pods=PodObserver(cluster, permitted=settings.reads_pods),
             applier=Applier(cluster, metrics, Bugs(metrics)),
             controllers=Controllers(ControllerApi(session), settings, metrics),
             nodes=pod_statuses.nodes(session, Bugs(metrics)),
@@ -117,14 +123,25 @@ async def _work(settings: Settings, metrics: Metrics, health: Health, stop: asyn
         if stop.is_set():
             return
         queue = WorkQueue()
-        hear = across(asyncio.get_running_loop(), hearer(queue, parts.observer.knows, parts.bugs))
+        loop = asyncio.get_running_loop()
+        hear = across(loop, hearer(queue, parts.observer.knows, parts.bugs))
+
+        def hear_pod(place: Place, pod: sos_compile.Pod | None) -> None:
+            if parts.pods.note(place, pod):
+                queue.wake(PODS_CHANGED)
 
         def ended(watch: str) -> None:
             metrics.watch_ends.labels(watch=watch).inc()
+            if watch == WORKLOAD_PODS:
+                parts.pods.forget()
+                queue.wake(PODS_CHANGED)
             for changed in unseen(watch):
                 queue.wake(changed)
 
-        async with watching(watches(hear, settings, missing), ended):
+        watched = watches(hear, settings, missing)
+        if settings.reads_pods:
+            watched[WORKLOAD_PODS] = pod_watch(across(loop, hear_pod), settings, parts.pods.is_wanted)
+        async with watching(watched, ended):
             work = _loop(Reconciler(parts, partial(queue.wake, LATE_ANSWER)), queue, health, metrics, stop)
             await _until_stopped(asyncio.create_task(work, name="reconcile"), stop)
 

@@ -17,6 +17,7 @@ from sos_compile.model.site_card import SiteCard
 from sos_operator.cluster.apply import Applier, Result
 from sos_operator.cluster.client import Cluster
 from sos_operator.cluster.observe import Observer
+from sos_operator.cluster.workload_pods import PodObserver
 from sos_operator.core.desired import departure, finalizer, generation, network_attachment, pod_refresh, rollout
 from sos_operator.core.desired.departed_nodes import Place, with_left
 from sos_operator.core.desired.generation import Issued, credible, encode_issued, issued_now
@@ -33,6 +34,7 @@ from sos_operator.core.model.kinds import NAD, SECRET, SITE, kind_of
 from sos_operator.core.model.node_status import NodeAnswer, address_of
 from sos_operator.core.model.objects import Object, Ref
 from sos_operator.core.model.options import Settings
+from sos_operator.core.model.workload_pods import selects_pods
 from sos_operator.core.model.world import Seen, compiled_from, parse_allocations
 from sos_operator.core.peers.desired import (
     Peering,
@@ -77,6 +79,7 @@ class Parts:
 
     cluster: Cluster
     observer: Observer
+    pods: PodObserver
     applier: Applier
     controllers: Controllers
     nodes: PodStatuses[NodeAnswer]
@@ -123,6 +126,8 @@ class Reconciler:
         return replace(outcome, failed=outcome.failed or self._p.bugs.count > before)
 
     async def _pass(self, seen: Seen) -> Outcome:
+        workload = await self._p.pods.see(selects_pods(seen), time.monotonic())
+        seen = replace(seen, workload_pods=workload.pods, pods_problem=workload.problem)
         secret_objects = await self._secrets(seen)
         pairings = read_pairings(seen, secret_objects)
         contacts = self._p.peers.contacts

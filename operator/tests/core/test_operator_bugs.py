@@ -17,6 +17,7 @@ from operator_listing import config_map, custom, listing, parsed
 from sos_operator import loop, reconcile
 from sos_operator.cluster.handlers import hearer
 from sos_operator.cluster.work_queue import WorkQueue
+from sos_operator.cluster.workload_pods import PodObserver
 from sos_operator.core.desired.departure import documents, on_nodes
 from sos_operator.core.desired.finalizer import CLEANUP_FINALIZER
 from sos_operator.core.desired.generation import Issued, parse_issued
@@ -110,6 +111,7 @@ class Stub:
         self.metrics, self.bugs = metrics, Bugs(metrics)
         self.settings = dataclasses.replace(SETTINGS, site_cleanup_seconds=60)
         self.observer = self.cluster = self
+        self.pods = PodObserver(self, permitted=False)  # type: ignore[arg-type]
         self.missing = frozenset[Any]()
 
     def forget(self, *_: Any) -> None: ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import sos_compile
@@ -121,3 +122,35 @@ def test_answers_are_parsed_and_nonsense_is_none() -> None:
     for content in (b"", b"[]", b"{}", b'{"hash": 1}', b"[" * 100_000):
         assert parse_agent_answer(content) is None
     assert parse_agent_answer(b'{"hash": "h", "services": {}}') == AgentAnswer("h", False, {})
+
+
+def selecting(*pods: sos_compile.Pod) -> tuple[sos_compile.Compiled, dict[str, Any]]:
+    """The same objects with a service that selects pods, and that service."""
+    service = admitted({**GIVEN[3], "spec": {**GIVEN[3]["spec"], "from": {"site": "west", "pods": {}}}}, 3)
+    world = replace(WORLD, objects=(*OBJECTS[:3], service), pods=pods)
+    return sos_compile.compile_world(world), service
+
+
+def programmed(pods: tuple[sos_compile.Pod, ...], **services: dict[str, bool]) -> tuple[str, str, str]:
+    """Condition Programmed of that service, with agents that have an older configuration with these services in force."""
+    compiled, service = selecting(*pods)
+    answers = {f"pod-{node}": AgentAnswer("sha256:old", True, ready) for node, ready in services.items()}
+    found = report(*custom(service), Situation(seen=SEEN, compiled=compiled, agent_answers=answers))
+    assert found is not None
+    (verdict,) = (verdict for verdict in found.verdicts if verdict.type == "Programmed")
+    return verdict.status, verdict.reason, verdict.message
+
+
+POD = sos_compile.Pod("default", "web-0", "a", "10.1.0.4")
+
+
+def test_a_change_of_the_selected_pods_does_not_interrupt_the_condition() -> None:
+    """Pods come and go all the time, and every change is a new configuration."""
+    known = {"default/bulk": True}
+    assert programmed((POD,), a=known, b=known)[:2] == ("True", "Programmed")
+    assert programmed((POD,), a={}, b=known)[:2] == ("False", "Programming"), "the agent has never had the service"
+
+
+def test_without_a_selected_pod_the_service_is_programmed_and_says_so() -> None:
+    status, _, message = programmed((), a={}, b={"default/bulk": True})
+    assert status == "True" and "no selected pod is running" in message

@@ -24,7 +24,9 @@ def build_agent_config(network: Network, placed: PlacedSite, agent: AgentPlace, 
     """
     pool, host = _pool(network, placed, agent), "127.0.0.1" if placed.machine else EVERY_ADDRESS
     services = _services(network, placed)
+    # Peers of services without a client on this node stay, so that streams are open when a pod starts.
     peers = sorted({_peer_of(placed, each) for each in services})
+    served = [each for each in services if each.source != placed.site.name or each.clients_at(agent.node)]
     config = doc.AgentConfig.model_validate(
         {
             "generation": settings.generation,
@@ -39,7 +41,7 @@ def build_agent_config(network: Network, placed: PlacedSite, agent: AgentPlace, 
             },
             **(_routed(placed, agent) if placed.site.routed else {"interface": _interface(placed, agent)}),
             "peers": [_peer(placed, network.sites[name], len(agent.addresses)) for name in peers],
-            "services": [_service(network, placed, each, agent) for each in services],
+            "services": [_service(network, placed, each, agent) for each in served],
             "limits": {"sessions": pool.sessions, "memoryMiB": pool.memory_mib, "sessionMemoryMiB": pool.session_memory_mib},
             "metricsAddress": f"{host}:{settings.ports.agents + agent.slot}",
             "drainSeconds": pool.drain_s,
@@ -55,7 +57,10 @@ def depends_on(network: Network, placed: PlacedSite, agent: AgentPlace, settings
     return (
         (ByIdentity(_pool(network, placed, agent)), agent, _own_key(network, placed), placed.id, settings.ports.agents),
         tuple(
-            (ByIdentity(each.service), each.source, each.target, each.ports, each.source_prefixes, each.target_prefixes)
+            (
+                *(ByIdentity(each.service), each.source, each.target, each.ports),
+                *(each.source_prefixes, each.clients_at(agent.node), each.target_prefixes),
+            )
             for each in services
         ),
         tuple(_peer_key(network, peer) for peer in peers),
@@ -179,7 +184,7 @@ def _service(network: Network, placed: PlacedSite, service: PlacedService, agent
         "accept": service.service.accept if holds else "Early",
         "peer": _peer_of(placed, service),
         "setup": setup,
-        "from": [str(prefix) for prefix in service.source_prefixes],
+        "from": [str(prefix) for prefix in (service.clients_at(agent.node) if role == "Ingress" else service.source_prefixes)],
         "to": [str(prefix) for prefix in service.target_prefixes],
         "ports": build_ports(service.ports),
         "transport": {

@@ -393,6 +393,11 @@ class Peer(Model):
     agents: Annotated[list[PeerAgent], Field(max_length=1024)]
 
 
+MAX_PODS = 512
+"""Maximum number of pods of a node that its agent intercepts."""
+ClientPrefixes = Annotated[list[Prefix], Field(min_length=1, max_length=MAX_PODS)]
+
+
 class AgentService(Model):
     """A service as one of its two sites sees it."""
 
@@ -409,7 +414,7 @@ class AgentService(Model):
         Literal["Preserve", "Agent"],
         Field(alias="source", exclude_if=lambda value: value == "Preserve", json_schema_extra=OPTIONAL),
     ] = "Preserve"
-    source: Annotated[SomePrefixes, Field(alias="from")]
+    source: Annotated[ClientPrefixes, Field(alias="from")]
     target: Annotated[SomePrefixes, Field(alias="to")]
     ports: Ports
     transport: AgentTransport
@@ -439,7 +444,7 @@ class AgentConfig(Document):
     # At a site without bridges (clauses 37 and 38)
     wan: Addresses = []
     intake: Annotated[Annotated[RoutedIntake | PodsIntake, Field(discriminator="type")] | None, UNLESS_ABSENT] = None
-    pods: Annotated[Annotated[list[InterceptedPod], Field(max_length=512)] | None, UNLESS_ABSENT] = None
+    pods: Annotated[Annotated[list[InterceptedPod], Field(max_length=MAX_PODS)] | None, UNLESS_ABSENT] = None
     stream_ports: StreamPorts = StreamPorts(first=FIRST_STREAM_PORT, count=STREAM_PORTS)
     peers: Annotated[list[Peer], Field(max_length=1024)]
     services: Annotated[list[AgentService], Field(max_length=4096)]

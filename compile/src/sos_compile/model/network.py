@@ -97,6 +97,10 @@ class PlacedSite:
         return self.site.remote
 
 
+ClientPods = Mapping[str, tuple[IPv4Network, ...]]
+"""Addresses of pods by node, as the minimum number of prefixes."""
+
+
 @dataclass(frozen=True)
 class PlacedService:
     """An accepted service: both sites known, prefixes and ports filled in, one controller, or "" between sites without bridges."""
@@ -108,6 +112,12 @@ class PlacedService:
     target_prefixes: tuple[IPv4Network, ...]
     ports: tuple[tuple[int, int], ...]
     controller: str
+    client_pods: ClientPods | None = None
+    """Addresses of the selected client pods by node, without nodes that have none; None for all hosts in `source_prefixes`."""
+
+    def clients_at(self, node: str) -> tuple[IPv4Network, ...]:
+        """Return the clients of an ingress agent on a node."""
+        return self.source_prefixes if self.client_pods is None else self.client_pods.get(node, ())
 
 
 @dataclass(frozen=True)

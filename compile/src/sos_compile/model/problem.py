@@ -27,6 +27,7 @@ class Reason(StrEnum):
     INTERNAL = "InternalError"
     SHADOWED = "Shadowed"
     WAITING_FOR_PEER = "WaitingForPeer"
+    PODS_UNKNOWN = "PodsUnknown"
 
 
 @dataclass(frozen=True, order=True)

@@ -58,6 +58,8 @@ class Rule:
     sessions_percent: int | None = None
     modes: frozenset[str] | None = None
     transport: frozenset[str] | None = None
+    own_pods: bool = False
+    """True if services cover client pods of their own namespace only, at a site with intake Pods."""
 
 
 @dataclass(frozen=True)
@@ -151,11 +153,20 @@ class Pool:
 
 
 @dataclass(frozen=True)
+class PodSelection:
+    """Client pods of a service, as label selectors. `namespace_selector` is None for the service's own namespace."""
+
+    selector: Json
+    namespace_selector: Json | None
+
+
+@dataclass(frozen=True)
 class End:
-    """One end of a service as declared: site or prefixes may be omitted, but not both."""
+    """One end of a service as declared: site or prefixes may be omitted, but not both. `pods`: None for all hosts."""
 
     site: str | None
     prefixes: tuple[IPv4Network, ...]
+    pods: PodSelection | None = None
 
 
 @dataclass(frozen=True)
@@ -348,6 +359,7 @@ def _rule(item: Json) -> Rule:
         sessions_percent=item.get("sessionsPercent"),
         modes=frozenset(item["modes"]) if item.get("modes") else None,
         transport=frozenset(item["transport"]) if "transport" in item else None,
+        own_pods=item.get("pods") == "OwnNamespace",
     )
 
 
@@ -381,7 +393,7 @@ def _service(origin: Origin, spec: Json) -> Service:
     transport, paths = spec["transport"], spec["paths"]
     return Service(
         origin=origin,
-        source=End(spec["from"].get("site"), _networks(spec["from"].get("prefixes", []))),
+        source=End(spec["from"].get("site"), _networks(spec["from"].get("prefixes", [])), _pod_selection(spec["from"].get("pods"))),
         target=End(spec["to"].get("site"), _networks(spec["to"].get("prefixes", []))),
         ports=_ports(spec.get("ports", [])),
         mode=spec["mode"],
@@ -406,6 +418,10 @@ def _service(origin: Origin, spec: Json) -> Service:
         reactive=spec["setup"] == "Reactive",
         all_paths=paths["mode"] == "Auto",
     )
+
+
+def _pod_selection(block: Json | None) -> PodSelection | None:
+    return None if block is None else PodSelection(block.get("selector", {}), block.get("namespaceSelector"))
 
 
 def _balance(block: Json) -> Balance:

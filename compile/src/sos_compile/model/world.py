@@ -47,6 +47,18 @@ class Namespace:
 
 
 @dataclass(frozen=True)
+class Pod:
+    """A pod that services may select as a client, with its IPv4 address. Of several pods with one address, the youngest counts."""
+
+    namespace: str
+    name: str
+    node: str
+    address: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    created: str = ""
+
+
+@dataclass(frozen=True)
 class Images:
     """The images of the rendered pods."""
 
@@ -190,6 +202,10 @@ class World:
     namespaces: tuple[Namespace, ...] = ()
     settings: Settings = Settings()
     observed: Observed = Observed()
+    pods: tuple[Pod, ...] = ()
+    """Pods of the cluster. The caller may leave them out if no service selects pods (`selects_pods`)."""
+    pods_problem: str = ""
+    """Reason why the pods are unknown; services that select pods are then refused."""
     cards: Mapping[str, SiteCard] = field(default_factory=dict)
     """The last site card of each SosPeer, by the SosPeer's name."""
 
@@ -263,6 +279,8 @@ class Facts:
     node_problems: Mapping[str, str] = field(default_factory=dict)
     """Problems with the addresses of a site's nodes, by node."""
     shadow: Shadow | None = None
+    client_pods: int | None = None
+    """Number of pods that a service selects at present; None if the service does not select pods."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@
 `agents`                agent pools: node, slot and address of each agent
 `peers`                 sites of peers, from their site cards; services that both clusters have
 `services`              accepted services, their two sites and controller
+`client_pods`           pods that services select as clients
 `balances`              accepted services with spec.balance, their switch and uplinks
 `claims`                precedence between namespaces whose services cover the same connections
 `stream_settings`       settings of the streams that services between two sites share

@@ -45,11 +45,12 @@ def scope(service: Service) -> str:
     streams = [service.transport.streams, service.transport.congestion_control, sorted(shared)] if shared else []
     covers = [_end(service.source), _end(service.target), service.ports]
     parts = [*covers, service.controller, stands, service.balance is not None, streams]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:SCOPE_DIGITS]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:SCOPE_DIGITS]
 
 
 def _end(end: End) -> list[object]:
-    return [end.site, [str(prefix) for prefix in end.prefixes]]
+    selected = [[end.pods.selector, end.pods.namespace_selector]] if end.pods else []
+    return [end.site, [str(prefix) for prefix in end.prefixes], *selected]
 
 
 def by_priority(placed: Placed) -> tuple[int, tuple[str, str, str]]:

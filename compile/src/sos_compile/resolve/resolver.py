@@ -16,6 +16,7 @@ from sos_compile.resolve import (
     balances,
     broadcast_loops,
     claims,
+    client_pods,
     peers,
     rejects,
     services,
@@ -47,7 +48,9 @@ def resolve(world: World, objects: Objects, verdicts: Verdicts, memo: Memo) -> N
     remote = peers.place(known_peers, cards, list(with_agents.values()), objects, verdicts)
     with_agents |= {each.site.name: each for each in remote}
     controller_ids = _number_controllers(list(controllers.values()), world, objects)
-    judge = services.Judge(objects, with_agents, world.settings.namespace, verdicts)
+    labels = services.labels_of(objects.namespaces)
+    pods = client_pods.PodJudge(client_pods.Pods(world.pods), labels, world.pods_problem, verdicts)
+    judge = services.Judge(objects, with_agents, world.settings.namespace, labels, pods, verdicts)
     placed_services, balanced, kept_claims = _services(world, objects, judge, verdicts, controller_ids)
     accelerated, offered = peers.in_force(placed_services, with_agents, cards, verdicts)
 

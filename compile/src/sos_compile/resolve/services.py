@@ -12,17 +12,24 @@ from sos_compile.model import addresses
 from sos_compile.model.network import PlacedService, PlacedSite
 from sos_compile.model.problem import Reason
 from sos_compile.model.resources import ALL_PORTS, End, Rule, Service, Site, selects
-from sos_compile.model.world import Claim, ObjectKey
+from sos_compile.model.world import Claim, Namespace, ObjectKey
 from sos_compile.resolve import regions
+from sos_compile.resolve.client_pods import PodJudge
 
 MAX_SERVICES = 4096  # spec/controller-config.md clause 4
 NO_RULE = Rule()
+NAME_LABEL = "kubernetes.io/metadata.name"  # Kubernetes puts this label on every namespace
 
 Resolved = tuple[Site, tuple[IPv4Network, ...]]
 """One end of a service: its site and the prefixes there."""
 Ports = tuple[tuple[int, int], ...]
 Ruled = tuple[str, Site, End]
 """One end of a service, bounded by rules of its site: `from` or `to`, the site, and the end as declared."""
+
+
+def labels_of(namespaces: Iterable[Namespace]) -> dict[str, dict[str, str]]:
+    """Return the labels of each namespace."""
+    return {each.name: {NAME_LABEL: each.name, **each.labels} for each in namespaces}
 
 
 def place(objects: Objects, judge: Judge) -> list[PlacedService]:
@@ -51,6 +58,9 @@ class Judge:
     objects: Objects
     sites: Mapping[str, PlacedSite]
     release_namespace: str
+    namespaces: Mapping[str, dict[str, str]]
+    """Labels of each namespace (labels_of)."""
+    pods: PodJudge
     verdicts: Verdicts
 
     def place(self, service: Service) -> PlacedService | None:
@@ -61,6 +71,8 @@ class Judge:
         if source[0].name == target[0].name:
             message = f"from and to are the same site, {source[0].name}"
             self.verdicts.reject(service.origin, "spec.to", Reason.INVALID, message, "within one site there is nothing to speed up")
+            return None
+        if not self.pods.permits(service, self.sites[source[0].name], self.rule(service.origin.key.namespace, source[0])):
             return None
         if source[0].routed or target[0].routed:
             return self._place_routed(service, source, target)
@@ -120,7 +132,8 @@ class Judge:
         if ports is None:
             return None
         clients, servers = self.covered(service, source, service.source), self.covered(service, target, service.target)
-        return PlacedService(service, source.name, clients, target.name, servers, ports, controller)
+        pods = self.pods.select(service, self.sites[source.name], self.rule(service.origin.key.namespace, source), clients)
+        return PlacedService(service, source.name, clients, target.name, servers, ports, controller, pods)
 
     def controller(self, service: Service, *sites: Site) -> str | None:
         """Return the controller that the service names, or else the first controller that its sites have in common; None for a rejected
@@ -231,9 +244,7 @@ class Judge:
         return None if self.covered(service, site, end) else (f"spec.{name}.prefixes", "for any of its hosts")
 
     def _labels(self, namespace: str) -> dict[str, str]:
-        labels = next((dict(each.labels) for each in self.objects.namespaces if each.name == namespace), {})
-        # Kubernetes puts this label on every namespace.
-        return {"kubernetes.io/metadata.name": namespace, **labels}
+        return self.namespaces.get(namespace, {NAME_LABEL: namespace})
 
 
 def _beyond(service: Service, rule: Rule, name: str, end: End) -> tuple[str, str] | None:

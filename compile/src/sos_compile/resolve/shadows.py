@@ -52,11 +52,18 @@ class _Found:
 
 
 def region(placed: Placed) -> Region:
-    """Return the connections that a service covers."""
+    """Return the connections that a service may cover. This region does not depend on the pods that a service selects at present."""
     if isinstance(placed, PlacedBalance):
         client = int(placed.client)
         return Region(((client, client),), regions.addresses(placed.service.target.prefixes), regions.joined(placed.ports))
     return Region(regions.addresses(placed.source_prefixes), regions.addresses(placed.target_prefixes), regions.joined(placed.ports))
+
+
+def _selected(placed: Placed) -> Region:
+    """Return the connections that a service covers at present."""
+    if isinstance(placed, PlacedBalance) or placed.client_pods is None:
+        return region(placed)
+    return region(placed)._replace(clients=regions.addresses(prefix for node in placed.client_pods.values() for prefix in node))
 
 
 def find(
@@ -68,7 +75,8 @@ def find(
     """
     by_site: dict[str, list[Placed]] = {}
     for service in services:
-        by_site.setdefault(service.source, []).append(service)
+        if service.client_pods != {}:  # a service without a client at present overlaps with none
+            by_site.setdefault(service.source, []).append(service)
     for balance in balances:
         by_site.setdefault(balance.site, []).append(balance)
     found: dict[ObjectKey, Shadow] = {}
@@ -83,12 +91,17 @@ def _ends(placed: Placed) -> Hashable:
     return (
         (placed.client, placed.ports)
         if isinstance(placed, PlacedBalance)
-        else (placed.source_prefixes, placed.target_prefixes, placed.ports)
+        else (placed.source_prefixes, placed.target_prefixes, placed.ports, pods_key(placed))
     )
 
 
+def pods_key(placed: PlacedService) -> Hashable:
+    """Return the client pods of a service as a hashable value."""
+    return None if placed.client_pods is None else tuple(placed.client_pods.items())
+
+
 def _compare(placed: Sequence[Placed]) -> dict[ObjectKey, Shadow]:
-    covered = [region(each) for each in placed]
+    covered = [_selected(each) for each in placed]
     pairs = meeting(covered)
     if pairs is None:
         return {_key(each): Shadow(compared=False) for each in placed}

@@ -4,6 +4,7 @@
 `watches`          keeps watches running, each in its own thread
 `work_queue`       deduplicating queue between watches and the reconcile loop
 `observe`          reads changed objects, and keeps all others from the last pass
+`workload_pods`    lists and watches users' pods while services select pods
 `apply`            carries out a plan's calls, and remembers the result of each apply
 `lease`            acquires, renews and releases the operator's Lease
 `lease_watchdog`   ends the process when the Lease may have expired

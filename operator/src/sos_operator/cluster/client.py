@@ -7,7 +7,7 @@ cache file in a read-only file system and one request per API group.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -40,8 +40,13 @@ class Cluster:
         self, kind: Kind, namespace: str | None = None, label_selector: str | None = None, name: str | None = None
     ) -> list[Object]:
         """List the objects of a kind, optionally of one name, in one namespace or all. Raises NotReady, Refused, KindMissing."""
-        found: list[Object] = []
-        token: str | None = None
+        return [obj async for page in self.pages(kind, namespace, label_selector, name) for obj in page]
+
+    async def pages(
+        self, kind: Kind, namespace: str | None = None, label_selector: str | None = None, name: str | None = None
+    ) -> AsyncIterator[Sequence[Object]]:
+        """List objects as `list` does, page by page, so that a caller need not hold all of them at once."""
+        count, token = 0, None
         while True:
             page = await self._call(
                 "get",
@@ -52,11 +57,13 @@ class Cluster:
                 label_selector=label_selector,
                 field_selector=f"metadata.name={name}" if name else None,
             )
-            found.extend({**item, "apiVersion": kind.api_version, "kind": kind.kind} for item in page.get("items") or [])
+            found = [{**item, "apiVersion": kind.api_version, "kind": kind.kind} for item in page.get("items") or []]
+            count += len(found)
+            yield found
             token = (page.get("metadata") or {}).get("continue")
             if not token:
-                return found
-            if len(found) >= LIST_MAX:
+                return
+            if count >= LIST_MAX:
                 raise NotReady(f"more than {LIST_MAX} objects of kind {kind.kind}")
 
     async def get(self, kind: Kind, name: str, namespace: str | None = None) -> Object | None:

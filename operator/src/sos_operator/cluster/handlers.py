@@ -1,7 +1,7 @@
 """The only module that uses kopf. It only wakes the loop.
 
-Two kopf operators run in the process, because one kopf operator has one scope: SosServices are watched in every namespace, children only in
-the release namespace. A cluster-wide watch of pods would need rights that this operator should not have.
+Several kopf operators run in the process, because one kopf operator has one scope: SosServices are watched in every namespace, children in
+the release namespace, and pods in every namespace once services select pods, which needs an additional right.
 Low-level event handlers leave no finalizer and no annotation on any object.
 """
 
@@ -14,11 +14,13 @@ from contextlib import suppress
 from typing import Any
 
 import kopf
+import sos_compile
 
 from sos_operator.cluster.watches import Watch
 from sos_operator.cluster.work_queue import WorkQueue
 from sos_operator.core.model.kinds import CHILD_KINDS, FIELD_MANAGER, NAMESPACE, NODE, OWN_KINDS, OWNER_SELECTOR, POD, Kind
 from sos_operator.core.model.options import Settings
+from sos_operator.core.model.workload_pods import Place, parse_workload_pod
 from sos_operator.core.scheduling.change_queue import Changed, of_kinds
 from sos_operator.process.bugs import Bugs
 
@@ -33,6 +35,11 @@ CLUSTER, CHILDREN = "cluster", "children"
 WATCHED_IN_CLUSTER = (*OWN_KINDS, NODE, NAMESPACE)
 WATCHED_CHILDREN = (*CHILD_KINDS, POD)
 
+WORKLOAD_PODS = "workload pods"
+WANTED_S = 0.5  # interval at which the watch of pods looks if it has to run
+
+HearPod = Callable[[Place, sos_compile.Pod | None], None]
+"""Handler of a pod of any namespace: place, and the pod if services may select it."""
 Hear = Callable[[Changed, bool, str, str], None]
 """Handler of a change: changed object, True if deleted, uid, resource version."""
 Knows = Callable[[Changed, str, str], bool]
@@ -52,16 +59,44 @@ def watches(hear: Hear, settings: Settings, missing: frozenset[Kind]) -> dict[st
     return {CLUSTER: cluster, CHILDREN: children}
 
 
+def pod_watch(hear: HearPod, settings: Settings, wanted: Callable[[], bool]) -> Watch:
+    """Return the watch of the pods of all namespaces. It starts when `wanted` is true for the first time."""
+
+    async def pods(stop: asyncio.Event) -> None:
+        while not wanted():
+            if stop.is_set():
+                return
+            await asyncio.sleep(WANTED_S)
+        registry = _registry(settings)
+
+        @kopf.on.event(version=POD.version, plural=POD.plural, id=POD.plural, registry=registry)
+        async def note(type: str | None, body: Any, **_: Any) -> None:  # noqa: A002 - kopf's name for it
+            place = str(body["metadata"].get("namespace")), str(body["metadata"].get("name"))
+            hear(place, None if type == "DELETED" else parse_workload_pod(dict(body)))
+
+        await _run(registry, _settings(()), stop, clusterwide=True)
+
+    return pods
+
+
 def unseen(watch: str) -> frozenset[Changed]:
     """The changes that an interrupted watch may have missed."""
+    if watch == WORKLOAD_PODS:
+        return frozenset()
     return of_kinds(kind.plural for kind in (WATCHED_IN_CLUSTER if watch == CLUSTER else WATCHED_CHILDREN))
 
 
 async def _operator(
     hear: Hear, settings: Settings, stop: asyncio.Event, kinds: tuple[Kind, ...], select: tuple[Kind, ...] = (), **scope: Any
 ) -> None:
-    registry = _registry(hear, kinds, settings.kubeconfig is not None)
-    given = {"registry": registry, "settings": _settings(select), "standalone": True, "stop_flag": stop, "identity": IDENTITY}
+    registry = _registry(settings)
+    for kind in kinds:
+        _register(registry, hear, kind)
+    await _run(registry, _settings(select), stop, **scope)
+
+
+async def _run(registry: kopf.OperatorRegistry, settings: kopf.OperatorSettings, stop: asyncio.Event, **scope: Any) -> None:
+    given = {"registry": registry, "settings": settings, "standalone": True, "stop_flag": stop, "identity": IDENTITY}
     await _until_one_ends(await kopf.spawn_tasks(**given, **scope))
 
 
@@ -80,7 +115,7 @@ async def _until_one_ends(root: Collection[asyncio.Task[Any]]) -> None:
             task.result()
 
 
-def across(loop: asyncio.AbstractEventLoop, hear: Hear) -> Hear:
+def across(loop: asyncio.AbstractEventLoop, hear: Callable[..., None]) -> Callable[..., None]:
     """Wrap `hear` so that it can be called from a thread other than the loop's."""
 
     def call(*news: Any) -> None:
@@ -103,15 +138,13 @@ def hearer(queue: WorkQueue, knows: Knows, bugs: Bugs) -> Hear:
     return hear
 
 
-def _registry(hear: Hear, kinds: tuple[Kind, ...], kubeconfig: bool) -> kopf.OperatorRegistry:
-    registry = kopf.OperatorRegistry()
+def _registry(settings: Settings) -> kopf.OperatorRegistry:
+    registry, kubeconfig = kopf.OperatorRegistry(), settings.kubeconfig is not None
 
     @kopf.on.login(registry=registry)
     def login(**kwargs: Any) -> Any:
         return kopf.login_with_kubeconfig(**kwargs) if kubeconfig else kopf.login_with_service_account(**kwargs)
 
-    for kind in kinds:
-        _register(registry, hear, kind)
     return registry
 
 

@@ -3,6 +3,7 @@
 `kinds`             kinds of objects the operator reads and writes
 `objects`           API objects: JSON content, and the view that the edge parses from it
 `cluster_objects`   views of pods, nodes, workloads, ConfigMaps, Secrets and Services
+`workload_pods`     pods of users' workloads, as clients of services
 `custom_resources`  views of SOS custom resources
 `parse`             chooses the view of an object by its kind
 `errors`            errors the operator handles; anything else is a bug

@@ -87,6 +87,8 @@ class SosSite(CustomResource):
     number: int = 0
     """Allocated id of the site, 0 before the first allocation."""
     nodes: tuple[NodeRow, ...] = ()
+    confines_to_own_pods: bool = False
+    """True if a rule confines services to the client pods of their own namespaces."""
 
     @classmethod
     def parse(cls, content: Object) -> Self:
@@ -101,6 +103,7 @@ class SosSite(CustomResource):
             max_unavailable=str(mapping(spec.get("update")).get("maxUnavailable", DEFAULT_MAX_UNAVAILABLE)),
             number=number(status.get("siteID")),
             nodes=tuple(node for node in found if node.name),
+            confines_to_own_pods=any(rule.get("pods") == "OwnNamespace" for rule in rows(mapping(spec.get("services")).get("rules"))),
         )
 
 
@@ -123,12 +126,18 @@ class SosService(CustomResource):
     claim_number: int = 0
     """Allocated number of the service, 0 before the first allocation."""
     claim_scope: str = ""
+    selects_pods: bool = False
 
     @classmethod
     def parse(cls, content: Object) -> Self:
         """Parse a SosService."""
         claim = mapping(_status(content).get("claim"))
-        return cls(*_common(content), claim_number=number(claim.get("number")), claim_scope=text(claim.get("scope")))
+        return cls(
+            *_common(content),
+            claim_number=number(claim.get("number")),
+            claim_scope=text(claim.get("scope")),
+            selects_pods="pods" in mapping(_spec(content).get("from")),
+        )
 
     @property
     def id(self) -> str:

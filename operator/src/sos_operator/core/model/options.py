@@ -53,6 +53,8 @@ class Settings:
     """Ports on nodes' own addresses."""
     load_modules: bool = False
     """True if pods of nodes load kernel modules."""
+    reads_pods: bool = False
+    """True if the operator may list and watch the pods of all namespaces."""
     pod_monitors: PodMonitors | None = None
     """Settings of PodMonitors for all components, created once the cluster serves the kind; None: no PodMonitors."""
     deployment: str = "sos-operator"

@@ -10,6 +10,7 @@ import sos_compile
 from sos_compile.manifests import naming
 from sos_compile.model.addresses import is_ipv4, is_ipv4_prefix
 from sos_compile.model.formats import content_hash
+from sos_compile.model.memo import ByIdentity
 from sos_compile.model.site_card import SiteCard
 
 from sos_operator import __version__
@@ -39,6 +40,10 @@ class Seen:
     """Nodes' answers that a compilation depends on, by the uid of their pod."""
     cards: Mapping[str, SiteCard] = field(default_factory=dict)
     """The last site card of each peer, by the name of its SosPeer."""
+    workload_pods: tuple[sos_compile.Pod, ...] = ()
+    """Pods that services may select as clients."""
+    pods_problem: str = ""
+    """Reason why these pods are unknown."""
     claims: tuple[tuple[int, str], ...] = ()
     """Generation and hash of the configurations in force at machines outside Kubernetes."""
     given_up: frozenset[tuple[str, str]] = frozenset()
@@ -84,6 +89,8 @@ def build_world(seen: Seen, settings: Settings, generation: int) -> sos_compile.
         namespaces=tuple(sos_compile.Namespace(o.meta.name, o.meta.labels) for o in seen.namespaces if not o.leaving),
         settings=compile_settings(settings, generation),
         observed=sos_compile.Observed(endpoints=controller_endpoints(seen), allocations=parse_allocations(seen.objects)),
+        pods=seen.workload_pods,
+        pods_problem=seen.pods_problem,
         cards=seen.cards,
     )
 
@@ -154,6 +161,9 @@ def compiled_from(seen: Seen) -> Hashable:
         tuple(sorted(controller_endpoints(seen).items())),
         parse_allocations(seen.objects).key(),
         tuple(sorted(seen.cards.items(), key=lambda item: item[0])),
+        # The same tuple as long as no pod changes: comparing the pods of a large cluster in every pass would take too long.
+        ByIdentity(seen.workload_pods),
+        seen.pods_problem,
     )
 
 

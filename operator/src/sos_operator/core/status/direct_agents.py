@@ -13,7 +13,7 @@ from sos_compile.model.world import Json
 from sos_operator.core.model.agent_status import AgentAnswer
 from sos_operator.core.model.cluster_objects import Pod
 from sos_operator.core.model.conditions import Verdict
-from sos_operator.core.model.kinds import SITE
+from sos_operator.core.model.kinds import SERVICE, SITE
 from sos_operator.core.model.pod_state import PodState, lost, pod_state
 from sos_operator.core.model.world import PREFIX, Seen
 from sos_operator.core.peers.contact import Contact
@@ -33,6 +33,17 @@ class DirectAgent:
     def current(self) -> bool:
         """True if the agent has answered, and has its present configuration in force."""
         return self.answer is not None and self.answer.hash == self.document["hash"]
+
+    def serves(self, service: str) -> bool:
+        """Return whether the agent's configuration has this service: without a selected pod on its node, it has not."""
+        return any(row["id"] == service for row in self.document["services"])
+
+    def has(self, service: str, *, selecting: bool) -> bool:
+        """Return whether the agent has its present configuration of a service in force. If the service selects pods, an earlier
+        configuration is enough: pods come and go all the time, and each of them changes the configuration."""
+        if self.current:
+            return True
+        return selecting and self.answer is not None and (not self.serves(service) or service in self.answer.services)
 
 
 def is_routed(document: Json) -> bool:
@@ -88,6 +99,9 @@ def programmed(id_: str, situation: Situation, source: str, target: str) -> Verd
     if behind:
         return Verdict("Programmed", "False", "Programming", f"machine {behind[0]} has not taken over the present configuration yet")
     here = [site for site in (source, target) if ObjectKey(SITE.kind, "", site) in situation.compiled.facts]
+    namespace, _, name = id_.partition("/")
+    facts = situation.compiled.facts.get(ObjectKey(SERVICE.kind, namespace, name))
+    selected = facts.client_pods if facts else None
     for site in here:
         agents = list(direct_agents(situation, site=site))
         if not agents:
@@ -98,17 +112,18 @@ def programmed(id_: str, situation: Situation, source: str, target: str) -> Verd
         if not working:
             message = f"no agent of SosSite {site} is ready: {listed_names(agent.node for agent in agents)}"
             return Verdict("Programmed", "False", "NoAgents", message)
-        old = [agent.node for agent in working if not agent.current]
+        old = [agent.node for agent in working if not agent.has(id_, selecting=selected is not None)]
         if old:
             message = f"agents of SosSite {site} have not taken over the present configuration yet: {listed_names(old)}"
             return Verdict("Programmed", "False", "Programming", message)
-        idle = [agent.node for agent in working if agent.answer is None or not agent.answer.services.get(id_)]
+        idle = [agent.node for agent in working if agent.serves(id_) and not (agent.answer and agent.answer.services.get(id_))]
         if idle:
             other = target if site == source else source
             message = f"agents of SosSite {site} reach no agent of SosSite {other} that accepts sessions: {listed_names(idle)}"
             return Verdict("Programmed", "False", "NoAgents", message)
     where = "of both sites" if len(here) == 2 else f"of SosSite {here[0]}"
-    return Verdict("Programmed", "True", "Programmed", f"in force at the agents {where}")
+    unused = "; no selected pod is running at present" if selected == 0 else ""
+    return Verdict("Programmed", "True", "Programmed", f"in force at the agents {where}{unused}")
 
 
 def _machine_is_current(site: str, situation: Situation) -> bool:
