@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 import pytest
 from sos_e2e.environment import machine, network_policy, pair
@@ -154,7 +155,7 @@ def install(side: Side, built: dict[str, str]) -> None:
                    "--wait", "--timeout", "180s", *overrides)  # fmt: skip
 
 
-def service(source: str, target: str) -> dict[str, object]:
+def service(source: str, target: str) -> dict[str, Any]:
     spec = {"from": {"site": source}, "to": {"site": target}, "ports": [{"port": COVERED}]}
     meta = {"name": f"{source}-to-{target}", "namespace": NAMESPACE}
     return {"apiVersion": "sos.network/v1alpha1", "kind": "SosService", "metadata": meta, "spec": spec}
@@ -216,6 +217,29 @@ def test_a_service_in_only_one_cluster_waits_for_the_peer(paired: Pair) -> None:
     row = a.kube.wait_condition("sosservice/alone", "ResolvedRefs", "False", namespace=NAMESPACE, timeout=30)
     assert row["reason"] == "WaitingForPeer", row
     a.kube.ctl("-n", NAMESPACE, "delete", "sosservice", "alone")
+
+
+def test_only_selected_pods_are_accelerated(paired: Pair) -> None:
+    """The same SosService with spec.from.pods in both clusters; the client's cluster selects."""
+    a, b = paired.sides
+    selecting = service("a", "b")
+    selecting["spec"]["from"]["pods"] = {"selector": {"matchLabels": {"speed": "high"}}}
+    for side in paired.sides:
+        side.kube.apply(selecting)
+    try:
+        wait_for("plain connections of a pod without the label", lambda: not is_accelerated(a, b), 60)
+        assert is_accelerated(b, a), "the other direction has no selection"
+        began = time.monotonic()
+        a.kube.ctl("-n", NAMESPACE, "label", "pod", "host", "speed=high")
+        wait_for("acceleration of the labelled pod", lambda: is_accelerated(a, b), 60)
+        say(f"a pod is accelerated {time.monotonic() - began:.1f} s after it got the label")
+        row = a.kube.get("-n", NAMESPACE, "sosservice", "a-to-b")["status"]
+        assert row["from"] == "a, 1 pod", row
+    finally:
+        a.kube.ctl("-n", NAMESPACE, "label", "pod", "host", "speed-")
+        for side in paired.sides:
+            side.kube.apply(service("a", "b"))
+    wait_for("acceleration without a selection", lambda: is_accelerated(a, b), 60)
 
 
 TIMED_OUT = 28
