@@ -8,7 +8,6 @@ import json
 import re
 import secrets
 import subprocess
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,7 +41,7 @@ RESTRICTED = (
 
 @dataclass
 class Cluster:
-    """What the operator of a cluster with site west and machine east does: it writes the files of agent1."""
+    """Writes agent1's files in place of the operator, for a cluster with the site west and the machine east."""
 
     net: Lab
     folder: Path
@@ -125,7 +124,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         cluster.enroll()
         # The machine starts first, and waits for its configuration.
         cluster.start_machine()
-        time.sleep(1.0)
+        eventually("a machine that waits", lambda: "waiting for the first configuration" in Path(cluster.log("agent2")).read_text())
         cluster.start_agent()
         yield cluster
         explain(net)
@@ -168,7 +167,7 @@ def test_an_enrolled_machine_is_a_full_peer(cluster: Cluster, tmp_path: Path) ->
     document = cluster.declare()
     eventually("both agents in force", lambda: ready(cluster, document))
     check_accelerated(cluster, tmp_path)
-    (report,) = cluster.reports()
+    report = report_of(cluster)
     assert report["pairing"] == PAIRING.hex()
 
 
@@ -190,17 +189,30 @@ def test_the_machine_starts_with_its_last_configuration_while_the_cluster_is_awa
     check_accelerated(cluster, tmp_path)
 
 
+def refusals(cluster: Cluster, cause: str) -> int:
+    """Number of Offers that agent1 has refused for this cause."""
+    cluster.reports()
+    return cluster.refused[cause]
+
+
+def report_of(cluster: Cluster) -> dict[str, Any]:
+    """The machine's next Offer. Reading removes an Offer, and the machine sends one every two seconds."""
+    (report,) = eventually("an Offer", cluster.reports)
+    return report
+
+
 def used_key(cluster: Cluster) -> int:
     """Id of the key that signed the machine's last report."""
-    (report,) = cluster.reports()
+    report = report_of(cluster)
     return int.from_bytes(base64.b64decode(report["message"])[6:8])
 
 
 def test_a_renewed_key_replaces_the_former_one(cluster: Cluster, tmp_path: Path) -> None:
     """As `kubectl sos enroll --renew`: the file arrives at the machine first, and connections are accelerated all the time."""
     cluster.secrets = {**cluster.secrets, 2: secrets.token_bytes(32)}
+    before = refusals(cluster, "UnknownKey")
     cluster.enroll()
-    time.sleep(5.0)
+    eventually("an Offer with the new key", lambda: refusals(cluster, "UnknownKey") > before)
     assert used_key(cluster) == 1, "the agent of the cluster does not have the new key"
     check_accelerated(cluster, tmp_path)
     document = cluster.declare()
@@ -236,7 +248,7 @@ def test_a_machine_recovers_from_a_configuration_with_which_it_cannot_start(clus
 
 def problem(cluster: Cluster) -> str:
     """Problem in the machine's last report."""
-    (report,) = cluster.reports()
+    report = report_of(cluster)
     header, tag = 72, 32
     return str(json.loads(base64.b64decode(report["message"])[header:-tag])["problem"])
 
@@ -251,7 +263,6 @@ def test_a_copy_of_the_enrollment_receives_no_configuration(cluster: Cluster) ->
     try:
         eventually("a refusal", lambda: "another machine uses this enrollment" in Path(cluster.log("thief")).read_text())
         assert not (cluster.folder / "thief" / "received.json").exists()
-        cluster.reports()
-        assert cluster.refused["OtherInstallation"] > 0
+        assert refusals(cluster, "OtherInstallation") > 0
     finally:
         cluster.net.kill("thief")
