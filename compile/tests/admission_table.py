@@ -11,6 +11,16 @@ SELECT = {"nodeSelector": {"matchLabels": {"sos.network/site": "a"}}}
 WAN0 = {"name": "wan0", "base": True}
 ENDS = {"from": {"site": "a"}, "to": {"site": "b"}}
 LINK = {"a": {"site": "a", "uplink": "wan0"}, "b": {"site": "b", "uplink": "wan0"}}
+PAIR = {"a": {"site": "a"}, "b": {"site": "b"}}
+TRANSPORT = {"streams": 8, "congestionControl": "BBR", "encryption": "TLS", "protocol": "QUIC"}
+BAD_TRANSPORT: list[tuple[str, Any, str | None]] = [
+    ("streams", 129, "from 1 to 128"),
+    ("streams", 0, "from 1 to 128"),
+    ("streams", "many", "from 1 to 128"),
+    ("congestionControl", "Vegas", "BBR"),
+    ("encryption", "WireGuard", "TLS"),
+    ("protocol", "UDT", "QUIC"),
+]
 
 BALANCED = {"from": {"site": "a", "prefixes": ["10.1.0.7/32"]}, "to": {"prefixes": ["0.0.0.0/0"]}, "balance": {}}
 
@@ -325,14 +335,7 @@ SERVICES: list[Row] = [
     ("nothing required", "SosService", {**ENDS, "percent": 50, "require": []}, None, None),
     ("accelerated or refused", "SosService", {**ENDS, "require": ["Accelerated"]}, None, None),
     ("encrypted or refused", "SosService", {**ENDS, "require": ["Encrypted"], "transport": {"encryption": "TLS"}}, None, None),
-    ("encrypted without TLS", "SosService", {**ENDS, "require": ["Encrypted"]}, "spec.require", "spec.transport.encryption to TLS"),
-    (
-        "encrypted over QUIC or plain TCP",
-        "SosService",
-        {**ENDS, "require": ["Encrypted"], "transport": {"protocol": "QUIC"}},
-        "spec.require",
-        "spec.transport.encryption to TLS",
-    ),
+    ("encrypted by a SosLink, or refused", "SosService", {**ENDS, "require": ["Encrypted"]}, None, None),
     ("requirement twice", "SosService", {**ENDS, "require": ["Accelerated", "Accelerated"]}, "spec.require[1]", "given twice"),
     ("unknown requirement", "SosService", {**ENDS, "require": ["Inspected"]}, "spec.require[0]", "Accelerated"),
     ("balance to a site", "SosService", {**BALANCED, "to": {"site": "b"}}, "spec.to", "replace spec.to.site"),
@@ -477,7 +480,7 @@ OTHERS: list[Row] = [
     ),
     ("less than nothing", "SosAgent", {"resources": {"requests": {"cpu": -1}}}, "spec.resources.requests.cpu", "like 500m"),
     ("external agents", "SosAgent", {"external": {"addresses": ["10.0.0.1"]}}, "spec.external", "unknown"),
-    ("peer", "SosPeer", {"prefixes": ["10.2.0.0/16"], "endpoints": ["192.0.2.7:14790"], "encryption": "None"}, None, None),
+    ("peer", "SosPeer", {"prefixes": ["10.2.0.0/16"], "endpoints": ["192.0.2.7:14790"]}, None, None),
     ("unreachable peer", "SosPeer", {"prefixes": ["10.2.0.0/16"]}, None, None),
     ("peer of anything", "SosPeer", {"endpoints": ["192.0.2.7:14790"]}, "spec.prefixes", None),
     ("peer of no prefix", "SosPeer", {"prefixes": []}, "spec.prefixes", None),
@@ -489,7 +492,13 @@ OTHERS: list[Row] = [
         for text in ("192.0.2.7", "192.0.2.256:1", "192.0.2.7:0", "192.0.2.7:65536", "host.example:14790", "192.0.2.7:14790x")
     ),
     ("endpoint twice", "SosPeer", {"prefixes": ["10.2.0.0/16"], "endpoints": ["192.0.2.7:1"] * 2}, "spec.endpoints[1]", None),
-    ("unknown encryption", "SosPeer", {"prefixes": ["10.2.0.0/16"], "encryption": "WireGuard"}, "spec.encryption", None),
+    ("peer with a transport", "SosPeer", {"prefixes": ["10.2.0.0/16"], "transport": TRANSPORT}, None, None),
+    ("peer with a default transport", "SosPeer", {"prefixes": ["10.2.0.0/16"], "transport": {}}, None, None),
+    ("peer's former field", "SosPeer", {"prefixes": ["10.2.0.0/16"], "encryption": "None"}, "spec.encryption", "unknown field"),
+    *(
+        (f"peer's {field}", "SosPeer", {"prefixes": ["10.2.0.0/16"], "transport": {field: value}}, f"spec.transport.{field}", said)
+        for field, value, said in BAD_TRANSPORT
+    ),
     ("machine", "SosPeer", machine(), None, None),
     (
         "machine with two paths",
@@ -518,6 +527,20 @@ OTHERS: list[Row] = [
     ("link", "SosLink", {**LINK, "cost": 5, "capacityMbps": 1000}, None, None),
     ("link to itself", "SosLink", {**LINK, "b": {"site": "a", "uplink": "wan1"}}, "spec", "two different sites"),
     ("free link", "SosLink", {**LINK, "cost": 0}, "spec.cost", "1"),
+    ("transport of two sites", "SosLink", {**PAIR, "transport": TRANSPORT}, None, None),
+    ("default transport of two sites", "SosLink", {**PAIR, "transport": {}}, None, None),
+    ("transport of one site", "SosLink", {**PAIR, "b": {"site": "a"}, "transport": {}}, "spec", "two different sites"),
+    ("transport of a link", "SosLink", {**LINK, "transport": {}}, "spec.transport", "add a SosLink without uplinks"),
+    ("two sites without a transport", "SosLink", PAIR, "spec", "add spec.transport"),
+    ("half a link", "SosLink", {**LINK, "b": {"site": "b"}}, "spec", "name both uplinks, or remove both"),
+    ("half a link with a transport", "SosLink", {**PAIR, "b": LINK["b"], "transport": {}}, "spec", "name both uplinks, or remove both"),
+    ("cost of a transport", "SosLink", {**PAIR, "transport": {}, "cost": 20}, "spec", "remove spec.cost"),
+    ("capacity of a transport", "SosLink", {**PAIR, "transport": {}, "capacityMbps": 20}, "spec", "remove spec.cost and spec.capacityMbps"),
+    ("compression of a pair", "SosLink", {**PAIR, "transport": {"compression": "Adaptive"}}, "spec.transport.compression", "unknown field"),
+    *(
+        (f"transport's {field}", "SosLink", {**PAIR, "transport": {field: value}}, f"spec.transport.{field}", said)
+        for field, value, said in BAD_TRANSPORT
+    ),
 ]
 
 CLIENT_PODS: list[Row] = [
@@ -561,6 +584,8 @@ CHANGES: list[tuple[str, str, dict[str, Any], dict[str, Any], str | None]] = [
     ("controller moved out", "SosController", {}, {"type": "External", "external": {"endpoints": ["tcp:192.0.2.1:6653"]}}, "immutable"),
     ("link moved", "SosLink", LINK, {**LINK, "a": {"site": "c", "uplink": "wan0"}}, "immutable"),
     ("link dearer", "SosLink", LINK, {**LINK, "cost": 20}, None),
+    ("link that becomes a transport", "SosLink", LINK, {**PAIR, "transport": {}}, "immutable"),
+    ("transport encrypted", "SosLink", {**PAIR, "transport": {}}, {**PAIR, "transport": {"encryption": "TLS"}}, None),
     ("machine with another address", "SosPeer", machine(), machine(addresses=["192.0.2.10"]), None),
     ("machine with another id", "SosPeer", machine(), machine(siteID=10), "immutable"),
     ("machine that was a cluster", "SosPeer", {"prefixes": ["10.3.0.0/16"]}, machine(), "cannot become a machine"),

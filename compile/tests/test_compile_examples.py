@@ -50,6 +50,12 @@ def test_good_examples_have_no_problems(folder: str) -> None:
     assert {*compiled.nodes, *(node for _, node in compiled.agents)} == set(GOOD[folder])
 
 
+def test_encrypted_example_encrypts_every_service() -> None:
+    for document in grown(FIGURE8, "encrypted").agents.values():
+        assert {each["transport"]["encryption"] for each in document["services"]} == {"TLS"}
+    assert grown(FIGURE8, "encrypted").problems == ()
+
+
 MORE_NODES = {**FIGURE8, "edge3": "west", "edge4": "east"}
 THIRD_SITE = {**MORE_NODES, "edge5": "south"}
 

@@ -45,7 +45,7 @@ def test_agents_of_the_cluster_know_the_machine(found: Compiled) -> None:
 
 
 def test_streams_with_a_machine_use_tls_unless_its_peer_says_otherwise(found: Compiled) -> None:
-    plain = compile_world(cluster("west", {**machine(), "spec": {**machine()["spec"], "encryption": "None"}}, TO_MACHINE))
+    plain = compile_world(cluster("west", {**machine(), "spec": {**machine()["spec"], "transport": {"encryption": "None"}}}, TO_MACHINE))
     for compiled, expected in ((found, "TLS"), (plain, "None")):
         documents = [*compiled.machines.values(), *compiled.agents.values()]
         assert {each["transport"].get("encryption", "None") for document in documents for each in document["services"]} == {expected}

@@ -143,8 +143,10 @@ def test_both_clusters_serve_a_service_of_both(both: tuple[Compiled, Compiled]) 
 
 def test_streams_to_a_peer_are_plain_only_on_request() -> None:
     east = card_of("east", SERVICE, other=card_of("west"))
-    found = compile_world(cluster("west", peer("other", encryption="None"), SERVICE, other=east))
+    found = compile_world(cluster("west", peer("other", transport={"encryption": "None"}), SERVICE, other=east))
     assert "encryption" not in found.agents["default", "a1"]["services"][0]["transport"]
+    found = compile_world(cluster("west", peer("other", transport={"streams": 8}), SERVICE, other=east))
+    assert found.agents["default", "a1"]["services"][0]["transport"]["encryption"] == "TLS"
 
 
 def test_nothing_is_built_for_a_peers_site(both: tuple[Compiled, Compiled]) -> None:

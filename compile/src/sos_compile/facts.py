@@ -40,6 +40,8 @@ def build_facts(objects: Objects, network: Network, verdicts: Verdicts) -> dict[
         found[peer.origin.key] = Facts(True, True, sites=announced)
     for link in network.links:
         found[link.origin.key] = Facts(True, True, sites=(link.a[0], link.b[0]))
+    for pair in network.pairs.values():
+        found[pair.origin.key] = Facts(True, True, sites=pair.sites)
     return {key: _judged(found[key], key, verdicts) for key in sorted(found)}
 
 

@@ -101,6 +101,22 @@ def test_syns_are_punted_and_refused_without_agents(world: World) -> None:
     assert told(world) == {"NoAgent": 1}
 
 
+@pytest.mark.parametrize("setup", ["Reactive", "Proactive"])
+def test_service_that_cannot_meet_its_requirement_keeps_its_precedence(setup: str) -> None:
+    """The compiler sets percent 0 for a service that requires encrypted streams while its sites have none."""
+    made = document(1)
+    del made["hash"]
+    (service,) = made["services"]
+    blocked = {**service, "id": "default/blocked", "require": ["Encrypted"], "percent": 0, "setup": setup}
+    made["services"] = [blocked, {**service, "setup": setup}]
+    world = World({**made, "hash": document_hash(made)})
+    world.converge()
+    world.delivered.clear()
+    world.syn(40000)
+    assert is_refused(world)
+    assert not world.engine.state.sessions
+
+
 @pytest.mark.parametrize(("mode", "reason"), [("refuse", "AgentSessions"), ("silent", "NoAnswer")])
 def test_failed_set_up_is_refused(world: World, mode: str, reason: str) -> None:
     world.agents["agent1"].mode = mode

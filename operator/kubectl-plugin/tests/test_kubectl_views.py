@@ -119,6 +119,28 @@ def test_an_object_without_a_status_is_not_ready_and_an_empty_list_gives_a_hint(
     assert "kubectl apply" in overview.lines([], colour=False)[0]
 
 
+@pytest.mark.parametrize(
+    ("kind", "spec", "detail"),
+    [
+        ("SosLink", {"a": {"site": "west", "uplink": "wan0"}, "b": {"site": "east", "uplink": "wan0"}, "cost": 20}, "west, east, cost 20"),
+        (
+            "SosLink",
+            {"a": {"site": "west"}, "b": {"site": "east"}, "cost": 10, "transport": {"streams": 8, "protocol": "TCP", "encryption": "TLS"}},
+            "west, east, 8 streams, TCP, TLS",
+        ),
+        (
+            "SosPeer",
+            {"transport": {"streams": "Auto", "congestionControl": "BBR", "protocol": "QUIC", "encryption": "None"}},
+            "sites east, BBR, QUIC, no encryption",
+        ),
+        ("SosPeer", {}, "sites east"),
+    ],
+)
+def test_declared_transport_of_a_pair_is_shown(kind: str, spec: dict[str, Any], detail: str) -> None:
+    (row,) = overview.rows([{"kind": kind, "metadata": {"name": "x"}, "spec": spec, "status": {"siteNames": "east"}}])
+    assert row.detail == detail
+
+
 def test_controllers_come_first_and_services_last() -> None:
     kinds = ["SosService", "SosLink", "SosAgent", "SosSite", "SosController"]
     found = overview.rows([{"kind": kind, "metadata": {"name": "x"}} for kind in kinds])

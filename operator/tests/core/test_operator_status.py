@@ -323,6 +323,14 @@ LINK = {
 }
 
 
+def test_a_transport_of_two_sites_has_no_state_of_a_link() -> None:
+    pair = {**LINK, "spec": {"a": {"site": "west"}, "b": {"site": "east"}, "transport": {}}}
+    world = sos_compile.World(objects=(*OBJECTS, pair), nodes=NODES, namespaces=(sos_compile.Namespace("default"),))
+    found = report(*custom(pair), replace(situation(view()), compiled=sos_compile.compile_world(world)))
+    assert {verdict.type for verdict in found.verdicts} == {"Accepted", "Ready"}
+    assert says(found) == ("True", "Accepted")
+
+
 def test_the_state_of_a_link_comes_from_a_controller_of_both_sites() -> None:
     world = sos_compile.World(objects=(*OBJECTS, LINK), nodes=NODES, namespaces=(sos_compile.Namespace("default"),))
     compiled = sos_compile.compile_world(world)

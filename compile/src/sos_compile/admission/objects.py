@@ -11,7 +11,7 @@ from sos_compile.admission.schema import admit
 from sos_compile.admission.verdicts import Verdicts
 from sos_compile.model.memo import Admission, Memo, identity
 from sos_compile.model.problem import Problem, Reason
-from sos_compile.model.resources import Controller, Link, Parsed, Peer, Pool, Service, Site, parse
+from sos_compile.model.resources import Controller, Link, Parsed, Peer, Pool, Service, Site, SitePair, parse
 from sos_compile.model.world import Json, Loaded, Namespace, ObjectKey, World
 
 
@@ -24,6 +24,7 @@ class Objects:
     services: tuple[Service, ...]
     controllers: tuple[Controller, ...]
     links: tuple[Link, ...]
+    pairs: tuple[SitePair, ...]
     peers: tuple[Peer, ...]
     namespaces: tuple[Namespace, ...]
     keys: frozenset[ObjectKey]
@@ -59,6 +60,7 @@ def collect(world: World, verdicts: Verdicts, memo: Memo) -> Objects:
         services=tuple(each for each in ordered if isinstance(each, Service)),
         controllers=tuple(each for each in ordered if isinstance(each, Controller)),
         links=tuple(each for each in ordered if isinstance(each, Link)),
+        pairs=tuple(each for each in ordered if isinstance(each, SitePair)),
         peers=tuple(each for each in ordered if isinstance(each, Peer)),
         namespaces=tuple(namespaces[name] for name in sorted(namespaces)),
         keys=frozenset(keys),

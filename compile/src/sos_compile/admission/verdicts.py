@@ -21,6 +21,7 @@ REFERENCES = {
     Reason.NOT_PERMITTED,
     Reason.SHADOWED,
     Reason.WAITING_FOR_PEER,
+    Reason.NOT_ENCRYPTED,
 }
 """Reasons about objects that an object names, not about the object itself (condition ResolvedRefs, not Accepted)."""
 

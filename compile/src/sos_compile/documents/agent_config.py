@@ -41,7 +41,7 @@ def build_agent_config(network: Network, placed: PlacedSite, agent: AgentPlace, 
             },
             **(_routed(placed, agent) if placed.site.routed else {"interface": _interface(placed, agent)}),
             "peers": [_peer(placed, network.sites[name], len(agent.addresses)) for name in peers],
-            "services": [_service(network, placed, each, agent) for each in served],
+            "services": [_service(placed, each, agent) for each in served],
             "limits": {"sessions": pool.sessions, "memoryMiB": pool.memory_mib, "sessionMemoryMiB": pool.session_memory_mib},
             "metricsAddress": f"{host}:{settings.ports.agents + agent.slot}",
             "drainSeconds": pool.drain_s,
@@ -59,11 +59,11 @@ def depends_on(network: Network, placed: PlacedSite, agent: AgentPlace, settings
         tuple(
             (
                 *(ByIdentity(each.service), each.source, each.target, each.ports),
-                *(each.source_prefixes, each.clients_at(agent.node), each.target_prefixes),
+                *(each.source_prefixes, each.clients_at(agent.node), each.target_prefixes, each.transport),
             )
             for each in services
         ),
-        tuple(_peer_key(network, peer) for peer in peers),
+        tuple(_peer_key(peer) for peer in peers),
     )
 
 
@@ -78,10 +78,10 @@ def _own_key(network: Network, placed: PlacedSite) -> Hashable:
     return ByIdentity(placed.site)
 
 
-def _peer_key(network: Network, peer: PlacedSite) -> Hashable:
+def _peer_key(peer: PlacedSite) -> Hashable:
     if peer.remote:
         # Each compilation creates new Site objects for peers: compare their content.
-        return peer.site.name, peer.id, peer.site.prefixes, peer.site.inbound, peer.remote_agents, network.peers[peer.site.peer].encryption
+        return peer.site.name, peer.id, peer.site.prefixes, peer.site.inbound, peer.remote_agents
     return ByIdentity(peer.site), peer.id, peer.agents, _all_pods(peer)
 
 
@@ -90,7 +90,7 @@ def _all_pods(peer: PlacedSite) -> Hashable:
 
 
 def _services(network: Network, placed: PlacedSite) -> list[PlacedService]:
-    return [each for each in network.services_of[placed.site.name] if each.service.mode == "Accelerate"]
+    return [each for each in network.services_of[placed.site.name] if each.service.mode == "Accelerate" and not each.unencrypted]
 
 
 def _peer_of(placed: PlacedSite, service: PlacedService) -> str:
@@ -172,8 +172,8 @@ def pods_of(peer: PlacedSite, node: str) -> list[str]:
     return next((list(place.node.pod_prefixes) for place in peer.nodes if place.node.name == node), [])
 
 
-def _service(network: Network, placed: PlacedSite, service: PlacedService, agent: AgentPlace) -> Json:
-    transport = service.service.transport
+def _service(placed: PlacedSite, service: PlacedService, agent: AgentPlace) -> Json:
+    transport = service.transport
     role = "Ingress" if service.source == placed.site.name else "Egress"
     # The setting `accept` applies only to clients that arrive at the ingress agent without an order (spec/node-config.md clause 11).
     setup = "Proactive" if placed.site.routed else service.service.setup
@@ -189,15 +189,9 @@ def _service(network: Network, placed: PlacedSite, service: PlacedService, agent
         "ports": build_ports(service.ports),
         "transport": {
             **transport_values(transport),
-            "encryption": _encryption(network, placed, service),
+            "encryption": transport.encryption,
             "compression": transport.compression,
         },
         "encryptedOnly": "Encrypted" in service.service.require,
         "labels": len(agent.addresses) if placed.site.routed and service.service.all_paths else service.service.paths_max,
     }
-
-
-def _encryption(network: Network, placed: PlacedSite, service: PlacedService) -> str:
-    """Return the encryption of the streams to a service's other site. The encryption of a SosPeer applies to all services with it."""
-    peer = placed.site.peer or network.sites[_peer_of(placed, service)].site.peer
-    return "TLS" if peer and network.peers[peer].encryption == "TLS" else service.service.transport.encryption

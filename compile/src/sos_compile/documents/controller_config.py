@@ -49,7 +49,7 @@ def _site(placed: PlacedSite, network: Network, *, among_switches: bool) -> doc.
 def build_service(placed: PlacedService, network: Network, memo: Memo) -> doc.ServiceEntry:
     """Return a service's entry; most are unchanged since the last compilation."""
     ends = (ByIdentity(network.sites[name].site) for name in (placed.source, placed.target))
-    covered = (placed.source_prefixes, placed.target_prefixes, placed.ports)
+    covered = (placed.source_prefixes, placed.target_prefixes, placed.ports, placed.transport)
     return memo.entries.get((ByIdentity(placed.service), *ends, *covered), lambda: _service(placed))
 
 
@@ -60,14 +60,15 @@ def _service(placed: PlacedService) -> doc.ServiceEntry:
             "id": service.id,
             "priority": service.priority,
             "mode": service.mode,
-            "percent": service.percent,
+            # 0: the controller refuses connections whose requirement cannot be met, and no agent knows the service.
+            "percent": 0 if placed.unencrypted else service.percent,
             "setup": service.setup,
             "accept": service.accept,
             "require": sorted(service.require),
             "from": doc.ServiceEnd(site=placed.source, prefixes=[str(prefix) for prefix in placed.source_prefixes]),
             "to": doc.ServiceEnd(site=placed.target, prefixes=[str(prefix) for prefix in placed.target_prefixes]),
             "ports": build_ports(placed.ports),
-            "transport": build_transport(service.transport),
+            "transport": build_transport(placed.transport),
             "paths": {"mode": service.paths_mode, "max": service.paths_max},
         }
     )

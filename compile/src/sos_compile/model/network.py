@@ -8,7 +8,7 @@ from functools import cached_property
 from ipaddress import IPv4Address, IPv4Network
 
 from sos_compile.model.formats import FIRST_STREAM_PORT, STREAM_PORTS
-from sos_compile.model.resources import Controller, Link, Peer, Pool, Service, Site, Uplink
+from sos_compile.model.resources import Controller, Link, Peer, Pool, Service, Site, SitePair, Transport, Uplink
 from sos_compile.model.site_card import CardAgent
 from sos_compile.model.world import Allocations, Node, ObjectKey, Shadow
 
@@ -112,8 +112,20 @@ class PlacedService:
     target_prefixes: tuple[IPv4Network, ...]
     ports: tuple[tuple[int, int], ...]
     controller: str
+    transport: Transport
+    """Transport in force: the service's own, with the settings of its pair of sites."""
     client_pods: ClientPods | None = None
     """Addresses of the selected client pods by node, without nodes that have none; None for all hosts in `source_prefixes`."""
+
+    @property
+    def pair(self) -> frozenset[str]:
+        """The two sites, in no order."""
+        return frozenset((self.source, self.target))
+
+    @property
+    def unencrypted(self) -> bool:
+        """True if the service requires encrypted streams and its pair of sites has none: all its connections are refused."""
+        return "Encrypted" in self.service.require and self.transport.encryption != "TLS"
 
     def clients_at(self, node: str) -> tuple[IPv4Network, ...]:
         """Return the clients of an ingress agent on a node."""
@@ -145,6 +157,8 @@ class Network:
     allocations: Allocations
     balances: tuple[PlacedBalance, ...] = ()
     peers: Mapping[str, Peer] = field(default_factory=dict)
+    pairs: Mapping[frozenset[str], SitePair] = field(default_factory=dict)
+    """Pairs of this cluster's sites whose transport is declared."""
     offered: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Accepted services with a peer's sites, in force or not, by SosPeer: ids in order."""
     shadows: Mapping[ObjectKey, Shadow] = field(default_factory=dict)

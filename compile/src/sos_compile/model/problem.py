@@ -28,6 +28,9 @@ class Reason(StrEnum):
     SHADOWED = "Shadowed"
     WAITING_FOR_PEER = "WaitingForPeer"
     PODS_UNKNOWN = "PodsUnknown"
+    NOT_ENCRYPTED = "NotEncrypted"
+    DEPRECATED = "Deprecated"
+    OVERRIDDEN = "Overridden"
 
 
 @dataclass(frozen=True, order=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from typing import Any, Literal
 
@@ -197,6 +197,26 @@ class Transport:
 
 
 @dataclass(frozen=True)
+class PairTransport:
+    """Settings of all streams between two sites, declared for the pair (docs/adr/0061); 0 streams = the agents decide."""
+
+    streams: int
+    congestion_control: str
+    encryption: str
+    protocol: str
+
+    def applied(self, own: Transport) -> Transport:
+        """Return a service's transport with these settings in place of its own."""
+        return replace(
+            own, streams=self.streams, congestion_control=self.congestion_control, encryption=self.encryption, protocol=self.protocol
+        )
+
+
+PAIR_FIELDS = ("congestionControl", "encryption", "protocol", "streams")
+"""Fields of a service's transport that apply to all services between its two sites."""
+
+
+@dataclass(frozen=True)
 class Balance:
     """Spreading over uplinks. `uplinks`: (name, weight); if empty, all uplinks with an address, with equal weights."""
 
@@ -264,6 +284,20 @@ class Link:
 
 
 @dataclass(frozen=True)
+class SitePair:
+    """SosLink without uplinks: two sites, and the transport of all streams between them."""
+
+    origin: Origin
+    sites: tuple[str, str]
+    transport: PairTransport
+
+    @property
+    def key(self) -> frozenset[str]:
+        """The two sites, in no order."""
+        return frozenset(self.sites)
+
+
+@dataclass(frozen=True)
 class Machine:
     """A machine outside Kubernetes with one agent, which this cluster configures (spec/card.md section 5).
 
@@ -286,7 +320,7 @@ class Peer:
     origin: Origin
     endpoints: tuple[tuple[str, int], ...]
     prefixes: tuple[IPv4Network, ...]
-    encryption: str
+    transport: PairTransport | None = None
     machine: Machine | None = None
 
     @property
@@ -295,7 +329,7 @@ class Peer:
         return self.origin.name
 
 
-Parsed = Site | Pool | Service | Controller | Link | Peer
+Parsed = Site | Pool | Service | Controller | Link | SitePair | Peer
 
 
 def parse(obj: Json, file: str | None) -> Parsed:
@@ -402,7 +436,7 @@ def _service(origin: Origin, spec: Json) -> Service:
         accept=spec.get("accept", "Learned"),
         priority=spec["priority"],
         transport=Transport(
-            streams=0 if transport["streams"] == "Auto" else transport["streams"],
+            streams=_streams(transport),
             block_bytes=transport.get("blockKiB", 0) * 1024,
             queue_bytes=transport.get("queueMiB", 0) * 1024 * 1024,
             congestion_control=transport["congestionControl"],
@@ -424,6 +458,14 @@ def _pod_selection(block: Json | None) -> PodSelection | None:
     return None if block is None else PodSelection(block.get("selector", {}), block.get("namespaceSelector"))
 
 
+def _streams(transport: Json) -> int:
+    return 0 if transport["streams"] == "Auto" else int(transport["streams"])
+
+
+def _pair_transport(block: Json) -> PairTransport:
+    return PairTransport(_streams(block), block["congestionControl"], block["encryption"], block["protocol"])
+
+
 def _balance(block: Json) -> Balance:
     return Balance(block["at"], tuple((item["name"], item["weight"]) for item in block.get("uplinks", [])))
 
@@ -440,7 +482,9 @@ def _controller(origin: Origin, spec: Json) -> Controller:
     )
 
 
-def _link(origin: Origin, spec: Json) -> Link:
+def _link(origin: Origin, spec: Json) -> Link | SitePair:
+    if "uplink" not in spec["a"]:
+        return SitePair(origin, (spec["a"]["site"], spec["b"]["site"]), _pair_transport(spec["transport"]))
     a, b = ((spec[end]["site"], spec[end]["uplink"]) for end in ("a", "b"))
     return Link(origin, a, b, spec["cost"], spec.get("capacityMbps"))
 
@@ -449,7 +493,8 @@ def _peer(origin: Origin, spec: Json) -> Peer:
     ends = (text.rpartition(":") for text in spec["endpoints"])
     endpoints = tuple((address, int(port)) for address, _, port in ends)
     machine = _machine(origin, spec["machine"]) if "machine" in spec else None
-    return Peer(origin, endpoints, _networks(spec["prefixes"]), spec["encryption"], machine)
+    transport = _pair_transport(spec["transport"]) if "transport" in spec else None
+    return Peer(origin, endpoints, _networks(spec["prefixes"]), transport, machine)
 
 
 def _machine(origin: Origin, spec: Json) -> Machine:

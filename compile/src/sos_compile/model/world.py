@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from sos_compile.model.problem import Problem
@@ -309,3 +310,13 @@ class Compiled:
     """The site card for each accepted SosPeer of a cluster."""
     machines: Mapping[str, Json] = field(default_factory=dict)
     """The agent-config document for each accepted SosPeer of a machine."""
+
+    @cached_property
+    def warnings(self) -> Mapping[ObjectKey, tuple[Problem, ...]]:
+        """Warnings by object."""
+        found: dict[ObjectKey, tuple[Problem, ...]] = {}
+        for each in self.problems:
+            if each.warning:
+                key = ObjectKey(each.kind, each.namespace, each.name)
+                found[key] = (*found.get(key, ()), each)
+        return found

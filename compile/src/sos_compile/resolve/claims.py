@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from sos_compile.admission.verdicts import Verdicts
 from sos_compile.model.network import PlacedBalance, PlacedService
 from sos_compile.model.problem import Reason
-from sos_compile.model.resources import End, Service
+from sos_compile.model.resources import PAIR_FIELDS, End, Service
 from sos_compile.model.world import Claim
 from sos_compile.resolve.shadows import meeting, region
-from sos_compile.resolve.stream_settings import SHARED
 
 SCOPE_DIGITS = 16  # hex digits kept of a SHA-256; if the digests of a service before and after a change collide, it only keeps its number
 CHOOSING_MODES = frozenset({"RoundRobin", "LeastLoaded", "Measured"})
@@ -41,7 +40,7 @@ def scope(service: Service) -> str:
     set-up and streams. All other fields may change."""
     stands = service.setup == "Proactive" and service.mode == "Accelerate" and service.percent == 100
     stands = stands and service.paths_mode not in CHOOSING_MODES
-    shared = service.transport.named & frozenset(SHARED)
+    shared = service.transport.named & frozenset(PAIR_FIELDS)
     streams = [service.transport.streams, service.transport.congestion_control, sorted(shared)] if shared else []
     covers = [_end(service.source), _end(service.target), service.ports]
     parts = [*covers, service.controller, stands, service.balance is not None, streams]

@@ -17,6 +17,7 @@ from sos_compile.resolve import (
     broadcast_loops,
     claims,
     client_pods,
+    pair_transport,
     peers,
     rejects,
     services,
@@ -51,7 +52,8 @@ def resolve(world: World, objects: Objects, verdicts: Verdicts, memo: Memo) -> N
     labels = services.labels_of(objects.namespaces)
     pods = client_pods.PodJudge(client_pods.Pods(world.pods), labels, world.pods_problem, verdicts)
     judge = services.Judge(objects, with_agents, world.settings.namespace, labels, pods, verdicts)
-    placed_services, balanced, kept_claims = _services(world, objects, judge, verdicts, controller_ids)
+    transports = pair_transport.Transports(pair_transport.accept(objects.pairs, with_agents, verdicts), known_peers, with_agents)
+    placed_services, balanced, kept_claims = _services(world, judge, transports, controller_ids)
     accelerated, offered = peers.in_force(placed_services, with_agents, cards, verdicts)
 
     def percent(namespace: str, site: str) -> int | None:
@@ -65,6 +67,7 @@ def resolve(world: World, objects: Objects, verdicts: Verdicts, memo: Memo) -> N
         links=tuple(_accept_links(objects, with_agents, verdicts)),
         balances=tuple(balanced),
         peers=known_peers,
+        pairs=transports.pairs,
         offered=offered,
         rejects=rejects.build(accelerated, controller_ids),
         shares=session_quotas.build(accelerated, kept_claims, percent),
@@ -80,9 +83,10 @@ def resolve(world: World, objects: Objects, verdicts: Verdicts, memo: Memo) -> N
 
 
 def _services(
-    world: World, objects: Objects, judge: services.Judge, verdicts: Verdicts, controllers: Mapping[str, int]
+    world: World, judge: services.Judge, transports: pair_transport.Transports, controllers: Mapping[str, int]
 ) -> tuple[list[PlacedService], list[PlacedBalance], Mapping[str, Claim]]:
     """Return the accepted services and balances in the order in which they are tried, and their claims."""
+    objects, verdicts = judge.objects, judge.verdicts
 
     def rule(placed: claims.Placed, site: str) -> Rule:
         return judge.rule(claims.namespace(placed), judge.sites[site].site)
@@ -92,9 +96,11 @@ def _services(
 
     placed: list[claims.Placed] = [*services.place(objects, judge), *balances.place(objects, judge)]
     ordered = claims.order(placed, band, world.observed.allocations.claims, objects.services, verdicts)
-    apart = (each for each in ordered.services if isinstance(each, PlacedService))
-    sharing = stream_settings.permitted(apart, ordered.claims, rule, verdicts)
-    accelerated = rejects.limited(services.limited(sharing, ordered.claims, verdicts), judge.sites, controllers, verdicts)
+    apart = [each for each in ordered.services if isinstance(each, PlacedService)]
+    declared = {each.pair for each in apart if transports.declared(each)}
+    sharing = stream_settings.permitted(apart, ordered.claims, rule, declared, verdicts)
+    limited = rejects.limited(services.limited(sharing, ordered.claims, verdicts), judge.sites, controllers, verdicts)
+    accelerated = pair_transport.apply(limited, transports, verdicts)
     balanced = balances.limited((each for each in ordered.services if isinstance(each, PlacedBalance)), verdicts)
     return accelerated, balanced, dict(sorted(ordered.claims.items()))
 

@@ -133,7 +133,7 @@ class Judge:
             return None
         clients, servers = self.covered(service, source, service.source), self.covered(service, target, service.target)
         pods = self.pods.select(service, self.sites[source.name], self.rule(service.origin.key.namespace, source), clients)
-        return PlacedService(service, source.name, clients, target.name, servers, ports, controller, pods)
+        return PlacedService(service, source.name, clients, target.name, servers, ports, controller, service.transport, pods)
 
     def controller(self, service: Service, *sites: Site) -> str | None:
         """Return the controller that the service names, or else the first controller that its sites have in common; None for a rejected

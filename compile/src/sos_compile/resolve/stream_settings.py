@@ -2,32 +2,38 @@
 
 Agents keep one set of streams for a pair of sites, so one service's `streams`, `congestionControl`, `encryption` or `protocol` applies to
 all services. If the services belong to several namespaces, a service may set these fields if both sites' rules allow it, or if it came
-before the other services: later services do not change settings that earlier services rely on.
+before the other services: later services do not change settings that earlier services rely on. None of this matters where the transport of
+the pair is declared (pair_transport): the fields of services then have no effect.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from sos_compile.admission.verdicts import Verdicts
 from sos_compile.model.network import PlacedService
 from sos_compile.model.problem import Reason
-from sos_compile.model.resources import Rule, Transport
+from sos_compile.model.resources import PAIR_FIELDS, Rule, Transport
 from sos_compile.model.world import Claim
 
-SHARED = ("congestionControl", "encryption", "protocol", "streams")
 RuleOf = Callable[[PlacedService, str], Rule]
 """The rule for a service at one of its two sites."""
 
 
-def permitted(services: Iterable[PlacedService], claims: Mapping[str, Claim], rule: RuleOf, verdicts: Verdicts) -> list[PlacedService]:
+def permitted(
+    services: Iterable[PlacedService],
+    claims: Mapping[str, Claim],
+    rule: RuleOf,
+    declared: Collection[frozenset[str]],
+    verdicts: Verdicts,
+) -> list[PlacedService]:
     """Return the services, in the order given, without those that would change the settings of streams that another namespace's sessions
-    use."""
+    use. `declared`: pairs of sites whose settings no service can change."""
     ordered = list(services)
     between: dict[frozenset[str], list[PlacedService]] = {}
     for each in ordered:
-        if each.service.mode == "Accelerate":
-            between.setdefault(frozenset((each.source, each.target)), []).append(each)
+        if each.service.mode == "Accelerate" and each.pair not in declared:
+            between.setdefault(each.pair, []).append(each)
     refused: set[str] = set()
     for theirs in between.values():
         if len({_namespace(each) for each in theirs}) > 1:
@@ -45,7 +51,7 @@ def _refused(theirs: list[PlacedService], claims: Mapping[str, Claim], rule: Rul
     for each in sorted(theirs, key=lambda each: claims[each.service.id].number):
         others = min(number for namespace, number in first.items() if namespace != _namespace(each))
         earlier = claims[each.service.id].number < others
-        field = None if earlier else next((f for f in SHARED if _sets(each, f, in_effect) and not _granted(each, f, rule)), None)
+        field = None if earlier else next((f for f in PAIR_FIELDS if _sets(each, f, in_effect) and not _granted(each, f, rule)), None)
         if field is None:
             in_effect.append(each.service.transport)
             continue

@@ -80,13 +80,27 @@ def _detail(kind: str, spec: Json, status: Json) -> str:
         way = f"{status['from']} to {status['to']}" if status.get("from") and status.get("to") else ""
         gain = f"gain {status['gain']}" if status.get("gain") else ""
         figures = _figures(status, datapaths="datapaths", sessions="sessions")
-        return ", ".join(part for part in (way, str(spec.get("mode", "")), figures, gain) if part)
+        return _listed(way, str(spec.get("mode", "")), figures, gain)
     if kind == "SosPeer":
-        return f"sites {status['siteNames']}" if status.get("siteNames") else ""
+        return _listed(f"sites {status['siteNames']}" if status.get("siteNames") else "", *_transport(spec))
     if kind == "SosLink":
-        ends = ", ".join(str((spec.get(end) or {}).get("site", "")) for end in ("a", "b"))
-        return f"{ends}, cost {spec['cost']}" if "cost" in spec else ends
+        ends = (str((spec.get(end) or {}).get("site", "")) for end in ("a", "b"))
+        cost = f"cost {spec['cost']}" if "cost" in spec and "transport" not in spec else ""
+        return _listed(*ends, cost, *_transport(spec))
     return _figures(status, registered="registered", desired="wanted")
+
+
+def _listed(*parts: str) -> str:
+    return ", ".join(part for part in parts if part)
+
+
+def _transport(spec: Json) -> tuple[str, ...]:
+    """The declared transport of a pair of sites, as far as it is not left to the agents."""
+    declared = spec.get("transport") or {}
+    streams = f"{declared['streams']} streams" if declared.get("streams", "Auto") != "Auto" else ""
+    congestion = declared.get("congestionControl", "Auto")
+    encryption = {"TLS": "TLS", "None": "no encryption"}.get(declared.get("encryption", ""), "")
+    return streams, congestion if congestion != "Auto" else "", declared.get("protocol", ""), encryption
 
 
 def _figures(status: Json, **names: str) -> str:

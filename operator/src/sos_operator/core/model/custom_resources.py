@@ -184,7 +184,7 @@ class SosLink(CustomResource):
     """A SosLink."""
 
     ends: tuple[tuple[str, str], tuple[str, str]] = (("", ""), ("", ""))
-    """Site and uplink of both ends."""
+    """Site and uplink of both ends; the uplinks are "" if the object declares the transport between two sites."""
 
     @classmethod
     def parse(cls, content: Object) -> Self:
@@ -192,6 +192,11 @@ class SosLink(CustomResource):
         a, b = (mapping(_spec(content).get(end)) for end in ("a", "b"))
         ends = (text(a.get("site")), text(a.get("uplink"))), (text(b.get("site")), text(b.get("uplink")))
         return cls(*_common(content), ends=ends)
+
+    @property
+    def transport(self) -> bool:
+        """True if the object declares the transport between two sites, not a link between two uplinks."""
+        return not any(uplink for _, uplink in self.ends)
 
 
 @dataclass(frozen=True, slots=True)

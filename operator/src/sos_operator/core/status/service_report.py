@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import sos_compile
-from sos_compile import ObjectKey
+from sos_compile import ObjectKey, Reason
 
 from sos_operator.core.model.conditions import REASON, Verdict, summary
 from sos_operator.core.model.controller_view import ControllerView, counted, ids
@@ -37,7 +37,7 @@ def build_service_report(obj: SosService, facts: sos_compile.Facts, situation: S
         return Report(fields, (accepted, summary([accepted], "")))
     if not facts.resolved:
         resolved = Verdict("ResolvedRefs", "False", facts.reason, facts.message)
-        programmed = Verdict("Programmed", "False", "NotResolved", "nothing is installed for a service whose references do not resolve")
+        programmed = Verdict("Programmed", "False", "NotResolved", _installed_anyway(facts))
         return Report(fields, (accepted, resolved, programmed, summary([accepted, resolved], "")))
     resolved = Verdict("ResolvedRefs", "True", "ResolvedRefs")
     if not facts.controllers:
@@ -55,6 +55,12 @@ def build_service_report(obj: SosService, facts: sos_compile.Facts, situation: S
     rows = [view.service(obj.id) for view in views if view.asked]
     traffic = accelerating(rows) if installed.status == "True" else []
     return Report(fields, (*verdicts, *shared, *traffic, ready))
+
+
+def _installed_anyway(facts: sos_compile.Facts) -> str:
+    if facts.reason == Reason.NOT_ENCRYPTED:
+        return "only entries that refuse its connections are installed"
+    return "nothing is installed for a service whose references do not resolve"
 
 
 def _routed_report(
@@ -109,6 +115,9 @@ def build_link_report(obj: SosLink, facts: sos_compile.Facts, situation: Situati
     accepted = accepted_verdict(obj, facts, situation)
     if accepted.status != "True":
         return Report({}, (accepted, summary([accepted], "")))
+    if obj.transport:
+        message = f"transport of all streams between {' and '.join(facts.sites)}"
+        return Report({}, (accepted, summary([accepted], "Accepted", message)))
     up = _up(obj, situation)
     return Report({}, (accepted, up, summary([accepted, up], "Up", up.message)))
 

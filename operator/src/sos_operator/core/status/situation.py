@@ -115,7 +115,7 @@ def accepted_verdict(obj: CustomResource, facts: sos_compile.Facts, situation: S
     """Return the condition Accepted, with warnings of the compilation as its message."""
     if not facts.accepted or (with_references and not facts.resolved):
         return Verdict("Accepted", "False", facts.reason, facts.message)
-    warnings = [p for p in situation.compiled.problems if p.warning and (p.kind, p.namespace, p.name) == obj.key]
+    warnings = situation.compiled.warnings.get(ObjectKey(*obj.key), ())
     return Verdict("Accepted", "True", "Accepted", "; ".join(": ".join(filter(None, (p.path, p.message))) for p in warnings))
 
 
