@@ -150,6 +150,12 @@ class Limits:
             spec = {"from": {"site": a, "prefixes": [self.prefix(0)]}, "to": {"prefixes": [self.prefix(9)]}, "balance": {}}
         return self.obj("SosService", self.name(189), spec, self.r.choice(NAMESPACES))
 
+    def pair(self) -> dict[str, Any]:
+        a, b = (self.r.choice(self.sites) for _ in "ab")
+        transport = {"streams": self.most("Auto", 1, 128, beyond=(129, "16")), "encryption": self.enum("TLS", "None")}
+        transport |= {"protocol": self.enum("TCP", "QUIC"), "congestionControl": self.enum("Auto", "BBR")}
+        return self.obj("SosLink", self.name(63), {"a": {"site": a}, "b": {"site": b}, "transport": transport})
+
     def nonsense(self) -> dict[str, Any]:
         return self.r.choice(
             (
@@ -176,6 +182,7 @@ class Limits:
         found += [self.obj("SosAgent", "default", {"attach": self.enum("Host", "Multus")})]
         found += [self.site(i) for i in range(len(self.sites))]
         found += [self.service() for _ in range(self.r.choice((0, 1, 3, 8)))]
+        found += [self.pair() for _ in range(self.r.choice((0, 1, 2)))]
         found += [self.nonsense() for _ in range(self.r.choice((0, 0, 1, 3)))]
         return found
 

@@ -95,7 +95,14 @@ def worlds(draw: st.DrawFn) -> World:
                 service(f"s{i}", *ends, *ports, priority=draw(st.integers(0, 3)), mode=draw(st.sampled_from(["Accelerate", "Observe"])))
             )
     pools = [obj("SosAgent", f"pool{i}", metadata_uid()) for i in range(draw(st.integers(0, 1)))]
-    return world(ANCHOR, *made, *services, *pools, nodes=nodes(**counts), namespaces=(Namespace("default"),))
+    two = st.lists(st.sampled_from(names), min_size=2, max_size=2, unique=True)
+    transports = [pair_link(f"pair{i}", *draw(two)) for i in range(draw(st.integers(0, 2)) if len(names) > 1 else 0)]
+    return world(ANCHOR, *made, *services, *pools, *transports, nodes=nodes(**counts), namespaces=(Namespace("default"),))
+
+
+def pair_link(name: str, a: str, b: str) -> dict[str, Any]:
+    """Return the declaration of the transport between two sites."""
+    return obj("SosLink", name, {"a": {"site": a}, "b": {"site": b}, "transport": {"streams": 8, "encryption": "TLS"}}, uid=f"uid-{name}")
 
 
 def metadata_uid() -> dict[str, Any]:
