@@ -410,6 +410,26 @@ def test_a_partly_shadowed_service_is_ready_and_reports_it() -> None:
     assert says(hidden) == ("True", "Programmed")
 
 
+def test_a_service_that_needs_encryption_reports_its_refused_connections() -> None:
+    objects, compiled = overlapping(ports=[{"port": 81}], require=["Encrypted"])
+    found = of_namespace(objects, compiled, "b")
+    assert says(found) == says(found, "ResolvedRefs") == ("False", "NotEncrypted")
+    assert [v.message for v in found.verdicts if v.type == "Programmed"] == ["only entries that refuse its connections are installed"]
+    assert "set spec.transport.encryption of a SosLink" in next(v.message for v in found.verdicts if v.type == "Ready")
+
+
+def test_deprecated_stream_settings_of_a_service_are_reported() -> None:
+    objects, compiled = overlapping(ports=[{"port": 81}], transport={"encryption": "None", "compression": "Adaptive"})
+    assert [v.message for v in of_namespace(objects, compiled, "b").verdicts if v.type == "Accepted"] == [""]
+    one = next(o for o in OBJECTS if o["kind"] == "SosService" and o["metadata"]["name"] == "bulk")
+    tuned = {**one, "spec": {**one["spec"], "transport": {**one["spec"]["transport"], "streams": 8}}}
+    others = tuple(obj for obj in OBJECTS if obj is not one)
+    world = sos_compile.World(objects=(*others, tuned), nodes=NODES, namespaces=(sos_compile.Namespace("default"),))
+    found = report(*custom(tuned), replace(situation(view()), compiled=sos_compile.compile_world(world)))
+    (accepted,) = (v for v in found.verdicts if v.type == "Accepted")
+    assert accepted.status == "True" and accepted.message.startswith("spec.transport.streams: streams apply to all services between")
+
+
 def test_the_claim_of_a_service_survives_a_round_trip() -> None:
     objects, compiled = overlapping()
     reported = {}
