@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sos_compile import Compiled, Namespace, ObjectKey, Problem, Reason, World, compile_world
+from sos_compile import Compiled, Namespace, ObjectKey, Problem, Reason, World, admit, compile_world
+from sos_compile.admission.verdicts import MAX_PROBLEMS, Verdicts
 from sos_compile.model.memo import Memo
+from sos_compile.model.resources import parse
 from test_compile_peers import SERVICE, card_of, cluster, peer
 from worlds import nodes, obj, site, world
 
@@ -212,6 +214,16 @@ def test_site_of_a_peer_is_no_end_of_a_transport() -> None:
     found = compile_world(cluster("west", peer("other"), SERVICE, pair(streams=2), other=east))
     assert said(found, "SosLink") == [("pair", "spec.b.site", Reason.INVALID, False)]
     assert only(found).remedy == "set spec.transport of the SosPeer, and delete this SosLink"
+
+
+def test_deprecated_fields_of_many_services_hide_no_problem() -> None:
+    """A warning for each of 4,096 services fills the list of problems."""
+    verdicts, warned = Verdicts(), parse(admit(made("web", 80))[0], None).origin
+    for number in range(MAX_PROBLEMS + 1):
+        verdicts.warn(warned, "spec.transport", Reason.DEPRECATED, str(number))
+    verdicts.reject(parse(admit(BRIDGED[0])[0], None).origin, "spec", Reason.INVALID, "crooked")
+    listed = verdicts.sorted()
+    assert len(listed) == MAX_PROBLEMS and listed[0].message == "crooked"
 
 
 @given(transports, transports)

@@ -76,9 +76,10 @@ class Verdicts:
         return Verdicts(list(self.problems), dict(self.by_key), self.left_out, list(self.faults))
 
     def sorted(self) -> tuple[Problem, ...]:
-        """Return the problems in a stable order, at most 4,096."""
+        """Return the problems in a stable order, at most 4,096; if there are more, warnings are left out first."""
         ordered = sorted(self.problems, key=lambda p: (p.file or "", p.kind, p.namespace, p.name, p.path, p.message))
         if len(ordered) <= MAX_PROBLEMS:
             return tuple(ordered)
+        ordered.sort(key=lambda p: p.warning)
         more = replace(ordered[-1], path="", message=f"{len(ordered) - MAX_PROBLEMS + 1} more problems are not listed", remedy="")
         return (*ordered[: MAX_PROBLEMS - 1], more)
