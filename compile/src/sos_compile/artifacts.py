@@ -140,7 +140,7 @@ def _in_pods(doc: Json) -> None:
     doc["intake"] = {"type": "Pods", "networkPolicies": "Respect"}
     doc["pods"] = [{"name": "default/web-0", "address": "10.0.0.11"}]
     doc["peers"][0]["dial"] = "Never"
-    doc["services"][0]["source"] = "Agent"
+    doc["services"][0].update(role="Egress", source="Agent", proxyProtocol="V2")
     doc["peers"][0]["agents"][0]["prefixes"] = ["10.0.0.128/26"]
 
 
@@ -231,6 +231,8 @@ BAD_ROUTES: list[tuple[str, str, Callable[[Json], None]]] = [
     ("routes-and-labels-differ", "wan", _set("streamPorts", "count", value=3)),
     ("route-twice", "wan[1]", _set("wan", 1, value="192.0.2.1")),
     ("pods-of-a-router", "pods", _set("pods", value=[{"name": "default/web-0", "address": "10.0.0.11"}])),
+    ("proxy-protocol-without-source", "services[0].proxyProtocol", _set("services", 0, "proxyProtocol", value="V2")),
+    ("unknown-proxy-protocol", "services[0].proxyProtocol", _set("services", 0, "proxyProtocol", value="V1")),
     ("other-first-address", "peers[0].agents[0].addresses[0]", _set("peers", 0, "agents", 0, "address", value="192.0.2.9")),
 ]
 """(name, path of the error, edit that breaks the document), for an agent without a bridge."""

@@ -235,6 +235,16 @@ pub enum Source {
     Agent,
 }
 
+/// Header of the PROXY protocol at the start of connections to servers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+pub enum ProxyProtocol {
+    /// No header.
+    #[default]
+    None,
+    /// Version 2, binary.
+    V2,
+}
+
 /// One service.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -253,6 +263,9 @@ pub struct Service {
     /// Source address of connections to the service's servers. Written only if `Agent`.
     #[serde(default)]
     pub source: Source,
+    /// Header of connections to the service's servers, with source `Agent`. Written only if `V2`.
+    #[serde(default, rename = "proxyProtocol")]
+    pub proxy_protocol: ProxyProtocol,
     /// Client prefixes.
     pub from: Vec<Ipv4Net>,
     /// Server prefixes.

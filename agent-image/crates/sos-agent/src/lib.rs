@@ -24,6 +24,7 @@
 //! | [`config`] (`attachment`, `check`, `keys`, `source`) | the configuration document, its file, and the key folder |
 //! | [`config::peers`], [`config::peers_file`] | the document of peer clusters, and its file |
 //! | [`policy::flow_policy`], [`policy::flow_key`], [`policy::classifier`] | flows that the configuration covers |
+//! | [`policy::proxy_protocol`] | header that names the client to a server |
 //! | [`policy::arming`] | decision to accept new connections, and the flows to intercept |
 //! | [`policy::stream_pool`] | the streams to keep to each peer |
 //! | [`policy::load`], [`policy::service_meters`], [`policy::plain_traffic`] | figures for beacons and reports |

@@ -6,5 +6,6 @@ pub mod flow_key;
 pub mod flow_policy;
 pub mod load;
 pub mod plain_traffic;
+pub mod proxy_protocol;
 pub mod service_meters;
 pub mod stream_pool;

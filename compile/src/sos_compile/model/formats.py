@@ -414,6 +414,8 @@ class AgentService(Model):
         Literal["Preserve", "Agent"],
         Field(alias="source", exclude_if=lambda value: value == "Preserve", json_schema_extra=OPTIONAL),
     ] = "Preserve"
+    # Header of connections to servers, with the agent's address as source; omitted if there is none
+    proxy_protocol: Annotated[Literal["None", "V2"], Field(exclude_if=lambda value: value == "None", json_schema_extra=OPTIONAL)] = "None"
     source: Annotated[ClientPrefixes, Field(alias="from")]
     target: Annotated[SomePrefixes, Field(alias="to")]
     ports: Ports

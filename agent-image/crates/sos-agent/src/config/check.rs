@@ -7,7 +7,7 @@ use sos_daemon::document::ConfigError;
 
 use super::{
     AgentConfig, Discovery, Encryption, Intake, Interface, MAX_AGENTS_PER_PEER, MAX_LIST, MAX_PEERS,
-    MAX_PODS, MAX_SERVICES, MAX_STREAM_PORTS, PeerAgent, PortRange, Rewrite, Setup, Source,
+    MAX_PODS, MAX_SERVICES, MAX_STREAM_PORTS, PeerAgent, PortRange, ProxyProtocol, Rewrite, Setup, Source,
 };
 
 /// Maximum length of an interface name in the kernel (IFNAMSIZ - 1).
@@ -173,6 +173,11 @@ impl AgentConfig {
                 !service.encrypted_only || transport.encryption == Encryption::Tls,
                 &format!("{path}.encryptedOnly"),
                 "needs transport.encryption TLS",
+            )?;
+            require(
+                service.proxy_protocol == ProxyProtocol::None || service.source == Source::Agent,
+                &format!("{path}.proxyProtocol"),
+                "needs source Agent: with Preserve, the server sees the client's address",
             )?;
             require(
                 (1..=MAX_STREAM_PORTS).contains(&service.labels),

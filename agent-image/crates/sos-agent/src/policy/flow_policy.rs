@@ -7,7 +7,9 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use sos_wire::{AgentId, Prepare};
 
-use crate::config::{AgentConfig, Compression, Interface, PeerAgent, Rewrite, Role, Service, Setup, Source};
+use crate::config::{
+    AgentConfig, Compression, Interface, PeerAgent, ProxyProtocol, Rewrite, Role, Service, Setup, Source,
+};
 use crate::orders::preparations::Preparation;
 use crate::policy::flow_key::FlowKey;
 
@@ -24,12 +26,24 @@ pub fn own_address(config: &AgentConfig) -> Option<Ipv4Addr> {
     (config.site.rewrite == Rewrite::OpenFlow).then(|| config.stream_address(0))
 }
 
-/// Source address of the connection to a flow's server: the setting of the Egress service that permits the flow to the peer.
+/// Presentation of a client to its server.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ClientIdentity {
+    /// Source address of the connection.
+    pub source: Source,
+    /// Header before the client's own bytes.
+    pub proxy_protocol: ProxyProtocol,
+}
+
+/// [`ClientIdentity`] of a flow that a peer opens: the settings of the Egress service that permits the flow.
 #[must_use]
-pub fn egress_source(config: &AgentConfig, flow: FlowKey, peer: AgentId) -> Source {
+pub fn client_identity(config: &AgentConfig, flow: FlowKey, peer: AgentId) -> ClientIdentity {
     let site = config.peers.iter().find(|site| site.agents.iter().any(|agent| agent.id == peer));
     let service = site.and_then(|site| egress_service(config, flow, &site.site));
-    service.map_or(Source::Preserve, |service| service.source)
+    service.map_or_else(ClientIdentity::default, |service| ClientIdentity {
+        source: service.source,
+        proxy_protocol: service.proxy_protocol,
+    })
 }
 
 /// Number of routers between the agent's site and a host of another site (docs/adr/0018). Switches route between sites with separate
@@ -243,6 +257,29 @@ mod tests {
             assert_eq!(session_transport(&config, covered, peer, Role::Ingress).streams, most);
         }
         assert_eq!(session_transport(&config, covered, AgentId([9; 16]), Role::Ingress).streams, None);
+    }
+
+    #[test]
+    fn the_first_egress_service_of_a_flow_decides_the_clients_identity() {
+        let mut config = config();
+        let (peer, covered) = (config.peers[0].agents[0].id, flow("10.0.0.139:1", "10.0.0.11:22"));
+        let first = &mut config.services[0];
+        first.role = Role::Egress;
+        first.to = vec!["10.0.0.0/25".parse().unwrap()];
+        first.source = Source::Agent;
+        first.proxy_protocol = ProxyProtocol::V2;
+        let second = Service {
+            ports: vec![crate::config::PortRange { first: 1, last: 65_535 }],
+            source: Source::Preserve,
+            proxy_protocol: ProxyProtocol::None,
+            ..first.clone()
+        };
+        config.services.push(second);
+        let named = ClientIdentity { source: Source::Agent, proxy_protocol: ProxyProtocol::V2 };
+        assert_eq!(client_identity(&config, covered, peer), named);
+        let other_port = flow("10.0.0.139:1", "10.0.0.11:23");
+        assert_eq!(client_identity(&config, other_port, peer), ClientIdentity::default());
+        assert_eq!(client_identity(&config, covered, AgentId([9; 16])), ClientIdentity::default());
     }
 
     #[test]

@@ -279,13 +279,20 @@ impl Lab {
 
     /// Starts both agents with this `accept` of the service, and waits until the near agent is armed.
     pub(crate) fn agents_that_accept(&self, accept: &str) -> (Agent, Agent) {
-        for side in [NEAR, FAR] {
-            let mut holding = self.document(side, 1);
-            holding["services"][0]["accept"] = accept.into();
-            self.configure_as(side, holding);
-        }
+        self.agents_with(|_, document| document["services"][0]["accept"] = accept.into())
+    }
+
+    /// Starts both agents after a change of their documents, and waits until the near agent is armed.
+    pub(crate) fn agents_with(&self, change: impl Fn(Side, &mut serde_json::Value)) -> (Agent, Agent) {
+        let pods = [NEAR, FAR].map(|side| {
+            let mut document = self.document(side, 1);
+            change(side, &mut document);
+            let pods = document["pods"].as_array().map_or(0, |pods| pods.len() as u64);
+            self.configure_as(side, document);
+            pods
+        });
         let agents = (self.agent_in(NEAR, "near", "none"), self.agent_in(FAR, "far", "none"));
-        self.wait_armed(&agents);
+        self.wait_armed(&agents, pods);
         agents
     }
 
@@ -374,16 +381,16 @@ impl Lab {
     /// Starts both agents, and waits until the near agent is armed.
     pub(crate) fn agents(&self) -> (Agent, Agent) {
         let agents = (self.agent(NEAR), self.agent(FAR));
-        self.wait_armed(&agents);
+        self.wait_armed(&agents, [1, 1]);
         agents
     }
 
-    /// Waits until new connections of the clients are intercepted.
-    fn wait_armed(&self, agents: &(Agent, Agent)) {
+    /// Waits until new connections of the clients are intercepted. `pods` are the numbers of the two nodes' pods, in a network of pods.
+    fn wait_armed(&self, agents: &(Agent, Agent), pods: [u64; 2]) {
         agents.0.wait_metric("sos_agent_armed_regions", |armed| armed >= 1);
         if self.network == Network::Pods {
-            for agent in [&agents.0, &agents.1] {
-                agent.wait_metric("sos_agent_intercepted_pods", |pods| pods == 1);
+            for (agent, expected) in [&agents.0, &agents.1].into_iter().zip(pods) {
+                agent.wait_metric("sos_agent_intercepted_pods", |pods| pods == expected);
             }
             let table = format!("ip netns exec {} nft list table inet sos", self.ns("client"));
             eventually("the client's pod is armed", || {

@@ -12,6 +12,7 @@ macro_rules! on_every_network {
 
 mod agent;
 mod cards;
+mod client_identity;
 mod decisions;
 mod ends;
 mod full;

@@ -279,30 +279,6 @@ fn one_client_port_may_have_connections_to_two_servers() {
 }
 
 #[test]
-fn the_server_sees_the_agents_address_if_the_services_source_is_agent() {
-    let lab = Lab::on(Network::Pods);
-    for side in [NEAR, FAR] {
-        lab.configure_with(side, 1, |document| {
-            document["services"][0]["source"] = "Agent".into();
-            if side.host == "far" {
-                // The server is another machine of the site, not a pod of this node.
-                document["pods"] = serde_json::json!([]);
-            }
-        });
-    }
-    let agents = (lab.agent_in(NEAR, "near", "none"), lab.agent_in(FAR, "far", "none"));
-    intercepted(&agents.0, 1);
-    agents.0.wait_metric("sos_agent_armed_regions", |armed| armed >= 1);
-    let seen = serve(&lab, b"reply".to_vec());
-    eventually("a connection is accelerated", || {
-        let got = lab.at("client", || fetch(b"request")).unwrap();
-        assert_eq!(got.error, None);
-        seen.recv_timeout(PATIENCE).unwrap().client.ip() == Ipv4Addr::new(10, 0, 0, 254)
-    });
-    assert_eq!(accepted(&agents.0), Some(1));
-}
-
-#[test]
 fn connections_to_a_server_outside_the_nodes_pods_are_plain_with_source_preserve() {
     let lab = Lab::on(Network::Pods);
     lab.configure_with(NEAR, 1, |document| document["services"][0]["accept"] = "Confirmed".into());
