@@ -93,9 +93,18 @@ def _service(placed: PlacedService, network: Network) -> Facts:
         True,
         sites=(placed.source, placed.target),
         controllers=(placed.controller,) if placed.controller else (),
-        text={**shown, "ports": addresses.ports(placed.ports), "mode": service.mode},
+        text={**shown, **_source(placed, network), "ports": addresses.ports(placed.ports), "mode": service.mode},
         client_pods=count,
     )
+
+
+def _source(placed: PlacedService, network: Network) -> dict[str, str]:
+    """Return the source of connections to a service's servers; nothing if the servers' cluster decides it (docs/adr/0062)."""
+    target, service = network.sites[placed.target], placed.service
+    if target.remote and not target.machine:
+        return {}
+    header = f", PROXY protocol {service.proxy_protocol}" if service.proxy_protocol != "None" else ""
+    return {"source": service.connect_from + header}
 
 
 def _balance(placed: PlacedBalance) -> Facts:

@@ -182,6 +182,7 @@ def _service(placed: PlacedSite, service: PlacedService, agent: AgentPlace) -> J
         "id": service.service.id,
         "role": role,
         "accept": service.service.accept if holds else "Early",
+        **(_client_identity(service) if role == "Egress" else {}),
         "peer": _peer_of(placed, service),
         "setup": setup,
         "from": [str(prefix) for prefix in (service.clients_at(agent.node) if role == "Ingress" else service.source_prefixes)],
@@ -195,3 +196,8 @@ def _service(placed: PlacedSite, service: PlacedService, agent: AgentPlace) -> J
         "encryptedOnly": "Encrypted" in service.service.require,
         "labels": len(agent.addresses) if placed.site.routed and service.service.all_paths else service.service.paths_max,
     }
+
+
+def _client_identity(service: PlacedService) -> Json:
+    """Return the fields by which the egress agent identifies the client to the server. They do not concern the ingress agent."""
+    return {"connect_from": service.service.connect_from, "proxy_protocol": service.service.proxy_protocol}

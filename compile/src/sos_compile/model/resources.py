@@ -247,6 +247,10 @@ class Service:
     """True if spec.setup is Reactive; `setup` is Reactive for Auto, too."""
     all_paths: bool = False
     """True if spec.paths.mode is Auto: all paths between sites without bridges, Shortest between other sites."""
+    connect_from: Literal["Preserve", "Agent"] = "Preserve"
+    """Source address of the egress agent's connections to the servers."""
+    proxy_protocol: Literal["None", "V2"] = "None"
+    """Header that names the client to the servers; only with `connect_from` Agent (the schema requires this)."""
 
     @property
     def id(self) -> str:
@@ -451,6 +455,8 @@ def _service(origin: Origin, spec: Json) -> Service:
         require=frozenset(spec.get("require", [])),
         reactive=spec["setup"] == "Reactive",
         all_paths=paths["mode"] == "Auto",
+        connect_from=spec["to"].get("source", "Preserve"),
+        proxy_protocol=spec["to"].get("proxyProtocol", "None"),
     )
 
 

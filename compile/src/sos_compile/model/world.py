@@ -259,8 +259,8 @@ class Facts:
     """Facts about one object, for its conditions and columns.
 
     `accepted`: the object itself is valid. `resolved`: all objects it names exist and permit it. If one of the two is false, `reason` and
-    `message` give the cause. `text` holds ready-made strings for columns: `from`, `to`, `ports` and `mode` of a service,
-    `prefixes` and `wan` of a site, `sites` of a pool. `dpids` are the datapaths concerned, `nodes` node names, `agents` agent ids,
+    `message` give the cause. `text` holds ready-made strings for columns: `from`, `to`, `source`, `ports` and `mode` of a
+    service, `prefixes` and `wan` of a site, `sites` of a pool. `dpids` are the datapaths concerned, `nodes` node names, `agents` agent ids,
     `sites` and `controllers` names, `number` the site or controller id, `mtu` the MTU of a site's bridge in bytes. `shadow` is None for
     services that share no connection with another.
     """

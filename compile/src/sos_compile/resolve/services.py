@@ -76,6 +76,11 @@ class Judge:
             return None
         if source[0].routed or target[0].routed:
             return self._place_routed(service, source, target)
+        if service.connect_from == "Agent":
+            message = f"SosSites {source[0].name} and {target[0].name} have bridges, whose switches preserve the client's address"
+            remedy = "remove spec.to.source and spec.to.proxyProtocol, or use sites with wan.type: Routed"
+            self.verdicts.reject(service.origin, "spec.to.source", Reason.INVALID, message, remedy)
+            return None
         permitted = [self.permitted(service, end[0], name) for name, end in (("from", source), ("to", target))]
         controller = self.controller(service, source[0], target[0])
         if controller is None or not all(permitted):
