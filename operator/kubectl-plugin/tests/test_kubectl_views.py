@@ -141,6 +141,13 @@ def test_declared_transport_of_a_pair_is_shown(kind: str, spec: dict[str, Any], 
     assert row.detail == detail
 
 
+@pytest.mark.parametrize(("source", "shown"), [("Preserve", ""), ("Agent, PROXY protocol V2", "source Agent, PROXY protocol V2")])
+def test_a_service_that_hides_its_clients_addresses_shows_it(source: str, shown: str) -> None:
+    status = {"from": "west", "to": "east", "source": source}
+    (row,) = overview.rows([{"kind": "SosService", "metadata": {"name": "bulk"}, "spec": {}, "status": status}])
+    assert row.detail == ", ".join(part for part in ("west to east", shown) if part)
+
+
 def test_controllers_come_first_and_services_last() -> None:
     kinds = ["SosService", "SosLink", "SosAgent", "SosSite", "SosController"]
     found = overview.rows([{"kind": kind, "metadata": {"name": "x"}} for kind in kinds])

@@ -88,6 +88,7 @@ def test_everything_is_ready_if_all_agents_answer() -> None:
         assert condition(the(kind, given, name), "Ready")[0] == "True", (kind, name)
     assert the("SosSite", given, "west").fields["agentsRegistered"] == "1/1"
     assert the("SosAgent", given).fields["registered"] == 2
+    assert the("SosService", given).fields["source"] == "Preserve"
 
 
 def test_a_silent_agent_is_named() -> None:

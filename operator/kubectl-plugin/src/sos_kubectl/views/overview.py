@@ -78,9 +78,10 @@ def _detail(kind: str, spec: Json, status: Json) -> str:
         return _figures(status, datapaths="datapaths", registeredAgents="agents", links="links", sessions="sessions")
     if kind == "SosService":
         way = f"{status['from']} to {status['to']}" if status.get("from") and status.get("to") else ""
+        source = f"source {status['source']}" if str(status.get("source", "")).startswith("Agent") else ""
         gain = f"gain {status['gain']}" if status.get("gain") else ""
         figures = _figures(status, datapaths="datapaths", sessions="sessions")
-        return _listed(way, str(spec.get("mode", "")), figures, gain)
+        return _listed(way, source, str(spec.get("mode", "")), figures, gain)
     if kind == "SosPeer":
         return _listed(f"sites {status['siteNames']}" if status.get("siteNames") else "", *_transport(spec))
     if kind == "SosLink":

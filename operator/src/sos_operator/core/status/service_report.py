@@ -29,7 +29,7 @@ GAIN_MAX = 32
 
 def build_service_report(obj: SosService, facts: sos_compile.Facts, situation: Situation) -> Report:
     """Return the status of a SosService."""
-    fields: dict[str, Any] = {key: facts.text[key] for key in ("from", "to", "ports") if key in facts.text}
+    fields: dict[str, Any] = {key: facts.text[key] for key in ("from", "to", "source", "ports") if key in facts.text}
     claim = situation.compiled.allocations.claims.get(obj.id)
     fields |= {"claim": {"number": claim.number, "scope": claim.scope}} if claim else {}
     accepted = accepted_verdict(obj, facts, situation, with_references=False)
