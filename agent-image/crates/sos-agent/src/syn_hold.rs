@@ -6,7 +6,8 @@
 //!
 //! To respect network policies, a SYN is held until a *check* shows that the plain path to the server is open ([`plain_path`],
 //! docs/adr/0059). The egress agent is asked only afterwards, because it connects from inside the server's pod, where no policy applies.
-//! With `Learned`, an answered check replaces the ask, because the answer shows that the server accepts.
+//! With `Learned`, an answered check replaces the ask if the egress agent is beside the server: the answer shows that the server accepts. Any
+//! other egress agent may be unable to connect although the server has answered the client's address, so it is asked.
 
 pub mod check_packet;
 pub mod injector;
@@ -49,6 +50,8 @@ pub struct Covered {
     pub session: SessionUuid,
     /// Sequence number of a check of the plain path; `None` if the path is not checked.
     pub check: Option<u32>,
+    /// True if the egress agent connects from inside the server's pod, and so reaches every server that answers a check.
+    pub beside: bool,
 }
 
 /// Action for the edge.
@@ -263,8 +266,10 @@ impl SynHold {
             None => Vec::new(),
             Some(false) => self.close(answer.path, PlainReason::SERVER_REFUSED),
             Some(true) => {
-                self.known.note(answer.path.server, now);
-                let waiting = self.take_unchecked(answer.path);
+                let (server, waiting) = (answer.path.server, self.take_unchecked(answer.path));
+                if self.known.contains(server, now) || waiting.iter().any(|(_, covered)| covered.beside) {
+                    self.known.note(server, now);
+                }
                 waiting
                     .into_iter()
                     .filter_map(|(syn, covered)| self.arrive_checked(syn, covered, now))

@@ -87,6 +87,13 @@ pub fn far_agent(
     fitting.map(|agent| agent.id).find(|id| alive(*id))
 }
 
+/// True if a server is in a pod on the node of a peer's agent: the agent connects from inside this pod.
+#[must_use]
+pub fn is_beside(config: &AgentConfig, agent: AgentId, server: Ipv4Addr) -> bool {
+    let mut agents = config.peers.iter().flat_map(|site| &site.agents);
+    agents.any(|known| known.id == agent && contains(&known.prefixes, server))
+}
+
 /// First Ingress service towards one peer site that covers a flow. A controller that prepares a flow names the peer agent and thereby its site.
 #[must_use]
 pub fn ingress_service_towards<'a>(

@@ -12,7 +12,7 @@ fn syn(client_port: u16, server_port: u16) -> Syn {
 }
 
 fn covered(accept: Accept, number: u16) -> Covered {
-    Covered { accept, peer: FAR, session: uuid(number), check: None }
+    Covered { accept, peer: FAR, session: uuid(number), check: None, beside: true }
 }
 
 fn uuid(number: u16) -> SessionUuid {
@@ -189,6 +189,22 @@ fn an_answered_check_takes_the_place_of_the_request_with_learned() {
     assert_eq!(hold.checked(answer(80, false), now), [take(1, 80), take(2, 80)]);
     assert!(hold.is_empty() && hold.of_server.is_empty());
     assert_eq!(arrive_with_check(&mut hold, Accept::Learned, 3, 80, now), [take(3, 80)], "open");
+}
+
+#[test]
+fn an_egress_agent_that_is_not_beside_the_server_is_asked_after_the_check() {
+    let (mut hold, now) = (SynHold::default(), Instant::now());
+    let elsewhere =
+        |client| Covered { check: Some(SEQUENCE), beside: false, ..covered(Accept::Learned, client) };
+    assert_eq!(hold.arrive(syn(1, 80), elsewhere(1), now), [check(80)]);
+    assert!(is_ask(hold.checked(answer(80, false), now).first()));
+    assert_eq!(
+        hold.answer(FAR, uuid(1), Some(RefuseReason::PortTaken), now),
+        [leave(1, 80, PlainReason::PORT_TAKEN)]
+    );
+    assert!(is_ask(hold.arrive(syn(2, 80), elsewhere(2), now).first()), "the server is still unknown");
+    assert_eq!(hold.answer(FAR, uuid(2), None, now), [take(2, 80)]);
+    assert_eq!(hold.arrive(syn(3, 80), elsewhere(3), now), [take(3, 80)], "the server is known");
 }
 
 #[test]

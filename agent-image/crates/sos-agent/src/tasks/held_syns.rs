@@ -108,11 +108,13 @@ fn covered(context: &AgentContext, flow: FlowKey) -> Result<Covered, Option<Plai
     }
     let config = context.config();
     let service = flow_policy::ingress_service(&config, flow).ok_or(Some(PlainReason::NOT_ARMED))?;
-    let peer = far_agent(context, &config, service, *flow.server.ip()).ok_or(Some(PlainReason::NO_AGENT))?;
+    let server = *flow.server.ip();
+    let peer = far_agent(context, &config, service, server).ok_or(Some(PlainReason::NO_AGENT))?;
     let asks = service.holds() && context.tunnel().can_ask(peer);
     let accept = if asks { service.accept } else { Accept::Early };
     let check = config.checks_paths().then(rand::random);
-    Ok(Covered { accept, peer, session: SessionUuid(rand::random()), check })
+    let beside = flow_policy::is_beside(&config, peer, server);
+    Ok(Covered { accept, peer, session: SessionUuid(rand::random()), check, beside })
 }
 
 /// Handles the egress agent's answer.

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::agent::Agent;
 use crate::lab::{CLIENT, Lab, Network, PATIENCE, SERVER, SERVICE_PORT, sh};
-use crate::wire::{connect, content, digest, drain, fetch, serve};
+use crate::wire::{assert_works, connect, content, digest, drain, fetch, serve};
 
 /// The egress agent's address on the route to the server.
 const AGENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 254);
@@ -29,7 +29,9 @@ fn agents(lab: &Lab, position: Position, accept: &str, proxy_protocol: &str) -> 
     lab.agents_with(|side, document| {
         let service = &mut document["services"][0];
         service["accept"] = accept.into();
-        if side.host == "far" {
+        if side.host == "near" && matches!(position, Position::Elsewhere) {
+            document["peers"][0]["agents"][0]["prefixes"] = json!([]);
+        } else if side.host == "far" {
             service["source"] = "Agent".into();
             if proxied {
                 service["proxyProtocol"] = proxy_protocol.into();
@@ -197,6 +199,25 @@ fn connections_to_the_agents_own_machine_stay_plain_with_source_agent() {
             lab.at("client", || TcpStream::connect_timeout(&(AGENT, SERVICE_PORT).into(), PATIENCE)).unwrap();
         assert_eq!(seen.recv_timeout(PATIENCE).unwrap(), client.local_addr().unwrap());
         assert_eq!(near.metric("sos_agent_accepted_total"), Some(0));
+    }
+}
+
+#[test]
+fn connections_to_a_server_that_refuses_the_nodes_address_are_plain() {
+    for accept in ["Learned", "Confirmed"] {
+        let lab = Lab::on(Network::Pods);
+        let nft = format!("ip netns exec {} nft", lab.ns("server"));
+        sh(&format!("{nft} add table ip guard"));
+        sh(&format!("{nft} 'add chain ip guard arrived {{ type filter hook input priority 0; }}'"));
+        sh(&format!(
+            "{nft} add rule ip guard arrived ip saddr {AGENT} tcp dport {SERVICE_PORT} reject with tcp reset"
+        ));
+        let (near, _far) = agents(&lab, Position::Elsewhere, accept, "None");
+        let seen = serve(&lab, b"reply".to_vec());
+        for _ in 0..3 {
+            assert_works(&lab, &seen, b"reply");
+        }
+        assert_eq!(near.metric("sos_agent_accepted_total"), Some(0), "{accept}");
     }
 }
 

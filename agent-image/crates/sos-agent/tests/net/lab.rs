@@ -314,6 +314,9 @@ impl Lab {
             let peer = &mut document["peers"][0]["agents"][0];
             peer["addresses"] = serde_json::json!(at(side.peer()));
             peer["address"] = peer["addresses"][0].clone();
+            if self.network == Network::Pods {
+                peer["prefixes"] = serde_json::json!([side.peer().prefix]);
+            }
         }
         document
     }

@@ -280,18 +280,22 @@ fn one_client_port_may_have_connections_to_two_servers() {
 
 #[test]
 fn connections_to_a_server_outside_the_nodes_pods_are_plain_with_source_preserve() {
-    let lab = Lab::on(Network::Pods);
-    lab.configure_with(NEAR, 1, |document| document["services"][0]["accept"] = "Confirmed".into());
-    lab.configure_with(FAR, 1, |document| document["pods"] = serde_json::json!([]));
-    let (near, _far) = (lab.agent_in(NEAR, "near", "none"), lab.agent_in(FAR, "far", "none"));
-    intercepted(&near, 1);
-    near.wait_metric("sos_agent_armed_regions", |armed| armed >= 1);
-    let seen = serve(&lab, b"reply".to_vec());
-    near.wait_metric("sos_agent_held_connections", |held| held == 0);
-    for _ in 0..3 {
-        assert_works(&lab, &seen, b"reply");
+    for accept in ["Learned", "Confirmed"] {
+        let lab = Lab::on(Network::Pods);
+        let (near, _far) = lab.agents_with(|side, document| {
+            document["services"][0]["accept"] = accept.into();
+            document["peers"][0]["agents"][0]["prefixes"] = serde_json::json!([]);
+            if side.host == "far" {
+                document["pods"] = serde_json::json!([]);
+            }
+        });
+        let seen = serve(&lab, b"reply".to_vec());
+        near.wait_metric("sos_agent_held_connections", |held| held == 0);
+        for _ in 0..3 {
+            assert_works(&lab, &seen, b"reply");
+        }
+        assert_eq!(accepted(&near), Some(0), "{accept}");
     }
-    assert_eq!(accepted(&near), Some(0));
 }
 
 /// Adds a rule on a node, as network plugins do for a policy. The rule applies to packets between the node's pods and the network.
