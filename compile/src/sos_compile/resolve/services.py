@@ -76,6 +76,10 @@ class Judge:
             return None
         if source[0].routed or target[0].routed:
             return self._place_routed(service, source, target)
+        return self._place_bridged(service, source, target)
+
+    def _place_bridged(self, service: Service, source: Resolved, target: Resolved) -> PlacedService | None:
+        """Return a service between two sites with bridges, None for a rejected service."""
         if service.connect_from == "Agent":
             message = f"SosSites {source[0].name} and {target[0].name} have bridges, whose switches preserve the client's address"
             remedy = "remove spec.to.source and spec.to.proxyProtocol, or use sites with wan.type: Routed"
