@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from conftest import Lab, unbroken, upgrade
-from sos_e2e.environment import previous_agents
+from sos_e2e.environment import previous_version
 from sos_e2e.environment.images import load
 from sos_e2e.kube import Kube
 from sos_e2e.observation import workload
@@ -79,7 +79,7 @@ FIRST_RULE = "defaults.agent.spec.siteSelector.matchExpressions[0]"
 @pytest.fixture(scope="module")
 def older_pool(lab: Lab, accelerated: tuple[Lab, str]) -> Iterator[str]:
     """Agent pool of the previous version, initially without sites."""
-    image = previous_agents.build(lab.settings, lab.images)
+    image = previous_version.build_agents(lab.settings, lab.images)
     load(lab.settings, {"agent": image}, lab.nodes, cni=False)
     spec = {"siteSelector": {"matchLabels": {OLDER: "yes"}}, "image": image}
     lab.kube.apply({"apiVersion": "sos.network/v1alpha1", "kind": "SosAgent", "metadata": {"name": OLDER}, "spec": spec})

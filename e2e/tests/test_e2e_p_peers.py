@@ -8,15 +8,17 @@ import json
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import pytest
-from sos_e2e.environment import machine, network_policy, pair
+from sos_e2e.environment import machine, network_policy, pair, previous_version
 from sos_e2e.environment.machine import Gateway
 from sos_e2e.environment.pair import Side
+from sos_e2e.environment.previous_version import Release
 from sos_e2e.observation import node_state, workload
 from sos_e2e.observation.load import Load, brief
 from sos_e2e.run import run, say, wait_for
@@ -145,14 +147,22 @@ def is_accelerated(client: Side, server: Side) -> bool:
     return accepted(client) > before
 
 
-def install(side: Side, built: dict[str, str]) -> None:
+CHART = ROOT / "charts" / "sos"
+
+
+def install(side: Side, built: Mapping[str, str]) -> None:
+    release(side, "install", CHART, built, "--create-namespace")
+
+
+def release(side: Side, verb: str, chart: Path, built: Mapping[str, str], *more: str) -> None:
+    """Install or upgrade the release with these images, and wait until its pods are ready."""
     overrides = []
     for part in ("operator", "controller", "agent"):
         repository, tag = built[part].rsplit(":", 1)
         for key, value in (("registry", ""), ("repository", repository), ("tag", tag)):
             overrides += ["--set", f"images.{part}.{key}={value}"]
-    side.kube.helm("install", "sos", str(ROOT / "charts" / "sos"), "--namespace", workload.RELEASE_NAMESPACE, "--create-namespace",
-                   "--wait", "--timeout", "180s", *overrides)  # fmt: skip
+    where = ("--namespace", workload.RELEASE_NAMESPACE, "--wait", "--timeout", "180s")
+    side.kube.helm(verb, "sos", str(chart), *where, *more, *overrides)
 
 
 def service(source: str, target: str) -> dict[str, Any]:
@@ -327,7 +337,7 @@ def upgrade(side: Side) -> None:
     """Change a value of the release that replaces operator and agents."""
     changed = ("--reuse-values", "--set", "operator.logLevel=DEBUG,dataPlane.logLevel=debug")
     where = ("--namespace", workload.RELEASE_NAMESPACE, "--wait", "--timeout", "180s")
-    side.kube.helm("upgrade", "sos", str(ROOT / "charts" / "sos"), *where, *changed)
+    side.kube.helm("upgrade", "sos", str(CHART), *where, *changed)
 
 
 def add_key(a: Side, b: Side) -> None:
@@ -376,8 +386,19 @@ FAULTS = {
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_new_connections_survive_faults(paired: Pair, name: str) -> None:
-    a, b = paired.sides
     fault = FAULTS[name]
+    try:
+        survive(paired, name, fault)
+    finally:
+        scale_operators(paired.sides, 1)
+        if fault.mend:
+            fault.mend(paired.sides[1])
+    recover(paired, name)
+
+
+def survive(paired: Pair, name: str, fault: Fault) -> None:
+    """Cause a fault during a long download and new connections; check that none of them fails or takes too long."""
+    a, b = paired.sides
     load = Load(a.kube, server=address(b), pod="host")
     fault.strike(a, b)
     at = time.time() + NOTICE_S
@@ -386,17 +407,59 @@ def test_new_connections_survive_faults(paired: Pair, name: str) -> None:
     say(f"{name}: {brief(said)}")
     with (a.settings.out / "faults.json").open("a") as log:
         log.write(json.dumps({"fault": name, **said}) + "\n")
-    scale_operators(paired.sides, 1)
-    if fault.mend:
-        fault.mend(b)
     assert outcome.status in (CUT if fault.cuts else (0,)), said
     # A connection that the killed agent carried is reset.
     judged = [probe for probe in outcome.probes if not fault.cuts or probe.at >= at or probe.status not in CUT]
     assert not [probe for probe in judged if probe.status or probe.total_s >= fault.hung_s], said
+
+
+def recover(paired: Pair, name: str) -> None:
+    """Wait until both clusters accelerate again."""
+    ready(paired)
+    wait_for(f"acceleration after {name}", lambda: is_accelerated(*paired.sides), 60)
+
+
+def ready(paired: Pair) -> None:
+    a, b = paired.sides
     for side, other in ((a, "b"), (b, "a")):
         side.kube.wait_condition(f"sospeer/{other}", "Ready", timeout=120)
         side.kube.wait_condition("sosservice/a-to-b", "Ready", namespace=NAMESPACE, timeout=120)
-    wait_for(f"acceleration after {name}", lambda: is_accelerated(a, b), 60)
+
+
+@pytest.fixture(scope="module")
+def previous(paired: Pair, built: dict[str, str]) -> Release:
+    """The previous version, with its images in cluster b."""
+    _, b = paired.sides
+    found = previous_version.build_release(b.settings, built)
+    refs = [found.images[part] for part in previous_version.SOURCES]
+    run("kind", "load", "docker-image", "--name", b.settings.cluster, "--nodes", b.worker, *refs, timeout=600)
+    return found
+
+
+def test_an_upgrade_from_the_previous_version_interrupts_nothing(paired: Pair, previous: Release, built: dict[str, str]) -> None:
+    """Cluster b has the previous version and cluster a the present one; then b is upgraded during the load."""
+    a, b = paired.sides
+    name = "cluster b upgraded from the previous version"
+    try:
+        release(b, "upgrade", previous.chart, previous.images, "--reset-values")
+        wait_for("agents of the previous version", lambda: agent_image(b) == previous.images["agent"], 180)
+        ready(paired)
+        for client, server in ((a, b), (b, a)):
+            wait_for("acceleration between two versions", lambda ends=(client, server): is_accelerated(*ends), 60)
+        upgraded = Fault(strike=lambda _a, side: release(side, "upgrade", CHART, built, "--reset-values"))
+        survive(paired, name, upgraded)
+        wait_for("agents of this version", lambda: agent_image(b) == built["agent"], 180)
+    finally:
+        if agent_image(b) != built["agent"]:
+            release(b, "upgrade", CHART, built, "--reset-values")
+    recover(paired, name)
+
+
+def agent_image(side: Side) -> str:
+    """Image of the running agent of a cluster, "" while none or several are there."""
+    pods = side.kube.items("pods", "-n", workload.RELEASE_NAMESPACE, "-l", "app.kubernetes.io/component=agent")
+    found = {str(pod["spec"]["containers"][0]["image"]) for pod in pods}
+    return found.pop() if len(found) == 1 else ""
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ class Settings:
     keep: bool  # keep the cluster for inspection
     small: bool  # one node per site, and no third site that joins later
     tag: str  # tag of the images built for this run
-    previous: str | None  # commit or tag of the previous agents; None: newest release, else sos_e2e.environment.previous_agents.FIXED
+    previous: str | None  # commit or tag of the previous version; None: newest release, else sos_e2e.environment.previous_version
     soak_minutes: float  # duration of the soak
     binaries: dict[str, Path] = field(default_factory=dict)
 
