@@ -112,10 +112,18 @@ def test_settings_that_need_a_controller_are_refused(changes: dict[str, Any], pa
     assert "needs a controller" in refused.message
 
 
-def test_session_quotas_need_a_controller() -> None:
+def test_agents_without_a_controller_apply_the_shares_of_namespaces_themselves() -> None:
     rules = {"namespaces": "All", "rules": [{"namespaces": ["default"], "sessionsPercent": 10}]}
-    refused = problem(compiled(site("west", "10.1.0.0/16", services=rules), EAST, POOL, SERVICE))
-    assert "sessionsPercent" in refused.message
+    other = {**SERVICE, "metadata": {"name": "other", "namespace": "shop"}}
+    ruled = (site("west", "10.1.0.0/16", services=rules), with_spec(EAST, services={"namespaces": "All"}))
+    found = compiled(*ruled, POOL, SERVICE, other, namespaces=(Namespace("default"), Namespace("shop")))
+    assert [problem for problem in found.problems if not problem.warning] == []
+    assert found.agents["default", "a1"]["shares"] == [{"namespace": "default", "percent": 10}, {"namespace": "shop", "percent": 75}]
+    assert found.agents["default", "b1"]["shares"] == [{"namespace": "default", "percent": 75}, {"namespace": "shop", "percent": 75}]
+
+
+def test_a_single_namespace_has_all_sessions() -> None:
+    assert "shares" not in compiled(WEST, EAST, POOL, SERVICE).agents["default", "a1"]
 
 
 def test_a_routed_site_and_a_site_with_a_bridge_are_not_connected() -> None:

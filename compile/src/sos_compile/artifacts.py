@@ -133,6 +133,7 @@ def _on_routes(doc: Json) -> None:
     doc["intake"] = {"type": "Routed", "interface": "lan0"}
     doc["streamPorts"]["count"] = 2
     doc["services"][0].update(setup="Proactive", accept="Learned", labels=2)
+    doc["shares"] = [{"namespace": "default", "percent": 50}]
     doc["peers"][0]["agents"][0].update(address="192.0.2.2", addresses=["192.0.2.2", "198.51.100.2"])
 
 
@@ -216,6 +217,7 @@ BAD: list[tuple[str, str, str, Callable[[Json], None]]] = [
     ("agent", "encrypted-only-without-tls", "services[0].encryptedOnly", _set("services", 0, "encryptedOnly", value=True)),
     ("agent", "bad-mac", "interface.mac", _set("interface", "mac", value="02:53")),
     ("agent", "missing-interface", "interface", _drop("interface")),
+    ("agent", "shares-on-a-bridge", "shares", _set("shares", value=[{"namespace": "default", "percent": 50}])),
     ("agent", "source-on-a-bridge", "services[0].source", _set("services", 0, "source", value="Agent")),
     ("agent", "wrong-version", "version", _set("version", value="v2")),
     ("agent", "wrong-hash", "hash", _set("hash", value="sha256:" + "0" * 64)),
@@ -230,6 +232,7 @@ BAD_ROUTES: list[tuple[str, str, Callable[[Json], None]]] = [
     ("unknown-dial", "peers[0].dial", _set("peers", 0, "dial", value="Sometimes")),
     ("routes-and-labels-differ", "wan", _set("streamPorts", "count", value=3)),
     ("route-twice", "wan[1]", _set("wan", 1, value="192.0.2.1")),
+    ("share-of-nothing", "shares[0].percent", _set("shares", 0, "percent", value=0)),
     ("pods-of-a-router", "pods", _set("pods", value=[{"name": "default/web-0", "address": "10.0.0.11"}])),
     ("proxy-protocol-without-source", "services[0].proxyProtocol", _set("services", 0, "proxyProtocol", value="V2")),
     ("unknown-proxy-protocol", "services[0].proxyProtocol", _set("services", 0, "proxyProtocol", value="V1")),

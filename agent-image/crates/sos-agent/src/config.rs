@@ -75,12 +75,25 @@ pub struct AgentConfig {
     pub peers: Vec<Peer>,
     /// Services with clients or servers at this site.
     pub services: Vec<Service>,
+    /// Limits of namespaces, at a site without bridges. Written only if there are any.
+    #[serde(default)]
+    pub shares: Vec<Share>,
     /// Limits.
     pub limits: Limits,
     /// Address and port of `/metrics`, `/healthz` and `/readyz`.
     pub metrics_address: SocketAddr,
     /// Maximum duration of a drain after SIGTERM, in seconds.
     pub drain_seconds: u32,
+}
+
+/// Maximum fraction of the agent's sessions for the services of one namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Share {
+    /// Name of the namespace.
+    pub namespace: String,
+    /// Percentage of `limits.sessions`.
+    pub percent: u8,
 }
 
 /// A site by name, id and prefixes.
@@ -282,6 +295,12 @@ pub struct Service {
 }
 
 impl Service {
+    /// Namespace of the service.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        self.id.split_once('/').map_or("", |(namespace, _)| namespace)
+    }
+
     /// True if the service's SYNs are held until the server has accepted.
     #[must_use]
     pub fn holds(&self) -> bool {
@@ -403,6 +422,12 @@ pub struct Limits {
 }
 
 impl AgentConfig {
+    /// Percentage of `limits.sessions` for the services of a namespace; `None` without a limit.
+    #[must_use]
+    pub fn share(&self, namespace: &str) -> Option<u8> {
+        self.shares.iter().find(|share| share.namespace == namespace).map(|share| share.percent)
+    }
+
     /// True if the agent opens its sockets inside pods' network namespaces.
     #[must_use]
     pub fn is_in_pods(&self) -> bool {

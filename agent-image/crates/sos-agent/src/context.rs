@@ -15,8 +15,8 @@ use tokio::sync::{Notify, watch};
 use tracing::{debug, info};
 
 use crate::cards::Cards;
-use crate::config::AgentConfig;
 use crate::config::keys::AgentKeys;
+use crate::config::{AgentConfig, Service};
 use crate::metrics::{self, End, Metrics};
 use crate::netns::sockets;
 use crate::orders::active_sessions::Party;
@@ -26,6 +26,7 @@ use crate::policy::flow_key::FlowKey;
 use crate::policy::flow_policy;
 use crate::policy::plain_traffic::{self, PlainTraffic, Seen};
 use crate::policy::service_meters::{self, ServiceMeters};
+use crate::policy::session_shares::SessionShares;
 use crate::policy::stream_pool::{self, DepartingPeers, OrderedLabels};
 use crate::syn_hold::injector::Hold;
 use crate::tasks::server_legs::ServerLegs;
@@ -60,6 +61,7 @@ pub struct AgentContext {
     meters: Mutex<ServiceMeters>,
     plain: Mutex<PlainTraffic>,
     aborters: Mutex<BTreeMap<SessionUuid, Aborter>>,
+    shares: Mutex<SessionShares>,
     begun: Instant,
     draining: AtomicBool,
     controllers: Option<Controllers>,
@@ -116,6 +118,7 @@ impl AgentContext {
             meters: Mutex::default(),
             plain: Mutex::default(),
             aborters: Mutex::default(),
+            shares: Mutex::default(),
             begun: Instant::now(),
             draining: AtomicBool::new(false),
             controllers,
@@ -348,11 +351,22 @@ impl AgentContext {
             self.pods.begin(session, *host.ip());
         }
         let covered = FlowKey { client: flow.client, server: flow.server };
-        if role == Role::Ingress
-            && let Some(service) = flow_policy::ingress_service(&self.config(), covered)
-        {
+        let config = self.config();
+        let Some(service) = flow_policy::service_of(&config, role, covered, peer) else { return };
+        lock(&self.shares).begin(session, service, covered);
+        if role == Role::Ingress {
             lock(&self.plain).count(ServiceMark::of(&service.id), PlainReason::ACCELERATED);
         }
+    }
+
+    /// Reserves a session of a service for a connection. False if the service's namespace has used up its share.
+    pub fn reserve_share(&self, service: &Service, flow: FlowKey) -> bool {
+        lock(&self.shares).reserve(&self.config(), service, flow, Instant::now())
+    }
+
+    /// Removes the reservation of a connection that does not become a session.
+    pub fn release_share(&self, flow: FlowKey) {
+        lock(&self.shares).release(flow);
     }
 
     /// Counts connections that went plain since the last listing of nft's set, for the services that cover them.
@@ -441,6 +455,7 @@ impl AgentContext {
     /// Counts an ended session, and reports the end to its controller.
     pub fn finished(&self, session: SessionUuid, party: Party, flow: FlowKey, end: &SessionEnd) {
         self.pods.finish(session);
+        lock(&self.shares).finish(session);
         let is_ingress = party.role == Role::Ingress;
         let (role, reason) = (if is_ingress { "ingress" } else { "egress" }, metrics::reason(end.reason));
         self.metrics.ended.get_or_create(&End { role, reason }).inc();

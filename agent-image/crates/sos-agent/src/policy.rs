@@ -8,4 +8,5 @@ pub mod load;
 pub mod plain_traffic;
 pub mod proxy_protocol;
 pub mod service_meters;
+pub mod session_shares;
 pub mod stream_pool;

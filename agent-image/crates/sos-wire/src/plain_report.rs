@@ -47,6 +47,8 @@ impl PlainReason {
     pub const SERVER_REFUSED: Self = Self(28);
     /// The server left the egress agent's SYN unanswered.
     pub const SERVER_SILENT: Self = Self(29);
+    /// The services of the namespace have used up their share of the sessions.
+    pub const SHARE: Self = Self(30);
 }
 
 /// Count of a service's connections with the same reason.

@@ -42,6 +42,7 @@ def build_agent_config(network: Network, placed: PlacedSite, agent: AgentPlace, 
             **(_routed(placed, agent) if placed.site.routed else {"interface": _interface(placed, agent)}),
             "peers": [_peer(placed, network.sites[name], len(agent.addresses)) for name in peers],
             "services": [_service(placed, each, agent) for each in served],
+            "shares": _shares(network, placed),
             "limits": {"sessions": pool.sessions, "memoryMiB": pool.memory_mib, "sessionMemoryMiB": pool.session_memory_mib},
             "metricsAddress": f"{host}:{settings.ports.agents + agent.slot}",
             "drainSeconds": pool.drain_s,
@@ -64,7 +65,14 @@ def depends_on(network: Network, placed: PlacedSite, agent: AgentPlace, settings
             for each in services
         ),
         tuple(_peer_key(peer) for peer in peers),
+        network.shares.get(placed.site.name),
     )
+
+
+def _shares(network: Network, placed: PlacedSite) -> list[Json]:
+    """Return the shares that the agent itself applies. At a site with a bridge, the controller does."""
+    shares = network.shares.get(placed.site.name, ()) if placed.site.routed else ()
+    return [{"namespace": namespace, "percent": percent} for namespace, percent, _ in shares]
 
 
 def _pool(network: Network, placed: PlacedSite, agent: AgentPlace) -> Pool:

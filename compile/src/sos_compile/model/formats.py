@@ -425,6 +425,13 @@ class AgentService(Model):
     labels: Annotated[int, Field(ge=1, le=STREAM_PORTS)]
 
 
+class SessionShare(Model):
+    """Maximum percentage of the agent's sessions for services of a namespace."""
+
+    namespace: Label
+    percent: Annotated[int, Field(ge=1, le=100)]
+
+
 class Limits(Model):
     """Limits of one agent."""
 
@@ -450,6 +457,8 @@ class AgentConfig(Document):
     stream_ports: StreamPorts = StreamPorts(first=FIRST_STREAM_PORT, count=STREAM_PORTS)
     peers: Annotated[list[Peer], Field(max_length=1024)]
     services: Annotated[list[AgentService], Field(max_length=4096)]
+    # At a site without bridges (clause 41); omitted if empty
+    shares: Annotated[list[SessionShare], Field(max_length=4096, exclude_if=lambda shares: not shares, json_schema_extra=OPTIONAL)] = []
     limits: Limits
     metrics_address: Annotated[str, Field(pattern=r"^[0-9.]+:[0-9]{1,5}$")]
     drain_seconds: Annotated[int, Field(ge=0, le=3600)]

@@ -107,7 +107,7 @@ class Judge:
             message = f"SosSites {source[0].name} and {target[0].name} are both Blocked (wan.inbound)"
             self.verdicts.reject(service.origin, "spec", Reason.INVALID, message, "let one of the two accept streams, and set Open there")
             return None
-        if problem := self._needs_controller(service, between):
+        if problem := _needs_controller(service):
             path, what = problem
             names = f"SosSites {source[0].name} and {target[0].name}"
             message = f"{what} needs a controller, and {names} have none (wan.type: Routed)"
@@ -119,21 +119,6 @@ class Judge:
         if not all(permitted):
             return None
         return self._covering(service, source[0], target[0], "")
-
-    def _needs_controller(self, service: Service, between: list[Site]) -> tuple[str, str] | None:
-        """Return the path of a setting that only controllers carry out, and the setting in words."""
-        namespace = service.origin.key.namespace
-        shared = any(self.rule(namespace, site).sessions_percent is not None for site in between)
-        settings = (
-            (service.controller is not None, "spec.controller.name", "spec.controller"),
-            (service.reactive, "spec.setup", "setup: Reactive"),
-            (service.mode != "Accelerate", "spec.mode", f"mode: {service.mode}"),
-            (service.percent != 100, "spec.percent", "percent below 100"),
-            (service.paths_mode not in {"Shortest", "Disjoint"}, "spec.paths.mode", f"paths.mode: {service.paths_mode}"),
-            (bool(service.require), "spec.require", "spec.require"),
-            (shared, "spec", "sessionsPercent in a rule of one of its sites"),
-        )
-        return next(((path, what) for wanted, path, what in settings if wanted), None)
 
     def _covering(self, service: Service, source: Site, target: Site, controller: str) -> PlacedService | None:
         """Return a permitted service with the connections that it covers, None if the sites' rules do not grant any."""
@@ -254,6 +239,19 @@ class Judge:
 
     def _labels(self, namespace: str) -> dict[str, str]:
         return self.namespaces.get(namespace, {NAME_LABEL: namespace})
+
+
+def _needs_controller(service: Service) -> tuple[str, str] | None:
+    """Return the path of a setting that only controllers carry out, and the setting in words."""
+    settings = (
+        (service.controller is not None, "spec.controller.name", "spec.controller"),
+        (service.reactive, "spec.setup", "setup: Reactive"),
+        (service.mode != "Accelerate", "spec.mode", f"mode: {service.mode}"),
+        (service.percent != 100, "spec.percent", "percent below 100"),
+        (service.paths_mode not in {"Shortest", "Disjoint"}, "spec.paths.mode", f"paths.mode: {service.paths_mode}"),
+        (bool(service.require), "spec.require", "spec.require"),
+    )
+    return next(((path, what) for wanted, path, what in settings if wanted), None)
 
 
 def _beyond(service: Service, rule: Rule, name: str, end: End) -> tuple[str, str] | None:

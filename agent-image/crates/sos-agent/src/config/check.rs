@@ -29,7 +29,8 @@ impl AgentConfig {
         )?;
         self.check_limits()?;
         self.check_peers()?;
-        self.check_services()
+        self.check_services()?;
+        self.check_shares()
     }
 
     fn check_attachment(&self) -> Result<(), ConfigError> {
@@ -142,6 +143,26 @@ impl AgentConfig {
                     "must be 1 to 65528",
                 )?;
             }
+        }
+        Ok(())
+    }
+
+    fn check_shares(&self) -> Result<(), ConfigError> {
+        require(self.shares.len() <= MAX_SERVICES, "shares", "must be at most 4096")?;
+        require(
+            self.shares.is_empty() || self.interface.is_none(),
+            "shares",
+            "must be absent at a site with a bridge",
+        )?;
+        let mut known = BTreeSet::new();
+        for (i, share) in self.shares.iter().enumerate() {
+            let path = format!("shares[{i}]");
+            require((1..=100).contains(&share.percent), &format!("{path}.percent"), "must be 1 to 100")?;
+            require(
+                known.insert(share.namespace.as_str()),
+                &format!("{path}.namespace"),
+                "is a second share of one namespace",
+            )?;
         }
         Ok(())
     }

@@ -151,9 +151,10 @@ fn covered(config: &AgentConfig, live: &BTreeSet<AgentId>, can_hold: bool) -> (C
     (covered, over.into_iter().map(|index| services[index].id.clone()).collect())
 }
 
-/// True if the SYNs of a service are held: until its servers accept, or until the plain path has been checked.
+/// True if the SYNs of a service are held: until its servers accept, until the plain path has been checked, or until a session of its
+/// namespace's share is reserved.
 fn held(config: &AgentConfig, service: &Service) -> bool {
-    service.holds() || config.checks_paths()
+    service.holds() || config.checks_paths() || config.share(service.namespace()).is_some()
 }
 
 impl Armed {

@@ -126,7 +126,8 @@ impl Classifier {
         let mut servers: Vec<_> =
             self.servers.iter().filter(|entry| entry.of == found.class).copied().collect();
         for entry in &mut servers {
-            let next = Class::try_from(numbers.len() + 1).expect("fewer classes than in the tables of all clients");
+            let next =
+                Class::try_from(numbers.len() + 1).expect("fewer classes than in the tables of all clients");
             (entry.of, entry.class) = (1, *numbers.entry(entry.class).or_insert(next));
         }
         let renumbered = |entry: &Entry| numbers.get(&entry.of).map(|of| Entry { of: *of, ..*entry });

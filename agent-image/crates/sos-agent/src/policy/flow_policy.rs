@@ -118,6 +118,21 @@ pub fn egress_service<'a>(config: &'a AgentConfig, flow: FlowKey, site: &str) ->
     })
 }
 
+/// Service of a session without an order: the first Ingress service that covers the flow, or the Egress service that permits it to the peer.
+#[must_use]
+pub fn service_of(
+    config: &AgentConfig,
+    role: sos_wire::Role,
+    flow: FlowKey,
+    peer: AgentId,
+) -> Option<&Service> {
+    if role == sos_wire::Role::Ingress {
+        return ingress_service(config, flow);
+    }
+    let site = config.peers.iter().find(|site| site.agents.iter().any(|agent| agent.id == peer))?;
+    egress_service(config, flow, &site.site)
+}
+
 /// Path labels of a session that a peer opens, or `None` if the session is not permitted. A prepared session keeps the labels of its
 /// preparation, even if the configuration has changed since: it was permitted when this agent answered Ready, and its client may already be
 /// accepted. Without a preparation, an Egress service decides.

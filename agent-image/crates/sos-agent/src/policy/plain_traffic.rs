@@ -89,6 +89,7 @@ pub fn label(reason: PlainReason) -> &'static str {
         PlainReason::SERVER_SILENT => "ServerSilent",
         PlainReason::CLIENT_SILENT => "ClientSilent",
         PlainReason::PORT_TAKEN => "PortTaken",
+        PlainReason::SHARE => "Share",
         _ => "NotArmed",
     }
 }

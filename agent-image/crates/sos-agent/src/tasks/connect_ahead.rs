@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sos_tunnel::OpenInfo;
-use sos_wire::{AgentId, Prepare, RefuseReason, SessionUuid};
+use sos_wire::{AgentId, Prepare, RefuseReason, Role, SessionUuid};
 use tokio::net::TcpStream;
 use tracing::debug;
 
@@ -75,13 +75,17 @@ fn judge(context: &AgentContext, info: &OpenInfo, flow: FlowKey) -> Result<(), R
     if !can_bind(context, flow, info.peer) {
         return Err(RefuseReason::PortTaken);
     }
+    let service = flow_policy::service_of(&config, Role::Egress, flow, info.peer);
+    if service.is_some_and(|service| !context.reserve_share(service, flow)) {
+        return Err(RefuseReason::SessionLimit);
+    }
     Ok(())
 }
 
 /// Serves one connection that a peer has requested, until its session has begun or its lease has expired.
 async fn serve_peer(context: Arc<AgentContext>, info: OpenInfo, flow: FlowKey) {
     let (session, peer) = (info.open.session, info.peer);
-    let _lease = Lease { context: Arc::clone(&context), peer, session };
+    let _lease = Lease { context: Arc::clone(&context), peer, session, flow };
     let dialed = tokio::time::timeout(SILENT_AFTER, dial(&context, flow, peer, info.open.marks)).await;
     match dialed.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into())) {
         Ok(stream) => {
@@ -103,10 +107,12 @@ struct Lease {
     context: Arc<AgentContext>,
     peer: AgentId,
     session: SessionUuid,
+    flow: FlowKey,
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
+        self.context.release_share(self.flow);
         self.context.with_server_legs(|legs| legs.release(self.peer, self.session));
     }
 }

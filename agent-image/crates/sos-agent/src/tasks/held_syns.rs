@@ -110,6 +110,9 @@ fn covered(context: &AgentContext, flow: FlowKey) -> Result<Covered, Option<Plai
     let service = flow_policy::ingress_service(&config, flow).ok_or(Some(PlainReason::NOT_ARMED))?;
     let server = *flow.server.ip();
     let peer = far_agent(context, &config, service, server).ok_or(Some(PlainReason::NO_AGENT))?;
+    if !context.reserve_share(service, flow) {
+        return Err(Some(PlainReason::SHARE));
+    }
     let asks = service.holds() && context.tunnel().can_ask(peer);
     let accept = if asks { service.accept } else { Accept::Early };
     let check = config.checks_paths().then(rand::random);
@@ -141,6 +144,9 @@ fn carry_out(context: &AgentContext, steps: Vec<Step>) {
             Step::Take(packet) => context.hold().write(source(&packet), |writers| writers.take(&packet)),
             Step::Leave(packet, reason) => {
                 context.note_left(reason);
+                if let Ok(syn) = Syn::parse(&packet) {
+                    context.release_share(syn.flow);
+                }
                 context.hold().write(source(&packet), |writers| writers.leave(&packet, reason));
             }
             Step::Ask(question) => ask(context, question),

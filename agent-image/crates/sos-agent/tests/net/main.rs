@@ -21,6 +21,7 @@ mod lab;
 mod marks;
 mod orders;
 mod pods;
+mod shares;
 mod start;
 mod transfer;
 mod wire;
