@@ -28,6 +28,7 @@ BEYOND_A_SCHEMA = {
     "unknown-peer",
     "missing-interface",
     "source-on-a-bridge",
+    "shares-on-a-bridge",
     "proxy-protocol-without-source",
     "reactive-on-routes",
     "routes-with-discovery",
