@@ -4,11 +4,11 @@ use std::sync::LazyLock;
 use std::time::Instant;
 
 use sos_agent::cards::Cards;
-use sos_agent::cards::exchange::admit;
+use sos_agent::cards::offer::admit;
 use sos_agent::config::AgentConfig;
 use sos_agent::config::peers::{Peer, Peers};
 use sos_agent::enrollment::Enrollment;
-use sos_agent::enrollment::exchange::{Answered, Dialogue, MachineReport};
+use sos_agent::enrollment::offer::{Answered, Dialogue, MachineReport};
 use sos_wire::card::MAX_LEN;
 use sos_wire::{CardAnswer, CardOffer, CardStatus, InstallationId, Key, KeyId, PairingId, UnverifiedOffer};
 

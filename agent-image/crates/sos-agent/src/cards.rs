@@ -1,13 +1,13 @@
 //! Site cards of peer clusters: the decisions of an acceptor (spec/card.md sections 2 and 4). No I/O; [`crate::tasks::cards`] is the edge.
 //!
-//! 1. [`exchange::admit`] finds the pairing and the key of an Offer by its header.
-//! 2. [`exchange::answer`] verifies the whole Offer, stores it in the [`store::CardStore`], and composes the Answer.
+//! 1. [`offer::admit`] finds the pairing and the key of an Offer by its header.
+//! 2. [`offer::answer`] verifies the whole Offer, stores it in the [`store::CardStore`], and composes the Answer.
 //! 3. [`page::page`] renders the stored Offers for the operator, in `base64`.
 //!
 //! The agent never reads a card: it stores and delivers the bytes.
 
 mod base64;
-pub mod exchange;
+pub mod offer;
 pub mod page;
 pub mod store;
 

@@ -3,14 +3,14 @@
 //! 1. [`Enrollment::load`] reads the file that `kubectl sos enroll` wrote: the machine's name and site, the pairing's keys, and agents of
 //!    the cluster.
 //! 2. [`state::State`] keeps the machine's installation id and the last agent-config received.
-//! 3. [`exchange::Dialogue`] composes Offers with a report of the machine, and judges Answers, which carry the agent-config.
+//! 3. [`offer::Dialogue`] composes Offers with a report of the machine, and judges Answers, which carry the agent-config.
 //! 4. [`key_source::KeySource`] reads the keys, from the enrollment or from a folder.
 //!
 //! [`crate::tasks::enrollment`] is the edge: sockets, clock, files. The rest of the agent sees an ordinary configuration file, and keys derived
 //! from the enrollment ([`Enrollment::keys`]).
 
-pub mod exchange;
 pub mod key_source;
+pub mod offer;
 pub mod state;
 
 use std::collections::BTreeMap;

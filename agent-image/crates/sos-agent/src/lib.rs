@@ -31,8 +31,8 @@
 //! | [`orders`] (`prepare`, `reports`) | the order protocol between controllers and this agent |
 //! | [`orders::preparations`], [`orders::active_sessions`], [`orders::pending_end_reports`] | its tables |
 //! | [`syn_hold`] (`syn`, `known_servers`, `injector`) | SYNs held until their server accepts, and the raw sockets that reinject these SYNs |
-//! | [`cards`] (`exchange`, `store`, `page`) | site cards of peer clusters: decisions, stored Offers, `/cards` |
-//! | [`enrollment`] (`exchange`, `key_source`, `state`) | a machine outside Kubernetes: its enrollment, and the agent-config it receives |
+//! | [`cards`] (`offer`, `store`, `page`) | site cards of peer clusters: decisions, stored Offers, `/cards` |
+//! | [`enrollment`] (`key_source`, `offer`, `state`) | a machine outside Kubernetes: its enrollment, and the agent-config it receives |
 //! | [`netns`] (`plan`, `nft`, `nflog`, `sockets`, `tables`) | edge: the kernel's network; `plan` and `nft` only render |
 //! | [`netns::pod`] (`namespace`, `nf_tables`) | edge: sockets and table inside a pod's network namespace |
 //! | [`tasks`] | edge: recurring tasks: arming, beacons, orders, reports, reloads |

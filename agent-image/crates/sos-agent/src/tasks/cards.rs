@@ -17,7 +17,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::{debug, info, warn};
 
 use crate::cards::Cards;
-use crate::cards::exchange::admit;
+use crate::cards::offer::admit;
 use crate::cards::store::Refusal;
 use crate::config::peers::Peers;
 use crate::config::peers_file::PeersFile;

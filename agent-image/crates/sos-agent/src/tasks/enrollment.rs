@@ -19,8 +19,8 @@ use crate::config::AgentConfig;
 use crate::config::source::{SourceError, load};
 use crate::context::AgentContext;
 use crate::enrollment::Enrollment;
-use crate::enrollment::exchange::{Answered, Dialogue, ExchangeError, MachineReport, Sent, endpoints};
 use crate::enrollment::key_source::KeySource;
+use crate::enrollment::offer::{Answered, Dialogue, ExchangeError, MachineReport, Sent, endpoints};
 use crate::enrollment::state::{State, StateError};
 
 /// Pause between two exchanges: the cluster considers a machine disconnected that was silent for 7 s.
