@@ -60,7 +60,6 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::StreamId;
 
     const MANY: StreamLimit = StreamLimit(Some(64));
 
