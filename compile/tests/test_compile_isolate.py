@@ -19,7 +19,7 @@ from sos_compile.admission import objects, schema
 from sos_compile.admission.fault_isolation import MAX_SEARCHES, Faulty, isolate
 from sos_compile.documents import controller_config, node_config
 from sos_compile.manifests import build
-from sos_compile.resolve import services
+from sos_compile.resolve.services import placement
 from worlds import nodes, obj, service, site, world
 
 OPEN = {"services": {"namespaces": "All"}}
@@ -53,7 +53,7 @@ def raises_for(what: Callable[[Any], bool], original: Callable[..., Any]) -> Cal
 PLACES = [
     (schema, "_rules", "SosService", "s3"),
     (objects, "parse", "SosSite", "north"),
-    (services.Judge, "place", "SosService", "s2"),
+    (placement.Judge, "place", "SosService", "s2"),
     (controller_config, "_service", "SosService", "s1"),
     (controller_config, "_site", "SosSite", "north"),
     (build, "build_site", "SosSite", "north"),

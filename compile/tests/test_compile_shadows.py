@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sos_compile import Compiled, ObjectKey, Shadow, compile_world
-from sos_compile.resolve import regions, shadows
-from sos_compile.resolve.regions import Region
+from sos_compile.resolve.services import regions, shadows
+from sos_compile.resolve.services.regions import Region
 from worlds import nodes, obj, service, site, world
 
 SMALL = 6

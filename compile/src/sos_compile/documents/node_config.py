@@ -11,7 +11,7 @@ from sos_compile.model.memo import ByIdentity
 from sos_compile.model.network import AGENT_OFPORT, REJECT_OFPORT, TUNNEL_OFPORT, UPLINK_OFPORT, AgentPlace, Network, NodePlace, PlacedSite
 from sos_compile.model.resources import DEFAULT_MTU, Site
 from sos_compile.model.world import Json, Settings
-from sos_compile.resolve.rejects import REJECT_PORT
+from sos_compile.resolve.services.rejects import REJECT_PORT
 
 BRIDGE = "br-sos"
 MAX_TUNNELS = 1024

@@ -11,22 +11,19 @@ from sos_compile.model.network import Network, PlacedBalance, PlacedService, Pla
 from sos_compile.model.problem import Reason
 from sos_compile.model.resources import Controller, Link, Rule, Site
 from sos_compile.model.world import AgentAllocation, Allocations, Claim, World
-from sos_compile.resolve import (
-    agents,
+from sos_compile.resolve import agents, broadcast_loops, peers, sites
+from sos_compile.resolve.allocate import numbers
+from sos_compile.resolve.services import (
     balances,
-    broadcast_loops,
     claims,
     client_pods,
     pair_transport,
-    peers,
+    placement,
     rejects,
-    services,
     session_quotas,
     shadows,
-    sites,
     stream_settings,
 )
-from sos_compile.resolve.allocate import numbers
 
 CONTROLLER_IDS = (1, 0xFEFF)  # a cookie holds the id + 0x100 in 16 bits (spec/node-config.md clause 8)
 MAX_LINKS = 4096
@@ -49,9 +46,9 @@ def resolve(world: World, objects: Objects, verdicts: Verdicts, memo: Memo) -> N
     remote = peers.place(known_peers, cards, list(with_agents.values()), objects, verdicts)
     with_agents |= {each.site.name: each for each in remote}
     controller_ids = _number_controllers(list(controllers.values()), world, objects)
-    labels = services.labels_of(objects.namespaces)
+    labels = placement.labels_of(objects.namespaces)
     pods = client_pods.PodJudge(client_pods.Pods(world.pods), labels, world.pods_problem, verdicts)
-    judge = services.Judge(objects, with_agents, world.settings.namespace, labels, pods, verdicts)
+    judge = placement.Judge(objects, with_agents, world.settings.namespace, labels, pods, verdicts)
     transports = pair_transport.Transports(pair_transport.accept(objects.pairs, with_agents, verdicts), known_peers, with_agents)
     placed_services, balanced, kept_claims = _services(world, judge, transports, controller_ids)
     accelerated, offered = peers.in_force(placed_services, with_agents, cards, verdicts)
@@ -83,7 +80,7 @@ def resolve(world: World, objects: Objects, verdicts: Verdicts, memo: Memo) -> N
 
 
 def _services(
-    world: World, judge: services.Judge, transports: pair_transport.Transports, controllers: Mapping[str, int]
+    world: World, judge: placement.Judge, transports: pair_transport.Transports, controllers: Mapping[str, int]
 ) -> tuple[list[PlacedService], list[PlacedBalance], Mapping[str, Claim]]:
     """Return the accepted services and balances in the order in which they are tried, and their claims."""
     objects, verdicts = judge.objects, judge.verdicts
@@ -94,12 +91,12 @@ def _services(
     def band(placed: claims.Placed) -> int:
         return rule(placed, claims.client_site(placed)).band
 
-    placed: list[claims.Placed] = [*services.place(objects, judge), *balances.place(objects, judge)]
+    placed: list[claims.Placed] = [*placement.place(objects, judge), *balances.place(objects, judge)]
     ordered = claims.order(placed, band, world.observed.allocations.claims, objects.services, verdicts)
     apart = [each for each in ordered.services if isinstance(each, PlacedService)]
     declared = {each.pair for each in apart if transports.declared(each)}
     sharing = stream_settings.permitted(apart, ordered.claims, rule, declared, verdicts)
-    limited = rejects.limited(services.limited(sharing, ordered.claims, verdicts), judge.sites, controllers, verdicts)
+    limited = rejects.limited(placement.limited(sharing, ordered.claims, verdicts), judge.sites, controllers, verdicts)
     accelerated = pair_transport.apply(limited, transports, verdicts)
     balanced = balances.limited((each for each in ordered.services if isinstance(each, PlacedBalance)), verdicts)
     return accelerated, balanced, dict(sorted(ordered.claims.items()))

@@ -16,8 +16,8 @@ from sos_compile.model.memo import ByIdentity, Memo
 from sos_compile.model.network import PlacedBalance, PlacedService
 from sos_compile.model.resources import ALL_PORTS
 from sos_compile.model.world import ObjectKey, Overlap, Shadow
-from sos_compile.resolve import regions
-from sos_compile.resolve.regions import Region
+from sos_compile.resolve.services import regions
+from sos_compile.resolve.services.regions import Region
 
 MAX_COMPARED = 1_000_000
 """Maximum number of pairs of services that are compared at one site, in about a second."""

@@ -15,9 +15,9 @@ from functools import cached_property
 from sos_compile.admission.verdicts import Verdicts
 from sos_compile.model.network import MAX_REJECTS, PlacedService, PlacedSite
 from sos_compile.model.problem import Reason
-from sos_compile.resolve import regions
-from sos_compile.resolve.regions import Interval, Region
-from sos_compile.resolve.shadows import MAX_PIECES, SLICES, meeting, region
+from sos_compile.resolve.services import regions
+from sos_compile.resolve.services.regions import Interval, Region
+from sos_compile.resolve.services.shadows import MAX_PIECES, SLICES, meeting, region
 
 REJECT_PORT = ("sosrej0", "sosrej1")
 """The port on the bridge, and its peer device, at which the kernel answers with a reset."""

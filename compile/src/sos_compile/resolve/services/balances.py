@@ -11,7 +11,7 @@ from sos_compile.admission.verdicts import Verdicts
 from sos_compile.model.network import PlacedBalance, PlacedSite
 from sos_compile.model.problem import Reason
 from sos_compile.model.resources import Balance, Service, Site, Uplink
-from sos_compile.resolve.services import MAX_SERVICES, Judge
+from sos_compile.resolve.services.placement import MAX_SERVICES, Judge
 
 MAX_PER_SITE = 64  # maximum number of groups of one switch (spec/controller-config.md clause 5)
 MAX_CONDITIONS = 1024  # maximum number of (prefix, port range) pairs; each pair takes at least one entry of the switch

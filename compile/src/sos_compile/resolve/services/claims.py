@@ -18,7 +18,7 @@ from sos_compile.model.network import PlacedBalance, PlacedService
 from sos_compile.model.problem import Reason
 from sos_compile.model.resources import PAIR_FIELDS, End, Service
 from sos_compile.model.world import Claim
-from sos_compile.resolve.shadows import meeting, region
+from sos_compile.resolve.services.shadows import meeting, region
 
 SCOPE_DIGITS = 16  # hex digits kept of a SHA-256; if the digests of a service before and after a change collide, it only keeps its number
 CHOOSING_MODES = frozenset({"RoundRobin", "LeastLoaded", "Measured"})

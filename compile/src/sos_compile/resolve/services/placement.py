@@ -13,8 +13,8 @@ from sos_compile.model.network import PlacedService, PlacedSite
 from sos_compile.model.problem import Reason
 from sos_compile.model.resources import ALL_PORTS, End, Rule, Service, Site, selects
 from sos_compile.model.world import Claim, Namespace, ObjectKey
-from sos_compile.resolve import regions
-from sos_compile.resolve.client_pods import PodJudge
+from sos_compile.resolve.services import regions
+from sos_compile.resolve.services.client_pods import PodJudge
 
 MAX_SERVICES = 4096  # spec/controller-config.md clause 4
 NO_RULE = Rule()
