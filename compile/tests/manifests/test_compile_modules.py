@@ -11,7 +11,7 @@ import pytest
 from sos_compile import Settings, compile_world
 from worlds import nodes, site, world
 
-SCRIPT = Path(__file__).resolve().parents[2] / "agent-image" / "ovs" / "modules.sh"
+SCRIPT = Path(__file__).resolve().parents[3] / "agent-image" / "ovs" / "modules.sh"
 LOADING = Settings(load_modules=True)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from limits import limits_world
 from sos_compile import compile_world
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 COUNT = 3 * int(os.environ.get("SOS_EXAMPLES", "50"))  # `make worlds` has its own setting
 
 
