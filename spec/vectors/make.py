@@ -359,9 +359,25 @@ def bad_cards() -> list[dict]:
     ]
 
 
+def slots() -> list[dict]:
+    """Vectors of the owners of slots (node-config.md clause 11): for each set of agents that accept sessions, the owner of each slot as
+    a digit, "-" without an owner."""
+    rows = []
+    for count in range(1, 9):
+        for mask in {0, 1, 1 << count >> 1, (1 << count) - 1, (1 << count) - 1 & 0b10110101, (1 << count) - 1 & 0b01101110}:
+            takes = [agent for agent in range(count) if mask >> agent & 1]
+            owners = ""
+            for slot in range(64):
+                own, others = slot % count, takes[slot // count % len(takes)] if takes else "-"
+                owners += str(own if own in takes else others)
+            name = f"{len(takes)} of {count} agents: {takes}"
+            rows.append({"name": name, "agents": count, "takes": takes, "owners": owners})
+    return sorted(rows, key=lambda row: (row["agents"], row["takes"]))
+
+
 FILES = {
     "keys/v1.json": keys, "beacon/v1.json": beacons, "order/v1.json": orders, "frame/v1.json": frames, "card/v1.json": cards,
-    "card/bad.json": bad_cards,
+    "card/bad.json": bad_cards, "slots/v1.json": slots,
 }  # fmt: skip
 
 
