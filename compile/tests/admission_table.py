@@ -39,9 +39,27 @@ def routed(**changes: Any) -> dict[str, Any]:
     return {**SELECT, "prefixes": ["10.1.0.0/16"], "wan": {"type": "Routed"}, "intake": {"type": "Pods"}} | changes
 
 
+def router(**intake: Any) -> dict[str, Any]:
+    """Return a site whose nodes are its hosts' routers, with these fields of its intake."""
+    return routed(intake={"type": "Routed", "interface": "eth1", **intake})
+
+
 def several(*addresses: str) -> dict[str, Any]:
     """Return a `wan` of type Routed with these addresses of a node."""
     return {"type": "Routed", "addresses": [{"node": "a1", "addresses": list(addresses)}]}
+
+
+def lan(*interfaces: str, **changes: Any) -> dict[str, Any]:
+    """Return a site with these LAN interfaces, `NAME` or `NAME@NODE`, and these fields changed; a field with the value None is left out."""
+    entries = [dict(zip(("name", "node"), each.split("@"), strict=False)) for each in interfaces]
+    site = {**SELECT, "prefixes": ["10.1.0.0/16"], "network": {"lan": entries}} | changes
+    return {name: value for name, value in site.items() if value is not None}
+
+
+def bonded(*bases: bool, prefixes: bool = True, **bond: Any) -> dict[str, Any]:
+    """Return a site with an uplink for each element of `bases`, and a bond."""
+    uplinks = [{"name": f"wan{i}", "base": base} for i, base in enumerate(bases)]
+    return {**SELECT, "prefixes": ["10.1.0.0/16"] if prefixes else [], "wan": {"type": "Uplinks", "uplinks": uplinks, "bond": bond}}
 
 
 Row = tuple[str, str, dict[str, Any], str | None, str | None]
@@ -90,6 +108,21 @@ SITES: list[Row] = [
     ("routed with uplinks", "SosSite", routed(wan={"type": "Routed", "uplinks": [WAN0]}), "spec.wan", "the nodes' own routes"),
     ("pods at an interface", "SosSite", routed(intake={"type": "Pods", "interface": "eth1"}), "spec.intake", "type Pods takes none"),
     ("routes without an interface", "SosSite", routed(intake={"type": "Routed"}), "spec.intake", "type Routed needs interface"),
+    ("LAN interfaces", "SosSite", lan("eth1", "eth1@a1", "eth1@a2", "eth2.100"), None, None),
+    ("LAN beside uplinks", "SosSite", lan("eth1", wan={"type": "Uplinks", "uplinks": [WAN0]}), None, None),
+    ("LAN at an uplink", "SosSite", lan("wan0@a1", wan={"type": "Uplinks", "uplinks": [WAN0]}), "spec", "is in spec.wan.uplinks, too"),
+    ("LAN without nodes", "SosSite", lan("eth1", nodeSelector=None, datapaths=[{"dpid": "0" * 16}]), "spec", "set spec.nodeSelector and"),
+    ("LAN without prefixes", "SosSite", lan("eth1", prefixes=[]), "spec", "and spec.prefixes, or remove spec.network.lan"),
+    ("LAN without a bridge", "SosSite", routed(network={"lan": [{"name": "eth1"}]}), "spec", "has no bridge and no switches"),
+    ("LAN interface twice", "SosSite", lan("eth1@a1", "eth1@a1"), "spec.network.lan[1]", None),
+    ("LAN interface without a name", "SosSite", {**SELECT, "network": {"lan": [{"node": "a1"}]}}, "spec.network.lan[0].name", None),
+    ("long LAN interface", "SosSite", lan("e" * 16), "spec.network.lan[0].name", "15 characters"),
+    ("odd LAN interface", "SosSite", lan("a b"), "spec.network.lan[0].name", "like eth1"),
+    *(
+        (f"LAN interface {name}", "SosSite", lan(name), "spec.network.lan[0].name", "no LAN interfaces")
+        for name in ("br-sos", "sosag0", "lo")
+    ),
+    ("65 LAN interfaces", "SosSite", lan(*(f"e{i}" for i in range(65))), "spec.network.lan", "64"),
     ("policies ignored", "SosSite", routed(intake={"type": "Pods", "networkPolicies": "Ignore"}), None, None),
     (
         "policies of hosts",
@@ -98,6 +131,11 @@ SITES: list[Row] = [
         "spec.intake",
         "networkPolicies is for type Pods",
     ),
+    ("virtual address", "SosSite", router(virtualAddress="10.1.0.1"), None, None),
+    ("virtual address of pods", "SosSite", routed(intake={"type": "Pods", "virtualAddress": "10.1.0.1"}), "spec.intake", "for type Routed"),
+    ("virtual address with a length", "SosSite", router(virtualAddress="10.1.0.1/16"), "spec.intake.virtualAddress", "like 10.1.0.1"),
+    ("virtual address of IPv6", "SosSite", router(virtualAddress="fd00::1"), "spec.intake.virtualAddress", "like 10.1.0.1"),
+    ("multicast virtual address", "SosSite", router(virtualAddress="224.0.0.18"), "spec.intake.virtualAddress", "cannot use"),
     ("unknown intake", "SosSite", routed(intake={"type": "Bridge"}), "spec.intake.type", "Pods"),
     ("interface with a slash", "SosSite", routed(intake={"type": "Routed", "interface": "a/b"}), "spec.intake.interface", "like"),
     ("long interface", "SosSite", routed(intake={"type": "Routed", "interface": "x" * 16}), "spec.intake.interface", "15 characters"),
@@ -175,6 +213,16 @@ SITES: list[Row] = [
         "spec",
         "exactly one uplink",
     ),
+    ("bond", "SosSite", bonded(True, True, False), None, None),
+    ("bond with LACP", "SosSite", bonded(True, True, mode="BalanceTCP", upDelaySeconds=600), None, None),
+    ("bond of one uplink", "SosSite", bonded(True, False), "spec.wan", "bond needs several base uplinks"),
+    ("bond without base uplinks", "SosSite", bonded(False, False), "spec.wan", "bond needs several base uplinks"),
+    ("bond of an overlay", "SosSite", {**bonded(True), "wan": {"bond": {}}}, "spec.wan", "bond needs several base uplinks"),
+    ("bond of a transit site", "SosSite", bonded(True, True, prefixes=False), "spec", "remove spec.wan.bond, or set spec.prefixes"),
+    ("bond without a bridge", "SosSite", routed(wan={"type": "Routed", "bond": {}}), "spec.wan", "bond needs several base uplinks"),
+    ("unknown bond", "SosSite", bonded(True, True, mode="BalanceSLB"), "spec.wan.bond.mode", "ActiveBackup"),
+    ("bond without delay", "SosSite", bonded(True, True, upDelaySeconds=0), None, None),
+    ("bond with a long delay", "SosSite", bonded(True, True, upDelaySeconds=601), "spec.wan.bond.upDelaySeconds", "600"),
     ("uplink with an address", "SosSite", addressed("192.0.2.2/30", "192.0.2.1"), None, None),
     ("uplink without gateway", "SosSite", addressed("192.0.2.2/30", None), "spec.wan.uplinks[0]", "go together"),
     ("uplink without address", "SosSite", addressed(None, "192.0.2.1"), "spec.wan.uplinks[0]", "go together"),
@@ -276,6 +324,23 @@ SERVICES: list[Row] = [
     ("accept Early, proactive", "SosService", {**ENDS, "accept": "Early", "setup": "Proactive"}, None, None),
     ("accept Confirmed, proactive", "SosService", {**ENDS, "accept": "Confirmed", "setup": "Proactive"}, None, None),
     ("accept Learned, proactive", "SosService", {**ENDS, "accept": "Learned", "setup": "Proactive"}, None, None),
+    ("Kubernetes Service", "SosService", {**ENDS, "to": {"site": "b", "service": {"name": "web", "namespace": "shop"}}}, None, None),
+    (
+        "Service without a site",
+        "SosService",
+        {**ENDS, "to": {"prefixes": ["10.2.0.0/24"], "service": {"name": "web"}}},
+        "spec.to.service",
+        "name the site",
+    ),
+    (
+        "Service and prefixes",
+        "SosService",
+        {**ENDS, "to": {"site": "b", "prefixes": ["10.2.0.0/24"], "service": {"name": "web"}}},
+        "spec.to.service",
+        "remove prefixes",
+    ),
+    ("Service without a name", "SosService", {**ENDS, "to": {"site": "b", "service": {}}}, "spec.to.service.name", None),
+    ("Service with a wrong name", "SosService", {**ENDS, "to": {"site": "b", "service": {"name": "Web"}}}, "spec.to.service.name", None),
     ("source Preserve", "SosService", {**ENDS, "to": {"site": "b", "source": "Preserve", "proxyProtocol": "None"}}, None, None),
     ("source Agent", "SosService", {**ENDS, "to": {"site": "b", "source": "Agent"}}, None, None),
     ("source Agent with a header", "SosService", {**ENDS, "to": {"site": "b", "source": "Agent", "proxyProtocol": "V2"}}, None, None),

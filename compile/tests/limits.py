@@ -91,13 +91,11 @@ class Limits:
         if self.some(0.2):
             spec["siteID"] = self.most(1, 65535, 7, beyond=(0, 65536))
         if self.some(0.3):
-            names = self.r.sample(UPLINKS, self.r.randint(1, 3)) if self.some(0.1) else ["wan0", "w" * 15]
-            kind = self.enum("Uplinks", "Overlay")
-            ups = [{"name": name, "base": j == 0 and (kind != "Overlay" or self.some(BEYOND))} for j, name in enumerate(names)]
-            spec["wan"] = {"type": kind, "uplinks": ups}
+            spec["wan"] = self.wan()
         if self.some(0.3):
             spec["network"] = {
                 "mtu": self.most(1280, 1500, 9216, beyond=(1279, 9217)),
+                **({"lan": [{"name": self.r.choice(UPLINKS)}]} if self.some(0.1) else {}),
                 **({"agentAddresses": self.most(f"10.{i}.0.0/24", f"10.{i}.0.0/30", beyond=(self.prefix(i),))} if self.some(0.3) else {}),
             }
         if self.some(0.02) or (spec.get("prefixes") == [f"10.{i}.0.0/16"] and self.some(0.3)):
@@ -117,9 +115,23 @@ class Limits:
                 {"type": "Pods"},
                 {"type": "Pods", "networkPolicies": self.enum("Respect", "Ignore")},
                 {"type": "Routed", "interface": self.r.choice(UPLINKS)},
+                {
+                    "type": "Routed",
+                    "interface": self.r.choice(UPLINKS),
+                    "virtualAddress": self.most("10.0.0.1", "223.255.255.255", beyond=("0.0.0.0",)),
+                },
                 beyond=({"type": "Routed"}, {}, {"type": "Pods", "interface": "eth0"}),
             )
         return self.obj("SosSite", self.sites[i], spec)
+
+    def wan(self) -> dict[str, Any]:
+        names = self.r.sample(UPLINKS, self.r.randint(1, 3)) if self.some(0.1) else ["wan0", "w" * 15]
+        kind, bonded = self.enum("Uplinks", "Overlay"), self.some(0.3)
+        base = [(j == 0 or bonded) and (kind != "Overlay" or self.some(BEYOND)) for j, _ in enumerate(names)]
+        found: dict[str, Any] = {"type": kind, "uplinks": [{"name": name, "base": b} for name, b in zip(names, base, strict=True)]}
+        if bonded and kind == "Uplinks":
+            found["bond"] = {"mode": self.enum("ActiveBackup", "BalanceTCP"), "upDelaySeconds": self.most(0, 600, beyond=(601,))}
+        return found
 
     def end(self, site: str) -> dict[str, Any]:
         i = self.sites.index(site)

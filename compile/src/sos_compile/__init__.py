@@ -17,6 +17,7 @@ Only this package interprets custom resources. The operator, the testbed and `so
 `facts`       network to facts for each object's status
 `model`       values that the steps share
 `keys`        key derivation
+`certificates`  certificates of OpenFlow channels; imported by those who issue them
 `artifacts`   generated files of spec/: schemas and vectors
 """
 
@@ -35,6 +36,7 @@ from sos_compile.model.world import (
     Facts,
     Fault,
     Images,
+    KubernetesService,
     Loaded,
     Namespace,
     NetworkPolicies,
@@ -60,6 +62,7 @@ __all__ = [
     "Facts",
     "Fault",
     "Images",
+    "KubernetesService",
     "LoadError",
     "Loaded",
     "Memo",

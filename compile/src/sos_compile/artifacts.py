@@ -75,9 +75,16 @@ def build_vectors(root: Path = ROOT) -> dict[str, Json]:
     found["agent/tuned.json"] = _edited(good["agent"], _tune)
     found["controller/accepted-early.json"] = _edited(good["controller"], _set("services", 0, "accept", value="Early"))
     found["controller/required.json"] = _edited(good["controller"], _set("services", 0, "require", value=["Accelerated", "Encrypted"]))
+    found["controller/tls.json"] = _edited(good["controller"], _secured)
+    found["controller/replicas.json"] = _edited(good["controller"], _set("controller", "replicas", value=2))
     found["node/reject-port.json"] = _edited(
         good["node"], _set("rejectPort", value={"name": "sosrej0", "peer": "sosrej1", "ofport": 33900})
     )
+    found["node/tls.json"] = _edited(good["node"], _set("controllers", 0, value="ssl:10.96.0.10:6653"))
+    found["node/lan.json"] = _edited(
+        good["node"], _set("lan", value=[{"name": "lan0", "ofport": 33101}, {"name": "lan1", "ofport": 33102}])
+    )
+    found["node/bond.json"] = _edited(good["node"], _bonded)
     found["agent/routes.json"] = routes = _edited(good["agent"], _on_routes)
     found["agent/pods.json"] = pods = _edited(routes, _in_pods)
     found["agent/selected-pods.json"] = selected = _edited(pods, _set("services", 0, "from", value=_spread(formats.MAX_PODS)))
@@ -121,6 +128,11 @@ def _tune(doc: Json) -> None:
     doc["services"][0]["labels"] = 2
 
 
+def _secured(doc: Json) -> None:
+    doc["controller"]["tls"] = "Required"
+    doc["sites"][0]["datapaths"][0]["tls"] = "Disabled"
+
+
 def _encrypted_only(doc: Json) -> None:
     doc["services"][0]["transport"]["encryption"] = "TLS"
     doc["services"][0]["encryptedOnly"] = True
@@ -130,7 +142,7 @@ def _on_routes(doc: Json) -> None:
     """Detach the agent from its bridge: two addresses of its own, and hosts whose routes lead to its machine."""
     del doc["interface"], doc["discovery"]
     doc["wan"] = ["192.0.2.1", "198.51.100.1"]
-    doc["intake"] = {"type": "Routed", "interface": "lan0"}
+    doc["intake"] = {"type": "Routed", "interface": "lan0", "virtualAddress": "10.0.0.1"}
     doc["streamPorts"]["count"] = 2
     doc["services"][0].update(setup="Proactive", accept="Learned", labels=2)
     doc["shares"] = [{"namespace": "default", "percent": 50}]
@@ -158,6 +170,11 @@ def _amid_nodes(doc: Json) -> None:
         site["datapaths"][0].update(told)
 
 
+def _bonded(doc: Json) -> None:
+    doc["uplinks"][1]["base"] = True
+    doc["bond"] = {"mode": "ActiveBackup", "upDelaySeconds": 10}
+
+
 def _set(*keys: str | int, value: Any) -> Callable[[Json], None]:
     def edit(doc: Any) -> None:
         for key in keys[:-1]:
@@ -183,6 +200,7 @@ BAD: list[tuple[str, str, str, Callable[[Json], None]]] = [
     ("controller", "bad-prefix", "sites[3].prefixes[0]", _set("sites", 3, "prefixes", 0, value="10.0.0.0/33")),
     ("controller", "unknown-site", "services[0].to.site", _set("services", 0, "to", "site", value="atlantis")),
     ("controller", "bad-dpid", "sites[0].datapaths[0].dpid", _set("sites", 0, "datapaths", 0, "dpid", value="1")),
+    ("controller", "bad-tunnel", "sites[0].datapaths[0].tunnel", _set("sites", 0, "datapaths", 0, "tunnel", value=4096)),
     (
         "controller",
         "bad-labelled-port",
@@ -191,6 +209,8 @@ BAD: list[tuple[str, str, str, Callable[[Json], None]]] = [
     ),
     ("controller", "unknown-accept", "services[0].accept", _set("services", 0, "accept", value="Sometimes")),
     ("controller", "unknown-requirement", "services[0].require[0]", _set("services", 0, "require", value=["Fast"])),
+    ("controller", "unknown-tls", "controller.tls", _set("controller", "tls", value="Optional")),
+    ("controller", "many-replicas", "controller.replicas", _set("controller", "replicas", value=3)),
     ("controller", "wrong-version", "version", _set("version", value="v2")),
     ("controller", "wrong-hash", "hash", _set("hash", value="sha256:" + "0" * 64)),
     ("node", "unknown-field", "bridge.colour", _set("bridge", "colour", value="red")),
@@ -202,6 +222,9 @@ BAD: list[tuple[str, str, str, Callable[[Json], None]]] = [
         "rejectPort.ofport",
         _set("rejectPort", value={"name": "sosrej0", "peer": "sosrej1", "ofport": 33001}),
     ),
+    ("node", "lan-twice", "lan[0].name", _set("lan", value=[{"name": "wan0", "ofport": 33101}])),
+    ("node", "bond-of-one-uplink", "bond", _set("bond", value={"mode": "ActiveBackup", "upDelaySeconds": 10})),
+    ("node", "unknown-bond", "bond.mode", _set("bond", value={"mode": "BalanceSLB", "upDelaySeconds": 10})),
     ("node", "bad-controller", "controllers[0]", _set("controllers", 0, value="tcp:controller:6653")),
     ("node", "wrong-version", "version", _set("version", value="v2")),
     ("node", "wrong-hash", "hash", _set("hash", value="sha256:" + "0" * 64)),
@@ -229,6 +252,7 @@ BAD_ROUTES: list[tuple[str, str, Callable[[Json], None]]] = [
     ("reactive-on-routes", "services[0].setup", _set("services", 0, "setup", value="Reactive")),
     ("routes-with-discovery", "discovery", _set("discovery", value=formats.Discovery().model_dump(mode="json", by_alias=True))),
     ("routes-without-intake", "intake", _drop("intake")),
+    ("bad-virtual-address", "intake", _set("intake", "virtualAddress", value="10.0.0.1/24")),
     ("unknown-dial", "peers[0].dial", _set("peers", 0, "dial", value="Sometimes")),
     ("routes-and-labels-differ", "wan", _set("streamPorts", "count", value=3)),
     ("route-twice", "wan[1]", _set("wan", 1, value="192.0.2.1")),

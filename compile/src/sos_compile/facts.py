@@ -85,6 +85,8 @@ def _service(placed: PlacedService, network: Network) -> Facts:
     ends = {"from": (placed.source, placed.source_prefixes), "to": (placed.target, placed.target_prefixes)}
     shown = {name: _end(site, prefixes, network) for name, (site, prefixes) in ends.items()}
     pods = placed.client_pods
+    if service.target.service is not None:
+        shown["to"] = f"{placed.target} ({'/'.join(service.target.service)}: {_listed(placed.target_prefixes)})"
     count = None if pods is None else sum(prefix.num_addresses for addresses in pods.values() for prefix in addresses)
     if count is not None:
         shown["from"] += f", {count} {'pod' if count == 1 else 'pods'}"

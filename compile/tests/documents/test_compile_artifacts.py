@@ -23,6 +23,8 @@ BEYOND_A_SCHEMA = {
     "bad-prefix",
     "unknown-site",
     "wrong-hash",
+    "lan-twice",
+    "bond-of-one-uplink",
     "ofport-twice",
     "bad-address",
     "unknown-peer",

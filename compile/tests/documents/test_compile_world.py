@@ -51,6 +51,19 @@ def test_bad_object_is_a_problem_and_affects_no_other_output(given_world: World,
 
 
 @given(worlds())
+def test_controllers_and_nodes_agree_about_tunnels(given_world: World) -> None:
+    """The port `sosvxN` of a datapath leads to the datapath with tunnel number N, and there to the port with its own number."""
+    compiled = compile_world(given_world)
+    ports = {doc["bridge"]["datapathId"]: {port["name"] for port in doc["tunnels"]} for doc in compiled.nodes.values()}
+    for document in compiled.controllers.values():
+        datapaths = [datapath for entry in document["sites"] for datapath in entry["datapaths"]]
+        numbers = {datapath["dpid"]: datapath.get("tunnel", 0) for datapath in datapaths}
+        assert len({number for number in numbers.values() if number}) == sum(map(bool, numbers.values()))
+        ends = {(one, other) for one in numbers for other in numbers if f"sosvx{numbers[other]}" in ports.get(one, ())}
+        assert ends == {(one, other) for one in numbers for other in numbers if one != other and numbers[one] and numbers[other]}
+
+
+@given(worlds())
 def test_documents_match_their_models_and_contain_their_hash(given_world: World) -> None:
     compiled = compile_world(given_world)
     for model, documents in ((ControllerConfig, compiled.controllers), (NodeConfig, compiled.nodes), (AgentConfig, compiled.agents)):

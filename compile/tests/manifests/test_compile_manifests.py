@@ -143,14 +143,16 @@ def arguments(manifest: dict[str, Any], container: str) -> dict[str, str]:
 def test_container_arguments_match_the_programs_options(figure8: dict[tuple[str, str], dict[str, Any]]) -> None:
     controller = arguments(figure8["Deployment", "sos-controller-default"], "controller")
     assert controller.pop("--log-format") == "json"
-    assert set(controller) == {"--config", "--keys", "--token-file", "--openflow-listen", "--api-listen", "--state", "--log-level"}
+    listeners = {"--openflow-listen", "--openflow-tls", "--api-listen"}
+    assert set(controller) == {"--config", "--keys", "--token-file", *listeners, "--state", "--log-level"}
     agent = arguments(figure8["DaemonSet", "sos-agent-default-west"], "agent")
     assert agent["--attach"] == "host"
     assert set(agent) == {"--config", "--node", "--keys", "--state", "--attach", "--log-format"}
     node = arguments(figure8["DaemonSet", "sos-node-west"], "node")
     assert node["--ovs-rundir"] == "/run/sos/openvswitch"
     assert node["--anchor"] == "$(KUBERNETES_SERVICE_HOST):$(KUBERNETES_SERVICE_PORT)"
-    assert set(node) == {"--config", "--node", "--state", "--ovs-rundir", "--status-file", "--listen", "--anchor", "--log-format"}
+    options = {"--config", "--node", "--state", "--ovs-rundir", "--openflow-tls", "--status-file", "--listen", "--anchor", "--log-format"}
+    assert set(node) == options
 
 
 def test_multus_agents_get_a_network_without_ipam() -> None:
@@ -192,9 +194,14 @@ def test_network_names_of_agents_and_sites_do_not_collide() -> None:
 def test_mounted_secrets_have_the_operators_names(figure8: dict[tuple[str, str], dict[str, Any]]) -> None:
     volumes = pod_of(figure8["Deployment", "sos-controller-default"])["volumes"]
     secrets = {volume["secret"]["secretName"] for volume in volumes if "secret" in volume}
-    assert secrets == {"sos-controllerkeys-default", "sos-controllertoken-default"}
+    assert secrets == {"sos-controllerkeys-default", "sos-controllertoken-default", "sos-controllercert-default"}
     agent = pod_of(figure8["DaemonSet", "sos-agent-default-west"])["volumes"]
     assert [volume["secret"]["secretName"] for volume in agent if "secret" in volume] == ["sos-sitekeys-west"]
+    node = pod_of(figure8["DaemonSet", "sos-node-west"])
+    (tls,) = [volume["secret"] for volume in node["volumes"] if "secret" in volume]
+    assert tls["secretName"] == "sos-sitecert-west" and tls["optional"], "a bridge forwards plainly before the operator has certificates"
+    places = {mount["mountPath"] for container in node["containers"] for mount in container["volumeMounts"] if mount["name"] == "tls"}
+    assert places == {arguments(figure8["DaemonSet", "sos-node-west"], "node")["--openflow-tls"]}, "Open vSwitch opens the same paths"
 
 
 def test_manifests_are_owned_by_their_objects() -> None:

@@ -53,9 +53,26 @@ def test_a_controllers_pod_has_the_declared_placement() -> None:
         "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
     }
     pod = pod_of(compile_world(world(obj("SosController", "c", placement))), "Deployment", "sos-controller-c")
-    assert {name: pod[name] for name in placement} == placement
+    lost = [
+        {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 10}
+        for key in ("not-ready", "unreachable")
+    ]
+    assert {name: pod[name] for name in placement} == placement | {"tolerations": [*placement["tolerations"], *lost]}
     plain = pod_of(compile_world(world(obj("SosController", "c"))), "Deployment", "sos-controller-c")
-    assert not placement.keys() & plain.keys()
+    assert {name: plain[name] for name in placement if name in plain} == {"tolerations": lost}
+
+
+@pytest.mark.parametrize(
+    ("declared", "added"),
+    [
+        ({"operator": "Exists"}, []),
+        ({"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60}, ["not-ready"]),
+    ],
+)
+def test_declared_tolerations_of_lost_nodes_take_precedence(declared: dict[str, Any], added: list[str]) -> None:
+    found = compile_world(world(obj("SosController", "c", {"tolerations": [declared]})))
+    first, *others = pod_of(found, "Deployment", "sos-controller-c")["tolerations"]
+    assert first == declared and [each["key"].rpartition("/")[2] for each in others] == added
 
 
 def test_default_resources_apply_where_an_object_sets_none() -> None:

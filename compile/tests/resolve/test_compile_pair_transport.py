@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sos_compile import Compiled, Namespace, ObjectKey, Problem, Reason, World, admit, compile_world
+from sos_compile.admission.typed_objects import parse
 from sos_compile.admission.verdicts import MAX_PROBLEMS, Verdicts
 from sos_compile.model.memo import Memo
-from sos_compile.model.resources import parse
 from test_compile_peers import SERVICE, card_of, cluster, peer
 from worlds import nodes, obj, site, world
 

@@ -89,6 +89,14 @@ def test_a_router_enters_no_pods() -> None:
     assert "netns" not in {volume["name"] for volume in daemon_set["spec"]["template"]["spec"]["volumes"]}
 
 
+def test_all_agents_of_a_site_follow_its_virtual_address() -> None:
+    routed = site("east", "10.2.0.0/16", intake={"type": "Routed", "interface": "eth1", "virtualAddress": "10.2.0.1"})
+    found = compiled(WEST, routed, POOL, SERVICE)
+    expected = {"type": "Routed", "interface": "eth1", "virtualAddress": "10.2.0.1"}
+    assert [found.agents["default", node]["intake"] for node in ("b1", "b2")] == [expected, expected]
+    assert [agent["node"] for agent in found.agents["default", "a1"]["peers"][0]["agents"]] == ["b1", "b2"]
+
+
 def test_a_change_of_a_nodes_pod_prefixes_reaches_its_peers() -> None:
     memo_free = compiled(WEST, EAST, POOL, SERVICE, nodes=(*NODES[:2], replace(NODES[2], pod_prefixes=("10.2.9.0/24",))))
     (peer,) = memo_free.agents["default", "a1"]["peers"]

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from sos_compile.admission.fault_isolation import NODE, fault_of, in_order, problem_of
 from sos_compile.admission.load import crds
 from sos_compile.admission.schema import admit
+from sos_compile.admission.typed_objects import parse
 from sos_compile.admission.verdicts import Verdicts
 from sos_compile.model.memo import Admission, Memo, identity
 from sos_compile.model.problem import Problem, Reason
-from sos_compile.model.resources import Controller, Link, Parsed, Peer, Pool, Service, Site, SitePair, parse
+from sos_compile.model.resources import Controller, Link, Parsed, Peer, Pool, Service, Site, SitePair
 from sos_compile.model.world import Json, Loaded, Namespace, ObjectKey, World
 
 

@@ -22,6 +22,7 @@ REFERENCES = {
     Reason.SHADOWED,
     Reason.WAITING_FOR_PEER,
     Reason.NOT_ENCRYPTED,
+    Reason.DESTINATION_UNKNOWN,
 }
 """Reasons about objects that an object names, not about the object itself (condition ResolvedRefs, not Accepted)."""
 

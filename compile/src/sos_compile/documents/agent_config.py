@@ -109,8 +109,11 @@ def _routed(placed: PlacedSite, agent: AgentPlace) -> Json:
     """Return the attachment of an agent without a bridge: its node's address, and the interception of connections."""
     intake = placed.site.intake
     if intake is None:
-        raise AssertionError("a routed site has an intake (the schema requires it)")
-    given = {"interface": intake.interface} if intake.type == "Routed" else {"networkPolicies": intake.policies}
+        raise AssertionError("a site without a bridge has an intake (the schema requires it)")
+    given: Json = {"networkPolicies": intake.policies}
+    if intake.type == "Routed":
+        shared = intake.virtual_address
+        given = {"interface": intake.interface, "virtualAddress": str(shared) if shared is not None else None}
     return {
         "discovery": None,
         "wan": list(map(str, agent.addresses)),

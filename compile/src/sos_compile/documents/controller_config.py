@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from sos_compile.documents.node_config import MESH_LIMIT
 from sos_compile.model import formats as doc
+from sos_compile.model.addresses import address_text
 from sos_compile.model.memo import ByIdentity, Memo
 from sos_compile.model.network import Network, PlacedBalance, PlacedService, PlacedSite
-from sos_compile.model.resources import Link, Transport, address_text
+from sos_compile.model.resources import Link, Transport
 from sos_compile.model.world import Json
 
 
 def build_controller_config(network: Network, name: str, generation: int, memo: Memo) -> Json:
     """Return the document of one controller: its sites, the services between them and the links among them."""
     sites = network.sites_of(name)
-    names = {placed.site.name for placed in sites}
+    names, controller = {placed.site.name for placed in sites}, network.controllers[name]
     config = doc.ControllerConfig(
         generation=generation,
-        controller=doc.ControllerIdentity(name=name, id=network.allocations.controllers[name]),
+        controller=doc.ControllerIdentity(
+            name=name, id=network.allocations.controllers[name], tls=controller.tls, replicas=controller.replicas
+        ),
         sites=[_site(placed, network, among_switches=any(each.site.switches for each in sites)) for placed in sites],
         services=[build_service(placed, network, memo) for placed in network.services if placed.controller == name],
         balances=[_balance(placed) for placed in network.balances if placed.controller == name],
@@ -29,8 +33,21 @@ def _site(placed: PlacedSite, network: Network, *, among_switches: bool) -> doc.
     traffic."""
     site = placed.site
     labelled = [uplink.name for uplink in site.uplinks if not uplink.base] if among_switches else []
-    nodes = [doc.DatapathEntry(dpid=node.dpid, name=node.node.name, forwarding="Node", labelled_ports=labelled) for node in placed.nodes]
-    switches = [doc.DatapathEntry(dpid=dpid, name=name, forwarding="Controller") for dpid, name in site.switches]
+    meshed = {node.number for node in network.mesh_of(placed)[:MESH_LIMIT] if node.node.address}
+    nodes = [
+        doc.DatapathEntry(
+            dpid=node.dpid,
+            name=node.node.name,
+            forwarding="Node",
+            labelled_ports=labelled,
+            tunnel=node.number if node.number in meshed else 0,
+        )
+        for node in placed.nodes
+    ]
+    switches = [
+        doc.DatapathEntry(dpid=dpid, name=name, forwarding="Controller", tls="Disabled" if dpid in site.plain_switches else "Required")
+        for dpid, name in site.switches
+    ]
     return doc.SiteEntry(
         name=site.name,
         id=placed.id,

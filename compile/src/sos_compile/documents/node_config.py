@@ -8,7 +8,17 @@ from collections.abc import Hashable, Mapping
 from sos_compile.documents.base_flows import Rejects, build_base_flows
 from sos_compile.model import formats as doc
 from sos_compile.model.memo import ByIdentity
-from sos_compile.model.network import AGENT_OFPORT, REJECT_OFPORT, TUNNEL_OFPORT, UPLINK_OFPORT, AgentPlace, Network, NodePlace, PlacedSite
+from sos_compile.model.network import (
+    AGENT_OFPORT,
+    LAN_OFPORT,
+    REJECT_OFPORT,
+    TUNNEL_OFPORT,
+    UPLINK_OFPORT,
+    AgentPlace,
+    Network,
+    NodePlace,
+    PlacedSite,
+)
 from sos_compile.model.resources import DEFAULT_MTU, Site
 from sos_compile.model.world import Json, Settings
 from sos_compile.resolve.services.rejects import REJECT_PORT
@@ -66,6 +76,8 @@ def build_node_config(
             ],
             "controllers": _controllers(network, site, endpoints),
             "baseFlows": flows,
+            "lan": _lan(site, node.node.name),
+            "bond": doc.Bond(mode=site.bond.mode, up_delay_seconds=site.bond.up_delay_s) if site.bond else None,
             "rejectPort": doc.RejectPort(name=REJECT_PORT[0], peer=REJECT_PORT[1], ofport=REJECT_OFPORT) if required else None,
         }
     )
@@ -96,6 +108,15 @@ def _bridge(site: Site, dpid: str) -> Json:
     return {"name": BRIDGE, "datapathId": dpid, "datapathType": kind, "mtu": site.mtu, "userspaceTso": not rewrites(site)}
 
 
+def _lan(site: Site, node: str) -> list[doc.LanPort]:
+    """Return the LAN ports of a node. A number depends on the position in the site's list, so that it is the same at every node."""
+    numbers: dict[str, int] = {}
+    for i, each in enumerate(site.lan):
+        if each.node in ("", node):
+            numbers.setdefault(each.name, LAN_OFPORT + i)
+    return [doc.LanPort(name=name, ofport=ofport) for name, ofport in numbers.items()]
+
+
 def _tunnels(network: Network, placed: PlacedSite, node: NodePlace, settings: Settings) -> list[doc.TunnelPort]:
     mesh = network.mesh_of(placed)[:MESH_LIMIT]
     if node not in mesh or not node.node.address:
@@ -115,8 +136,17 @@ def _tunnels(network: Network, placed: PlacedSite, node: NodePlace, settings: Se
 
 
 def _controllers(network: Network, site: Site, endpoints: Mapping[str, tuple[str, ...]]) -> list[str]:
-    found = [end for name in site.controllers for end in endpoints.get(name, ()) or network.controllers[name].endpoints]
-    return list(dict.fromkeys(end for end in found if ENDPOINT.match(end)))[:MAX_CONTROLLERS]
+    found: list[str] = []
+    for name in site.controllers:
+        controller = network.controllers[name]
+        ends = (end for end in endpoints.get(name, ()) or controller.endpoints if ENDPOINT.match(end))
+        found.extend(channel_target(end, controller.tls) for end in ends)
+    return list(dict.fromkeys(found))[:MAX_CONTROLLERS]
+
+
+def channel_target(endpoint: str, tls: str) -> str:
+    """Return the target by which Open vSwitch connects to an endpoint (`tcp:A.B.C.D:PORT`): ovs-vsctl(8) calls TLS `ssl`."""
+    return endpoint.replace("tcp:", "ssl:", 1) if tls == "Required" else endpoint
 
 
 def _agents_in_view(network: Network, placed: PlacedSite) -> list[AgentPlace]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pydantic import ValidationError
 
 from sos_compile.documents.agent_config import pods_of
-from sos_compile.model.network import AgentPlace, Network, PlacedSite
-from sos_compile.model.site_card import CARD_PORT, CardAgent, CardSite, SiteCard, first_problem, parse_card
+from sos_compile.model.network import AgentPlace, Network, PlacedService, PlacedSite
+from sos_compile.model.site_card import CARD_PORT, CardAgent, CardDestination, CardPorts, CardSite, SiteCard, first_problem, parse_card
 
 
 def build_site_card(network: Network, peer: str, software: str) -> SiteCard:
@@ -26,7 +26,20 @@ def _build(network: Network, peer: str, software: str) -> SiteCard:
     return SiteCard(
         software=software,
         sites=tuple(_site(placed) for placed in sorted(own, key=lambda each: each.site.name)),
-        services=network.offered.get(peer, ()),
+        services=tuple(each.service.id for each in network.offered.get(peer, ())),
+        destinations=tuple(
+            _destination(each)
+            for each in network.offered.get(peer, ())
+            if each.service.target.service and not network.sites[each.target].remote
+        ),
+    )
+
+
+def _destination(placed: PlacedService) -> CardDestination:
+    return CardDestination(
+        service=placed.service.id,
+        prefixes=tuple(map(str, placed.target_prefixes)),
+        ports=tuple(CardPorts(first=first, last=last) for first, last in placed.ports),
     )
 
 

@@ -8,7 +8,7 @@ from sos_compile.admission.verdicts import Verdicts
 from sos_compile.manifests import naming
 from sos_compile.manifests.agent import build_agents
 from sos_compile.manifests.common import MAX_CONFIG_MAP_BYTES, config_map_bytes
-from sos_compile.manifests.controller import build_controller
+from sos_compile.manifests.controller import MAX_REPLICAS, build_controller
 from sos_compile.manifests.site import build_network, build_site
 from sos_compile.model.memo import Source
 from sos_compile.model.network import Network, PlacedSite
@@ -100,10 +100,13 @@ def held_children(keys: Iterable[ObjectKey], network: Network, prefix: str) -> t
     held |= {("NetworkAttachmentDefinition", naming.agent_network(prefix, *pair)) for pair in pairs}
     # The operator creates these Secrets, and held children mount them.
     held |= {("Secret", naming.site_keys(prefix, site)) for _, site in pairs}
+    held |= {("Secret", naming.site_certificate(prefix, site)) for site in wrong_sites}
     return tuple(sorted(held.union(*(_of_controller(prefix, name) for name in controllers - set(network.controllers)))))
 
 
 def _of_controller(prefix: str, name: str) -> Iterator[tuple[str, str]]:
-    yield from ((kind, naming.controller(prefix, name)) for kind in ("ConfigMap", "Deployment", "NetworkPolicy", "Service"))
-    yield "Service", naming.controller_openflow(prefix, name)
-    yield "Secret", naming.controller_keys(prefix, name)
+    yield "ConfigMap", naming.controller(prefix, name)
+    for replica in range(MAX_REPLICAS):
+        yield from ((kind, naming.controller(prefix, name, replica)) for kind in ("Deployment", "NetworkPolicy", "Service"))
+        yield "Service", naming.controller_openflow(prefix, name, replica)
+    yield from (("Secret", secret(prefix, name)) for secret in (naming.controller_keys, naming.controller_certificate))

@@ -108,6 +108,11 @@ def host_path(name: str, path: str, kind: str) -> Json:
     return {"name": name, "hostPath": {"path": path, "type": kind}}
 
 
+def secret_volume(name: str, secret: str, mode: int, *, optional: bool = False) -> Json:
+    """Return a volume with a Secret's files. `optional`: the pod starts without the Secret, and gets the files once it exists."""
+    return {"name": name, "secret": {"secretName": secret, "defaultMode": mode, **({"optional": True} if optional else {})}}
+
+
 def mount(name: str, path: str, *, read_only: bool = False) -> Json:
     """Return a volume mount."""
     return {"name": name, "mountPath": path, **({"readOnly": True} if read_only else {})}

@@ -21,9 +21,18 @@ def child(*parts: str) -> str:
     return f"{name[: MAX_NAME - HASH_DIGITS - 1].rstrip('-')}-{digest}"
 
 
-def controller(prefix: str, name: str) -> str:
-    """Return the name of a controller's Deployment, Service and ConfigMap."""
-    return child(prefix, "controller", name)
+def controller(prefix: str, name: str, replica: int = 0) -> str:
+    """Return the name of the Deployment and Service of a controller's replica, and of the first one's ConfigMap, which all mount."""
+    return child(prefix, "controller" if replica == 0 else f"controller{replica + 1}", name)
+
+
+def controller_label(name: str, replica: int = 0) -> str:
+    """Return the label by which a controller's replica is selected. No controller is named with an underscore."""
+    if replica == 0:
+        return name
+    label = f"{name}_{replica + 1}"
+    digest = hashlib.sha256(name.encode()).hexdigest()[:HASH_DIGITS]
+    return label if len(label) <= MAX_NAME else f"{name[: MAX_NAME - HASH_DIGITS - 3]}-{digest}_{replica + 1}"
 
 
 def controller_keys(prefix: str, name: str) -> str:
@@ -34,6 +43,21 @@ def controller_keys(prefix: str, name: str) -> str:
 def controller_token(prefix: str, name: str) -> str:
     """Return the name of the Secret with a controller's bearer token (key `token`)."""
     return child(prefix, "controllertoken", name)
+
+
+def openflow_ca(prefix: str) -> str:
+    """Return the name of the Secret with the certification authority of OpenFlow channels, which no pod mounts."""
+    return child(prefix, "openflowca")
+
+
+def controller_certificate(prefix: str, name: str) -> str:
+    """Return the name of the Secret with the TLS folder of a controller."""
+    return child(prefix, "controllercert", name)
+
+
+def site_certificate(prefix: str, site: str) -> str:
+    """Return the name of the Secret with the TLS folder of a site's switches."""
+    return child(prefix, "sitecert", site)
 
 
 def site_keys(prefix: str, site: str) -> str:
@@ -66,9 +90,9 @@ def network(prefix: str, site: str) -> str:
     return child(prefix, site)
 
 
-def controller_openflow(prefix: str, name: str) -> str:
-    """Return the name of the Service by which switches outside the pod network reach a controller."""
-    return child(prefix, "openflow", name)
+def controller_openflow(prefix: str, name: str, replica: int = 0) -> str:
+    """Return the name of the Service by which switches outside the pod network reach a controller's replica."""
+    return child(prefix, "openflow" if replica == 0 else f"openflow{replica + 1}", name)
 
 
 def drain_label(pool: str) -> str:

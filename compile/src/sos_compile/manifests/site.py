@@ -20,6 +20,7 @@ from sos_compile.manifests.common import (
     mount,
     node_name_variable,
     priority,
+    secret_volume,
     security_context,
 )
 from sos_compile.manifests.kernel_modules import build_modules, module_volumes
@@ -30,6 +31,7 @@ from sos_compile.model.world import Json, Settings
 
 COMPONENT = "node"
 CONFIG = "/etc/sos/node"
+TLS = "/etc/sos/tls"
 OVS_CAPABILITIES = ["IPC_LOCK", "NET_ADMIN", "NET_RAW", "SYS_ADMIN", "SYS_NICE"]
 NODE_CAPABILITIES = ["NET_ADMIN", "NET_RAW", "SYS_ADMIN"]  # SYS_ADMIN: to enter pods' network namespaces (agent-image/Dockerfile)
 
@@ -69,6 +71,8 @@ def _pod(placed: PlacedSite, config_map: str, settings: Settings) -> Json:
             host_path("tun", "/dev/net/tun", "CharDevice"),
             # ovsdb-server keeps transaction data in a file of tmpfile(3), which supports no other folder
             {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
+            # Optional: the operator creates it, and a bridge without a controller forwards plainly.
+            secret_volume("tls", naming.site_certificate(settings.prefix, placed.site.name), 0o400, optional=True),
             *module_volumes(placed.site, settings),
         ],
     }
@@ -91,7 +95,12 @@ def _ovs(placed: PlacedSite, settings: Settings) -> Json:
         # A restart interrupts the network of the node's pods for seconds: restart only after minutes of silence.
         "livenessProbe": {**answers, "periodSeconds": 30, "failureThreshold": 5, "initialDelaySeconds": 30},
         "readinessProbe": {**answers, "periodSeconds": 5, "failureThreshold": 3},
-        "volumeMounts": [mount("ovs", settings.ovs_rundir), mount("tun", "/dev/net/tun"), mount("tmp", "/tmp")],  # noqa: S108
+        "volumeMounts": [
+            mount("ovs", settings.ovs_rundir),
+            mount("tun", "/dev/net/tun"),
+            mount("tmp", "/tmp"),  # noqa: S108
+            mount("tls", TLS, read_only=True),
+        ],
     }
 
 
@@ -116,6 +125,7 @@ def _node(settings: Settings) -> Json:
             *("--node", "$(NODE_NAME)"),
             *("--state", f"{settings.state_dir}/node"),
             *("--ovs-rundir", settings.ovs_rundir),
+            *("--openflow-tls", TLS),
             *("--status-file", f"{settings.state_dir}/node/status.json"),
             *("--listen", f"0.0.0.0:{settings.ports.node}"),
             # The API server, from the variables that the kubelet sets in every pod: no uplink may cut the node off from it.
@@ -132,6 +142,7 @@ def _node(settings: Settings) -> Json:
             mount("config", CONFIG, read_only=True),
             mount("ovs", settings.ovs_rundir),
             mount("state", f"{settings.state_dir}/node"),
+            mount("tls", TLS, read_only=True),
             {**mount("netns", "/run/netns"), "mountPropagation": "HostToContainer"},
         ],
     }

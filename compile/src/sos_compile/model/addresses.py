@@ -64,3 +64,19 @@ def ports(ranges: Iterable[tuple[int, int]]) -> str:
     """Return port ranges as short text, `22,80,5000-5999`; `*` for every port."""
     listed = [str(first) if first == last else f"{first}-{last}" for first, last in ranges]
     return "*" if listed == ["1-65535"] else ",".join(listed)
+
+
+def merge_ports(ranges: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    """Return the ranges sorted, with overlapping and adjacent ranges joined: this saves switch entries and avoids duplicates."""
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], last))
+        else:
+            merged.append((first, last))
+    return tuple(merged)
+
+
+def address_text(address: ipaddress.IPv4Address | None) -> str | None:
+    """Return an address as text, None if there is no address."""
+    return None if address is None else str(address)

@@ -83,6 +83,7 @@ class Transport(Model):
 
 
 UNLESS_NONE = Field(exclude_if=lambda value: value == "None", json_schema_extra=OPTIONAL)
+UNLESS_ABSENT = Field(exclude_if=lambda value: value is None, json_schema_extra=OPTIONAL)
 
 
 class AgentTransport(Transport):
@@ -96,11 +97,17 @@ class AgentTransport(Transport):
 Ports = Annotated[list[PortRange], Field(min_length=1, max_length=64)]
 
 
+Tls = Literal["Required", "Disabled"]
+
+
 class ControllerIdentity(Model):
     """The controller that the configuration belongs to."""
 
     name: Label
     id: Annotated[int, Field(ge=1, le=0xFEFF)]
+    # omitted if Disabled: programs that do not know the field refuse documents with it
+    tls: Annotated[Tls, Field(exclude_if=lambda value: value == "Disabled", json_schema_extra=OPTIONAL)] = "Disabled"
+    replicas: Annotated[int, Field(ge=1, le=2, exclude_if=lambda value: value == 1, json_schema_extra=OPTIONAL)] = 1
 
 
 class DatapathEntry(Model):
@@ -111,6 +118,10 @@ class DatapathEntry(Model):
     forwarding: Literal["Node", "Controller"]
     # omitted if empty or not needed: programs that do not know the field refuse documents with it
     labelled_ports: Annotated[list[Device], Field(max_length=32, exclude_if=lambda ports: not ports, json_schema_extra=OPTIONAL)] = []
+    # omitted if there are none, likewise
+    tunnel: Annotated[int, Field(ge=0, le=4095, exclude_if=lambda number: not number, json_schema_extra=OPTIONAL)] = 0
+    # omitted if Required, likewise
+    tls: Annotated[Tls, Field(exclude_if=lambda value: value == "Required", json_schema_extra=OPTIONAL)] = "Required"
 
 
 class AgentEntry(Model):
@@ -260,6 +271,20 @@ class UplinkPort(Model):
     base: bool
 
 
+class Bond(Model):
+    """Base uplinks as one logical uplink."""
+
+    mode: Literal["ActiveBackup", "BalanceTCP"]
+    up_delay_seconds: Annotated[int, Field(ge=0, le=600)]
+
+
+class LanPort(Model):
+    """An interface that leads to hosts."""
+
+    name: Device
+    ofport: OfPort
+
+
 class TunnelPort(Model):
     """A point-to-point VXLAN tunnel to another node."""
 
@@ -306,8 +331,12 @@ class NodeConfig(Document):
     uplinks: Annotated[list[UplinkPort], Field(max_length=64)]
     tunnels: Annotated[list[TunnelPort], Field(max_length=1024)]
     agent_ports: Annotated[list[AgentPort], Field(max_length=256)]
-    controllers: Annotated[list[Annotated[str, Field(pattern=r"^tcp:[0-9.]+:[0-9]{1,5}$")]], Field(max_length=16)]
+    controllers: Annotated[list[Annotated[str, Field(pattern=r"^(tcp|ssl):[0-9.]+:[0-9]{1,5}$")]], Field(max_length=16)]
     base_flows: Annotated[list[BaseFlow], Field(max_length=16_384)]
+    # omitted if empty: programs that do not know the field refuse documents with it
+    lan: Annotated[list[LanPort], Field(max_length=64, exclude_if=lambda ports: not ports, json_schema_extra=OPTIONAL)] = []
+    # omitted if there is none, likewise
+    bond: Annotated[Bond | None, Field(exclude_if=lambda bond: bond is None, json_schema_extra=OPTIONAL)] = None
     # omitted if no service requires anything: programs that do not know the field refuse documents with it
     reject_port: Annotated[RejectPort | None, Field(exclude_if=lambda port: port is None, json_schema_extra=OPTIONAL)] = None
 
@@ -345,6 +374,7 @@ class RoutedIntake(Model):
 
     type: Literal["Routed"] = "Routed"
     interface: Device
+    virtual_address: Annotated[Address | None, UNLESS_ABSENT] = None
 
 
 class PodsIntake(Model):
@@ -363,7 +393,6 @@ class InterceptedPod(Model):
     address: Address
 
 
-UNLESS_ABSENT = Field(exclude_if=lambda value: value is None, json_schema_extra=OPTIONAL)
 Addresses = Annotated[list[Address], Field(max_length=STREAM_PORTS, exclude_if=lambda found: not found, json_schema_extra=OPTIONAL)]
 
 

@@ -15,9 +15,10 @@ from sos_compile.model.world import Allocations, Node, ObjectKey, Shadow
 # Open vSwitch assigns port numbers up to 32767 by itself (ovs-vswitchd.conf.db(5), Interface:ofport_request). SOS uses higher numbers, so
 # that no pod's port is ever renumbered to free a requested number.
 UPLINK_OFPORT = 33001
+LAN_OFPORT = 33101  # above the numbers of uplinks, 64 at most
 AGENT_OFPORT = 34001
 TUNNEL_OFPORT = 35000
-REJECT_OFPORT = 33900  # between the numbers of uplinks, 64 at most, and of agents
+REJECT_OFPORT = 33900  # between the numbers of LAN ports, 64 at most, and of agents
 MAX_NODE_NUMBER = 4095
 MAX_REJECTS = 4096  # maximum number of a node's base entries for `require`, out of 16,384 base entries
 MAX_SLOTS = 128  # maximum number of pools; a node has at most 256 agent ports (spec/node-config.md clause 6)
@@ -159,8 +160,8 @@ class Network:
     peers: Mapping[str, Peer] = field(default_factory=dict)
     pairs: Mapping[frozenset[str], SitePair] = field(default_factory=dict)
     """Pairs of this cluster's sites whose transport is declared."""
-    offered: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Accepted services with a peer's sites, in force or not, by SosPeer: ids in order."""
+    offered: Mapping[str, tuple[PlacedService, ...]] = field(default_factory=dict)
+    """Accepted services with a peer's sites, in force or not, by SosPeer: in the order of their ids."""
     shadows: Mapping[ObjectKey, Shadow] = field(default_factory=dict)
     shares: Mapping[str, tuple[tuple[str, int, bool], ...]] = field(default_factory=dict)
     """Session quotas of namespaces at each site (session_quotas)."""

@@ -6,7 +6,7 @@ import ipaddress
 import json
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
 from sos_compile.model.addresses import is_reachable
@@ -15,6 +15,8 @@ from sos_compile.model.scalars import AgentId, Label, Name, Port, SiteId
 MAX_CARD_BYTES = 262_144  # clause 4
 CARD_PORT = 14790  # clause 4
 MAX_AGENTS = 1024
+MAX_DESTINATIONS = 512
+MAX_DESTINATION_PARTS = 2048
 MAX_FIRST_PORT = 65_528  # the first of eight ports, one for each path label
 
 
@@ -39,7 +41,7 @@ def _prefix(text: str) -> str:
 
 
 def _unicast(text: str) -> str:
-    # Agents refuse a whole configuration with an address that no host can have (agent-image/crates/sos-agent/src/config/check.rs).
+    # Agents refuse a whole configuration with an address that no host has (agent-image/crates/sos-agent/src/documents/config/check.rs).
     address = ipaddress.IPv4Address(text)
     if not is_reachable(address):
         raise ValueError(f"{text} is not the address of an agent")
@@ -84,8 +86,30 @@ class CardSite(_Part):
     inbound: Annotated[Literal["Open", "Blocked"], Field(exclude_if=lambda value: value == "Open")] = "Open"
 
 
+class CardPorts(_Part):
+    """TCP ports, both ends included."""
+
+    first: Port
+    last: Port
+
+    @model_validator(mode="after")
+    def _ordered(self) -> CardPorts:
+        if self.last < self.first:
+            raise ValueError(f"{self.last} is less than {self.first}")
+        return self
+
+
+class CardDestination(_Part):
+    """Addresses and ports of the Kubernetes Service that a service of the sender names as its destination."""
+
+    service: Name
+    prefixes: Annotated[tuple[Prefix, ...], Field(min_length=1, max_length=64, strict=False)]
+    ports: Annotated[tuple[CardPorts, ...], Field(min_length=1, max_length=64, strict=False)]
+
+
 class SiteCard(_Part):
-    """The sites of one cluster, and its services with the receiver's cluster as `namespace/name`.
+    """The sites of one cluster, its services with the receiver's cluster as `namespace/name`, and the destinations of those services that
+    name a Kubernetes Service of the sender's cluster.
 
     `issued`: time of the last change, in milliseconds since 1970; a receiver ignores a card that is older than its last one.
     """
@@ -95,6 +119,9 @@ class SiteCard(_Part):
     software: Annotated[str, Field(max_length=63)]
     sites: Annotated[tuple[CardSite, ...], Field(max_length=64, strict=False)]
     services: Annotated[tuple[Name, ...], Field(max_length=4096, strict=False)]
+    destinations: Annotated[
+        tuple[CardDestination, ...], Field(max_length=MAX_DESTINATIONS, strict=False, exclude_if=lambda found: not found)
+    ] = ()
 
     def encode(self) -> str:
         """Return the card as text, the same text for the same content."""
@@ -111,6 +138,8 @@ def parse_card(text: str | bytes) -> SiteCard:
         raise first_problem(error) from error
     if sum(len(site.agents) for site in card.sites) > MAX_AGENTS:
         raise CardError(f"sites: more than {MAX_AGENTS} agents")
+    if sum(len(each.prefixes) + len(each.ports) for each in card.destinations) > MAX_DESTINATION_PARTS:
+        raise CardError(f"destinations: more than {MAX_DESTINATION_PARTS} prefixes and ranges of ports")
     return card
 
 

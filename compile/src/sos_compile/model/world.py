@@ -60,6 +60,20 @@ class Pod:
 
 
 @dataclass(frozen=True)
+class KubernetesService:
+    """A Kubernetes Service that SosServices name as their destination (spec.to.service).
+
+    `addresses`: IPv4 addresses of the Service itself, or of its ready pods if it is headless. `ports`: the TCP ports at these addresses.
+    """
+
+    namespace: str
+    name: str
+    addresses: tuple[str, ...]
+    ports: tuple[int, ...]
+    headless: bool = False
+
+
+@dataclass(frozen=True)
 class Images:
     """The images of the rendered pods."""
 
@@ -209,6 +223,10 @@ class World:
     """Reason why the pods are unknown; services that select pods are then refused."""
     cards: Mapping[str, SiteCard] = field(default_factory=dict)
     """The last site card of each SosPeer, by the SosPeer's name."""
+    kubernetes_services: tuple[KubernetesService, ...] = ()
+    """The Services of this cluster that SosServices name; those that do not exist are left out."""
+    kubernetes_services_problem: str = "there is no access to a cluster"
+    """Reason why the Services are unknown, "" if they are known; SosServices that name one are otherwise refused."""
 
 
 @dataclass(frozen=True, order=True)

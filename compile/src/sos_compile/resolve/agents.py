@@ -10,9 +10,10 @@ from ipaddress import IPv4Address
 from sos_compile import keys
 from sos_compile.admission.verdicts import Verdicts
 from sos_compile.model.addresses import is_ipv4
+from sos_compile.model.label_selectors import selects
 from sos_compile.model.network import MAX_SLOTS, AgentPlace, NodePlace, PlacedSite
 from sos_compile.model.problem import Reason
-from sos_compile.model.resources import Pool, selects
+from sos_compile.model.resources import Pool
 from sos_compile.model.world import AgentAllocation
 from sos_compile.resolve.allocate import highest_free, numbers, usable
 

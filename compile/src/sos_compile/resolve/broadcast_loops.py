@@ -2,7 +2,8 @@
 
 A graph in which at most one vertex has more than one edge has no cycle. So nodes with one base uplink each, around at most one node with
 several, are loop-free with any cabling. If several nodes have several base uplinks, the cabling is unknown unless SosLinks declare it; the
-declared graph must then be a forest.
+declared graph must then be a forest. A node whose base uplinks form a bond forwards no packet from one of them to another, so no cycle
+leads through it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ def without_loops(sites: list[PlacedSite], links: list[Link], verdicts: Verdicts
     """Return the sites, oldest first, without those that could close a loop with older sites."""
     kept: list[PlacedSite] = []
     for placed in sites:
-        if _may_loop([*kept, placed], links):
+        if (other := _mixed([*kept, placed], placed)) is not None:
+            both = f"a bond and external switches are under one SosController (see SosSite {other.site.name})"
+            message = f"{both}, which floods over one link to a node and does not know the active uplink of a bond"
+            remedy = "remove spec.wan.bond, or connect the external switches to another SosController"
+            verdicts.reject(placed.site.origin, "spec.wan.bond", Reason.BASE_LOOP, message, remedy)
+        elif _may_loop([*kept, placed], links):
             message = "its base uplinks could form a ring with those of other sites"
             remedy = "leave base: true on one uplink only, or declare a SosLink for every base uplink of every such site"
             verdicts.reject(placed.site.origin, "spec.wan.uplinks", Reason.BASE_LOOP, message, remedy)
@@ -28,8 +34,17 @@ def without_loops(sites: list[PlacedSite], links: list[Link], verdicts: Verdicts
     return kept
 
 
+def _mixed(sites: list[PlacedSite], placed: PlacedSite) -> PlacedSite | None:
+    """Return a site whose external switches, or bond, exclude the bond, or external switches, of `placed`."""
+    mine, controllers = placed.site, set(placed.site.controllers)
+    for other in (each for each in sites if controllers & set(each.site.controllers)):
+        if (mine.bond and other.site.switches) or (mine.switches and other.site.bond):
+            return other
+    return None
+
+
 def _base(placed: PlacedSite) -> set[str]:
-    if placed.site.wan != "Uplinks":
+    if placed.site.wan != "Uplinks" or placed.site.bond is not None:
         return set()
     return {uplink.name for uplink in placed.site.uplinks if uplink.base}
 

@@ -18,6 +18,7 @@ from sos_compile.model.problem import Reason
 from sos_compile.model.resources import DEFAULT_MTU, Intake, Machine, Origin, Peer, Site
 from sos_compile.model.site_card import CARD_PORT, CardAgent, CardSite, SiteCard, first_problem
 from sos_compile.model.world import ObjectKey
+from sos_compile.resolve.card_bounds import CardRoom
 
 MAX_PEERS = 64  # spec/card.md clause 8
 MACHINE_POOL = "machine"  # pool in the agent-config of a machine, which belongs to no SosAgent
@@ -240,26 +241,35 @@ def _site(peer: Peer, site: CardSite) -> Site:
 
 def in_force(
     services: Iterable[PlacedService], sites: Mapping[str, PlacedSite], cards: Mapping[str, SiteCard], verdicts: Verdicts
-) -> tuple[list[PlacedService], dict[str, tuple[str, ...]]]:
-    """Return the services that are in force, and the ids of all services with each peer cluster.
+) -> tuple[list[PlacedService], dict[str, tuple[PlacedService, ...]]]:
+    """Return the services that are in force, and all services with each peer cluster, by id.
 
     A service with a peer cluster is in force if that cluster has accepted it, too: clients of a peer reach only servers that both clusters
     permit. A machine has no services of its own: this cluster's services are in force there.
     """
     kept: list[PlacedService] = []
-    offered: dict[str, list[str]] = {}
+    offered: dict[str, list[PlacedService]] = {}
+    rooms: dict[str, CardRoom] = {}
     for each in services:
         peer = peer_of(each, sites.__getitem__)
         if not peer or any(sites[name].machine for name in (each.source, each.target)):
             kept.append(each)
             continue
-        offered.setdefault(peer, []).append(each.service.id)
+        announced = each.service.target.service is not None and not sites[each.target].remote
+        if excess := rooms.setdefault(peer, CardRoom()).add(each, announced=announced):
+            path = "spec.to.service" if announced else ""
+            remedy = "select the servers by spec.to.prefixes" if announced else "remove services with this peer, or shorten their names"
+            verdicts.reject(
+                each.service.origin, path, Reason.LIMIT_EXCEEDED, f"the site card for SosPeer {peer} has no room for {excess}", remedy
+            )
+            continue
+        offered.setdefault(peer, []).append(each)
         if each.service.id in cards[peer].services:
             kept.append(each)
             continue
         message = f"SosPeer {peer} has not accepted a SosService {each.service.id}"
         verdicts.reject(each.service.origin, "", Reason.WAITING_FOR_PEER, message, "apply the same SosService in the peer's cluster")
-    return kept, {peer: tuple(sorted(ids)) for peer, ids in offered.items()}
+    return kept, {peer: tuple(sorted(found, key=lambda each: each.service.id)) for peer, found in offered.items()}
 
 
 def peer_of(service: PlacedService, site: Callable[[str], PlacedSite]) -> str:

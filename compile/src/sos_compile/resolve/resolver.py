@@ -11,12 +11,13 @@ from sos_compile.model.network import Network, PlacedBalance, PlacedService, Pla
 from sos_compile.model.problem import Reason
 from sos_compile.model.resources import Controller, Link, Rule, Site
 from sos_compile.model.world import AgentAllocation, Allocations, Claim, World
-from sos_compile.resolve import agents, broadcast_loops, peers, sites
+from sos_compile.resolve import agents, broadcast_loops, lan, peers, sites
 from sos_compile.resolve.allocate import numbers
 from sos_compile.resolve.services import (
     balances,
     claims,
     client_pods,
+    destinations,
     pair_transport,
     placement,
     rejects,
@@ -39,7 +40,7 @@ def resolve(world: World, objects: Objects, verdicts: Verdicts, memo: Memo) -> N
     placed = sites.place(accepted, site_ids, world, verdicts)
     links = [link for link in objects.links if _link_end_problem(link, {each.site.name: each for each in placed.sites}) is None]
     apart = sites.apart_from_nodes(placed.sites, verdicts)
-    kept = broadcast_loops.without_loops(_with_own_switches(apart, verdicts), links, verdicts)
+    kept = broadcast_loops.without_loops(lan.attached_once(_with_own_switches(apart, verdicts), verdicts), links, verdicts)
     before = world.observed.allocations.agents
     with_agents = {each.site.name: each for each in agents.place(kept, objects.pools, before, verdicts)}
     _warn_about_addresses(with_agents, verdicts)
@@ -48,7 +49,9 @@ def resolve(world: World, objects: Objects, verdicts: Verdicts, memo: Memo) -> N
     controller_ids = _number_controllers(list(controllers.values()), world, objects)
     labels = placement.labels_of(objects.namespaces)
     pods = client_pods.PodJudge(client_pods.Pods(world.pods), labels, world.pods_problem, verdicts)
-    judge = placement.Judge(objects, with_agents, world.settings.namespace, labels, pods, verdicts)
+    known = {(each.namespace, each.name): each for each in world.kubernetes_services}
+    servers = destinations.Destinations(known, world.kubernetes_services_problem, destinations.announced(cards), verdicts)
+    judge = placement.Judge(objects, with_agents, world.settings.namespace, labels, pods, servers, verdicts)
     transports = pair_transport.Transports(pair_transport.accept(objects.pairs, with_agents, verdicts), known_peers, with_agents)
     placed_services, balanced, kept_claims = _services(world, judge, transports, controller_ids)
     accelerated, offered = peers.in_force(placed_services, with_agents, cards, verdicts)

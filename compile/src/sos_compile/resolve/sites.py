@@ -12,9 +12,10 @@ from sos_compile.admission.fault_isolation import NODE, REMEDY
 from sos_compile.admission.objects import Objects
 from sos_compile.admission.verdicts import Verdicts
 from sos_compile.model.addresses import is_ipv4, is_reachable
+from sos_compile.model.label_selectors import selects
 from sos_compile.model.network import MAX_NODE_NUMBER, NodePlace, PlacedSite
 from sos_compile.model.problem import Reason
-from sos_compile.model.resources import Site, selects
+from sos_compile.model.resources import Controller, Site
 from sos_compile.model.world import Node, ObjectKey, World
 from sos_compile.resolve.allocate import numbers
 
@@ -32,10 +33,11 @@ def datapath_id(site_id: int, node: str) -> str:
     return f"{site_id:04x}{hashlib.sha256(node.encode()).hexdigest()[:12]}"
 
 
-def accept(objects: Objects, controllers: Mapping[str, object], verdicts: Verdicts) -> list[Site]:
+def accept(objects: Objects, controllers: Mapping[str, Controller], verdicts: Verdicts) -> list[Site]:
     """Return the sites that are valid and do not conflict with older sites, oldest first.
 
-    A site that names a missing controller is accepted without this controller: its base table must continue to forward.
+    A site that names a missing controller is accepted without this controller: its base table must continue to forward. So is a site that
+    names a second controller with replicas: a switch has one MASTER (OpenFlow 1.3.5, 6.3.5).
     """
     accepted: list[Site] = []
     for site in objects.sites:
@@ -101,12 +103,17 @@ def _apart(site: Site, older: list[Site], verdicts: Verdicts) -> bool:
     return True
 
 
-def _with_known_controllers(site: Site, controllers: Mapping[str, object], verdicts: Verdicts) -> Site:
+def _with_known_controllers(site: Site, controllers: Mapping[str, Controller], verdicts: Verdicts) -> Site:
     for i, name in enumerate(site.controllers):
         if name not in controllers:
             message = f"there is no SosController {name}"
             verdicts.reject(site.origin, f"spec.controllers[{i}].name", Reason.CONTROLLER_NOT_FOUND, message, "create it, or name another")
-    known = tuple(name for name in site.controllers if name in controllers)
+    replicated = [name for name in site.controllers if name in controllers and controllers[name].replicas > 1]
+    for name in replicated[1:]:
+        message = f"SosControllers {replicated[0]} and {name} both have replicas: 2, and a switch has one MASTER"
+        path = f"spec.controllers[{site.controllers.index(name)}].name"
+        verdicts.reject(site.origin, path, Reason.INVALID, message, "set replicas: 1 for one of them, or name only one")
+    known = tuple(name for name in site.controllers if name in controllers and name not in replicated[1:])
     return site if known == site.controllers else replace(site, controllers=known)
 
 

@@ -2,6 +2,7 @@
 
 `placement`         accepted services, their two sites and controller
 `client_pods`       pods that services select as clients
+`destinations`      prefixes and ports of the Kubernetes Services that services name (spec.to.service)
 `balances`          accepted services with spec.balance, their switch and uplinks
 `claims`            precedence between namespaces whose services cover the same connections
 `stream_settings`   settings of the streams that services between two sites share

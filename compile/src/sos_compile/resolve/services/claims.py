@@ -49,7 +49,8 @@ def scope(service: Service) -> str:
 
 def _end(end: End) -> list[object]:
     selected = [[end.pods.selector, end.pods.namespace_selector]] if end.pods else []
-    return [end.site, [str(prefix) for prefix in end.prefixes], *selected]
+    named = [list(end.service)] if end.service else []
+    return [end.site, [str(prefix) for prefix in end.prefixes], *selected, *named]
 
 
 def by_priority(placed: Placed) -> tuple[int, tuple[str, str, str]]:

@@ -9,9 +9,10 @@ from ipaddress import IPv4Address, IPv4Network, collapse_addresses
 from sos_compile.admission.verdicts import Verdicts
 from sos_compile.model.addresses import is_ipv4
 from sos_compile.model.formats import MAX_PODS
+from sos_compile.model.label_selectors import selects
 from sos_compile.model.network import ClientPods, PlacedSite
 from sos_compile.model.problem import Reason
-from sos_compile.model.resources import PodSelection, Rule, Service, selects
+from sos_compile.model.resources import PodSelection, Rule, Service
 from sos_compile.model.world import Pod
 
 EVERY_OWN_POD = PodSelection({}, None)

@@ -9,12 +9,14 @@ from ipaddress import IPv4Network
 from sos_compile.admission.objects import Objects
 from sos_compile.admission.verdicts import Verdicts
 from sos_compile.model import addresses
+from sos_compile.model.label_selectors import selects
 from sos_compile.model.network import PlacedService, PlacedSite
 from sos_compile.model.problem import Reason
-from sos_compile.model.resources import ALL_PORTS, End, Rule, Service, Site, selects
+from sos_compile.model.resources import ALL_PORTS, End, Rule, Service, Site
 from sos_compile.model.world import Claim, Namespace, ObjectKey
 from sos_compile.resolve.services import regions
 from sos_compile.resolve.services.client_pods import PodJudge
+from sos_compile.resolve.services.destinations import Destinations
 
 MAX_SERVICES = 4096  # spec/controller-config.md clause 4
 NO_RULE = Rule()
@@ -61,10 +63,22 @@ class Judge:
     namespaces: Mapping[str, dict[str, str]]
     """Labels of each namespace (labels_of)."""
     pods: PodJudge
+    destinations: Destinations
     verdicts: Verdicts
 
     def place(self, service: Service) -> PlacedService | None:
         """Return an accelerated service with its sites, None for a rejected service."""
+        resolved = self._resolved(service)
+        return None if resolved is None else self._place(resolved)
+
+    def _resolved(self, service: Service) -> Service | None:
+        """Return a service with the addresses of the Kubernetes Service that it names, None for a rejected service."""
+        if service.target.service is None:
+            return service
+        site = self._site_of(service, "to", service.target)
+        return None if site is None else self.destinations.resolve(service, self.sites[site.name])
+
+    def _place(self, service: Service) -> PlacedService | None:
         source, target = self.end(service, "from", service.source), self.end(service, "to", service.target)
         if source is None or target is None:
             return None
@@ -80,6 +94,11 @@ class Judge:
 
     def _place_bridged(self, service: Service, source: Resolved, target: Resolved) -> PlacedService | None:
         """Return a service between two sites with bridges, None for a rejected service."""
+        if service.target.service is not None:
+            message = f"SosSites {source[0].name} and {target[0].name} have bridges, which carry no connections to Kubernetes Services"
+            remedy = "select the servers by spec.to.prefixes, or use sites with wan.type: Routed"
+            self.verdicts.reject(service.origin, "spec.to.service", Reason.INVALID, message, remedy)
+            return None
         if service.connect_from == "Agent":
             message = f"SosSites {source[0].name} and {target[0].name} have bridges, whose switches preserve the client's address"
             remedy = "remove spec.to.source and spec.to.proxyProtocol, or use sites with wan.type: Routed"
@@ -101,7 +120,9 @@ class Judge:
         if not all(site.routed for site in between):
             routed, bridged = sorted(between, key=lambda site: not site.routed)
             message = f"SosSite {routed.name} has no bridge (wan.type: Routed) and SosSite {bridged.name} has one"
-            self.verdicts.reject(service.origin, "spec", Reason.INVALID, message, "connect two Routed sites, or two sites with bridges")
+            self.verdicts.reject(
+                service.origin, "spec", Reason.INVALID, message, "connect two sites without bridges, or two sites with bridges"
+            )
             return None
         if all(site.inbound == "Blocked" for site in between):
             message = f"SosSites {source[0].name} and {target[0].name} are both Blocked (wan.inbound)"
@@ -222,6 +243,7 @@ class Judge:
             rule = self.rule(namespace, site)
             if problem := _beyond(service, rule, name, end) or self._nobody(service, site, name, end):
                 path, what = problem
+                path = "spec.to.service" if path == "spec.to.prefixes" and end.service else path
                 message = f"spec.services.rules of SosSite {site.name} do not allow services of namespace {namespace} {what}"
                 self.verdicts.reject(service.origin, path, Reason.NOT_PERMITTED, message, "keep to the rule, or ask the site's owner")
                 return None

@@ -19,9 +19,10 @@ limit."""
 def build(
     services: Iterable[PlacedService], claims: Mapping[str, Claim], percent: Callable[[str, str], int | None]
 ) -> dict[str, tuple[Share, ...]]:
-    """Return the shares at each site. `percent` maps a namespace and a site to the rule's percentage, None if the rule has none. A switch's
-    standing entries cannot limit the number of sessions, so services of a namespace with a limit get no standing entries. An exception is
-    the namespace with the oldest claim, if no rule sets its limit: it keeps the standing entries that it had while it was alone.
+    """Return the shares at each site. `percent` maps a namespace and a site to the percentage in the site's rule for the namespace, None if
+    the rule sets none. A switch's standing entries cannot limit the number of sessions, so services of a namespace with a limit get no
+    standing entries. An exception is the namespace with the oldest claim, if the site's rule sets no percentage for it: it keeps the
+    standing entries that it had while it was alone.
     """
     first: dict[str, dict[str, int]] = {}
     for each in services:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sos_compile import compile_world
 from sos_compile.artifacts import FIGURE8, OVERLAY, example_world
 from sos_compile.documents.base_flows import UNTAGGED
+from sos_compile.model.network import LAN_OFPORT
 from worlds import nodes, obj, site, world
 
 HOST = 7  # port number of the only host of every node, below the numbers that SOS assigns
@@ -30,12 +31,17 @@ class Switch:
     ports: set[int] = field(default_factory=set)
     protected: set[int] = field(default_factory=set)
     no_flood: set[int] = field(default_factory=set)
+    active: int = 0
+    """Position of the active uplink among the base uplinks of a bond."""
 
     def __post_init__(self) -> None:
         trunks = [*self.config["uplinks"], *self.config["tunnels"]]
-        self.ports = {HOST, *(port["ofport"] for port in trunks), *(port["ofport"] for port in self.config["agentPorts"])}
+        hosts = [*self.config["agentPorts"], *self.config.get("lan", [])]
+        self.ports = {HOST, *(port["ofport"] for port in (*trunks, *hosts))}
         self.no_flood = {port["ofport"] for port in trunks if not port["base"]}
         self.protected = {port["ofport"] for port in self.config["tunnels"] if port["base"]}  # node-config.md clause 7
+        base = [port["ofport"] for port in self.config["uplinks"] if port["base"]]
+        self.standby = set(base) - {base[self.active]} if "bond" in self.config else set()  # node-config.md clause 42
 
     def forward(self, in_port: int, kinds: set[str]) -> tuple[list[int], bool]:
         """Return the output ports of a broadcast, and whether the controllers receive a copy."""
@@ -59,7 +65,9 @@ class Switch:
         return all(term == f"in_port={in_port}" if term.startswith("in_port=") else term in known for term in terms)
 
     def _flood(self, in_port: int) -> list[int]:
-        out = self.ports - {in_port} - self.no_flood
+        if in_port in self.standby:
+            return []
+        out = self.ports - {in_port} - self.no_flood - self.standby
         return sorted(out - self.protected if in_port in self.protected else out)
 
 
@@ -172,6 +180,72 @@ def test_any_star_of_uplinks_reaches_every_host_once(leaves: int, dead: int, ext
     check(configs, both_ways(pairs), set(configs))
 
 
+def bonded_site(name: str, prefix: str, uplinks: int) -> dict[str, Any]:
+    made = site(name, prefix, base=uplinks)
+    made["spec"]["wan"]["bond"] = {}
+    return made
+
+
+@pytest.mark.parametrize("active", [0, 1])
+def test_two_sites_with_bonds_and_two_cables_reach_every_host_once(active: int) -> None:
+    made = [bonded_site("west", "10.1.0.0/16", 2), bonded_site("east", "10.2.0.0/16", 2)]
+    compiled = compile_world(world(*made, nodes=nodes(west=1, east=1)))
+    assert compiled.problems == ()
+    configs = compiled.nodes
+    wires = both_ways([(uplink(configs, "west-0", name), uplink(configs, "east-0", name)) for name in ("wan0", "wan1")])
+    switches = {node: Switch(config, active=active) for node, config in configs.items()}
+    for kinds in BROADCASTS.values():
+        assert walk(switches, wires, "west-0", kinds) == Counter(["east-0"])
+    unbonded = {node: Switch({key: value for key, value in config.items() if key != "bond"}) for node, config in configs.items()}
+    with pytest.raises(AssertionError, match="loops"):
+        walk(unbonded, wires, "west-0", {"arp"})
+
+
+@given(st.integers(1, 4), st.integers(0, 1))
+def test_any_star_of_sites_with_bonds_reaches_every_host_once(leaves: int, active: int) -> None:
+    """A hub forwards between all its base uplinks; two of them lead to each leaf."""
+    names = [f"leaf{i}" for i in range(leaves)]
+    made = [site("hub", base=2 * leaves), *(bonded_site(name, f"10.{i}.0.0/16", 2) for i, name in enumerate(names))]
+    compiled = compile_world(world(*made, nodes=nodes(hub=1, **dict.fromkeys(names, 1))))
+    assert compiled.problems == ()
+    configs = compiled.nodes
+    ends = [(f"wan{2 * i + j}", name, f"wan{j}") for i, name in enumerate(names) for j in range(2)]
+    wires = both_ways([(uplink(configs, "hub-0", hub), uplink(configs, f"{name}-0", leaf)) for hub, name, leaf in ends])
+    switches = {node: Switch(config, active=active if "bond" in config else 0) for node, config in configs.items()}
+    for origin in sorted(configs):
+        assert walk(switches, wires, origin, {"arp"}) == Counter(set(configs) - {origin})
+
+
+def test_a_bond_closes_no_ring_of_declared_links() -> None:
+    """Two transit sites with declared links, and a site with a bond that is connected to both."""
+    made = [bonded_site("leaf", "10.1.0.0/16", 2), site("t0", base=2), site("t1", base=2)]
+    ends = [("t0", "wan0", "t1", "wan0"), ("leaf", "wan0", "t0", "wan1"), ("leaf", "wan1", "t1", "wan1")]
+    links = [obj("SosLink", f"l{i}", {"a": {"site": a, "uplink": x}, "b": {"site": b, "uplink": y}}) for i, (a, x, b, y) in enumerate(ends)]
+    compiled = compile_world(world(*made, *links, nodes=nodes(leaf=1, t0=1, t1=1)))
+    assert compiled.problems == ()
+    assert compiled.nodes["leaf-0"]["bond"] == {"mode": "ActiveBackup", "upDelaySeconds": 10}
+    made[0]["spec"]["wan"] = {"type": "Uplinks", "uplinks": [{"name": name, "base": True} for name in ("wan0", "wan1")]}
+    del made[0]["spec"]["prefixes"]
+    problems = compile_world(world(*made, *links, nodes=nodes(leaf=1, t0=1, t1=1))).problems
+    assert "BaseLoop" in {problem.reason for problem in problems}
+
+
+@pytest.mark.parametrize("bond_first", [True, False])
+def test_a_bond_and_external_switches_need_different_controllers(bond_first: bool) -> None:
+    days = ("2026-01-01", "2026-01-02") if bond_first else ("2026-01-02", "2026-01-01")
+    bond, core = bonded_site("west", "10.1.0.0/16", 2), obj("SosSite", "core", {"datapaths": [{"dpid": "00000000000000ff"}]})
+    for made, day in zip((bond, core), days, strict=True):
+        made["metadata"]["creationTimestamp"] = day
+    objects = (bond, core, obj("SosController", "other"))
+    (problem,) = compile_world(world(*objects, nodes=nodes(west=1))).problems
+    assert (problem.name, problem.path, problem.reason) == ("core" if bond_first else "west", "spec.wan.bond", "BaseLoop")
+    core["spec"]["controllers"] = [{"name": "other"}]
+    assert compile_world(world(*objects, nodes=nodes(west=1))).problems == ()
+    bond["spec"]["datapaths"] = [{"dpid": "00000000000000fe"}]
+    (problem,) = compile_world(world(*objects, nodes=nodes(west=1))).problems
+    assert (problem.name, problem.reason) == ("west", "BaseLoop")
+
+
 @st.composite
 def trees(draw: st.DrawFn) -> list[int]:
     """Draw the parents of the sites 1, 2, ... of a random tree."""
@@ -237,8 +311,9 @@ def test_tagged_frames_do_not_reach_controllers(kinds: set[str]) -> None:
 
 
 def test_controllers_receive_arp_only_from_host_ports() -> None:
-    config = compile_world(example_world("01-two-sites", FIGURE8)).nodes["edge1"]
+    config = compile_world(example_world("01-two-sites", FIGURE8)).nodes["edge1"] | {"lan": [{"name": "lan0", "ofport": LAN_OFPORT}]}
     switch = Switch(config)
     assert switch.forward(HOST, {"arp"})[1]
+    assert switch.forward(LAN_OFPORT, {"arp"}) == (sorted({*switch.forward(HOST, {"arp"})[0], HOST} - {LAN_OFPORT}), True)
     for port in [*config["uplinks"], *config["agentPorts"]]:
         assert not switch.forward(port["ofport"], {"arp"})[1]
