@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use clap::{Parser, Subcommand};
 
 use crate::compare::Compared;
-use crate::wire::{Direction, MOST_SECONDS};
+use crate::transfer::wire::{Direction, MOST_SECONDS};
 
 /// Sends real TCP between two hosts and reports the outcome.
 #[derive(Debug, Parser)]

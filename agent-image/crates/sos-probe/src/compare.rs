@@ -1,15 +1,27 @@
 //! `compare`: the same download outside a service and through it, the controller's view of both, and a verdict. Run by `helm test`.
+//!
+//! Order of calls: two transfers run, meanwhile [`watch`] polls [`controller`]; [`verdict`] judges both results.
+//!
+//! | module | contains |
+//! |---|---|
+//! | [`controller`] | the query for a session in a controller's API |
+//! | [`watch`] | polling in the background |
+//! | [`verdict`] | the judgement of two downloads; pure |
+
+pub mod controller;
+pub mod verdict;
+pub mod watch;
 
 use std::net::Ipv4Addr;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use self::controller::Controller;
+use self::verdict::{Download, Measure, Verdict};
+use self::watch::Watch;
 use crate::connect;
-use crate::controller::Controller;
+use crate::transfer::wire::Direction;
 use crate::transfer::{server, transfer};
-use crate::verdict::{self, Download, Measure, Verdict};
-use crate::watch::Watch;
-use crate::wire::Direction;
 
 /// Maximum time for which a connection stays open after its transfer, until a controller lists its session: agents report every 5
 /// s.
@@ -31,7 +43,7 @@ pub struct Compared {
     #[arg(long, value_name = "URL")]
     pub controller: Option<Controller>,
     /// Duration of each download in seconds
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=i64::from(crate::wire::MOST_SECONDS)))]
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=i64::from(crate::transfer::wire::MOST_SECONDS)))]
     pub seconds: u16,
     /// Fail if the service is slower than this times plain TCP
     #[arg(long, default_value_t = 0.5)]

@@ -9,37 +9,25 @@
 //!
 //! 1. `main` parses the arguments with [`cli`] and calls one verb: [`serve::serve`], [`transfer::transfer`], [`compare::compare`],
 //!    [`connect::connect`] or [`mtu::find`].
-//! 2. [`transfer`] connects and uses the protocol [`wire`] with [`serve`]: the sender takes bytes from [`pattern`] and limits the
-//!    bytes in flight by [`heard`], the receiver checks and acknowledges them. [`failure`] names an error in one word.
-//! 3. [`compare`] runs two transfers, meanwhile queries [`controller`] through [`watch`], and passes both results to [`verdict`].
+//! 2. [`transfer`] connects and uses its protocol with [`serve`]: the sender takes bytes from a pattern and limits the bytes in flight, the
+//!    receiver checks and acknowledges them. [`failure`] names an error in one word.
+//! 3. [`compare`] runs two transfers, meanwhile queries a controller, and judges both results.
 //!
 //! | module | contains |
 //! |---|---|
 //! | [`cli`] | the command line |
 //! | [`serve`] | the server of transfers and of `mtu` |
-//! | [`transfer`] | a transfer, and its report |
-//! | [`wire`] | the protocol of a transfer, both ends |
-//! | [`pattern`] | the bytes of a transfer |
-//! | [`heard`] | a receiver's acknowledgements, and the window that follows from them |
+//! | [`transfer`] (`wire`, `pattern`, `heard`) | a transfer, and its report: protocol, bytes, acknowledgements |
 //! | [`connect`] | a connection without data |
 //! | [`mtu`] | the search for the largest packet, both ends |
 //! | [`failure`] | outcomes in one word |
-//! | [`compare`] | two downloads, outside a service and through it |
-//! | [`controller`] | the query for a session in a controller's API |
-//! | [`watch`] | polling in the background |
-//! | [`verdict`] | the judgement of two downloads; pure |
+//! | [`compare`] (`controller`, `watch`, `verdict`) | two downloads, outside a service and through it |
 #![forbid(unsafe_code)]
 
 pub mod cli;
 pub mod compare;
 pub mod connect;
-pub mod controller;
 pub mod failure;
-pub mod heard;
 pub mod mtu;
-pub mod pattern;
 pub mod serve;
 pub mod transfer;
-pub mod verdict;
-pub mod watch;
-pub mod wire;

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{Ipv4PathMtuDiscovery, ip_mtu, set_ip_mtu_discover};
 use serde::Serialize;
 
-use crate::wire::MAGIC;
+use crate::transfer::wire::MAGIC;
 
 /// Bytes of the IPv4 and UDP headers.
 const HEADERS: u16 = 28;

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::heard::Heard;
 use crate::mtu;
-use crate::pattern::Pattern;
 use crate::transfer::STALL;
-use crate::wire::{self, Direction};
+use crate::transfer::heard::Heard;
+use crate::transfer::pattern::Pattern;
+use crate::transfer::wire::{self, Direction};
 
 /// Maximum number of concurrent transfers; further connections are closed immediately.
 const MOST_TRANSFERS: usize = 16;

@@ -1,4 +1,17 @@
 //! `transfer`: bytes in one direction, with a check of each byte.
+//!
+//! Order of calls: [`transfer`] connects and uses the protocol [`wire`]; the sender takes bytes from [`pattern`] and limits the bytes in
+//! flight by [`heard`].
+//!
+//! | module | contains |
+//! |---|---|
+//! | [`wire`] | the protocol of a transfer, both ends |
+//! | [`pattern`] | the bytes of a transfer |
+//! | [`heard`] | a receiver's acknowledgements, and the window that follows from them |
+
+pub mod heard;
+pub mod pattern;
+pub mod wire;
 
 use std::io::{Read as _, stdin};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
@@ -8,10 +21,10 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
+use self::heard::Heard;
+use self::pattern::Pattern;
+use self::wire::Direction;
 use crate::failure::Failure;
-use crate::heard::Heard;
-use crate::pattern::Pattern;
-use crate::wire::{self, Direction};
 
 /// Connection timeout. A SYN is retransmitted after one and three seconds, so two SYNs may be lost.
 pub const CONNECT_WITHIN: Duration = Duration::from_secs(6);

@@ -24,8 +24,8 @@
 //! before the original.
 //!
 //! **Receiving.** The [`ReorderBuffer`] puts blocks in order. The credit that the receiver has granted bounds the size of this buffer.
-//! Credit is an absolute limit that moves with the bytes that the host has taken ([`credit`]). Windows grow while the host keeps up, within
-//! a [`Budget`] that all sessions share.
+//! Credit is an absolute limit that moves with the bytes that the host has taken ([`receiving::credit`]). Windows grow while the host keeps
+//! up, within a [`Budget`] that all sessions share.
 //!
 //! **Compression.** A session itself produces only Data frames, and accepts Compressed frames, too. Its driver may compress a Data frame
 //! before sending it ([`Compression`]). Buffers, counters and credit refer to the original size of blocks.
@@ -37,14 +37,10 @@
 //! | modules | part |
 //! |---|---|
 //! | `session` (`interface`, `transmit`, `marks`, `close`) | the session: frames in, frames and events out |
-//! | `sender` | the sending half: blocks, and their retransmission after the loss of a stream |
-//! | `sender::retransmit`, `redundancy` | copies of late blocks and of the tail, and the allowance for them |
-//! | `read_ahead` | limit of bytes read from the host |
-//! | `receiver`, [`reorder`], [`credit`] | the receiving half: order, flow control |
+//! | [`sending`] (`sender`, `redundancy`, `read_ahead`, `scheduler`, `stream_reservation`) | blocks, their streams and their retransmission |
+//! | [`receiving`] (`receiver`, `reorder`, `credit`) | order, flow control |
+//! | [`compression`] (`compress`, `codec`) | adaptive compression, and zstd |
 //! | `marks` | DSCP and TTL of the hosts' packets, both directions |
-//! | [`scheduler`] | the stream of the next frame |
-//! | [`stream_reservation`] | streams that a session leaves to other sessions; the driver marks them before it requests frames |
-//! | [`compress`], [`codec`] | adaptive compression, and zstd |
 //! | [`budget`] | memory of all sessions |
 //! | [`closed_sessions`] | answers to late frames |
 //! | `stats` | counters of a session |
@@ -52,25 +48,18 @@
 
 pub mod budget;
 pub mod closed_sessions;
-pub mod codec;
-pub mod compress;
-pub mod credit;
+pub mod compression;
 mod marks;
-mod read_ahead;
-mod receiver;
-mod redundancy;
-pub mod reorder;
-pub mod scheduler;
-mod sender;
+pub mod receiving;
+pub mod sending;
 mod session;
 mod stats;
-pub mod stream_reservation;
 
 pub use budget::{Budget, Reservation};
 pub use closed_sessions::ClosedSessions;
-pub use compress::{Adaptive, Compressed, Compression, Outcome};
-pub use reorder::ReorderBuffer;
-pub use scheduler::{Demand, EarliestArrival, Scheduler, StreamId, StreamView, usable};
+pub use compression::compress::{Adaptive, Compressed, Compression, Outcome};
+pub use receiving::reorder::ReorderBuffer;
+pub use sending::scheduler::{Demand, EarliestArrival, Scheduler, StreamId, StreamView, usable};
 pub use session::{Event, Session, SessionConfig, Transmit};
 pub use stats::{Cause, Retransmitted, SessionStats};
 
@@ -80,6 +69,6 @@ pub const ASK_AGAIN: std::time::Duration = std::time::Duration::from_millis(5);
 /// Default block size, measured as the best size while a path's rate still grows; blocks of 8 KiB cost 70 % more CPU.
 pub const DEFAULT_BLOCK: usize = 64 << 10;
 /// Maximum block size: one frame's payload.
-pub const MAX_BLOCK: usize = sos_wire::frame::MAX_PAYLOAD;
+pub const MAX_BLOCK: usize = sos_wire::stream::frame::MAX_PAYLOAD;
 /// Smallest block size that may be requested.
 pub const MIN_BLOCK: usize = 4 << 10;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sos_wire::{Body, Marks};
 
-use crate::scheduler::StreamId;
+use crate::sending::scheduler::StreamId;
 
 /// Maximum number of changes kept for bytes that the host has not received yet. Beyond this number, the oldest change is dropped, and its
 /// bytes keep the previous marks.

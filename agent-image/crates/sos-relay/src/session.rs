@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 use sos_wire::{Body, EndReason, Frame, Open, Payload, SessionNumber};
 
 use crate::budget::Budget;
-use crate::credit::Window;
 use crate::marks::{Announced, Received};
-use crate::receiver::{Receiver, Violation};
-use crate::scheduler::{EarliestArrival, Scheduler, StreamId, StreamView};
-use crate::sender::Sender;
+use crate::receiving::credit::Window;
+use crate::receiving::receiver::{Receiver, Violation};
+use crate::sending::scheduler::{EarliestArrival, Scheduler, StreamId, StreamView};
+use crate::sending::sender::Sender;
 use crate::stats::{Cause, SessionStats};
 use crate::{ASK_AGAIN, MAX_BLOCK, MIN_BLOCK};
 

@@ -6,10 +6,11 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sos_relay::{Retransmitted, stream_reservation};
+use sos_relay::{Retransmitted, sending::stream_reservation};
 use sos_wire::{AgentId, BootId, Marks, SessionUuid, SiteId};
 
 use crate::callbacks::{EgressHandler, Keys, Sockets};
+use crate::first_byte::FirstByteTimes;
 use crate::transport::segment_marks::SegmentMarks;
 use crate::types::Labels;
 
@@ -243,6 +244,32 @@ pub struct PathStats {
     pub received: u64,
 }
 
+/// Number of streams of one path label towards a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PathStreams {
+    /// The path label.
+    pub label: u8,
+    /// Streams established now.
+    pub established: usize,
+    /// Streams to be kept open.
+    pub configured: usize,
+}
+
+impl PathStreams {
+    /// Counts streams by label: `configured` to be kept open, `established` with these labels.
+    pub(crate) fn by_label(
+        configured: &BTreeMap<u8, usize>,
+        established: impl Iterator<Item = u8>,
+    ) -> Vec<Self> {
+        let row = |(&label, &configured)| (label, Self { label, established: 0, configured });
+        let mut rows: BTreeMap<u8, Self> = configured.iter().map(row).collect();
+        for label in established {
+            rows.entry(label).or_insert(Self { label, established: 0, configured: 0 }).established += 1;
+        }
+        rows.into_values().collect()
+    }
+}
+
 /// Counters and gauges of the process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -290,6 +317,8 @@ pub struct Stats {
     pub memory_reserved: u64,
     /// Bytes waiting in reorder buffers, as of each session's last poll.
     pub reorder_bytes: u64,
+    /// Times from the acceptance of a client to the first byte of its server, for sessions that have received one.
+    pub first_byte: FirstByteTimes,
 }
 
 #[cfg(test)]
@@ -308,5 +337,13 @@ mod tests {
                 (by_lower, by_higher)
             );
         }
+    }
+
+    #[test]
+    fn a_path_without_a_stream_is_listed_with_those_that_should_exist() {
+        let configured = BTreeMap::from([(0, 5), (1, 5)]);
+        let rows = PathStreams::by_label(&configured, [0, 0, 3].into_iter());
+        let row = |label, established, configured| PathStreams { label, established, configured };
+        assert_eq!(rows, [row(0, 2, 5), row(1, 0, 5), row(3, 1, 0)]);
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use sos_relay::{Cause, Retransmitted};
 
 use crate::config::Stats;
+use crate::first_byte::FirstByteTimes;
 use crate::lock;
 use crate::stream::path_loss::PathLoss;
 
@@ -78,6 +79,8 @@ pub(crate) struct Counters {
     pub(crate) credit_stalls: Counter,
     pub(crate) frames_unknown: Counter,
     pub(crate) reorder_bytes: Counter,
+    /// Changed once per session, so the lock is uncontended.
+    pub(crate) first_byte: Mutex<FirstByteTimes>,
 }
 
 impl Counters {
@@ -105,6 +108,7 @@ impl Counters {
             frames_unknown_total: self.frames_unknown.value(),
             memory_reserved: memory_reserved as u64,
             reorder_bytes: self.reorder_bytes.value(),
+            first_byte: *lock(&self.first_byte),
         }
     }
 

@@ -14,8 +14,10 @@
 //! SessionHandle: Future<Output = SessionEnd>                 dropping it does not end the session
 //! session.abort(EndReason), session.progress() -> (up, down)
 //! tunnel.peer_alive(AgentId) -> bool                         a stream is established and the peer is not leaving
+//! tunnel.path_streams(AgentId) -> Vec<PathStreams>          streams of each path label, established and configured
 //! tunnel.willing_peers() -> watch::Receiver<BTreeSet<AgentId>>  alive peers that accept new sessions
 //! tunnel.set_willing(bool)                                   accept or refuse new sessions at this agent
+//! tunnel.reset_sessions()                                    reset every session; streams stay open
 //! tunnel.drain()                                             refuse new sessions, notify the peers
 //! tunnel.stats() -> Stats, tunnel.paths() -> Vec<PathStats>
 //! tunnel.close()                                             reset every session, close every stream
@@ -31,12 +33,12 @@
 //! 2. `stream_task` reads (`stream::reader`), writes (`stream::outgoing`), pings, hands the transport to [`Sockets::tend`] for path control, and
 //!    delivers frames to the sessions' mailboxes by way of the `peer`. `migration` replaces a stream of the wrong kind.
 //! 3. `tunnel::open_session` starts a session, for a host or for a peer's Open, and spawns its `session::driver`.
-//! 4. The driver's `poll` takes mail, connects, reads the `session::host`, requests frames from the core (`sos_relay::stream_reservation` first
-//!    marks reserved streams), writes to the host, and handles events. `host_liveness` polls all hosts in one task.
+//! 4. The driver's `poll` takes mail, connects, reads the `session::host`, requests frames from the core
+//!    (`sos_relay::sending::stream_reservation` first marks reserved streams), writes to the host, and handles events. `host_liveness` polls all hosts in one task.
 //!
 //! | modules | part |
 //! |---|---|
-//! | `config`, `types`, `callbacks`, `counters` | interface to the process |
+//! | `config`, `types`, `callbacks`, `counters`, `first_byte` | interface to the process |
 //! | `tunnel` | the handle, and `context`, the state that all tasks share |
 //! | `tunnel::{pool, dial, accept, datagrams, slots}` | opening of streams |
 //! | `tunnel::{registration, stream_task, migration}` | operation and replacement of streams |
@@ -55,6 +57,7 @@
 mod callbacks;
 mod config;
 mod counters;
+mod first_byte;
 mod session;
 mod stream;
 mod transport;
@@ -67,7 +70,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub use transport::tls::fuzzing::records as fuzz_records;
 
 pub use callbacks::{BoxFuture, Egress, EgressHandler, Keys, OpenInfo, PlainSockets, Sockets};
-pub use config::{Dial, Limits, OpenRequest, PathStats, PeerConfig, Protocol, Stats, Timing, TunnelConfig};
+pub use config::{
+    Dial, Limits, OpenRequest, PathStats, PathStreams, PeerConfig, Protocol, Stats, Timing, TunnelConfig,
+};
+pub use first_byte::FirstByteTimes;
 pub use session::handle::{Aborter, Relayed, SessionHandle};
 pub use session::host::{KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES};
 pub use sos_relay::{Cause, Retransmitted};

@@ -24,7 +24,7 @@ use sos_wire::{AgentId, Body, EndReason, Open, RefuseReason, SessionUuid, Willin
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
-use crate::config::{OpenRequest, PathStats, PeerConfig, Stats, TunnelConfig};
+use crate::config::{OpenRequest, PathStats, PathStreams, PeerConfig, Stats, TunnelConfig};
 use crate::lock;
 use crate::session::handle::SessionHandle;
 use crate::types::Labels;
@@ -144,6 +144,11 @@ impl Tunnel {
         self.0.find_peer(agent).is_some_and(|peer| peer.is_willing())
     }
 
+    /// Streams of each path label of a peer, by label; none for an unknown peer.
+    pub fn path_streams(&self, agent: AgentId) -> Vec<PathStreams> {
+        self.0.find_peer(agent).map(|peer| peer.path_streams()).unwrap_or_default()
+    }
+
     /// Watch channel with the set of willing peers.
     pub fn willing_peers(&self) -> watch::Receiver<BTreeSet<AgentId>> {
         self.0.willing.subscribe()
@@ -166,6 +171,11 @@ impl Tunnel {
         lock(&self.0.peers).values().for_each(|peer| peer.send_go_away());
     }
 
+    /// Resets the hosts of every session, and notifies the peers. New sessions are accepted as before.
+    pub fn reset_sessions(&self) {
+        lock(&self.0.peers).values().for_each(|peer| peer.abort_sessions(EndReason::PeerLost));
+    }
+
     /// Counters and gauges.
     pub fn stats(&self) -> Stats {
         self.0.counters.snapshot(self.0.budget.used())
@@ -180,7 +190,7 @@ impl Tunnel {
     /// Resets every session, gives the peers up to a second to be notified, closes every stream and stops dialing.
     pub async fn close(&self) {
         self.drain();
-        lock(&self.0.peers).values().for_each(|peer| peer.abort_sessions(EndReason::PeerLost));
+        self.reset_sessions();
         let deadline = Instant::now() + CLOSE_PATIENCE;
         while self.0.is_speaking() && Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use common::*;
 use sos_tunnel::{Cause, Stats};
-use sos_wire::handshake::{WELCOME_LEN, encode_confirm};
+use sos_wire::stream::handshake::{WELCOME_LEN, encode_confirm};
 use sos_wire::{
     Backlog, Body, BootId, Capabilities, Decoder, EndReason, Frame, Hello, Key, KeyId, Open, SessionNumber,
     SessionUuid, SiteId,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use sos_tunnel::{PeerConfig, Timing};
-use sos_wire::handshake::WELCOME_LEN;
+use sos_wire::stream::handshake::WELCOME_LEN;
 use sos_wire::{BootId, Capabilities, EndReason, Hello, Key, KeyId, SiteId, Welcome, WelcomeStatus};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

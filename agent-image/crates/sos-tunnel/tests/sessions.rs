@@ -6,11 +6,11 @@ mod common;
 use std::io::ErrorKind;
 use std::net::Ipv4Addr;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::*;
 use socket2::SockRef;
-use sos_tunnel::{Limits, Tunnel};
+use sos_tunnel::{Limits, PathStreams, Tunnel};
 use sos_wire::{EndReason, RefuseReason};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -58,6 +58,7 @@ fn reset(socket: TcpStream) {
 
 async fn bulk_arrives_completely_in_both_directions_simultaneously(setup: Setup) {
     let net = Net::new(setup).await;
+    let begun = Instant::now();
     let (client, server, session) = net.pair().await;
     let data = pattern(BULK);
     let (mut client_read, mut client_write) = client.into_split();
@@ -88,6 +89,9 @@ async fn bulk_arrives_completely_in_both_directions_simultaneously(setup: Setup)
     net.nothing_left().await;
     let stats = net.near.stats();
     assert_eq!((stats.bytes_sent_total, stats.bytes_received_total), (BULK as u64, BULK as u64));
+    let (near, far) = (stats.first_byte, net.far.stats().first_byte);
+    assert_eq!((near.count(), far.count()), (1, 0), "the agent of the client measures a session, once");
+    assert!(Duration::ZERO < near.sum && near.sum <= begun.elapsed());
     let ended = net.servers.ended.lock().unwrap();
     assert_eq!((ended.len(), ended[0].1.reason, ended[0].1.bytes_up), (1, EndReason::Finished, BULK as u64));
 }
@@ -417,6 +421,9 @@ async fn paths_report_relayed_bytes_and_round_trips(setup: Setup) {
     until(|| net.near.stats().streams_total >= 8).await;
     until(|| net.near.paths().first().is_some_and(|path| path.streams == 4)).await;
     assert!(net.near.paths()[0].sent >= near.sent);
+    let all = PathStreams { label: 0, established: 4, configured: 4 };
+    assert_eq!(net.near.path_streams(FAR), [all]);
+    assert_eq!(net.near.path_streams(NEAR), [], "an agent is not its own peer");
     drop((client, server));
     soon(session).await;
 }

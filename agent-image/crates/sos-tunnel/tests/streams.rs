@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use sos_tunnel::{Dial, Limits, PeerConfig, Timing, Tunnel};
-use sos_wire::handshake::{WELCOME_LEN, encode_confirm};
+use sos_wire::stream::handshake::{WELCOME_LEN, encode_confirm};
 use sos_wire::{BootId, Capabilities, EndReason, Hello, Key, KeyId, SiteId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};

@@ -9,7 +9,7 @@
 //! 1. Received datagrams: [`UnverifiedBeacon::parse`] or [`UnverifiedOrder::parse`] checks the header, the receiver finds the key in its
 //!    [`Keyring`], `verify` checks the tag and decodes the body, and [`ReplayGuard::admit`] drops repeated datagrams. Sent datagrams:
 //!    [`Beacon::encode`] and [`Order::encode`] sign with the key of [`Keyring::sending`].
-//! 2. Streams: both ends exchange [`Hello`], [`Welcome`] and Confirm ([`handshake`]). Then [`Frame::encode_head`] writes each [`Frame`],
+//! 2. Streams: both ends exchange [`Hello`], [`Welcome`] and Confirm ([`stream::handshake`]). Then [`Frame::encode_head`] writes each [`Frame`],
 //!    and the caller its [`Payload`]. The receiver fills a buffer, from which [`Decoder::decode`] takes frames.
 //! 3. Site cards: [`OfferHeader::parse`] bounds an Offer before its card is read, [`UnverifiedOffer::verify`] checks its tag, and
 //!    [`CardAnswer::encode`] signs the answer.
@@ -22,50 +22,39 @@
 //! | [`error`] | README.md | errors of decoding and replay |
 //! | [`cursor`] | README.md | reader of fields in network byte order |
 //! | [`beacon`] | beacon.md | announcements of agents |
-//! | [`order`], [`order_body`] | order.md | orders between controllers and agents, and their bodies |
-//! | [`path_report`], [`plain_report`] | order.md | the bodies of two reports of agents |
-//! | [`handshake`] | frame.md | Hello, Welcome and Confirm of a stream |
-//! | [`frame`], [`payload`] | frame.md | frames of streams, and the bytes of Data frames |
+//! | [`order`] (`body`, `path_report`, `plain_report`) | order.md | orders between controllers and agents, and their bodies |
+//! | [`stream`] (`handshake`, `frame`, `payload`, `decoder`) | frame.md | the handshake of a stream, and its frames |
 //! | [`marks`] | frame.md | DSCP and TTL of a host's packets |
-//! | [`decoder`] | frame.md | splitter of a byte stream into frames |
 //! | [`card`] | card.md | Offer and Answer of the exchange of site cards between clusters |
 #![forbid(unsafe_code)]
 
 pub mod beacon;
 pub mod card;
 mod cursor;
-pub mod decoder;
 mod error;
-pub mod frame;
-pub mod handshake;
 pub mod id;
 pub mod keys;
 mod marks;
 pub mod order;
-mod order_body;
-mod path_report;
-pub mod payload;
-mod plain_report;
 pub mod replay;
+pub mod stream;
 
 pub use beacon::{Beacon, UnverifiedBeacon};
 pub use card::{CardAnswer, CardOffer, CardStatus, OfferHeader, UnverifiedOffer};
-pub use decoder::Decoder;
 pub use error::{Replay, WireError};
-pub use frame::{Backlog, Body, Frame, Open, Willingness};
-pub use handshake::{Capabilities, Hello, Welcome, WelcomeStatus};
 pub use id::{
     AgentId, BootId, ControllerId, InstallationId, KeyId, MacAddress, PairingId, SessionNumber, SessionUuid,
     SiteId,
 };
 pub use keys::{Key, KeyFile, Keyring, SENDING_FILE, StreamEndpoint, sending_to};
 pub use marks::Marks;
-pub use order::{Order, OrderBody, OrderHeader, UnverifiedOrder};
-pub use order_body::{
-    Accept, Congestion, EndReason, Ended, FlowReport, Prepare, RefuseReason, ReportedFlow, Role,
-    SessionReport,
+pub use order::{
+    Accept, Congestion, EndReason, Ended, FlowReport, Order, OrderBody, OrderHeader, PathReport, PathRow,
+    PlainReason, PlainReport, PlainRow, PlainSample, Prepare, RefuseReason, ReportedFlow, Role, ServiceMark,
+    ServiceRow, SessionReport, UnverifiedOrder,
 };
-pub use path_report::{PathReport, PathRow, ServiceMark, ServiceRow};
-pub use payload::{Keeper, Kept, Payload};
-pub use plain_report::{PlainReason, PlainReport, PlainRow, PlainSample};
 pub use replay::ReplayGuard;
+pub use stream::decoder::Decoder;
+pub use stream::frame::{Backlog, Body, Frame, Open, Willingness};
+pub use stream::handshake::{Capabilities, Hello, Welcome, WelcomeStatus};
+pub use stream::payload::{Keeper, Kept, Payload};

@@ -1,17 +1,29 @@
-//! Orders between controllers and agents (order.md).
+//! Orders between controllers and agents (order.md): header, tag and body.
+//!
+//! Order of calls: [`UnverifiedOrder::parse`] checks the header, `verify` checks the tag and decodes the body; [`Order::encode`] does the
+//! opposite. Both call the bodies' own functions:
+//!
+//! | module | contains |
+//! |---|---|
+//! | `body` | the bodies of orders, except the two below |
+//! | `path_report` | the report about paths and services |
+//! | `plain_report` | the report about plain connections |
 
 use crate::cursor::Cursor;
 use crate::error::WireError;
 use crate::id::{AgentId, BootId, ControllerId, KeyId, SessionUuid, VERSION};
 use crate::keys::{Key, TAG_LEN};
-pub use crate::order_body::{
+
+pub(crate) mod body;
+mod path_report;
+mod plain_report;
+
+pub use body::{
     Accept, Congestion, EndReason, Ended, FlowReport, MAX_FLOWS, MAX_REPORTED, Prepare, RefuseReason,
     ReportedFlow, Role, SessionReport,
 };
-pub use crate::path_report::{MAX_PATH_ROWS, MAX_SERVICE_ROWS, PathReport, PathRow, ServiceMark, ServiceRow};
-pub use crate::plain_report::{
-    MAX_PLAIN_ROWS, MAX_PLAIN_SAMPLES, PlainReason, PlainReport, PlainRow, PlainSample,
-};
+pub use path_report::{MAX_PATH_ROWS, MAX_SERVICE_ROWS, PathReport, PathRow, ServiceMark, ServiceRow};
+pub use plain_report::{MAX_PLAIN_ROWS, MAX_PLAIN_SAMPLES, PlainReason, PlainReport, PlainRow, PlainSample};
 
 /// Maximum length of an order in bytes.
 pub const MAX_LEN: usize = 1400;

@@ -6,8 +6,8 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use bytes::{Bytes, BytesMut};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use sos_wire::frame::{HEADER_LEN, MAX_PAYLOAD};
-use sos_wire::handshake::verify_confirm;
+use sos_wire::stream::frame::{HEADER_LEN, MAX_PAYLOAD};
+use sos_wire::stream::handshake::verify_confirm;
 use sos_wire::*;
 
 const KEY: Key = Key::new([7; 32]);

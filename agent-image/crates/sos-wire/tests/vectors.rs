@@ -6,7 +6,7 @@ use std::path::Path;
 
 use bytes::{Bytes, BytesMut};
 use serde_json::Value;
-use sos_wire::handshake::{encode_confirm, verify_confirm};
+use sos_wire::stream::handshake::{encode_confirm, verify_confirm};
 use sos_wire::*;
 
 fn vectors(folder: &str) -> Vec<Value> {

@@ -5,7 +5,7 @@ use std::time::Instant;
 use sos_wire::{Backlog, Body};
 
 use super::{Session, State};
-use crate::receiver::Violation;
+use crate::receiving::receiver::Violation;
 
 impl Session {
     /// Handles an Ack; an Ack without credit also means that the peer's session is over.

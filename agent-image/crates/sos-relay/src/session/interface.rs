@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sos_wire::{EndReason, Frame, SessionNumber};
 
-use crate::scheduler::StreamId;
+use crate::sending::scheduler::StreamId;
 
 /// Initial settings of a session.
 #[derive(Debug, Clone)]

@@ -3,7 +3,7 @@
 use sos_wire::{Body, Marks, Payload};
 
 use super::{Session, State};
-use crate::scheduler::{StreamId, StreamView, quickest};
+use crate::sending::scheduler::{StreamId, StreamView, quickest};
 
 impl Session {
     /// Notes the current marks of the local host's packets, which apply to its bytes from now on.

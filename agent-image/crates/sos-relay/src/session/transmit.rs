@@ -5,8 +5,8 @@ use std::time::Instant;
 use sos_wire::Body;
 
 use super::{Opening, Session, State};
-use crate::scheduler::{Demand, StreamId, StreamView, quickest};
-use crate::sender::Place;
+use crate::sending::scheduler::{Demand, StreamId, StreamView, quickest};
+use crate::sending::sender::Place;
 use crate::stats::Cause;
 
 impl Session {

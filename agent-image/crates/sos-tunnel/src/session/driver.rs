@@ -14,7 +14,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
-use sos_relay::stream_reservation::{self, StreamLimit};
+use sos_relay::sending::stream_reservation::{self, StreamLimit};
 use sos_relay::{Cause, Compression, Event, Session, SessionStats, StreamView, usable};
 use sos_wire::{Body, EndReason, Frame, Role, SessionNumber};
 use tokio::sync::oneshot;
@@ -24,6 +24,7 @@ use tracing::{debug, trace};
 use self::delivery::Delivery;
 use self::liveness::Liveness;
 use crate::callbacks::{BoxFuture, Egress, OpenInfo};
+use crate::lock;
 use crate::session::handle::Progress;
 use crate::session::host::{Host, Leg, ReadTargets};
 use crate::session::mailbox::{Mail, Mailbox};
@@ -444,6 +445,9 @@ impl Driver {
         let (now, last, counters) = (self.session.stats(), self.last, &self.context.counters);
         counters.bytes_sent.add(now.sent - last.sent);
         counters.bytes_received.add(now.delivered - last.delivered);
+        if self.role() == Role::Ingress && last.delivered == 0 && now.delivered > 0 {
+            lock(&counters.first_byte).observe(self.begun.elapsed());
+        }
         for cause in Cause::ALL {
             counters.bytes_resent[cause as usize].add(now.retransmitted[cause] - last.retransmitted[cause]);
         }

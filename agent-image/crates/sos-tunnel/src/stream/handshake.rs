@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use sos_wire::handshake::{CONFIRM_LEN, HELLO_LEN, WELCOME_LEN, encode_confirm, verify_confirm};
+use sos_wire::stream::handshake::{CONFIRM_LEN, HELLO_LEN, WELCOME_LEN, encode_confirm, verify_confirm};
 use sos_wire::{BootId, Capabilities, Hello, Key, Welcome, WelcomeStatus, WireError};
 use thiserror::Error;
 

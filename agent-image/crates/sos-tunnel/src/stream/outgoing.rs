@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Poll, Waker};
 
 use bytes::BytesMut;
-use sos_wire::frame::HEADER_LEN;
+use sos_wire::stream::frame::HEADER_LEN;
 use sos_wire::{Body, Frame, Payload};
 use tokio::net::tcp::OwnedWriteHalf;
 

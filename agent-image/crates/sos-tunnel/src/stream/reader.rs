@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use sos_wire::frame::MAX_PAYLOAD;
+use sos_wire::stream::frame::MAX_PAYLOAD;
 use sos_wire::{Decoder, Frame, Payload};
 
 use crate::transport::batched_read::{BatchedRead, ReadClock};

@@ -17,7 +17,7 @@ use bytes::{Bytes, BytesMut};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice, tee};
 use rustix::process::{Resource, getrlimit};
-use sos_wire::frame::MAX_PAYLOAD;
+use sos_wire::stream::frame::MAX_PAYLOAD;
 use sos_wire::{Keeper, Kept, Payload};
 
 use crate::lock;

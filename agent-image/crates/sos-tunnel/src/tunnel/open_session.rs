@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sos_relay::Session;
-use sos_relay::stream_reservation::StreamLimit;
+use sos_relay::sending::stream_reservation::StreamLimit;
 use sos_wire::{Body, EndReason, Frame, Open, RefuseReason};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;

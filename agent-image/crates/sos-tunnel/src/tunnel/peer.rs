@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use sos_relay::{ClosedSessions, StreamId};
 use sos_wire::{AgentId, Body, BootId, EndReason, Frame, SessionNumber, Willingness};
 
-use crate::config::{PathStats, PeerConfig};
+use crate::config::{PathStats, PathStreams, PeerConfig};
 use crate::counters::Meter;
 use crate::lock;
 use crate::session::mailbox::{Mail, Mailbox};
@@ -143,6 +143,11 @@ impl Peer {
 
     pub(crate) fn stream_count(&self, label: u8) -> usize {
         lock(&self.state).streams.iter().filter(|stream| stream.label == label).count()
+    }
+
+    pub(crate) fn path_streams(&self) -> Vec<PathStreams> {
+        let state = lock(&self.state);
+        PathStreams::by_label(&state.config.streams, state.streams.iter().map(|stream| stream.label))
     }
 
     /// Adds an established stream of the peer's boot `boot`. A newer boot than the known one ends all streams and sessions of the older boot.

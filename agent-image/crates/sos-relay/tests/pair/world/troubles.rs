@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use sos_relay::Session;
 use sos_wire::EndReason;
-use sos_wire::frame::INITIAL_CREDIT;
+use sos_wire::stream::frame::INITIAL_CREDIT;
 
 use super::{Happening, MS, World};
 use crate::script::{Leaving, Span, StreamScript};

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use sos_wire::{Backlog, Body, Payload};
 
-use crate::codec;
-use crate::credit::Window;
-use crate::reorder::ReorderBuffer;
+use crate::compression::codec;
+use crate::receiving::credit::Window;
+use crate::receiving::reorder::ReorderBuffer;
 
 /// Delay of an acknowledgement, to acknowledge more bytes with one frame. Hosts do not notice the delay: the sending agent only keeps its
 /// blocks longer.

@@ -4,7 +4,7 @@ use std::net::SocketAddrV4;
 
 use crate::cursor::{Cursor, put_address};
 use crate::error::WireError;
-use crate::path_report::ServiceMark;
+use crate::order::path_report::ServiceMark;
 
 /// Maximum number of counters in one PlainReport.
 pub const MAX_PLAIN_ROWS: usize = 16;

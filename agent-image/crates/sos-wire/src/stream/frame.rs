@@ -8,8 +8,8 @@ use crate::cursor::{Cursor, put_address};
 use crate::error::WireError;
 use crate::id::{SessionNumber, SessionUuid};
 use crate::marks::Marks;
-use crate::order_body::{EndReason, RefuseReason};
-use crate::payload::Payload;
+use crate::order::body::{EndReason, RefuseReason};
+use crate::stream::payload::Payload;
 
 /// Bytes of a frame's header.
 pub const HEADER_LEN: usize = 32;
@@ -306,7 +306,7 @@ impl Kind {
         }
     }
 
-    /// Number of bytes of the direction that the frame carries, before compression.
+    /// Number of the direction's bytes in the frame, before compression.
     const fn carried(self, credit: u64, len: usize) -> u64 {
         if matches!(self, Self::Compressed) { credit } else { len as u64 }
     }

@@ -3,8 +3,8 @@
 use bytes::{Bytes, BytesMut};
 
 use crate::error::WireError;
-use crate::frame::{Frame, HEADER_LEN, Header, MAX_PAYLOAD};
-use crate::payload::Payload;
+use crate::stream::frame::{Frame, HEADER_LEN, Header, MAX_PAYLOAD};
+use crate::stream::payload::Payload;
 
 /// Maximum size of a frame in bytes, and of the buffer that the decoder needs.
 pub const MAX_FRAME: usize = HEADER_LEN + MAX_PAYLOAD;

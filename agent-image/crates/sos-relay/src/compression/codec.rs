@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 
 use bytes::Bytes;
-use sos_wire::frame::MAX_PAYLOAD;
+use sos_wire::stream::frame::MAX_PAYLOAD;
 use zstd_safe::{CCtx, CParameter, DCtx};
 
 /// The fastest of zstd's ordinary levels.

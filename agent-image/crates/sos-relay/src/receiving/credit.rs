@@ -9,14 +9,14 @@
 //! doubles each round trip; above that the window doubles.
 //!
 //! While little of the budget is used, a window starts at 4 MiB. The window of a session that is nearly alone starts at the size that a
-//! long fast path needs. A smaller window would limit warm streams: each growth takes a round trip, but streams whose congestion windows
-//! earlier sessions have opened are fast immediately (1 Gbit/s, 164 ms: 918 instead of 850 Mbit/s in the first seconds). The opener
+//! long fast path needs. A smaller window would limit warm streams: each growth takes a round trip, but streams with congestion windows
+//! already opened by earlier sessions are fast immediately (1 Gbit/s, 164 ms: 918 instead of 850 Mbit/s in the first seconds). The opener
 //! announces the window in Open, so a download runs at the speed of its streams from its first byte.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sos_wire::frame::INITIAL_CREDIT;
+use sos_wire::stream::frame::INITIAL_CREDIT;
 
 use crate::budget::{Budget, Reservation};
 

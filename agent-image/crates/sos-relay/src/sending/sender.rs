@@ -5,13 +5,13 @@ mod retransmit;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use sos_wire::frame::INITIAL_CREDIT;
+use sos_wire::stream::frame::INITIAL_CREDIT;
 use sos_wire::{Backlog, Body, Payload};
 
 use crate::budget::Reservation;
-use crate::read_ahead::ReadAhead;
-use crate::redundancy::{Allowance, Copies};
-use crate::scheduler::StreamId;
+use crate::sending::read_ahead::ReadAhead;
+use crate::sending::redundancy::{Allowance, Copies};
+use crate::sending::scheduler::StreamId;
 use crate::stats::{Cause, Retransmitted};
 use crate::{DEFAULT_BLOCK, MAX_BLOCK};
 
@@ -45,7 +45,7 @@ pub(crate) struct Place {
     pub(crate) stream: StreamId,
     /// Expected time of arrival.
     pub(crate) due: Instant,
-    /// Total of bytes queued on the stream, up to and including this block, for [`crate::scheduler::StreamView::has_passed`].
+    /// Total of bytes queued on the stream, up to and including this block, for [`crate::sending::scheduler::StreamView::has_passed`].
     pub(crate) until: u64,
 }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use sos_wire::Body;
 
-use crate::codec::{self, MIN_BLOCK};
+use crate::compression::codec::{self, MIN_BLOCK};
 
 /// Minimum size of a block for a trial. A smaller block may be the end of a message, and does not show how long larger blocks take.
 const LEAST_TRIED: usize = 16 << 10;

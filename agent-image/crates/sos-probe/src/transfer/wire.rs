@@ -6,8 +6,8 @@ use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::heard::{FIRST_UNDER_WAY, Heard, WRONG};
-use crate::pattern::Pattern;
+use crate::transfer::heard::{FIRST_UNDER_WAY, Heard, WRONG};
+use crate::transfer::pattern::Pattern;
 
 /// First bytes of a request, which identify a probe.
 pub const MAGIC: [u8; 8] = *b"SOSPROB1";

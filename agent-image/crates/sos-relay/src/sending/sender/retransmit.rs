@@ -5,8 +5,8 @@ use std::time::Instant;
 use sos_wire::Body;
 
 use super::{Block, Fin, Place, Sender};
-use crate::redundancy::TAIL;
-use crate::scheduler::StreamId;
+use crate::sending::redundancy::TAIL;
+use crate::sending::scheduler::StreamId;
 use crate::stats::Cause;
 
 /// Number of blocks at the gap that are considered for retransmission.
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
     use crate::MAX_BLOCK;
     use crate::budget::Budget;
-    use crate::redundancy::Copies;
+    use crate::sending::redundancy::Copies;
 
     fn place(stream: u64, due: Instant) -> Place {
         Place { stream: StreamId(stream), due, until: 0 }
