@@ -8,10 +8,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
 use sos_node::config::NodeConfig;
+use sos_node::edge::node::Target;
 use sos_node::encode::Ovs;
-use sos_node::node::Target;
-use sos_node::observed::Observed;
-use sos_node::{flow, plan};
+use sos_node::observation::observed::Observed;
+use sos_node::{observation::flow, planning::plan};
 
 fn main() -> io::Result<()> {
     let mut out = io::stdout().lock();

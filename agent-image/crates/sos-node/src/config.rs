@@ -15,6 +15,8 @@ use crate::names::{ControllerTarget, DatapathId, DeviceName, FlowText};
 pub const VERSION: &str = "v1alpha1";
 /// Maximum number of uplinks of one node.
 pub const MAX_UPLINKS: usize = 64;
+/// Maximum number of LAN ports of one node.
+pub const MAX_LAN_PORTS: usize = 64;
 /// Maximum number of tunnels of one node: one for each other node.
 pub const MAX_TUNNELS: usize = 1_024;
 /// Maximum number of agent ports of one node.
@@ -25,6 +27,8 @@ pub const MAX_CONTROLLERS: usize = 16;
 pub const MAX_BASE_FLOWS: usize = 16_384;
 /// Maximum port number in Open vSwitch: `OFPP_MAX` of OpenFlow 1.0 less one.
 const MAX_OFPORT: u16 = 0xfeff;
+/// Maximum delay of a bond, in seconds.
+const MAX_UP_DELAY_S: u16 = 600;
 /// MTUs of Ethernet devices: from the IPv4 minimum of a link (RFC 791) to the usual jumbo frame.
 const MTU_RANGE: std::ops::RangeInclusive<u32> = 576..=9_216;
 
@@ -76,6 +80,36 @@ pub struct Uplink {
     pub ofport: u16,
     /// True if it carries unlabelled traffic (clause 5).
     pub base: bool,
+}
+
+/// Distribution of base traffic over the uplinks of a bond.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub enum BondMode {
+    /// One uplink at a time.
+    ActiveBackup,
+    /// All uplinks, by connection, with LACP.
+    #[serde(rename = "BalanceTCP")]
+    BalanceTcp,
+}
+
+/// All base uplinks as one logical uplink (clause 42).
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct BondConfig {
+    /// Its mode.
+    pub mode: BondMode,
+    /// Time in seconds for which an uplink must have a carrier before the bond uses it again.
+    pub up_delay_seconds: u16,
+}
+
+/// A network device of the node that leads to hosts of the site.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct LanPort {
+    /// The device.
+    pub name: DeviceName,
+    /// Its OpenFlow port number.
+    pub ofport: u16,
 }
 
 /// A VXLAN tunnel to another node, created by this program.
@@ -163,6 +197,12 @@ pub struct NodeConfig {
     pub controllers: Vec<ControllerTarget>,
     /// The base table.
     pub base_flows: Vec<BaseFlow>,
+    /// The bond of the base uplinks, if they form one.
+    #[serde(default)]
+    pub bond: Option<BondConfig>,
+    /// LAN ports.
+    #[serde(default)]
+    pub lan: Vec<LanPort>,
     /// The port at which connections that must not be plain are reset; none if no service has `require`.
     #[serde(default)]
     pub reject_port: Option<RejectPort>,
@@ -209,12 +249,14 @@ impl NodeConfig {
         }
         self.check_bounds()?;
         self.check_ports()?;
+        self.check_bond()?;
         self.check_tunnels()
     }
 
     fn check_bounds(&self) -> Result<(), ConfigError> {
         let lists = [
             ("uplinks", self.uplinks.len(), MAX_UPLINKS),
+            ("lan", self.lan.len(), MAX_LAN_PORTS),
             ("tunnels", self.tunnels.len(), MAX_TUNNELS),
             ("agentPorts", self.agent_ports.len(), MAX_AGENT_PORTS),
             ("controllers", self.controllers.len(), MAX_CONTROLLERS),
@@ -229,12 +271,13 @@ impl NodeConfig {
     /// Check that port names and numbers are unique on a bridge.
     fn check_ports(&self) -> Result<(), ConfigError> {
         let uplinks = self.uplinks.iter().map(|p| ("uplinks", &p.name, p.ofport)).enumerate();
+        let lan = self.lan.iter().map(|p| ("lan", &p.name, p.ofport)).enumerate();
         let tunnels = self.tunnels.iter().map(|p| ("tunnels", &p.name, p.ofport)).enumerate();
         let agents = self.agent_ports.iter().map(|p| ("agentPorts", &p.name, p.ofport)).enumerate();
         let mut names = BTreeSet::from([&self.bridge.name]);
         let reject = self.reject_port.iter().map(|p| ("rejectPort", &p.name, p.ofport));
         let mut numbers = BTreeSet::new();
-        let listed = uplinks.chain(tunnels).chain(agents);
+        let listed = uplinks.chain(lan).chain(tunnels).chain(agents);
         let listed = listed.map(|(i, (list, name, ofport))| (format!("{list}[{i}]"), name, ofport));
         for (path, name, ofport) in
             listed.chain(reject.map(|(path, name, ofport)| (path.to_owned(), name, ofport)))
@@ -254,6 +297,18 @@ impl NodeConfig {
             Some(port) if names.contains(&port.peer) => {
                 Err(ConfigError::new("rejectPort.peer", format!("`{}` is used twice", port.peer)))
             }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_bond(&self) -> Result<(), ConfigError> {
+        let Some(bond) = &self.bond else { return Ok(()) };
+        if bond.up_delay_seconds > MAX_UP_DELAY_S {
+            let message = format!("{} is not within 0..={MAX_UP_DELAY_S}", bond.up_delay_seconds);
+            return Err(ConfigError::new("bond.upDelaySeconds", message));
+        }
+        match self.uplinks.iter().filter(|uplink| uplink.base).count() {
+            0 | 1 => Err(ConfigError::new("bond", "it needs several base uplinks")),
             _ => Ok(()),
         }
     }

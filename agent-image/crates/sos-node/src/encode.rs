@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
-use crate::change::Change;
-use crate::desired;
-use crate::flow::{BASE_COOKIE, BASE_COOKIE_MASK, Flow, REDIRECT_COOKIE, REDIRECT_COOKIE_MASK};
-use crate::observed::{Controller, Device, Offloads, Row};
-use crate::ovsdb::TABLES;
-use crate::reject;
+use crate::observation::flow::{BASE_COOKIE, BASE_COOKIE_MASK, Flow, REDIRECT_COOKIE, REDIRECT_COOKIE_MASK};
+use crate::observation::observed::{BOND, Controller, Device, Offloads, Row, text};
+use crate::observation::ovsdb::TABLES;
+use crate::observation::reject;
+use crate::planning::change::{Change, Place};
+use crate::planning::desired;
 
 /// Timeout of one Open vSwitch command, in seconds.
 const OVS_TIMEOUT_S: u32 = 4;
@@ -71,7 +71,7 @@ impl Ovs {
         CommandLine { program: "ovs-ofctl", args, stdin: String::new() }
     }
 
-    /// Print the database's tables, for [`crate::ovsdb::parse`].
+    /// Print the database's tables, for [`crate::observation::ovsdb::parse`].
     #[must_use]
     pub fn list(&self) -> CommandLine {
         let tables = TABLES.iter().enumerate().flat_map(|(i, (table, columns))| {
@@ -85,7 +85,7 @@ impl Ovs {
         self.vsctl(std::iter::once("--".to_owned()).chain(tables).collect())
     }
 
-    /// Print the base entries, or all entries if `all`, for [`crate::flow::parse_dump`].
+    /// Print the base entries, or all entries if `all`, for [`crate::observation::flow::parse_dump`].
     #[must_use]
     pub fn dump_flows(&self, bridge: &str, all: bool) -> CommandLine {
         let (any, base) = (String::new(), format!("cookie={BASE_COOKIE:#x}/{BASE_COOKIE_MASK:#x}"));
@@ -105,15 +105,15 @@ impl Ovs {
         self.ofctl("OpenFlow10", bridge, &["show"], [])
     }
 
-    /// Print entries as Open vSwitch normalises them, for [`crate::flow::parse_base_flows`]. Needs no daemon.
+    /// Print entries as Open vSwitch normalises them, for [`crate::observation::flow::parse_base_flows`]. Needs no daemon.
     #[must_use]
     pub fn parse_flows(entries: String) -> CommandLine {
         let args = ["-O", "OpenFlow13", "parse-flows", "-"];
         CommandLine { stdin: entries, ..CommandLine::new("ovs-ofctl", args) }
     }
 
-    /// Print the ports of the kernel's datapath, for [`crate::datapath::parse_ports`]. Succeeds if the kernel has Open vSwitch's datapath; the
-    /// command loads the datapath if it can.
+    /// Print the ports of the kernel's datapath, for [`crate::planning::datapath::parse_ports`]. Succeeds if the kernel has Open
+    /// vSwitch's datapath; the command loads the datapath if it can.
     #[must_use]
     pub fn show_kernel_datapaths() -> CommandLine {
         CommandLine::new("ovs-dpctl", ["show"])
@@ -134,6 +134,10 @@ impl Ovs {
         vec![self.vsctl(clauses.flat_map(|clause| std::iter::once("--".to_owned()).chain(clause)).collect())]
     }
 
+    fn mod_port(&self, bridge: &str, port: &str, flag: &str) -> CommandLine {
+        self.ofctl("OpenFlow10", bridge, &["mod-port"], [port, flag])
+    }
+
     fn encode_one(&self, change: &Change) -> Vec<CommandLine> {
         match change {
             Change::AddTunnel { name, vni, remote, udp_port, mtu, alias } => {
@@ -149,6 +153,7 @@ impl Ovs {
                 vec![ip(["link", "set", "dev", name, "mtu", &mtu.to_string()])]
             }
             Change::SetLinkUp { name } => vec![ip(["link", "set", "dev", name, "up"])],
+            Change::SetLinkDown { name } => vec![ip(["link", "set", "dev", name, "down"])],
             Change::AddReject { name, peer, alias } => {
                 let mut lines = vec![
                     ip(["link", "add", "name", name, "type", "veth", "peer", "name", peer]),
@@ -167,9 +172,9 @@ impl Ovs {
             }
             Change::DeleteLink { name } => vec![ip(["link", "delete", "dev", name])],
             Change::SetNoFlood { bridge, port, no_flood } => {
-                let flag = if *no_flood { "no-flood" } else { "flood" };
-                vec![self.ofctl("OpenFlow10", bridge, &["mod-port"], [port, flag])]
+                vec![self.mod_port(bridge, port, if *no_flood { "no-flood" } else { "flood" })]
             }
+            Change::SetNoPacketIn { bridge, port } => vec![self.mod_port(bridge, port, "no-packet-in")],
             Change::EditFlows { bridge, add, remove } => {
                 let stdin = encode_flows(add, remove);
                 vec![CommandLine {
@@ -202,13 +207,13 @@ fn nft(rules: String) -> CommandLine {
     CommandLine { stdin: rules, ..CommandLine::new("nft", ["-f", "-"]) }
 }
 
-/// Print the reset rules, for [`crate::reject::parse`]. Fails if there are none.
+/// Print the reset rules, for [`crate::observation::reject::parse`]. Fails if there are none.
 #[must_use]
 pub fn show_reject_rules() -> CommandLine {
     CommandLine::new("nft", ["-j", "list", "table", "netdev", reject::TABLE])
 }
 
-/// Print devices with their addresses, for [`crate::link::parse_links`].
+/// Print devices with their addresses, for [`crate::observation::link::parse_links`].
 #[must_use]
 pub fn show_links() -> CommandLine {
     ip(["-d", "-j", "addr", "show"])
@@ -223,7 +228,7 @@ pub fn show_routes(family: &str) -> CommandLine {
     ip(["-d", "-j", family, "route", "show", "table", "all"])
 }
 
-/// Print the routes of a family through one device, for [`crate::local::parse_routes`].
+/// Print the routes of a family through one device, for [`crate::planning::local::parse_routes`].
 #[must_use]
 pub fn show_routes_of(family: &str, device: &str) -> CommandLine {
     ip(["-j", family, "route", "show", "table", "main", "dev", device])
@@ -235,7 +240,7 @@ fn redirects_to(ofport: u16) -> String {
     format!("cookie={REDIRECT_COOKIE:#x}/{REDIRECT_COOKIE_MASK:#x},out_port={ofport}")
 }
 
-/// Print a device's offloads, for [`crate::link::parse_offloads`].
+/// Print a device's offloads, for [`crate::observation::link::parse_offloads`].
 #[must_use]
 pub fn show_offloads(device: &Device) -> CommandLine {
     ethtool(device, ["--json", "-k", &device.name])
@@ -272,19 +277,36 @@ fn database_clauses(change: &Change) -> Vec<Vec<String>> {
         Change::SetBridge { name, row } => vec![set("Bridge", name, row)],
         Change::DeleteBridge { name } => vec![clause(["--if-exists", "del-br", name])],
         Change::SetControllers { bridge, targets } => controllers(bridge, targets),
-        Change::AddPort { bridge, name, port, interface } => {
+        Change::SetTls { row } => set_tls(row),
+        Change::RemoveTls => vec![clause(["del-ssl"])],
+        Change::AddPort { bridge, name, port, interface, place: Place::Own } => {
             vec![
                 clause(["add-port", bridge, name]),
                 set("Port", name, port),
                 set("Interface", name, interface),
             ]
         }
+        Change::AddPort { bridge, name, port, interface, place: Place::Bond { alone } } => {
+            add_member(bridge, name, port, interface, *alone)
+        }
         Change::SetPort { name, port, interface } => {
             let rows =
                 [("Port", port), ("Interface", interface)].into_iter().filter(|(_, row)| !row.is_empty());
             rows.map(|(table, row)| set(table, name, row)).collect()
         }
-        Change::DeletePort { bridge, name } => vec![clause(["--if-exists", "del-port", bridge, name])],
+        Change::DeletePort { bridge, name, place: Place::Own } => {
+            vec![clause(["--if-exists", "del-port", bridge, name])]
+        }
+        Change::DeletePort { bridge, place: Place::Bond { alone: true }, .. } => {
+            vec![clause(["--if-exists", "del-port", bridge, BOND])]
+        }
+        Change::DeletePort { name, place: Place::Bond { alone: false }, .. } => {
+            let id = label(name);
+            vec![
+                clause([&format!("--id={id}"), "get", "Interface", name]),
+                clause(["remove", "Port", BOND, "interfaces", &id]),
+            ]
+        }
         Change::EndRestoreWait => {
             let remove = |[column, key]: [&str; 2]| clause(["remove", "Open_vSwitch", ".", column, key]);
             vec![remove(["other_config", "flow-restore-wait"]), remove(["external_ids", "sos-restoring"])]
@@ -298,14 +320,48 @@ fn clause<const N: usize>(words: [&str; N]) -> Vec<String> {
 }
 
 fn set(table: &str, record: &str, row: &Row) -> Vec<String> {
-    let mut words = clause(["set", table, record]);
-    // Map values are strings, and are quoted because they may contain colons or only digits. Other columns need no quotes: this program
-    // sets their values.
-    words.extend(row.iter().map(|(column, value)| match column.contains(':') {
+    clause(["set", table, record]).into_iter().chain(assignments(row)).collect()
+}
+
+/// `set-ssl` replaces the row and sets its three files in one transaction.
+fn set_tls(row: &Row) -> Vec<Vec<String>> {
+    let file = |column| text(row, column);
+    let ids = row.iter().filter(|(column, _)| column.contains(':'));
+    let ids = ids.map(|(column, value)| (column.clone(), value.clone())).collect();
+    vec![
+        clause(["set-ssl", file("private_key"), file("certificate"), file("ca_cert")]),
+        set("SSL", ".", &ids),
+    ]
+}
+
+/// Map values are strings, and are quoted because they may contain colons or only digits. Other columns need no quotes: this program sets
+/// their values.
+fn assignments(row: &Row) -> impl Iterator<Item = String> {
+    row.iter().map(|(column, value)| match column.contains(':') {
         true => format!("{column}={}", serde_json::Value::from(value.as_str())),
         false => format!("{column}={value}"),
-    }));
-    words
+    })
+}
+
+/// Create the interface of a member, and the bond with its first member. `ovs-vsctl add-bond` needs all members at once.
+fn add_member(bridge: &str, name: &str, bond: &Row, interface: &Row, alone: bool) -> Vec<Vec<String>> {
+    let id = label(name);
+    let create = |id: &str, table: &str, name: &str| {
+        clause([&format!("--id={id}"), "create", table, &format!("name={name}")])
+    };
+    let made = create(&id, "Interface", name).into_iter().chain(assignments(interface)).collect();
+    if !alone {
+        return vec![made, clause(["add", "Port", BOND, "interfaces", &id])];
+    }
+    let members = [format!("interfaces={id}")];
+    let port = create("@bond", "Port", BOND).into_iter().chain(members).chain(assignments(bond)).collect();
+    vec![made, port, clause(["add", "Bridge", bridge, "ports", "@bond"])]
+}
+
+/// Label of an interface's row within a transaction. Labels admit fewer characters than names of devices.
+fn label(name: &str) -> String {
+    let digits: String = name.bytes().map(|byte| format!("{byte:02x}")).collect();
+    format!("@interface{digits}")
 }
 
 fn controllers(bridge: &str, targets: &[String]) -> Vec<Vec<String>> {
@@ -324,16 +380,26 @@ fn controllers(bridge: &str, targets: &[String]) -> Vec<Vec<String>> {
     targets.iter().enumerate().map(create).chain([assign]).collect()
 }
 
-/// Parse `ovs-ofctl show` with OpenFlow 1.0: ports with their "no flood" flags.
+/// Flags of a port's OpenFlow configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PortFlags {
+    /// Flooding excludes the port.
+    pub no_flood: bool,
+    /// Packets that no entry matches are not sent to controllers.
+    pub no_packet_in: bool,
+}
+
+/// Parse `ovs-ofctl show` with OpenFlow 1.0: ports with their flags.
 #[must_use]
-pub fn parse_ports(printed: &str) -> std::collections::BTreeMap<String, bool> {
+pub fn parse_ports(printed: &str) -> std::collections::BTreeMap<String, PortFlags> {
     let mut ports = std::collections::BTreeMap::new();
     let mut last = None;
     for line in printed.lines() {
         if let Some((head, _)) = line.split_once("): addr:") {
             last = head.split_once('(').map(|(_, name)| name.to_owned());
         } else if let (Some(config), Some(name)) = (line.trim().strip_prefix("config:"), last.take()) {
-            ports.insert(name, config.split_whitespace().any(|flag| flag == "NO_FLOOD"));
+            let has = |wanted| config.split_whitespace().any(|flag| flag == wanted);
+            ports.insert(name, PortFlags { no_flood: has("NO_FLOOD"), no_packet_in: has("NO_PACKET_IN") });
         }
     }
     ports
@@ -357,7 +423,7 @@ mod tests {
             Change::AddBridge { name: "b".into(), row },
             Change::SetControllers { bridge: "b".into(), targets: vec!["tcp:192.0.2.1:6653".into()] },
             Change::SetLinkUp { name: "wan0".into() },
-            Change::DeletePort { bridge: "b".into(), name: "wan1".into() },
+            Change::DeletePort { bridge: "b".into(), name: "wan1".into(), place: Place::Own },
         ];
         let lines = ovs().encode(&changes);
         assert_eq!(
@@ -372,8 +438,39 @@ mod tests {
     }
 
     #[test]
+    fn a_bond_is_created_with_its_first_member_and_removed_with_its_last() {
+        let row = |column: &str, value: &str| Row::from([(column.to_owned(), value.to_owned())]);
+        let add = |name: &str, alone| Change::AddPort {
+            bridge: "b".into(),
+            name: name.into(),
+            port: row("bond_mode", "active-backup"),
+            interface: row("ofport_request", "33001"),
+            place: Place::Bond { alone },
+        };
+        let delete = |name: &str, alone| {
+            let (bridge, name) = ("b".into(), name.into());
+            Change::DeletePort { bridge, name, place: Place::Bond { alone } }
+        };
+        let words = |change| ovs().encode(&[change])[0].args[3..].join(" ");
+        let created = "-- --id=@interface61 create Interface name=a ofport_request=33001 ";
+        assert_eq!(
+            words(add("a", true)),
+            format!(
+                "{created}-- --id=@bond create Port name=sos-base-uplinks interfaces=@interface61 bond_mode=active-backup \
+                 -- add Bridge b ports @bond"
+            )
+        );
+        let joined = "-- add Port sos-base-uplinks interfaces @interface61";
+        assert_eq!(words(add("a", false)), format!("{created}{joined}"));
+        let left =
+            "-- --id=@interface61 get Interface a -- remove Port sos-base-uplinks interfaces @interface61";
+        assert_eq!(words(delete("a", false)), left);
+        assert_eq!(words(delete("a", true)), "-- --if-exists del-port b sos-base-uplinks");
+    }
+
+    #[test]
     fn entries_are_added_before_old_entries_are_removed() {
-        let key = |priority| crate::flow::FlowKey { table: 1, priority, matches: "ip".into() };
+        let key = |priority| crate::observation::flow::FlowKey { table: 1, priority, matches: "ip".into() };
         let new = Flow { key: key(1), cookie: 0x10, actions: "drop".into() };
         let old = Flow { key: key(2), cookie: 0x9, actions: "drop".into() };
         let expected = "add table=1,priority=1,ip,cookie=0x10 actions=drop\ndelete_strict table=1,priority=2,ip,cookie=0x9/-1\n";
@@ -381,12 +478,12 @@ mod tests {
     }
 
     #[test]
-    fn reads_the_no_flood_flags_of_ports() {
+    fn reads_the_flags_of_ports() {
         let printed = "OFPT_FEATURES_REPLY (xid=0x2): dpid:0001\nn_tables:254, n_buffers:0\n 1(wan0): addr:2e:f2:32:47:37:fa\n     \
-                       config:     0\n     state:      0\n 2(wan1): addr:e2:a7:a2:36:58:b7\n     config:     PORT_DOWN NO_FLOOD\n \
+                       config:     0\n     state:      0\n 2(wan1): addr:e2:a7:a2:36:58:b7\n     config:     PORT_DOWN NO_FLOOD NO_PACKET_IN\n \
                        LOCAL(br-sos): addr:06:2a:51:b7:d0:e4\n     config:     PORT_DOWN\n";
-        let expected =
-            [("wan0", false), ("wan1", true), ("br-sos", false)].map(|(name, bit)| (name.to_owned(), bit));
+        let expected = [("wan0", false), ("wan1", true), ("br-sos", false)]
+            .map(|(name, bit)| (name.to_owned(), PortFlags { no_flood: bit, no_packet_in: bit }));
         assert_eq!(parse_ports(printed), expected.into());
     }
 

@@ -1,4 +1,4 @@
-//! `sos-node`: arguments, logging, signals, and the loop of [`sos_node::daemon`].
+//! `sos-node`: arguments, logging, signals, and the loop of [`sos_node::edge::daemon`].
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -11,11 +11,11 @@ use clap::Parser;
 use sos_daemon::bugs;
 use sos_daemon::files::document_path;
 use sos_daemon::log::{self, LogFormat};
-use sos_node::daemon::{Daemon, OfferError, Options, TICK, Ticked};
-use sos_node::metrics::Metrics;
-use sos_node::serve::{self, Shared};
+use sos_node::edge::daemon::{Daemon, OfferError, Options, TICK, Ticked};
+use sos_node::edge::metrics::Metrics;
+use sos_node::edge::serve::{self, Shared};
+use sos_node::planning::trial::{MAX_ANCHORS, parse_anchor};
 use sos_node::status::{State, Status};
-use sos_node::trial::{MAX_ANCHORS, parse_anchor};
 
 /// Time limit of `--once`.
 const ONCE_DEADLINE: Duration = Duration::from_secs(30);
@@ -39,6 +39,9 @@ struct Arguments {
     /// Folder of Open vSwitch's sockets (db.sock and BRIDGE.mgmt).
     #[arg(long, value_name = "DIR")]
     ovs_rundir: PathBuf,
+    /// Folder of tls.crt, tls.key and ca.crt for TLS with controllers, at the same path for Open vSwitch, which follows changes
+    #[arg(long, value_name = "DIR")]
+    openflow_tls: Option<PathBuf>,
     /// An address that the node must reach (an API server's), up to four times: an uplink that cuts it off is removed again
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_anchor)]
     anchor: Vec<SocketAddr>,
@@ -78,6 +81,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, String> {
         node: arguments.node.clone(),
         state: arguments.state.clone(),
         ovs_rundir: arguments.ovs_rundir.clone(),
+        openflow_tls: arguments.openflow_tls.clone(),
         status_file: arguments.status_file.clone(),
         anchors: arguments.anchor.clone(),
     };

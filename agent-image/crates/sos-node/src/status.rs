@@ -3,11 +3,11 @@
 use serde::Serialize;
 
 use crate::config::{NodeConfig, Presence};
-use crate::desired::{self, PortKind};
-use crate::observed::Observed;
-use crate::plan::Plan;
-use crate::problem::Problem;
-use crate::reject::Rejected;
+use crate::observation::observed::Observed;
+use crate::observation::reject::Rejected;
+use crate::planning::desired::{self, PortKind};
+use crate::planning::plan::Plan;
+use crate::planning::problem::Problem;
 
 /// Maximum number of problems named in a message; further problems are only counted.
 const MAX_NAMED_PROBLEMS: usize = 8;
@@ -50,7 +50,7 @@ impl PortState {
 pub struct PortStatus {
     /// Its name.
     pub name: String,
-    /// Kind of the port: `Uplink`, `Tunnel`, `Agent` or `Reject`.
+    /// Kind of the port: `Uplink`, `Lan`, `Tunnel`, `Agent` or `Reject`.
     pub kind: &'static str,
     /// Its actual OpenFlow port number.
     pub ofport: Option<u16>,
@@ -187,6 +187,7 @@ fn ports(config: &NodeConfig, observed: &Observed, plan: &Plan) -> Vec<PortStatu
         state: port_state(&port.name, observed, plan),
         kind: match port.kind {
             PortKind::Uplink => "Uplink",
+            PortKind::Lan => "Lan",
             PortKind::Tunnel => "Tunnel",
             PortKind::Agent => "Agent",
             PortKind::Reject => "Reject",

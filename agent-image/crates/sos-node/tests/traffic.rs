@@ -168,6 +168,45 @@ fn hosts_reach_each_other_through_a_tunnel() {
     println!("through the tunnel: {}", result["end"]["sum_received"]["bits_per_second"]);
 }
 
+/// The OpenFlow state of a tunnel's port is the answer of BFD, which is what controllers see (spec/node-config.md clause 44).
+#[test]
+fn a_tunnel_is_live_while_its_far_end_answers() {
+    let (west, east) = (Lab::new(true), Lab::new(true));
+    west.ns.wire("under", &east.ns, "under");
+    let apply = |lab: &Lab, address: &str, dpid: &str, remote: &str| {
+        lab.ns.run("ip", &["addr", "add", &format!("{address}/24"), "dev", "under"]);
+        lab.must_apply(switch(dpid, &[(35001, true)], |d| {
+            d["bridge"]["mtu"] = json!(1450);
+            d["tunnels"] = json!([{"name": "sosvx1", "ofport": 35001, "remote": remote, "vni": 5459, "udpPort": 14789, "base": true}]);
+        }));
+    };
+    let port = |lab: &Lab| {
+        let printed = lab.ofctl("dump-ports-desc", &[]);
+        let mut lines = printed.lines().skip_while(|line| !line.contains("(sosvx1)")).skip(1).take(2);
+        let config = lines.next().unwrap_or_default().contains("NO_PACKET_IN");
+        (config, lines.next().unwrap_or_default().contains("LIVE"))
+    };
+    let (watched_and_live, watched) = ((true, true), (true, false));
+    apply(&west, "192.0.2.1", "0001000000000001", "192.0.2.2");
+    assert_eq!(port(&west), watched, "the far end does not exist yet");
+    apply(&east, "192.0.2.2", "0002000000000002", "192.0.2.1");
+    let host = east.host("host2", "10.0.0.139/24");
+    wait_until("BFD", || port(&west) == watched_and_live && port(&east) == watched_and_live);
+    // One direction is lost: both ends report the loss, although all devices are up.
+    let rules = "add table ip lose; add chain ip lose in { type filter hook input priority 0; }; add rule ip lose in udp dport 14789 drop";
+    west.ns.run("nft", &[rules]);
+    wait_until("the loss to be detected", || port(&west) == watched && port(&east) == watched);
+    west.ns.run("nft", &["delete table ip lose"]);
+    wait_until("the far end", || port(&west) == watched_and_live && port(&east) == watched_and_live);
+    // A bridge without BFD, as that of an earlier version, drops the packets of the other end instead of flooding them to its hosts.
+    east.vsctl(&["clear", "Interface", "sosvx1", "bfd"]);
+    wait_until("the far end's answers to stop", || port(&west) == watched);
+    let before = host.received("e0");
+    let arrived = east.ns.received("sosvx1");
+    wait_until("three packets of BFD", || east.ns.received("sosvx1") >= arrived + 3);
+    assert_eq!(host.received("e0"), before, "no host receives packets of BFD");
+}
+
 /// Adds a new agent, which has an address, to the node `lab`.
 fn agent(lab: &Lab) -> Namespace {
     let agent = Namespace::new("ag");

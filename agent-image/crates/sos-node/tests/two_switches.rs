@@ -7,11 +7,11 @@ mod support;
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use sos_node::change::Change;
 use sos_node::config::NodeConfig;
-use sos_node::observed::{Bridge, OWNER_KEY, Observed, Row};
-use sos_node::plan::{Plan, plan};
-use sos_node::problem::Problem;
+use sos_node::observation::observed::{Bridge, OWNER_KEY, Observed, Row};
+use sos_node::planning::change::Change;
+use sos_node::planning::plan::{Plan, plan};
+use sos_node::planning::problem::Problem;
 use support::lab::{Lab, OtherSwitch};
 use support::{base_flows, config, document};
 

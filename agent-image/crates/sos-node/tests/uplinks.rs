@@ -88,7 +88,7 @@ impl PortSecurity {
             while !ending.load(Ordering::Relaxed) {
                 let database = format!("--db=unix:{}", database.display());
                 let bridged = std::process::Command::new("ovs-vsctl")
-                    .args(["--timeout=5", &database, "list-ports", "br-sos"])
+                    .args(["--timeout=5", &database, "list-ifaces", "br-sos"])
                     .output();
                 let bridged = bridged
                     .is_ok_and(|out| String::from_utf8_lossy(&out.stdout).lines().any(|line| line == uplink));
@@ -191,5 +191,28 @@ fn only_the_uplink_that_cuts_the_node_off_is_removed() {
     wait_until("the verdict", || refused(&lab, "wan1") && lab.status()["state"] == "Failed");
     wait_until("the others", || lab.vsctl(&["list-ports", "br-sos"]) == "wan0\nwan2");
     assert!(!refused(&lab, "wan0") && !refused(&lab, "wan2"));
+    drop(security);
+}
+
+#[test]
+fn uplinks_of_a_bond_pass_their_trials_by_themselves() {
+    let (lab, far) = (Lab::new(true), Namespace::new("far"));
+    for name in ["wan0", "wan1", "wan2"] {
+        lab.ns.wire(name, &far, &format!("f-{name}"));
+    }
+    let (router, _server) = network(&lab);
+    lab.configure(node(1, &[]));
+    let _daemon = start(&lab);
+    lab.wait_for_state("Ready");
+    let security = PortSecurity::start(&lab, &router, "wan0");
+    let mut bonded = node(2, &["wan0", "wan1", "wan2"]);
+    for uplink in bonded["uplinks"].as_array_mut().unwrap() {
+        uplink["base"] = json!(true);
+    }
+    bonded["bond"] = json!({"mode": "ActiveBackup", "upDelaySeconds": 1});
+    lab.configure(bonded);
+    wait_until("the verdict", || refused(&lab, "wan0") && lab.status()["state"] == "Failed");
+    wait_until("the others", || lab.vsctl(&["list-ifaces", "br-sos"]) == "wan1\nwan2");
+    assert_eq!(lab.vsctl(&["list-ports", "br-sos"]), "sos-base-uplinks");
     drop(security);
 }

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use sos_node::change::Change;
 use sos_node::config::NodeConfig;
-use sos_node::desired;
-use sos_node::flow::Flow;
-use sos_node::observed::{Bridge, Device, Link, Observed, Offloads, Port, Vxlan};
-use sos_node::reject::Rejected;
+use sos_node::observation::flow::Flow;
+use sos_node::observation::observed::{
+    BOND, Bridge, Device, Link, Observed, Offloads, Port, Row, TlsFolder, Vxlan,
+};
+use sos_node::observation::reject::Rejected;
+use sos_node::planning::change::{Change, Place};
+use sos_node::planning::desired;
 
 /// The node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -26,7 +28,8 @@ impl FakeNode {
         let devices = desired::offload_devices(config, &self.world);
         let offloads =
             devices.into_iter().map(|d| (d.clone(), self.offloads.get(&d).copied().unwrap_or_default()));
-        Observed { offloads: offloads.collect(), ..self.world.clone() }
+        let tls = Some(TlsFolder { path: "/tls".into(), unreadable: None });
+        Observed { offloads: offloads.collect(), tls, ..self.world.clone() }
     }
 
     /// Replace a device by another device of the same name, with its own index and offloads.
@@ -75,6 +78,7 @@ impl FakeNode {
             Change::TagLink { name, alias } => link(world, name).alias = Some(alias.clone()),
             Change::SetLinkMtu { name, mtu } => link(world, name).mtu = *mtu,
             Change::SetLinkUp { name } => link(world, name).up = true,
+            Change::SetLinkDown { name } => link(world, name).up = false,
             Change::DeleteLink { name } => {
                 world.links.remove(name).unwrap();
                 self.offloads.remove(&Device { netns: None, name: name.clone() });
@@ -82,6 +86,11 @@ impl FakeNode {
             Change::SetNoFlood { bridge, port, no_flood } => {
                 assert!(world.bridges[bridge].ports.contains(port));
                 world.no_flood.insert(port.clone(), *no_flood);
+            }
+            Change::SetNoPacketIn { bridge, port } => {
+                assert!(world.bridges[bridge].ports.contains(port));
+                assert_eq!(world.ports[port].interface["bfd:enable"], "true", "{port} is not watched");
+                world.no_packet_in.insert(port.clone(), true);
             }
             Change::EditFlows { bridge, add, remove } => {
                 assert!(world.bridges.contains_key(bridge));
@@ -134,6 +143,8 @@ fn database(world: &mut Observed, change: &Change) {
             let bridge = world.bridges.remove(name).unwrap();
             world.ports.retain(|port, _| !bridge.ports.contains(port));
             world.no_flood.retain(|port, _| !bridge.ports.contains(port));
+            world.no_packet_in.retain(|port, _| !bridge.ports.contains(port));
+            world.bond = world.bond.take().filter(|_| world.ports.values().any(|port| port.bonded));
             if name == "br-sos" {
                 world.flows.clear();
             }
@@ -145,8 +156,11 @@ fn database(world: &mut Observed, change: &Change) {
             }
             row.controllers = targets.iter().map(|t| desired::controller(t)).collect();
         }
-        Change::AddPort { bridge, name, port, interface } => {
+        Change::SetTls { row } => world.ssl = Some(row.clone()),
+        Change::RemoveTls => assert!(world.ssl.take().is_some()),
+        Change::AddPort { bridge, name, port, interface, place } => {
             assert!(world.links.contains_key(name), "Open vSwitch finds no device {name}");
+            let port = &bond(world, place, port, interface);
             assert!(world.bridges.get_mut(bridge).unwrap().ports.insert(name.clone()));
             let ofport = free_number(world, bridge, &interface["ofport_request"]);
             let port = Port {
@@ -154,14 +168,23 @@ fn database(world: &mut Observed, change: &Change) {
                 interface: interface.clone(),
                 ofport: Some(ofport),
                 more_ofports: vec![],
+                bonded: matches!(place, Place::Bond { .. }),
                 error: None,
             };
             assert!(world.ports.insert(name.clone(), port).is_none(), "{name} is on another bridge");
             world.no_flood.insert(name.clone(), false);
+            world.no_packet_in.insert(name.clone(), false);
+        }
+        Change::SetPort { name, port, .. } if name == BOND => {
+            world.bond.as_mut().unwrap().extend(port.clone());
         }
         Change::SetPort { name, port, interface } => {
             let request = interface.get("ofport_request").cloned();
             let there = world.ports.get_mut(name).unwrap();
+            if there.bonded {
+                assert!(port.is_empty(), "{name} has no port of its own");
+                there.row.extend(external_ids(interface));
+            }
             there.row.extend(port.clone());
             there.interface.extend(interface.clone());
             if let Some(request) = request {
@@ -170,13 +193,29 @@ fn database(world: &mut Observed, change: &Change) {
                 world.ports.get_mut(name).unwrap().ofport = Some(number);
             }
         }
-        Change::DeletePort { bridge, name } => {
+        Change::DeletePort { bridge, name, place } => {
             assert!(world.bridges.get_mut(bridge).unwrap().ports.remove(name));
-            world.ports.remove(name).unwrap();
+            let port = world.ports.remove(name).unwrap();
+            let alone = !world.ports.values().any(|port| port.bonded);
+            assert_eq!(*place, if port.bonded { Place::Bond { alone } } else { Place::Own });
+            world.bond = world.bond.take().filter(|_| !(port.bonded && alone));
             world.no_flood.remove(name);
+            world.no_packet_in.remove(name);
         }
         other => panic!("{other:?} is no change of the database"),
     }
+}
+
+/// Row of an added port. A bond exists exactly while it has members, whose own keys are in their interfaces' rows.
+fn bond(world: &mut Observed, place: &Place, port: &Row, interface: &Row) -> Row {
+    let Place::Bond { alone } = place else { return port.clone() };
+    assert_eq!(*alone, world.bond.is_none());
+    world.bond.get_or_insert_with(|| port.clone());
+    external_ids(interface).collect()
+}
+
+fn external_ids(row: &Row) -> impl Iterator<Item = (String, String)> {
+    row.clone().into_iter().filter(|(column, _)| column.starts_with("external_ids:"))
 }
 
 /// The requested number, or the lowest free number if the requested number is in use.

@@ -354,7 +354,7 @@ impl Lab {
     }
 
     pub(crate) fn no_flood(&self, port: &str) -> bool {
-        sos_node::encode::parse_ports(&self.ofctl("show", &[]))[port]
+        sos_node::encode::parse_ports(&self.ofctl("show", &[]))[port].no_flood
     }
 
     pub(crate) fn configure(&self, document: Value) {
@@ -403,14 +403,18 @@ impl Lab {
 
     /// Start the loop.
     pub(crate) fn start_node(&self) -> Process {
-        let log = fs::File::create(self.path("node.log")).unwrap();
-        Process(self.node_command(&[]).stderr(log).spawn().unwrap())
+        self.start_node_with(&[])
     }
 
     /// Start the loop with its HTTP server, for [`Self::http`].
     pub(crate) fn serve_node(&self) -> Process {
+        self.start_node_with(&["--listen", "127.0.0.1:9466"])
+    }
+
+    /// Start the loop with further arguments.
+    pub(crate) fn start_node_with(&self, extra: &[&str]) -> Process {
         let log = fs::File::create(self.path("node.log")).unwrap();
-        Process(self.node_command(&["--listen", "127.0.0.1:9466"]).stderr(log).spawn().unwrap())
+        Process(self.node_command(extra).stderr(log).spawn().unwrap())
     }
 
     /// The HTTP answer of the program under test, with headers; empty while the program does not listen.

@@ -3,12 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails, in its helpers too")]
 
 pub(crate) mod fake;
+pub(crate) mod hosts;
 pub(crate) mod lab;
 
 use serde_json::{Value, json};
 use sos_daemon::document::document_hash;
 use sos_node::config::NodeConfig;
-use sos_node::flow::{Flow, FlowKey, base_cookie};
+use sos_node::observation::flow::{Flow, FlowKey, base_cookie};
 
 /// A document with the hash of its content.
 pub(crate) fn sealed(mut document: Value) -> Vec<u8> {

@@ -3,8 +3,12 @@
 //! The order of the changes is part of the result. A non-base port may exist only while no broadcast can leave or enter through it. So ports are
 //! removed before the entries that guard them, and new ports are added after all entries and after setting "no flood" on the existing ports:
 //!
-//! 1. devices; 2. the bridge, its settings, ports removed; 3. no flood; 4. base entries; 5. ports added;
-//! 6. no flood of the added ports; 7. offloads; 8. addresses of the local port; 9. unused devices removed.
+//! 1. devices; 2. the bridge, its settings, ports removed; 3. flags of ports; 4. base entries; 5. ports added;
+//! 6. flags of the added ports; 7. offloads, and interfaces of the node that leave set down again; 8. addresses of the local port;
+//! 9. unused devices removed.
+//!
+//! An interface of the node is set up only after the port's row has recorded that the interface was down, so that a killed process leaves
+//! no interface up.
 //!
 //! Open vSwitch drops all entries of a bridge when the bridge gets its first controller or loses its last controller
 //! (`connmgr_set_controllers`), so the base entries are installed again after such a change.
@@ -16,20 +20,24 @@
 //! A new port floods for the moment between steps 5 and 6; the entries of the same config at the other end of the link drop that traffic.
 //! While Open vSwitch has no entries, as after its start, `fail_mode=secure` drops all packets.
 
+mod bond;
 mod refusal;
 mod reject;
+mod tls;
 mod tunnels;
 
 use std::collections::BTreeMap;
 
-use crate::change::Change;
 use crate::config::{NodeConfig, Presence};
-use crate::datapath;
-use crate::desired::{self, DesiredPort, PortKind};
-use crate::flow::{Flow, FlowKey};
-use crate::observed::{Controller, DEVICE_KEY, Device, Link, OFFLOADS_KEY, Observed, Port, Row, text};
-use crate::problem::Problem;
-use crate::vlan;
+use crate::observation::flow::{Flow, FlowKey};
+use crate::observation::observed::{
+    Controller, DEVICE_KEY, Device, LINK_DOWN, LINK_KEY, Link, OFFLOADS_KEY, Observed, Port, Row, text,
+};
+use crate::planning::change::{Change, Place};
+use crate::planning::datapath;
+use crate::planning::desired::{self, DesiredPort, PortKind};
+use crate::planning::problem::Problem;
+use crate::planning::vlan;
 
 /// Changes to make, and problems that no change solves.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -41,7 +49,7 @@ pub struct Plan {
 }
 
 /// Compare a config with the observed state. `base_flows` are the config's base entries as Open vSwitch prints them
-/// ([`crate::flow::parse_base_flows`]).
+/// ([`crate::observation::flow::parse_base_flows`]).
 #[must_use]
 pub fn plan(config: &NodeConfig, base_flows: &[Flow], observed: &Observed) -> Plan {
     let bridge = config.bridge.name.as_str();
@@ -67,11 +75,13 @@ pub fn plan(config: &NodeConfig, base_flows: &[Flow], observed: &Observed) -> Pl
     }
     planner.leftover_ports();
     planner.leftover_bridges();
+    planner.tls();
     if config.state == Presence::Present {
         planner.bridge();
         planner.tunnels();
         planner.reject();
         planner.ports();
+        planner.bond();
         planner.flows(&[base_flows, &vlan::entries(config, observed)].concat());
         planner.stranded();
         planner.offloads();
@@ -108,7 +118,9 @@ impl<'a> Planner<'a> {
         let before = [p.links, p.database, p.no_flood, p.flows];
         let after = [p.attach, p.no_flood_new, p.offloads, p.addresses, p.unlink];
         let steps = before.into_iter().chain(after);
-        Plan { changes: steps.flatten().collect(), problems: self.problems }
+        let mut changes: Vec<Change> = steps.flatten().collect();
+        bond::settle(&mut changes, self.observed, self.config.site_id);
+        Plan { changes, problems: self.problems }
     }
 
     fn bridge_name(&self) -> &'a str {
@@ -143,13 +155,19 @@ impl<'a> Planner<'a> {
     }
 
     fn detach(&mut self, bridge: &str, name: &str, port: &Port) {
-        self.phases.database.push(Change::DeletePort { bridge: bridge.to_owned(), name: name.to_owned() });
+        let (bridge, name_) = (bridge.to_owned(), name.to_owned());
+        self.phases.database.push(Change::DeletePort { bridge, name: name_, place: bond::place_of(port) });
         let which = desired::parse_offloads(text(&port.row, OFFLOADS_KEY));
-        // Restore offloads only on the device for which the port was added: on a device that has replaced it, they were never switched off.
-        let same = self.observed.links.get(name).is_some_and(|link| may_be_of(port, link));
-        if (which.tx || which.gro) && same {
+        // Restore only the device for which the port was added: a device that has replaced it was never changed.
+        if !self.observed.links.get(name).is_some_and(|link| may_be_of(port, link)) {
+            return;
+        }
+        if which.tx || which.gro {
             let device = Device { netns: None, name: name.to_owned() };
             self.phases.offloads.push(Change::SetOffloads { device, which, on: true });
+        }
+        if text(&port.row, LINK_KEY) == LINK_DOWN {
+            self.phases.offloads.push(Change::SetLinkDown { name: name.to_owned() });
         }
     }
 
@@ -248,7 +266,12 @@ impl<'a> Planner<'a> {
             match (attached, lasting) {
                 (Some(bridge), _) if bridge == self.bridge_name() && outlived => {
                     let (bridge, name) = (bridge.to_owned(), port.name.clone());
-                    self.phases.database.push(Change::DeletePort { bridge, name });
+                    let place = bond::place_of(&self.observed.ports[&name]);
+                    self.phases.database.push(Change::DeletePort { bridge, name, place });
+                }
+                // The port joins or leaves the bond: it is removed now, and added in its place by the next plan.
+                (Some(bridge), Some(_)) if bridge == self.bridge_name() && self.is_misplaced(&port) => {
+                    self.detach(bridge, &port.name, &self.observed.ports[&port.name]);
                 }
                 (Some(bridge), _) if bridge == self.bridge_name() => self.mend_port(&port, link),
                 (_, Some(link)) if !outlived => self.attach(&port, link),
@@ -269,8 +292,14 @@ impl<'a> Planner<'a> {
         doubtful || !link.is_some_and(|link| may_be_of(there, link))
     }
 
+    fn is_misplaced(&self, port: &DesiredPort) -> bool {
+        self.owns_port(&port.name) && self.observed.ports[&port.name].bonded != port.bonded
+    }
+
     fn link_state(&mut self, port: &DesiredPort, link: &Link) {
-        if !link.up && !self.replaced(&port.name) {
+        // `attach` sets up interfaces of the node that are not on the bridge yet.
+        let ready = !port.kind.is_interface() || self.owns_port(&port.name);
+        if !link.up && ready && !self.replaced(&port.name) {
             self.phases.links.push(Change::SetLinkUp { name: port.name.clone() });
         }
         let wanted = self.config.bridge.mtu;
@@ -297,7 +326,7 @@ impl<'a> Planner<'a> {
 
     /// Offloads to store in a port's row: the stored offloads, or else the offloads that are on now.
     fn remembered(&self, port: &DesiredPort) -> Option<String> {
-        if port.kind != PortKind::Uplink || !desired::offloads_must_be_off(self.config, self.observed) {
+        if !port.kind.is_interface() || !desired::offloads_must_be_off(self.config, self.observed) {
             return None;
         }
         let row = self.observed.ports.get(&port.name).map(|port| &port.row);
@@ -308,15 +337,25 @@ impl<'a> Planner<'a> {
 
     fn attach(&mut self, port: &DesiredPort, link: &Link) {
         let bridge = self.bridge_name().to_owned();
-        self.phases.attach.push(Change::AddPort {
-            bridge: bridge.clone(),
-            name: port.name.clone(),
-            port: port.port_row(self.config.site_id, Some(link.index), self.remembered(port)),
-            interface: port.interface_row(),
-        });
+        let mut row = port.port_row(self.config.site_id, Some(link.index), self.remembered(port));
+        let was_down = port.kind.is_interface() && !link.up;
+        if was_down {
+            row.insert(LINK_KEY.to_owned(), LINK_DOWN.to_owned());
+        }
+        let place = if port.bonded { Place::Bond { alone: false } } else { Place::Own };
+        let (row, interface) = bond::rows(port, row, desired::bond_row(self.config));
+        let (bridge_, name) = (bridge.clone(), port.name.clone());
+        self.phases.attach.push(Change::AddPort { bridge: bridge_, name, port: row, interface, place });
+        if was_down {
+            self.phases.attach.push(Change::SetLinkUp { name: port.name.clone() });
+        }
         if port.no_flood() {
             let port = port.name.clone();
+            let bridge = bridge.clone();
             self.phases.no_flood_new.push(Change::SetNoFlood { bridge, port, no_flood: true });
+        }
+        if port.is_watched() {
+            self.phases.no_flood_new.push(Change::SetNoPacketIn { bridge, port: port.name.clone() });
         }
     }
 
@@ -327,14 +366,21 @@ impl<'a> Planner<'a> {
         if self.owns_port(&name) {
             let device = link.map(|link| link.index);
             let row = wanted.port_row(self.config.site_id, device, self.remembered(wanted));
-            let port = missing(row, &observed.row);
-            let interface = missing(wanted.interface_row(), &observed.interface);
+            let mut port = missing(row, &observed.row);
+            let mut interface = missing(wanted.interface_row(), &observed.interface);
+            if wanted.bonded {
+                interface.append(&mut port);
+            }
             if !port.is_empty() || !interface.is_empty() {
                 self.phases.database.push(Change::SetPort { name: name.clone(), port, interface });
             }
             if self.observed.no_flood.get(&name).is_some_and(|no_flood| *no_flood != wanted.no_flood()) {
                 let (bridge, no_flood) = (self.bridge_name().to_owned(), wanted.no_flood());
                 self.phases.no_flood.push(Change::SetNoFlood { bridge, port: name.clone(), no_flood });
+            }
+            if wanted.is_watched() && self.observed.no_packet_in.get(&name) == Some(&false) {
+                let bridge = self.bridge_name().to_owned();
+                self.phases.no_flood.push(Change::SetNoPacketIn { bridge, port: name.clone() });
             }
         }
         if let Some(number) = observed.ofport.filter(|number| *number != wanted.ofport) {

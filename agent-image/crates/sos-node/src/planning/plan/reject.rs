@@ -1,8 +1,8 @@
 //! The veth pair at which connections that must not be plain are reset.
 
 use super::Planner;
-use crate::change::Change;
-use crate::observed::link_alias;
+use crate::observation::observed::link_alias;
+use crate::planning::change::Change;
 
 impl Planner<'_> {
     pub(super) fn reject(&mut self) {

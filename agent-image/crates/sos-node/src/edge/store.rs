@@ -10,9 +10,9 @@ use crate::status::Status;
 
 /// Name of the last good config in the state folder.
 const LAST_GOOD: &str = "node-config.json";
-/// State of the bridge's local port (see [`crate::local`]).
+/// State of the bridge's local port (see [`crate::planning::local`]).
 pub const LOCAL_PORT: &str = "local-port.json";
-/// Uplinks on trial (see [`crate::trial`]).
+/// Uplinks on trial (see [`crate::planning::trial`]).
 pub const UPLINKS: &str = "uplinks.json";
 
 /// Parse a document, which must be for this node.

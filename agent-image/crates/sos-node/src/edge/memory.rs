@@ -5,10 +5,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use crate::config::NodeConfig;
-use crate::local::{LocalPort, Routes};
-use crate::observed::{Link, Lost};
-use crate::store::{LOCAL_PORT, Store, UPLINKS};
-use crate::trial::{self, Reached, Trials, Watched};
+use crate::edge::store::{LOCAL_PORT, Store, UPLINKS};
+use crate::observation::observed::{Link, Lost};
+use crate::planning::local::{LocalPort, Routes};
+use crate::planning::trial::{self, Reached, Trials, Watched};
 
 /// Maximum duration of flow-restore-wait, after which this program makes Open vSwitch forward: a restore takes much less.
 const RESTORE_PATIENCE: Duration = Duration::from_secs(30);
@@ -216,7 +216,7 @@ fn answers(anchor: &SocketAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trial::{ASK_AGAIN, RETRY_AFTER};
+    use crate::planning::trial::{ASK_AGAIN, RETRY_AFTER};
 
     fn link(index: u32, addresses: &[&str]) -> Link {
         let addresses = addresses.iter().map(|address| (*address).to_owned()).collect();
@@ -247,7 +247,7 @@ mod tests {
     fn an_uplink_that_cut_the_node_off_stays_off_while_no_anchor_answers() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path()).unwrap();
-        let document = include_bytes!("../../../../spec/vectors/config/node/01-two-sites-edge1.json");
+        let document = include_bytes!("../../../../../spec/vectors/config/node/01-two-sites-edge1.json");
         let config = NodeConfig::parse(document).unwrap();
         let uplink = config.uplinks[0].name.as_str().to_owned();
         let record = trial::Record {

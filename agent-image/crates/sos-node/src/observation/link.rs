@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::observed::{Link, Offloads, Vxlan};
+use crate::observation::observed::{Link, Offloads, Vxlan};
 
 /// Maximum number of routes stored per device: one route is enough to refuse the device, and a few show its use.
 const MAX_ROUTES: usize = 4;

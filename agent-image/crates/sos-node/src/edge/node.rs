@@ -1,27 +1,28 @@
-//! One pass over the node: observe, plan, apply, observe again. This is an edge module; [`crate::plan`] makes every decision.
+//! One pass over the node: observe, plan, apply, observe again. This is an edge module; [`crate::planning::plan`] makes every decision.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use sos_daemon::document::ConfigError;
 
-use crate::change::Change;
-use crate::command::{CommandError, run};
 use crate::config::NodeConfig;
-use crate::datapath;
-use crate::desired;
+use crate::edge::command::{CommandError, run};
+use crate::edge::memory::Memory;
 use crate::encode::{self, Ovs};
-use crate::flow::{self, Flow, FlowParseError};
-use crate::link;
-use crate::local;
-use crate::memory::Memory;
-use crate::observed::{Device, Lost, Observed, Offloads};
-use crate::ovsdb::{self, DatabaseError};
-use crate::plan::{Plan, plan};
-use crate::reject;
-use crate::trial;
+use crate::observation::flow::{self, Flow, FlowParseError};
+use crate::observation::link;
+use crate::observation::observed::{Device, Lost, Observed, Offloads, TlsFolder};
+use crate::observation::ovsdb::{self, DatabaseError};
+use crate::observation::reject;
+use crate::planning::change::Change;
+use crate::planning::datapath;
+use crate::planning::desired;
+use crate::planning::local;
+use crate::planning::plan::{Plan, plan};
+use crate::planning::trial;
 
 /// Maximum number of failures kept for the status of a pass.
 const MAX_ERRORS: usize = 4;
@@ -120,6 +121,8 @@ pub struct Fingerprint {
 pub struct Node {
     /// Its Open vSwitch.
     pub ovs: Ovs,
+    /// Folder of certificates for TLS with controllers.
+    pub tls: Option<PathBuf>,
     /// Addresses that must stay reachable when uplinks change.
     pub anchors: Vec<SocketAddr>,
     /// Its state across passes.
@@ -195,8 +198,8 @@ impl Node {
 
     fn observe(&mut self, config: &NodeConfig) -> Result<Observed, NodeError> {
         let database = ovsdb::parse(&run(&self.ovs.list())?)?;
-        // Routes are read only if there are uplinks to check, as some nodes have many routes.
-        let routes = if config.uplinks.is_empty() {
+        // Routes are read only if there are interfaces to check, as some nodes have many routes.
+        let routes = if config.uplinks.is_empty() && config.lan.is_empty() {
             Ok(<[String; 2]>::default())
         } else {
             per_family(encode::show_routes)
@@ -205,15 +208,21 @@ impl Node {
         let links = link::parse_links(&run(&encode::show_links())?, &[&ipv4, &ipv6])?;
         let mut observed = Observed {
             ovs: database.ovs,
+            ssl: database.ssl,
+            tls: self.tls.as_deref().map(tls_folder),
             bridges: database.bridges,
             ports: database.ports,
+            bond: database.bond,
             links,
             ..Observed::default()
         };
         let bridge = config.bridge.name.as_str();
         if observed.owns_bridge(bridge, config.site_id) {
             observed.flows = flow::parse_dump(&run(&self.ovs.dump_flows(bridge, false))?)?;
-            observed.no_flood = encode::parse_ports(&run(&self.ovs.show(bridge))?);
+            let ports = encode::parse_ports(&run(&self.ovs.show(bridge))?);
+            observed.no_flood = ports.iter().map(|(name, flags)| (name.clone(), flags.no_flood)).collect();
+            observed.no_packet_in =
+                ports.into_iter().map(|(name, flags)| (name, flags.no_packet_in)).collect();
             observed.stranded = self.stranded(config, &observed)?;
             observed.lost = self.lost(bridge, &observed)?;
         }
@@ -266,6 +275,17 @@ impl Node {
 fn per_family(command: impl Fn(&str) -> encode::CommandLine) -> Result<[String; 2], CommandError> {
     let [ipv4, ipv6] = encode::FAMILIES;
     Ok([run(&command(ipv4))?, run(&command(ipv6)).unwrap_or_default()])
+}
+
+/// Check the files of a folder of certificates. Open vSwitch logs errors of its own, but does not report them.
+fn tls_folder(path: &Path) -> TlsFolder {
+    let files = desired::TLS_FILES.iter().map(|(_, file)| path.join(file));
+    let problem = |file: PathBuf| match std::fs::read(&file) {
+        Ok(content) if content.is_empty() => Some(format!("{} is empty", file.display())),
+        Ok(_) => None,
+        Err(error) => Some(format!("{} cannot be read: {error}", file.display())),
+    };
+    TlsFolder { path: path.display().to_string(), unreadable: files.into_iter().find_map(problem) }
 }
 
 /// Run all commands, even after failures; returns at most a few errors.

@@ -1,6 +1,6 @@
 //! The program's metrics are those of spec/metrics, against which dashboards, alerts and the user documentation are checked.
 
-use sos_node::metrics::Metrics;
+use sos_node::edge::metrics::Metrics;
 use sos_node::status::Status;
 
 #[test]
@@ -10,7 +10,7 @@ fn the_metrics_equal_the_table_in_spec() {
     metrics.show(&Status::pending("node", String::new()));
     let mut page = String::new();
     prometheus_client::encoding::text::encode(&mut page, &registry).expect("a page");
-    assert_eq!(table(&page), include_str!("../../../../spec/metrics/node.tsv"));
+    assert_eq!(table(&page), include_str!("../../../../../spec/metrics/node.tsv"));
 }
 
 /// Name, type, labels and meaning of every family of a page, sorted.

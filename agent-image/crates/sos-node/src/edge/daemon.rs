@@ -9,16 +9,16 @@ use sos_daemon::document::ConfigError;
 use sos_daemon::files;
 
 use crate::config::{NodeConfig, Presence, Refusal, supersedes};
+use crate::edge::memory::Memory;
+use crate::edge::node::{Fingerprint, Node, Pass, Target, TargetError};
+use crate::edge::store::{self, Store};
+use crate::edge::watch::Watch;
 use crate::encode::Ovs;
-use crate::memory::Memory;
-use crate::node::{Fingerprint, Node, Pass, Target, TargetError};
-use crate::problem::Problem;
+use crate::planning::problem::Problem;
 #[cfg(test)]
 use crate::provoked;
 use crate::schedule::Schedule;
 use crate::status::{State, Status};
-use crate::store::{self, Store};
-use crate::watch::Watch;
 
 /// Interval between checks of Open vSwitch's sockets and the device list.
 pub const TICK: Duration = Duration::from_millis(250);
@@ -40,6 +40,8 @@ pub struct Options {
     pub state: PathBuf,
     /// Folder of Open vSwitch's sockets.
     pub ovs_rundir: PathBuf,
+    /// Folder of certificates for TLS with controllers.
+    pub openflow_tls: Option<PathBuf>,
     /// Path of the status file.
     pub status_file: Option<PathBuf>,
     /// Addresses that must stay reachable when uplinks change.
@@ -105,6 +107,7 @@ impl Daemon {
         let memory = Memory::load(&store, now);
         let node = Node {
             ovs: Ovs { rundir: options.ovs_rundir.clone() },
+            tls: options.openflow_tls.clone(),
             anchors: options.anchors.clone(),
             memory,
         };
@@ -293,6 +296,7 @@ mod tests {
             node: "edge1".to_owned(),
             state: folder.join("state"),
             ovs_rundir: folder.to_owned(),
+            openflow_tls: None,
             status_file: None,
             anchors: vec![],
         };

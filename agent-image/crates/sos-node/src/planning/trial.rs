@@ -1,4 +1,4 @@
-//! Uplinks on trial: putting a device on the bridge must not cut off the node's connections.
+//! Uplinks on trial: putting a device on the bridge must not cut off the node's connections. LAN interfaces have the same trial.
 //!
 //! The plan refuses devices with a foreseeable conflict. For other devices, the addresses that the node must reach (`--anchor`) are probed
 //! before and after the change. One uplink is added at a time, and an uplink that makes an anchor unreachable is removed again. The uplink
@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::change::Change;
 use crate::config::NodeConfig;
+use crate::planning::change::Change;
 
 /// Time for which the anchors must answer after a change. Most losses show immediately; a cached address resolution may hide a loss for
 /// some seconds, until a later probe.
@@ -104,7 +104,7 @@ impl Trials {
             return false;
         }
         self.record.hash.clone_from(&config.hash);
-        self.record.cut_off.retain(|name, _| is_uplink(config, name));
+        self.record.cut_off.retain(|name, _| is_interface(config, name));
         self.due = now;
         true
     }
@@ -155,8 +155,10 @@ impl Trials {
     }
 }
 
-fn is_uplink(config: &NodeConfig, name: &str) -> bool {
-    config.uplinks.iter().any(|uplink| uplink.name.as_str() == name)
+/// True for uplinks and LAN interfaces.
+fn is_interface(config: &NodeConfig, name: &str) -> bool {
+    let uplinks = config.uplinks.iter().map(|uplink| &uplink.name);
+    uplinks.chain(config.lan.iter().map(|port| &port.name)).any(|there| there.as_str() == name)
 }
 
 /// The uplink to add to the bridge now, if any, and the changes to make now. At most one uplink is added in a round, and none while an uplink
@@ -164,17 +166,17 @@ fn is_uplink(config: &NodeConfig, name: &str) -> bool {
 #[must_use]
 pub fn one_at_a_time(config: &NodeConfig, changes: &[Change]) -> (Option<String>, Vec<Change>) {
     let uplink = |change: &Change| match change {
-        Change::AddPort { name, .. } if is_uplink(config, name) => Some(name.clone()),
+        Change::AddPort { name, .. } if is_interface(config, name) => Some(name.clone()),
         _ => None,
     };
     let taken_off =
-        |change: &Change| matches!(change, Change::DeletePort { name, .. } if is_uplink(config, name));
+        |change: &Change| matches!(change, Change::DeletePort { name, .. } if is_interface(config, name));
     let mut waiting: Vec<String> = changes.iter().filter_map(uplink).collect();
     let first =
         if waiting.is_empty() || changes.iter().any(taken_off) { None } else { Some(waiting.remove(0)) };
     let now = changes.iter().filter(|change| {
         let about = match change {
-            Change::AddPort { name, .. } => name,
+            Change::AddPort { name, .. } | Change::SetLinkUp { name } => name,
             Change::SetNoFlood { port, .. } => port,
             Change::SetOffloads { device, .. } if device.netns.is_none() => &device.name,
             _ => return true,
@@ -232,6 +234,7 @@ pub fn verdict(watched: &[Watched], waited: Duration) -> Option<Vec<SocketAddr>>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::planning::change::Place;
 
     #[test]
     fn parses_anchors_of_both_families() {
@@ -278,7 +281,7 @@ mod tests {
     }
 
     fn config(uplinks: &[&str]) -> NodeConfig {
-        let document = include_bytes!("../../../../spec/vectors/config/node/01-two-sites-edge1.json");
+        let document = include_bytes!("../../../../../spec/vectors/config/node/01-two-sites-edge1.json");
         let mut document: serde_json::Value = serde_json::from_slice(document).unwrap();
         let uplink = |(i, name)| serde_json::json!({"name": name, "ofport": 33001 + i, "base": false});
         document["uplinks"] = uplinks.iter().enumerate().map(uplink).collect();
@@ -339,17 +342,27 @@ mod tests {
     fn one_uplink_is_added_at_a_time_and_none_during_a_removal() {
         let config = config(&["wan0", "wan1"]);
         let add = |name: &str| {
-            let row = crate::observed::Row::default;
-            Change::AddPort { bridge: "b".into(), name: name.into(), port: row(), interface: row() }
+            let row = crate::observation::observed::Row::default;
+            Change::AddPort {
+                bridge: "b".into(),
+                name: name.into(),
+                port: row(),
+                interface: row(),
+                place: Place::Own,
+            }
         };
         let quiet = |port: &str| Change::SetNoFlood { bridge: "b".into(), port: port.into(), no_flood: true };
-        let off = Change::DeletePort { bridge: "b".into(), name: "wan2".into() };
+        let off = Change::DeletePort { bridge: "b".into(), name: "wan2".into(), place: Place::Own };
         let changes =
             [off, add("sosag0"), add("wan0"), add("wan1"), quiet("sosag0"), quiet("wan0"), quiet("wan1")];
         let (tried, now) = one_at_a_time(&config, &changes);
         assert_eq!(tried.as_deref(), Some("wan0"));
         assert_eq!(now, [&changes[..3], &changes[4..6]].concat());
-        let bad = Change::DeletePort { bridge: "b".into(), name: "wan0".into() };
+        let bad = Change::DeletePort { bridge: "b".into(), name: "wan0".into(), place: Place::Own };
+        let up = |name: &str| Change::SetLinkUp { name: name.into() };
+        let downs = [add("wan0"), up("wan0"), add("wan1"), up("wan1")];
+        let (_, now) = one_at_a_time(&config, &downs);
+        assert_eq!(now, downs[..2], "an interface is set up when it is added, not before");
         let (tried, now) = one_at_a_time(&config, &[bad.clone(), add("wan1"), quiet("wan1"), add("sosag0")]);
         assert_eq!((tried, now), (None, vec![bad, add("sosag0")]));
     }

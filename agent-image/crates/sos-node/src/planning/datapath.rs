@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use crate::config::{DatapathType, NodeConfig};
-use crate::observed::{Observed, Row, text};
+use crate::observation::observed::{Observed, Row, text};
 
 /// `system` or `netdev`. A bridge that was created while the kernel had no datapath keeps its type, because a change would interrupt every
 /// flow. A bridge meant for the kernel's datapath also keeps its type while another Open vSwitch owns that datapath.

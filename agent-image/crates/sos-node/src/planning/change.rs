@@ -2,10 +2,23 @@
 
 use std::net::IpAddr;
 
-use crate::flow::Flow;
-use crate::observed::{Device, Offloads, Row};
+use crate::observation::flow::Flow;
+use crate::observation::observed::{Device, Offloads, Row};
 
-/// One change. [`crate::plan`] decides on changes, and [`crate::encode`] turns them into commands.
+/// Place of an interface on a bridge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// A port of its own.
+    Own,
+    /// A member of [`crate::observation::observed::BOND`]. The first member is added with the bond, and the last one is removed with it,
+    /// because a port has at least one interface.
+    Bond {
+        /// True if the bond has no other member at this moment.
+        alone: bool,
+    },
+}
+
+/// One change. [`crate::planning::plan`] decides on changes, and [`crate::encode`] turns them into commands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
     /// Create a VXLAN device, mark it as created by this program and set it up.
@@ -39,6 +52,11 @@ pub enum Change {
     },
     /// Set a device up.
     SetLinkUp {
+        /// The device.
+        name: String,
+    },
+    /// Set a device down.
+    SetLinkDown {
         /// The device.
         name: String,
     },
@@ -93,32 +111,43 @@ pub enum Change {
         /// Their targets.
         targets: Vec<String>,
     },
-    /// Add a port to a bridge.
+    /// Set the certificates with which Open vSwitch connects to controllers by TLS. Open vSwitch follows changes of the files by itself.
+    SetTls {
+        /// Columns of the row in table SSL.
+        row: Row,
+    },
+    /// Remove the certificates.
+    RemoveTls,
+    /// Add a port to a bridge, or a member to [`crate::observation::observed::BOND`].
     AddPort {
         /// The bridge.
         bridge: String,
-        /// The port.
+        /// The port or member.
         name: String,
-        /// Columns of the port's row.
+        /// Columns of the port's or the bond's row.
         port: Row,
         /// Columns of its interface's row.
         interface: Row,
+        /// Place of the interface.
+        place: Place,
     },
-    /// Set columns of a port.
+    /// Set columns of a port, of [`crate::observation::observed::BOND`] or, without columns of the port's row, of a member.
     SetPort {
-        /// The port.
+        /// The port, bond or member.
         name: String,
         /// Columns of the port's row.
         port: Row,
         /// Columns of its interface's row.
         interface: Row,
     },
-    /// Remove a port from a bridge.
+    /// Remove a port from a bridge, or a member from [`crate::observation::observed::BOND`].
     DeletePort {
         /// The bridge.
         bridge: String,
-        /// The port.
+        /// The port or member.
         name: String,
+        /// Place of the interface.
+        place: Place,
     },
     /// Set or clear the "no flood" flag of a port.
     SetNoFlood {
@@ -128,6 +157,14 @@ pub enum Change {
         port: String,
         /// True to exclude the port from flooding.
         no_flood: bool,
+    },
+    /// Set the "no packet-in" flag of a port, which tells controllers that Open vSwitch watches its far end. Entries that send packets to
+    /// the controller by an action still do so.
+    SetNoPacketIn {
+        /// The bridge.
+        bridge: String,
+        /// The port.
+        port: String,
     },
     /// Add and remove flow entries in one transaction.
     EditFlows {
@@ -165,7 +202,7 @@ pub enum Change {
     AddRoute {
         /// The device.
         device: String,
-        /// The route as in [`crate::local::LocalPort::routes`].
+        /// The route as in [`crate::planning::local::LocalPort::routes`].
         route: String,
     },
     /// End flow-restore-wait, so that Open vSwitch forwards although the start script has not reported the entries as restored.
@@ -182,6 +219,8 @@ impl Change {
                 | Self::SetBridge { .. }
                 | Self::DeleteBridge { .. }
                 | Self::SetControllers { .. }
+                | Self::SetTls { .. }
+                | Self::RemoveTls
                 | Self::AddPort { .. }
                 | Self::SetPort { .. }
                 | Self::DeletePort { .. }
@@ -197,6 +236,7 @@ impl Change {
             Self::TagLink { .. } => "tag_link",
             Self::SetLinkMtu { .. } => "set_link_mtu",
             Self::SetLinkUp { .. } => "set_link_up",
+            Self::SetLinkDown { .. } => "set_link_down",
             Self::AddReject { .. } => "add_reject",
             Self::SetRejectRules { .. } => "set_reject_rules",
             Self::DeleteReject { .. } => "delete_reject",
@@ -205,10 +245,13 @@ impl Change {
             Self::SetBridge { .. } => "set_bridge",
             Self::DeleteBridge { .. } => "delete_bridge",
             Self::SetControllers { .. } => "set_controllers",
+            Self::SetTls { .. } => "set_tls",
+            Self::RemoveTls => "remove_tls",
             Self::AddPort { .. } => "add_port",
             Self::SetPort { .. } => "set_port",
             Self::DeletePort { .. } => "delete_port",
             Self::SetNoFlood { .. } => "set_no_flood",
+            Self::SetNoPacketIn { .. } => "set_no_packet_in",
             Self::EditFlows { .. } => "edit_flows",
             Self::SetOffloads { .. } => "set_offloads",
             Self::ForgetAgent { .. } => "forget_agent",

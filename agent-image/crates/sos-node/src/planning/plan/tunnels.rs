@@ -1,10 +1,10 @@
 //! The devices of tunnels.
 
 use super::Planner;
-use crate::change::Change;
 use crate::config::Tunnel;
-use crate::desired;
-use crate::observed::{Device, Link, Offloads, Vxlan, link_alias};
+use crate::observation::observed::{Device, Link, Offloads, Vxlan, link_alias};
+use crate::planning::change::Change;
+use crate::planning::desired;
 
 impl Planner<'_> {
     pub(super) fn tunnels(&mut self) {

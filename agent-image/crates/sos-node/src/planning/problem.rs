@@ -1,6 +1,6 @@
 //! Problems that a plan cannot solve.
 
-use crate::flow::FlowKey;
+use crate::observation::flow::FlowKey;
 
 /// A difference from the config that no planned change can remove.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -85,6 +85,15 @@ pub enum Problem {
     /// Open vSwitch does not forward yet.
     #[error("Open vSwitch waits for its entries to be restored (flow-restore-wait)")]
     RestoreWait,
+    /// The controllers need TLS, and there are no certificates.
+    #[error("the controllers require TLS, and sos-node runs without --openflow-tls: replace the node's pod")]
+    NoCertificates,
+    /// A file for TLS cannot be read.
+    #[error("the controllers require TLS, and {file}")]
+    UnreadableCertificates {
+        /// The file and the reason.
+        file: String,
+    },
     /// Segmentation offload is expected but off.
     #[error("Open vSwitch runs without userspace-tso-enable: offloads of the ports are switched off")]
     TsoOff,

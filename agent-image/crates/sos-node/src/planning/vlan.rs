@@ -8,8 +8,8 @@
 use std::collections::BTreeSet;
 
 use crate::config::NodeConfig;
-use crate::flow::{Flow, FlowKey, base_cookie};
-use crate::observed::{Observed, Port, Row, text};
+use crate::observation::flow::{Flow, FlowKey, base_cookie};
+use crate::observation::observed::{Observed, Port, Row, text};
 
 /// Priority above all other entries of table 0: ports in other VLANs carry no traffic for SOS.
 const PRIORITY: u16 = 65_100;

@@ -3,18 +3,25 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use crate::flow::Flow;
-use crate::reject::Rejected;
+use crate::observation::flow::Flow;
+use crate::observation::reject::Rejected;
 
 /// Key for the site's id, on every object that this program creates in Open vSwitch's database.
 pub const OWNER_KEY: &str = "external_ids:sos-owner";
-/// Key on an uplink's port for the offloads that were on before this program switched them off.
+/// Key on the port of an interface of the node for the offloads that were on before this program switched them off.
 pub const OFFLOADS_KEY: &str = "external_ids:sos-offloads";
 /// Key on a port for the index of the device for which the port was added: if another device takes over the name, Open vSwitch's user-space
 /// datapath keeps reading from the old device.
 pub const DEVICE_KEY: &str = "external_ids:sos-device";
+/// Key on the port of an interface of the node that was down before this program set it up; the value is [`LINK_DOWN`].
+pub const LINK_KEY: &str = "external_ids:sos-link";
+/// Value of [`LINK_KEY`].
+pub const LINK_DOWN: &str = "down";
 /// Prefix of the site's id in the alias of a device of this program.
 const ALIAS_PREFIX: &str = "sos-node:";
+
+/// Name of the bond of the base uplinks in Open vSwitch's database. No device can have this name, because it has more than 15 characters.
+pub const BOND: &str = "sos-base-uplinks";
 
 /// The alias of devices created for a site.
 #[must_use]
@@ -43,6 +50,15 @@ pub struct OvsInfo {
     pub restore_wait: bool,
 }
 
+/// Folder of certificates for TLS with controllers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TlsFolder {
+    /// Its path.
+    pub path: String,
+    /// The first of its files that cannot be read, with the reason.
+    pub unreadable: Option<String>,
+}
+
 /// A bridge.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Bridge {
@@ -69,7 +85,7 @@ pub struct Controller {
     pub connected: bool,
 }
 
-/// A port and its interface.
+/// A port and its interface, or a member of [`BOND`]. Keys of this program are in the row of the port, or of the member's interface.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Port {
     /// The port's row.
@@ -78,8 +94,10 @@ pub struct Port {
     pub interface: Row,
     /// Its OpenFlow port number, if it has one.
     pub ofport: Option<u16>,
-    /// Numbers of its other interfaces: a bond has several.
+    /// Numbers of its other interfaces: a bond of another owner has several.
     pub more_ofports: Vec<u16>,
+    /// True for a member of [`BOND`].
+    pub bonded: bool,
     /// Error reported by Open vSwitch.
     pub error: Option<String>,
 }
@@ -161,7 +179,7 @@ impl Lost {
     }
 }
 
-/// Complete input of [`crate::plan::plan`].
+/// Complete input of [`crate::planning::plan::plan`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Observed {
     /// True if the kernel has Open vSwitch's datapath. This field and the next are observed only for a bridge that may be put on this
@@ -171,17 +189,25 @@ pub struct Observed {
     pub kernel_ports: BTreeSet<String>,
     /// Open vSwitch itself.
     pub ovs: OvsInfo,
+    /// Row of table SSL, if there is one.
+    pub ssl: Option<Row>,
+    /// Folder of certificates; none without `--openflow-tls`.
+    pub tls: Option<TlsFolder>,
     /// Bridges by name.
     pub bridges: BTreeMap<String, Bridge>,
     /// Ports by name.
     pub ports: BTreeMap<String, Port>,
+    /// Row of [`BOND`]; its members are in `ports`, and in `ports` of their bridge.
+    pub bond: Option<Row>,
     /// Devices by name.
     pub links: BTreeMap<String, Link>,
     /// Flow entries of the config's bridge: at least the base entries.
     pub flows: Vec<Flow>,
     /// "No flood" flags of the config's bridge, for ports that OpenFlow knows.
     pub no_flood: BTreeMap<String, bool>,
-    /// Offloads of the devices of [`crate::desired::offload_devices`].
+    /// "No packet-in" flags, likewise.
+    pub no_packet_in: BTreeMap<String, bool>,
+    /// Offloads of the devices of [`crate::planning::desired::offload_devices`].
     pub offloads: BTreeMap<Device, Offloads>,
     /// True if [`OvsInfo::restore_wait`] has lasted too long.
     pub restore_overdue: bool,
@@ -212,6 +238,12 @@ impl Observed {
     #[must_use]
     pub fn owns_port(&self, port: &str, site_id: u16) -> bool {
         self.ports.get(port).is_some_and(|port| owned(&port.row, site_id))
+    }
+
+    /// True if the bond was created for this site.
+    #[must_use]
+    pub fn owns_bond(&self, site_id: u16) -> bool {
+        self.bond.as_ref().is_some_and(|row| owned(row, site_id))
     }
 
     /// True if a device was created for this site.

@@ -1,21 +1,17 @@
 //! Properties of the plan over random nodes and configs, on a node in memory.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails, in its helpers too")]
-
-mod support;
-
 use std::collections::BTreeMap;
 
+use crate::support::fake::FakeNode;
+use crate::support::{base_flows, config, document};
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use sos_node::change::Change;
 use sos_node::config::NodeConfig;
-use sos_node::flow::{Flow, FlowKey};
-use sos_node::node::MAX_ROUNDS;
-use sos_node::observed::{Bridge, DEVICE_KEY, Device, Link, Offloads, Port};
-use sos_node::plan::{Plan, plan};
-use support::fake::FakeNode;
-use support::{base_flows, config, document};
+use sos_node::edge::node::MAX_ROUNDS;
+use sos_node::observation::flow::{Flow, FlowKey};
+use sos_node::observation::observed::{Bridge, DEVICE_KEY, Device, Link, Offloads, Port};
+use sos_node::planning::change::Change;
+use sos_node::planning::plan::{Plan, plan};
 
 const FOREIGN_COOKIE: u64 = 0x534f_0101_0300_0007;
 
@@ -41,15 +37,23 @@ fn make(plan: &Plan, node: &mut FakeNode) {
 
 /// Ports of a config that are on its bridge.
 fn ports_on(config: &NodeConfig, node: &FakeNode) -> Vec<String> {
-    let names = sos_node::desired::ports(config).into_iter().map(|port| port.name);
+    let names = sos_node::planning::desired::ports(config).into_iter().map(|port| port.name);
     names
         .filter(|name| node.world.bridge_of(name) == Some("br-sos") && node.world.owns_port(name, 1))
         .collect()
 }
 
+/// Uplinks and LAN interfaces of a config.
+fn interfaces(config: &NodeConfig) -> Vec<String> {
+    let uplinks = config.uplinks.iter().map(|uplink| uplink.name.to_string());
+    uplinks.chain(config.lan.iter().map(|port| port.name.to_string())).collect()
+}
+
 /// Ports of a random config: `(index of the device, base)`.
 fn arb_config() -> impl Strategy<Value = NodeConfig> {
-    let uplinks = prop::collection::btree_map(0_usize..4, any::<bool>(), 0..4);
+    // A device is a base uplink, a labelled uplink or a LAN interface.
+    let interfaces =
+        prop::collection::btree_map(0_usize..4, prop::sample::select(vec!["base", "labelled", "lan"]), 0..4);
     let tunnels = prop::collection::btree_map(0_usize..3, (any::<bool>(), 0_u32..2), 0..3);
     let agents = prop::collection::btree_set(0_usize..2, 0..2);
     let rest = (
@@ -57,18 +61,27 @@ fn arb_config() -> impl Strategy<Value = NodeConfig> {
         any::<bool>(),
         prop::sample::select(vec!["Auto", "netdev"]),
         0_usize..3,
-        any::<(bool, bool)>(),
+        any::<(bool, bool, bool)>(),
         0_u8..3,
     );
-    (uplinks, tunnels, agents, rest).prop_map(|(uplinks, tunnels, agents, rest)| {
-        let (moved, tso, datapath, controllers, (small, rejects), salt) = rest;
+    (interfaces, tunnels, agents, rest).prop_map(|(interfaces, tunnels, agents, rest)| {
+        let (moved, tso, datapath, controllers, (small, rejects, bonded), salt) = rest;
         let offset = if moved { 10 } else { 0 };
         config(document(|d| {
             d["bridge"]["datapathType"] = json!(datapath);
             d["bridge"]["userspaceTso"] = json!(tso);
             d["bridge"]["mtu"] = json!(if small { 1400 } else { 1450 });
-            d["controllers"] = (0..controllers).map(|i| json!(format!("tcp:192.0.2.{i}:6653"))).collect();
-            d["uplinks"] = uplinks.iter().map(|(i, base)| json!({"name": format!("wan{i}"), "ofport": i + 1 + offset, "base": base})).collect();
+            d["controllers"] = (0..controllers).map(|i| json!(format!("{}:192.0.2.{i}:6653", if small { "ssl" } else { "tcp" }))).collect();
+            let device = |i: &usize| json!({"name": format!("wan{i}"), "ofport": i + 1 + offset});
+            let uplinks = interfaces.iter().filter(|(_, use_)| **use_ != "lan");
+            d["uplinks"] = uplinks
+                .map(|(i, use_)| {
+                    let mut uplink = device(i);
+                    uplink["base"] = json!(*use_ == "base");
+                    uplink
+                })
+                .collect();
+            d["lan"] = interfaces.iter().filter(|(_, use_)| **use_ == "lan").map(|(i, _)| device(i)).collect();
             d["tunnels"] = tunnels
                 .iter()
                 .map(|(i, (base, remote))| {
@@ -76,6 +89,9 @@ fn arb_config() -> impl Strategy<Value = NodeConfig> {
                 })
                 .collect();
             d["agentPorts"] = agents.iter().map(|i| json!({"name": format!("sosag{i}"), "ofport": i + 34_001})).collect();
+            if bonded && interfaces.values().filter(|use_| **use_ == "base").count() > 1 {
+                d["bond"] = json!({"mode": if small { "BalanceTCP" } else { "ActiveBackup" }, "upDelaySeconds": salt});
+            }
             if rejects {
                 d["rejectPort"] = json!({"name": "sosrej0", "peer": "sosrej1", "ofport": 33_900});
             }
@@ -215,7 +231,7 @@ fn loop_free(node: &FakeNode, labelled: &[(String, u16)]) -> bool {
 }
 
 fn labelled(config: &NodeConfig) -> Vec<(String, u16)> {
-    let ports = sos_node::desired::ports(config).into_iter().filter(|port| !port.base);
+    let ports = sos_node::planning::desired::ports(config).into_iter().filter(|port| !port.base);
     ports.map(|port| (port.name, port.ofport)).collect()
 }
 
@@ -250,7 +266,7 @@ proptest! {
         prop_assert_eq!(&node.world.flows, &kept.world.flows);
         let mut left = node.clone();
         reconcile(&wanted.absent(), &mut left);
-        for name in wanted.uplinks.iter().map(|uplink| uplink.name.to_string()).filter(|name| devices.contains(name)) {
+        for name in interfaces(&wanted).into_iter().filter(|name| devices.contains(name)) {
             let offloads = left.offloads[&Device { netns: None, name }];
             prop_assert_eq!(offloads, Offloads { tx: true, gro: true }, "a new device gets its own offloads back");
         }
@@ -313,7 +329,7 @@ proptest! {
         intrude(&mut node, same);
         for (from, to) in [(&former, &wanted), (&wanted, &wanted.absent())] {
             let mut before = foreign(&node);
-            if sos_node::desired::controllers(from).is_empty() != sos_node::desired::controllers(to).is_empty() {
+            if sos_node::planning::desired::controllers(from).is_empty() != sos_node::planning::desired::controllers(to).is_empty() {
                 before[3].clear(); // Open vSwitch itself drops all entries.
             }
             reconcile(to, &mut node);
@@ -327,10 +343,6 @@ proptest! {
         reconcile(&one, &mut node);
         reconcile(&two, &mut node);
         reconcile(&two.absent(), &mut node);
-        // The program sets devices up and does not remember their former state, so ignore this difference.
-        for (name, link) in &mut node.world.links {
-            link.up = before.world.links.get(name).is_some_and(|link| link.up);
-        }
         node.last_index = before.last_index;
         prop_assert_eq!(node, before);
     }
@@ -339,8 +351,8 @@ proptest! {
     fn no_step_of_a_change_causes_a_loop(mut node in arb_node(), former in arb_config(), wanted in arb_config()) {
         reconcile(&former, &mut node);
         // A port that already floods may continue until its own change is applied.
-        let flooded: Vec<String> = sos_node::desired::ports(&former).into_iter().filter(|p| p.base).map(|p| p.name).collect();
-        let names: Vec<String> = sos_node::desired::ports(&wanted).into_iter().map(|port| port.name).collect();
+        let flooded: Vec<String> = sos_node::planning::desired::ports(&former).into_iter().filter(|p| p.base).map(|p| p.name).collect();
+        let names: Vec<String> = sos_node::planning::desired::ports(&wanted).into_iter().map(|port| port.name).collect();
         let mut watched = labelled(&wanted);
         watched.retain(|(name, _)| !flooded.contains(name));
         watched.extend(labelled(&former).into_iter().filter(|(name, _)| !names.contains(name)));
@@ -353,6 +365,28 @@ proptest! {
         prop_assert!(loop_free(&node, &labelled(&wanted)));
     }
 
+    /// Two base uplinks that both forward may close a loop.
+    #[test]
+    fn base_uplinks_of_a_bond_never_forward_by_themselves(mut node in arb_node(), former in arb_config(), wanted in arb_config()) {
+        reconcile(&former, &mut node);
+        let base: Vec<String> = wanted.uplinks.iter().filter(|uplink| uplink.base).map(|uplink| uplink.name.to_string()).collect();
+        let ours = |node: &FakeNode, name: &String| node.world.bridge_of(name) == Some("br-sos") && node.world.owns_port(name, 1);
+        let alone = |node: &FakeNode| -> Vec<String> {
+            base.iter().filter(|name| ours(node, name) && !node.world.ports[*name].bonded).cloned().collect()
+        };
+        let mut before = alone(&node);
+        for _ in 0..MAX_ROUNDS {
+            for change in planned(&wanted, &node).changes {
+                node.apply(&change);
+                let after = alone(&node);
+                prop_assert!(wanted.bond.is_none() || after.iter().all(|name| before.contains(name)), "after {:?}", change);
+                before = after;
+            }
+        }
+        prop_assert!(wanted.bond.is_none() || before.is_empty(), "{before:?}");
+        prop_assert_eq!(node.world.bond.is_some(), wanted.bond.is_some() && base.iter().any(|name| ours(&node, name)));
+    }
+
     #[test]
     fn a_restarted_switch_gets_everything_back(mut node in arb_node(), wanted in arb_config()) {
         reconcile(&wanted, &mut node);
@@ -360,6 +394,7 @@ proptest! {
         // Open vSwitch keeps its database and loses all OpenFlow state.
         node.world.flows.clear();
         node.world.no_flood.values_mut().for_each(|bit| *bit = false);
+        node.world.no_packet_in.values_mut().for_each(|bit| *bit = false);
         for change in planned(&wanted, &node).changes {
             node.apply(&change);
             prop_assert!(loop_free(&node, &labelled(&wanted)), "after {:?}", change);
@@ -390,12 +425,12 @@ proptest! {
     }
 
     #[test]
-    fn an_uplink_that_cut_the_node_off_is_on_no_bridge_of_ours(mut node in arb_node(), wanted in arb_config()) {
+    fn an_interface_that_cut_the_node_off_is_on_no_bridge_of_ours(mut node in arb_node(), wanted in arb_config()) {
         reconcile(&wanted, &mut node);
-        node.world.cut_off = wanted.uplinks.iter().map(|uplink| (uplink.name.to_string(), "10.96.0.1:443".to_owned())).collect();
+        node.world.cut_off = interfaces(&wanted).into_iter().map(|name| (name, "10.96.0.1:443".to_owned())).collect();
         reconcile(&wanted, &mut node);
-        for uplink in &wanted.uplinks {
-            prop_assert!(node.world.bridge_of(uplink.name.as_str()) != Some("br-sos"));
+        for name in interfaces(&wanted) {
+            prop_assert!(node.world.bridge_of(&name) != Some("br-sos"));
         }
         prop_assert!(planned(&wanted, &node).changes.is_empty());
     }
@@ -452,7 +487,7 @@ fn the_status_tells_when_a_cut_off_uplink_is_tried_again() {
         "{told:?}"
     );
     assert!(
-        told[0].ends_with("it is tried again every 10 minutes while the site has this uplink"),
+        told[0].ends_with("it is tried again every 10 minutes while the site has this interface"),
         "{told:?}"
     );
 }

@@ -1,9 +1,9 @@
 //! Reasons to keep a port off the bridge.
 
 use super::{Planner, tunnels};
-use crate::desired::{DesiredPort, PortKind};
-use crate::observed::{Link, Observed};
-use crate::trial::RETRY_AFTER;
+use crate::observation::observed::{Link, Observed};
+use crate::planning::desired::{DesiredPort, PortKind};
+use crate::planning::trial::RETRY_AFTER;
 
 /// Maximum number of stacked devices that are followed downwards.
 const MAX_STACK: usize = 8;
@@ -23,7 +23,7 @@ impl Planner<'_> {
             return Some(format!("it belongs to {master}"));
         }
         match port.kind {
-            PortKind::Uplink => self.cuts_off(&port.name, link),
+            PortKind::Uplink | PortKind::Lan => self.cuts_off(&port.name, link),
             PortKind::Tunnel => {
                 let tunnel = self.config.tunnels.iter().find(|tunnel| tunnel.name.as_str() == port.name)?;
                 let ours = self.observed.owns_link(&port.name, self.config.site_id);
@@ -42,7 +42,7 @@ impl Planner<'_> {
             let minutes = RETRY_AFTER.as_secs() / 60;
             return Some(format!(
                 "with it on the bridge, the node no longer reached {lost}; it is tried again every {minutes} minutes \
-                 while the site has this uplink"
+                 while the site has this interface"
             ));
         }
         if let Some(use_) = use_of(link) {

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::observed::{Link, Lost};
+use crate::observation::observed::{Link, Lost};
 
 /// Maximum number of remembered addresses, and of remembered routes.
 const MAX_REMEMBERED: usize = 256;

@@ -1,7 +1,10 @@
 //! Parsers return a value or an error for any output of the programs, without a panic.
 
 use proptest::prelude::*;
-use sos_node::{encode, flow, link, ovsdb};
+use sos_node::{
+    encode,
+    observation::{flow, link, ovsdb},
+};
 
 /// Texts close to the expected form: pieces of real output in any order.
 fn arb_answer() -> impl Strategy<Value = String> {

@@ -1,15 +1,11 @@
 //! The golden vectors of node-config (spec/vectors/config), and further invalid documents.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails, in its helpers too")]
-
-mod support;
-
 use std::path::PathBuf;
 
+use crate::support::{config, document, sealed};
 use serde_json::{Value, json};
 use sos_node::config::{NodeConfig, Refusal, supersedes};
-use sos_node::node::Target;
-use support::{config, document, sealed};
+use sos_node::edge::node::Target;
 
 fn vectors(folder: &str) -> Vec<(PathBuf, Vec<u8>)> {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../spec/vectors/config").join(folder);
