@@ -26,7 +26,7 @@ ANSWERS = {
 XORSHIFT = 0x9E3779B97F4A7C15
 for _shift in (13, -7, 17):
     XORSHIFT = (XORSHIFT ^ (XORSHIFT << _shift if _shift > 0 else XORSHIFT >> -_shift)) & (2**64 - 1)
-"""The first bytes of a probe's pattern, as in crates/sos-probe/src/pattern.rs."""
+"""The first bytes of a probe's pattern, as in crates/sos-probe/src/transfer/pattern.rs."""
 
 
 def vectors(kind: str) -> dict[str, bytes]:

@@ -3,12 +3,12 @@
 use std::sync::LazyLock;
 use std::time::Instant;
 
-use sos_agent::cards::Cards;
-use sos_agent::cards::offer::admit;
-use sos_agent::config::AgentConfig;
-use sos_agent::config::peers::{Peer, Peers};
-use sos_agent::enrollment::Enrollment;
-use sos_agent::enrollment::offer::{Answered, Dialogue, MachineReport};
+use sos_agent::documents::cards::Cards;
+use sos_agent::documents::cards::offer::admit;
+use sos_agent::documents::config::AgentConfig;
+use sos_agent::documents::config::peers::{Peer, Peers};
+use sos_agent::documents::enrollment::Enrollment;
+use sos_agent::documents::enrollment::offer::{Answered, Dialogue, MachineReport};
 use sos_wire::card::MAX_LEN;
 use sos_wire::{CardAnswer, CardOffer, CardStatus, InstallationId, Key, KeyId, PairingId, UnverifiedOffer};
 

@@ -13,15 +13,18 @@ pub use probe::{probe, received};
 use serde_json::Value;
 pub use session::session;
 use sha2::{Digest, Sha256};
-use sos_agent::config::AgentConfig;
-use sos_agent::config::source::{Verdict, judge};
+use sos_agent::documents::config::AgentConfig;
+use sos_agent::documents::config::source::{Verdict, judge};
 use sos_agent::netns::nflog;
-use sos_agent::syn_hold::check_packet::parse_answer;
-use sos_agent::syn_hold::syn::Syn;
+use sos_agent::segments::syn_hold::check_packet::parse_answer;
+use sos_agent::segments::syn_hold::syn::Syn;
 use sos_node::config::{NodeConfig, supersedes};
-use sos_node::{encode, flow, link, ovsdb};
-use sos_relay::codec;
-use sos_wire::frame::MAX_PAYLOAD;
+use sos_node::{
+    encode,
+    observation::{flow, link, ovsdb},
+};
+use sos_relay::compression::codec;
+use sos_wire::stream::frame::MAX_PAYLOAD;
 use sos_wire::{Decoder, Frame, Hello, Key, UnverifiedBeacon, UnverifiedOrder, Welcome, WireError};
 
 /// Port of the checks in the corpus.

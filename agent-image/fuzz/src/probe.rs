@@ -4,9 +4,9 @@ use std::io::ErrorKind;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use sos_probe::heard::{Heard, WRONG};
-use sos_probe::pattern::Pattern;
-use sos_probe::{mtu, wire};
+use sos_probe::transfer::heard::{Heard, WRONG};
+use sos_probe::transfer::pattern::Pattern;
+use sos_probe::{mtu, transfer::wire};
 
 static PATTERN: LazyLock<Pattern> = LazyLock::new(Pattern::default);
 const LONG: Duration = Duration::from_secs(3600);

@@ -42,7 +42,7 @@ fn block() {
     run("block", sos_fuzz::block);
     let expands = |bytes: &[u8]| {
         let (length, payload) = bytes.split_first_chunk().unwrap();
-        sos_relay::codec::expand(payload, u32::from_be_bytes(*length)).is_some()
+        sos_relay::compression::codec::expand(payload, u32::from_be_bytes(*length)).is_some()
     };
     assert!(
         corpus("block").iter().any(|(_, bytes)| expands(bytes)),
@@ -54,11 +54,13 @@ fn block() {
 fn syn() {
     run("syn", sos_fuzz::syn);
     let reads = |bytes: &[u8]| {
-        sos_agent::netns::nflog::packets(bytes).any(|p| sos_agent::syn_hold::syn::Syn::parse(p).is_ok())
+        sos_agent::netns::nflog::packets(bytes)
+            .any(|p| sos_agent::segments::syn_hold::syn::Syn::parse(p).is_ok())
     };
     assert!(corpus("syn").iter().any(|(_, bytes)| reads(bytes)), "the corpus contains the copy of a SYN");
     let answers = |bytes: &[u8]| {
-        sos_agent::syn_hold::check_packet::parse_answer(bytes, [10, 0, 0, 11].into(), 40_000).is_some()
+        sos_agent::segments::syn_hold::check_packet::parse_answer(bytes, [10, 0, 0, 11].into(), 40_000)
+            .is_some()
     };
     let found = corpus("syn").iter().filter(|(_, bytes)| answers(bytes)).count();
     assert_eq!(found, 2, "the corpus contains a SYN-ACK and an ICMP error");
@@ -93,7 +95,7 @@ fn card() {
     assert!(corpus("card").iter().any(|(_, bytes)| offers(bytes)), "the corpus contains an Offer");
     let answers = |bytes: &[u8]| sos_fuzz::answered(bytes).is_some();
     assert!(corpus("card").iter().any(|(_, bytes)| answers(bytes)), "the corpus contains an Answer");
-    let documents = |bytes: &[u8]| sos_agent::config::peers::Peers::parse(bytes).is_ok();
+    let documents = |bytes: &[u8]| sos_agent::documents::config::peers::Peers::parse(bytes).is_ok();
     assert!(corpus("card").iter().any(|(_, bytes)| documents(bytes)), "the corpus contains a document");
 }
 
@@ -111,7 +113,7 @@ fn order() {
 #[test]
 fn config() {
     run("config", sos_fuzz::config);
-    let parses = |bytes: &[u8]| sos_agent::config::AgentConfig::parse(bytes).is_ok();
+    let parses = |bytes: &[u8]| sos_agent::documents::config::AgentConfig::parse(bytes).is_ok();
     assert!(corpus("config").iter().any(|(_, bytes)| parses(bytes)));
 }
 

@@ -6,7 +6,7 @@ use std::io::{self, BufRead, Write};
 use std::panic::catch_unwind;
 use std::sync::Arc;
 
-use sos_agent::config::AgentConfig;
+use sos_agent::documents::config::AgentConfig;
 use sos_agent::netns::{nft, plan};
 use sos_agent::policy::arming::{Coverage, Unreachable};
 

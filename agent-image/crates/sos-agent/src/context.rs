@@ -1,12 +1,14 @@
 //! State that the agent's tasks share: configuration and keys in force, order protocol, tunnel, counters.
 
 mod intercepted_pods;
+mod wall_clock;
+mod willingness;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddrV4;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use sos_tunnel::{Aborter, Relayed, SegmentMarks, SessionEnd, Tunnel};
 use sos_wire::{AgentId, BootId, EndReason, PlainReason, ReportedFlow, Role, ServiceMark, SessionUuid};
@@ -14,27 +16,27 @@ use tokio::net::UdpSocket;
 use tokio::sync::{Notify, watch};
 use tracing::{debug, info};
 
-use crate::cards::Cards;
-use crate::config::keys::AgentKeys;
-use crate::config::{AgentConfig, Service};
+use crate::documents::cards::Cards;
+use crate::documents::config::keys::AgentKeys;
+use crate::documents::config::{AgentConfig, Intake, Service};
 use crate::metrics::{self, End, Metrics};
 use crate::netns::sockets;
 use crate::orders::active_sessions::Party;
 use crate::orders::{Env, OrderProtocol, Outcome};
-use crate::policy::arming::{self, Health, Unreachable};
+use crate::policy::arming::Unreachable;
 use crate::policy::flow_key::FlowKey;
 use crate::policy::flow_policy;
+use crate::policy::latest_willing::LatestWilling;
 use crate::policy::plain_traffic::{self, PlainTraffic, Seen};
-use crate::policy::service_meters::{self, ServiceMeters};
+use crate::policy::service_meters::{self, ServiceBytes, ServiceMeters};
 use crate::policy::session_shares::SessionShares;
 use crate::policy::stream_pool::{self, DepartingPeers, OrderedLabels};
-use crate::syn_hold::injector::Hold;
+use crate::segments::half_open::{self, Probes};
+use crate::segments::syn_hold::injector::Hold;
 use crate::tasks::server_legs::ServerLegs;
+use crate::virtual_address::VirtualAddress;
 use intercepted_pods::InterceptedPods;
-
-/// Maximum pause in accepting clients, after this agent or a peer has reached a limit, until nft has stopped redirecting. nft needs about
-/// ten milliseconds.
-const DISARM_PATIENCE: Duration = Duration::from_secs(1);
+pub use wall_clock::{boot_id, unix_ms};
 
 /// The controllers of the agent's site.
 #[derive(Debug)]
@@ -62,6 +64,7 @@ pub struct AgentContext {
     plain: Mutex<PlainTraffic>,
     aborters: Mutex<BTreeMap<SessionUuid, Aborter>>,
     shares: Mutex<SessionShares>,
+    latest_willing: Mutex<LatestWilling>,
     begun: Instant,
     draining: AtomicBool,
     controllers: Option<Controllers>,
@@ -72,6 +75,11 @@ pub struct AgentContext {
     pub boot: BootId,
     /// Site cards that peer clusters have offered.
     pub cards: Arc<Cards>,
+    /// The site's virtual address.
+    pub virtual_address: VirtualAddress,
+    probes: Mutex<Probes>,
+    /// Wakes the task that probes half-open connections.
+    pub probes_changed: Notify,
     /// Counters.
     pub metrics: Metrics,
     /// Wakes the arming task.
@@ -104,7 +112,11 @@ impl AgentContext {
     ) -> Self {
         let metrics = Metrics::default();
         metrics.generation.set(i64::try_from(config.generation).unwrap_or(i64::MAX));
+        let follows = config.intake.as_ref().and_then(Intake::followed).is_some();
         Self {
+            virtual_address: VirtualAddress::new(follows),
+            probes: Mutex::default(),
+            probes_changed: Notify::new(),
             protocol: Mutex::new(OrderProtocol::new(config.agent_id, boot)),
             config: Mutex::new(Arc::new(config)),
             config_problem: Mutex::default(),
@@ -119,6 +131,7 @@ impl AgentContext {
             plain: Mutex::default(),
             aborters: Mutex::default(),
             shares: Mutex::default(),
+            latest_willing: Mutex::default(),
             begun: Instant::now(),
             draining: AtomicBool::new(false),
             controllers,
@@ -217,58 +230,6 @@ impl AgentContext {
         }
     }
 
-    /// True while the agent is draining.
-    pub fn draining(&self) -> bool {
-        self.draining.load(Ordering::Relaxed)
-    }
-
-    /// Refuses new orders, and stops redirecting clients, from now on. Sessions that were prepared or opened before may still arrive until
-    /// the tunnel drains.
-    pub fn refuse_more(&self) {
-        self.draining.store(true, Ordering::Relaxed);
-        self.rearm.notify_one();
-        self.beacon_now.notify_one();
-    }
-
-    /// Inputs of the decision on new sessions.
-    pub fn health(&self) -> Health {
-        let stats = self.tunnel().stats();
-        // Each server connection opened ahead for a peer will become a session.
-        let ahead = lock(&self.server_legs).asked() as u64;
-        Health {
-            draining: self.draining(),
-            sessions: u32::try_from(stats.sessions + ahead).unwrap_or(u32::MAX),
-            memory_bytes: stats.memory_reserved,
-        }
-    }
-
-    /// True if the agent accepts more sessions. If not, peers and nft are notified immediately.
-    pub fn look_for_room(&self) -> bool {
-        let willing = arming::willing(&self.config(), self.health());
-        if !willing {
-            self.tunnel().set_willing(false);
-            self.rearm.notify_one();
-        }
-        willing
-    }
-
-    /// Returns immediately while this agent and all agents towards which nft redirects clients accept sessions. Otherwise waits until nft
-    /// has stopped redirecting, for [`DISARM_PATIENCE`] at most. Clients that arrive meanwhile wait in the listener's backlog. The margin
-    /// below the limits ([`arming::willing`]) leaves capacity for these clients; a client beyond the limits is refused.
-    pub async fn armed_as_willing(&self) {
-        let (welcome, willing) = (self.look_for_room(), self.tunnel().willing_peers());
-        let mut armed = self.armed.subscribe();
-        let fits = |armed: &BTreeSet<_>| armed.is_empty() || (welcome && armed.is_subset(&willing.borrow()));
-        let _ = tokio::time::timeout(DISARM_PATIENCE, armed.wait_for(fits)).await;
-    }
-
-    /// Agents of other sites that are alive and willing.
-    pub fn willing_agents(&self) -> BTreeSet<AgentId> {
-        let config = self.config();
-        let agents = config.peers.iter().flat_map(|peer| &peer.agents).map(|agent| agent.id);
-        agents.filter(|id| self.tunnel().peer_willing(*id)).collect()
-    }
-
     /// Calls `act` with the servers that recently did not answer, after removing expired ones.
     pub fn with_unreachable<T>(&self, act: impl FnOnce(&mut Unreachable) -> T) -> T {
         let mut unreachable = lock(&self.unreachable);
@@ -293,6 +254,11 @@ impl AgentContext {
         if self.config().is_in_pods() {
             self.metrics.plain.get_or_create(&metrics::Reason { reason: plain_traffic::label(reason) }).inc();
         }
+    }
+
+    /// Calls `act` with the probes of half-open connections.
+    pub fn with_probes<T>(&self, act: impl FnOnce(&mut Probes) -> T) -> T {
+        act(&mut lock(&self.probes))
     }
 
     /// Held SYNs, and the sockets that reinject them.
@@ -396,10 +362,14 @@ impl AgentContext {
 
     /// Meters a session for its service: the first service of this agent that covers the flow.
     pub fn meter(&self, session: SessionUuid, flow: FlowKey, relayed: Relayed) {
-        let config = self.config();
-        if let Some(service) = flow_policy::ingress_service(&config, flow) {
-            lock(&self.meters).begin(session, ServiceMark::of(&service.id), relayed);
+        if let Some(service) = flow_policy::ingress_service(&self.config(), flow) {
+            lock(&self.meters).begin(session, &service.id, relayed);
         }
+    }
+
+    /// Bytes of this agent's ingress sessions, by service.
+    pub fn service_bytes(&self) -> Vec<ServiceBytes> {
+        lock(&self.meters).bytes()
     }
 
     /// Keeps the aborter of an ingress session until the session is over.
@@ -463,13 +433,18 @@ impl AgentContext {
         if is_ingress {
             lock(&self.meters).finish(session);
             lock(&self.aborters).remove(&session);
-        }
-        if is_ingress {
             self.learn(flow.server, end);
         }
         if is_ingress && end.reason == EndReason::ServerUnreachable {
             self.with_unreachable(|unreachable| unreachable.note(flow.server, Instant::now()));
             self.rearm.notify_one();
+        }
+        if self.config().bridge().is_none()
+            && let Some(ends) = half_open::probed(flow, party.role, end.reason)
+            && self.with_probes(|probes| probes.begin(ends, Instant::now()))
+        {
+            self.metrics.half_open_probed.inc();
+            self.probes_changed.notify_one();
         }
         let outcome = Outcome {
             reason: end.reason,
@@ -481,18 +456,4 @@ impl AgentContext {
         self.send_orders(&told);
         self.orders_changed.notify_one();
     }
-}
-
-/// Milliseconds since 1970.
-#[must_use]
-pub fn unix_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// Boot id of a process that starts now (spec/README.md clause 7).
-#[must_use]
-pub fn boot_id() -> BootId {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    BootId(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
 }

@@ -2,7 +2,7 @@
 //!
 //! Callers, in call order:
 //!
-//! 1. [`run`] reads the configuration ([`config`]), prepares the network namespace ([`netns`]), makes the [`context::AgentContext`] and the
+//! 1. [`run`] reads the configuration ([`documents::config`]), prepares the network namespace ([`netns`]), makes the [`context::AgentContext`] and the
 //!    tunnel of `sos-tunnel`, and starts the [`tasks`].
 //! 2. nft, in the agent's own namespace or in pods' namespaces ([`tasks::pods`]), redirects a client's SYN to [`tasks::ingress`], through
 //!    [`tasks::held_syns`] if the server must accept first. Ingress finds the flow's order ([`orders`]) or service
@@ -14,25 +14,23 @@
 //!    preparations and retransmits reports.
 //! 5. Streams between agents are opened and accepted in [`tasks::streams`]; `stream_monitor` polls each stream for path control
 //!    (`sos-pathctl`).
-//! 6. Operators of peer clusters offer site cards to [`tasks::cards`], which stores them ([`cards`]); this cluster's operator reads the
-//!    cards from `/cards` ([`tasks::http`]).
+//! 6. Operators of peer clusters offer site cards to [`tasks::cards`], which stores them ([`documents::cards`]); this cluster's
+//!    operator reads the cards from `/cards` ([`tasks::http`]).
 //! 7. On a machine outside Kubernetes, [`tasks::enrollment`] receives the configuration from agents of the cluster, before the start of the
-//!    other tasks and then beside them ([`enrollment`]).
+//!    other tasks and then beside them ([`documents::enrollment`]).
 //!
 //! | modules | part |
 //! |---|---|
-//! | [`config`] (`attachment`, `check`, `keys`, `source`) | the configuration document, its file, and the key folder |
-//! | [`config::peers`], [`config::peers_file`] | the document of peer clusters, and its file |
+//! | [`documents`] (`config`, `cards`, `enrollment`) | the agent-config; site cards of peer clusters; the enrollment of a machine |
 //! | [`policy::flow_policy`], [`policy::flow_key`], [`policy::classifier`] | flows that the configuration covers |
 //! | [`policy::proxy_protocol`] | header that names the client to a server |
 //! | [`policy::arming`] | decision to accept new connections, and the flows to intercept |
-//! | [`policy::stream_pool`] | the streams to keep to each peer |
-//! | [`policy::load`], [`policy::service_meters`], [`policy::plain_traffic`] | figures for beacons and reports |
+//! | [`policy::stream_pool`], [`policy::latest_willing`] | the streams to keep to each peer; the peer that became willing last |
+//! | [`policy::load`], [`policy::service_meters`], [`policy::plain_traffic`] | figures for beacons, reports and metrics |
 //! | [`orders`] (`prepare`, `reports`) | the order protocol between controllers and this agent |
 //! | [`orders::preparations`], [`orders::active_sessions`], [`orders::pending_end_reports`] | its tables |
-//! | [`syn_hold`] (`syn`, `known_servers`, `injector`) | SYNs held until their server accepts, and the raw sockets that reinject these SYNs |
-//! | [`cards`] (`offer`, `store`, `page`) | site cards of peer clusters: decisions, stored Offers, `/cards` |
-//! | [`enrollment`] (`key_source`, `offer`, `state`) | a machine outside Kubernetes: its enrollment, and the agent-config it receives |
+//! | [`segments`] (`syn_hold`, `half_open`) | TCP segments that the agent itself sends: held SYNs, checks of the plain path, probes of half-open connections |
+//! | [`virtual_address`] (`watch`, `follow`) | nodes that share a gateway address: decisions; edge: the node's addresses |
 //! | [`netns`] (`plan`, `nft`, `nflog`, `sockets`, `tables`) | edge: the kernel's network; `plan` and `nft` only render |
 //! | [`netns::pod`] (`namespace`, `nf_tables`) | edge: sockets and table inside a pod's network namespace |
 //! | [`tasks`] | edge: recurring tasks: arming, beacons, orders, reports, reloads |
@@ -46,15 +44,14 @@
 //! | [`run`] | edge: start, drain, stop |
 #![forbid(unsafe_code)]
 
-pub mod cards;
 pub mod cli;
-pub mod config;
 pub mod context;
-pub mod enrollment;
+pub mod documents;
 pub mod metrics;
 pub mod netns;
 pub mod orders;
 pub mod policy;
 pub mod run;
-pub mod syn_hold;
+pub mod segments;
 pub mod tasks;
+pub mod virtual_address;

@@ -5,12 +5,15 @@ use std::time::{Duration, Instant};
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _, NoLabelSet};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::registry::{Registry, Unit};
 use sos_tunnel::{Cause, Stats};
 use sos_wire::EndReason;
+
+use crate::policy::service_meters::ServiceBytes;
 
 /// One label named `reason`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -39,6 +42,13 @@ pub struct Decision {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ResentFor {
     cause: &'static str,
+}
+
+/// Labels of a service's bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Carried {
+    service: String,
+    direction: &'static str,
 }
 
 /// Label of a retransmission's cause.
@@ -80,6 +90,10 @@ pub struct Metrics {
     pub willing: Gauge,
     /// 1 while draining.
     pub draining: Gauge,
+    /// 1 while another node may have the site's virtual address.
+    pub backup: Gauge,
+    /// Connections probed because a peer was lost.
+    pub half_open_probed: Counter,
     /// Elements of the nft sets of armed services.
     pub armed: Gauge,
     /// Services that do not fit the nft sets.
@@ -135,6 +149,16 @@ impl Metrics {
         r.register("config_generation", "Generation of the configuration in force", self.generation.clone());
         r.register("willing", "1 while new sessions are accepted", self.willing.clone());
         r.register("draining", "1 while draining", self.draining.clone());
+        r.register(
+            "backup",
+            "1 while another node may have the site's virtual address, so that no new sessions are accepted",
+            self.backup.clone(),
+        );
+        r.register(
+            "half_open_probed",
+            "Connections of hosts at other sites probed after their agent was lost",
+            self.half_open_probed.clone(),
+        );
         r.register("armed_regions", "Elements of the nft sets of armed services", self.armed.clone());
         r.register(
             "armed_left_out",
@@ -162,9 +186,18 @@ impl Metrics {
     }
 }
 
+/// Counters of other modules.
+#[derive(Debug, Default)]
+pub struct Reading {
+    /// The tunnel's statistics.
+    pub stats: Stats,
+    /// Bytes of ingress sessions, by service.
+    pub services: Vec<ServiceBytes>,
+}
+
 /// Counters of other modules, read when the page is requested.
 pub struct Snapshot<F> {
-    stats: F,
+    read: F,
     syns: SynCounters,
 }
 
@@ -174,10 +207,10 @@ impl<F> std::fmt::Debug for Snapshot<F> {
     }
 }
 
-impl<F: Fn() -> Stats + Send + Sync + 'static> Snapshot<F> {
-    /// `stats` reads the tunnel's statistics.
-    pub fn new(stats: F) -> Self {
-        Self { stats, syns: SynCounters::default() }
+impl<F: Fn() -> Reading + Send + Sync + 'static> Snapshot<F> {
+    /// `read` reads the other modules' counters.
+    pub fn new(read: F) -> Self {
+        Self { read, syns: SynCounters::default() }
     }
 }
 
@@ -202,9 +235,9 @@ impl SynCounters {
     }
 }
 
-impl<F: Fn() -> Stats + Send + Sync + 'static> Collector for Snapshot<F> {
+impl<F: Fn() -> Reading + Send + Sync + 'static> Collector for Snapshot<F> {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let stats = (self.stats)();
+        let Reading { stats, services } = (self.read)();
         for (name, help, value) in gauges(&stats) {
             let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
             gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
@@ -213,7 +246,7 @@ impl<F: Fn() -> Stats + Send + Sync + 'static> Collector for Snapshot<F> {
             let counter = ConstCounter::new(value);
             counter.encode(encoder.encode_descriptor(name, help, unit.as_ref(), counter.metric_type())?)?;
         }
-        let kind = prometheus_client::metrics::MetricType::Counter;
+        let kind = MetricType::Counter;
         let help = "Bytes of hosts retransmitted on another stream";
         let mut family = encoder.encode_descriptor("sos_agent_resent", help, Some(&Unit::Bytes), kind)?;
         for cause in Cause::ALL {
@@ -232,8 +265,36 @@ impl<F: Fn() -> Stats + Send + Sync + 'static> Collector for Snapshot<F> {
             let labels = Decision { decision: decision.trim_start_matches("syn_").to_owned() };
             family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&packets, None)?;
         }
-        Ok(())
+        encode_services(&mut encoder, &services)?;
+        encode_first_byte(&mut encoder, &stats)
     }
+}
+
+fn encode_services(
+    encoder: &mut DescriptorEncoder<'_>,
+    services: &[ServiceBytes],
+) -> Result<(), std::fmt::Error> {
+    let help = "Bytes of accelerated connections that this agent has accepted, by service";
+    let mut family =
+        encoder.encode_descriptor("sos_agent_service", help, Some(&Unit::Bytes), MetricType::Counter)?;
+    for row in services {
+        for (direction, bytes) in [("up", row.up), ("down", row.down)] {
+            let labels = Carried { service: row.service.clone(), direction };
+            family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&bytes, None)?;
+        }
+    }
+    Ok(())
+}
+
+fn encode_first_byte(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> Result<(), std::fmt::Error> {
+    let help = "Time from the acceptance of a client to the first byte of its server";
+    let times = stats.first_byte;
+    // The encoder writes the largest number as +Inf.
+    let bound = |bound: Option<Duration>| bound.map_or(f64::MAX, |bound| bound.as_secs_f64());
+    let buckets: Vec<_> = times.buckets().map(|(upper, count)| (bound(upper), count)).collect();
+    encoder
+        .encode_descriptor("sos_agent_first_byte", help, Some(&Unit::Seconds), MetricType::Histogram)?
+        .encode_histogram::<NoLabelSet>(times.sum.as_secs_f64(), times.count(), &buckets, None)
 }
 
 fn gauges(stats: &Stats) -> [(&'static str, &'static str, u64); 6] {
@@ -297,13 +358,12 @@ mod tests {
         metrics.register(&mut registry);
         let mut resent = Retransmitted::default();
         resent[Cause::Late] = 5;
-        let stats = move || Stats {
-            sessions: 3,
-            bytes_sent_total: 7,
-            bytes_resent_total: resent,
-            ..Stats::default()
-        };
-        registry.register_collector(Box::new(Snapshot::new(stats)));
+        let mut stats =
+            Stats { sessions: 3, bytes_sent_total: 7, bytes_resent_total: resent, ..Stats::default() };
+        stats.first_byte.observe(Duration::from_millis(40));
+        stats.first_byte.observe(Duration::from_secs(60));
+        let read = move || Reading { stats, services: carried() };
+        registry.register_collector(Box::new(Snapshot::new(read)));
         let mut page = String::new();
         prometheus_client::encoding::text::encode(&mut page, &registry).unwrap();
         for line in [
@@ -314,10 +374,21 @@ mod tests {
             "sos_agent_resent_bytes_total{cause=\"died\"} 0",
             "# TYPE sos_agent_syns counter",
             "sos_agent_willing 0",
+            "sos_agent_service_bytes_total{service=\"default/bulk\",direction=\"down\"} 2",
+            "sos_agent_first_byte_seconds_bucket{le=\"0.001\"} 0",
+            "sos_agent_first_byte_seconds_bucket{le=\"0.05\"} 1",
+            "sos_agent_first_byte_seconds_bucket{le=\"10.0\"} 1",
+            "sos_agent_first_byte_seconds_bucket{le=\"+Inf\"} 2",
+            "sos_agent_first_byte_seconds_sum 60.04",
+            "sos_agent_first_byte_seconds_count 2",
         ] {
             assert!(page.contains(line), "{line} is missing in:\n{page}");
         }
         assert!(page.ends_with("# EOF\n"));
+    }
+
+    fn carried() -> Vec<ServiceBytes> {
+        vec![ServiceBytes { service: "default/bulk".to_owned(), up: 1, down: 2 }]
     }
 
     /// Dashboards, alerts and the user documentation are checked against this table, so a changed name fails here first.
@@ -333,7 +404,8 @@ mod tests {
         metrics.register(&mut registry);
         let syns =
             SynCounters(Mutex::new(Some((Instant::now() + Duration::from_secs(60), vec![("syn_plain", 1)]))));
-        registry.register_collector(Box::new(Snapshot { stats: Stats::default, syns }));
+        let read = || Reading { services: carried(), ..Reading::default() };
+        registry.register_collector(Box::new(Snapshot { read, syns }));
         let mut page = String::new();
         prometheus_client::encoding::text::encode(&mut page, &registry).unwrap();
         assert_eq!(table(&page), include_str!("../../../../spec/metrics/agent.tsv"));

@@ -23,7 +23,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 use tracing::{debug, info};
 
 use crate::cli::Attach;
-use crate::config::{AgentConfig, Bridge};
+use crate::documents::config::{AgentConfig, Bridge};
 use crate::netns::plan::{Ip, Present, Sysctl};
 use crate::policy::plain_traffic::{self, Seen};
 
@@ -343,7 +343,7 @@ pub fn nft_plain_seen() -> Result<BTreeSet<Seen>, NetError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::tests::config;
+    use crate::documents::config::tests::config;
 
     #[test]
     fn observes_an_interface() {

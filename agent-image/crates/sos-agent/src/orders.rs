@@ -16,8 +16,8 @@ use sos_wire::{
     ReplayGuard, ReportedFlow, Role, SessionUuid, UnverifiedOrder, WireError,
 };
 
-use crate::config::AgentConfig;
-use crate::config::keys::AgentKeys;
+use crate::documents::config::AgentConfig;
+use crate::documents::config::keys::AgentKeys;
 use crate::orders::active_sessions::{ActiveSessions, Party};
 use crate::orders::pending_end_reports::PendingEnds;
 use crate::orders::preparations::{Preparation, Preparations};

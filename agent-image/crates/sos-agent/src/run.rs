@@ -18,19 +18,20 @@ use tokio::time::{Instant, sleep};
 use tracing::{error, info, warn};
 
 use crate::cli::{Attach, Cli};
-use crate::config::keys::AgentKeys;
-use crate::config::source::{Source, SourceError, load};
-use crate::config::{AgentConfig, Discovery, Intake, Rewrite, RouteOwner};
 use crate::context::{AgentContext, Controllers, boot_id};
-use crate::enrollment::Enrollment;
-use crate::enrollment::key_source::{KeySource, KeySourceError};
+use crate::documents::config::keys::AgentKeys;
+use crate::documents::config::source::{Source, SourceError, load};
+use crate::documents::config::{AgentConfig, Discovery, Intake, Rewrite, RouteOwner};
+use crate::documents::enrollment::Enrollment;
+use crate::documents::enrollment::key_source::{KeySource, KeySourceError};
 use crate::netns;
 use crate::netns::NetError;
 use crate::netns::nflog::Copies;
 use crate::netns::nft::{self, Forward};
 use crate::netns::sockets;
 use crate::netns::stream_routes::{self, StreamRoutes};
-use crate::syn_hold::injector::{self, Hold};
+use crate::segments::half_open;
+use crate::segments::syn_hold::injector::{self, Hold};
 use crate::tasks;
 use crate::tasks::cards::{self, Bounds};
 use crate::tasks::egress::Servers;
@@ -41,6 +42,7 @@ use crate::tasks::ingress;
 use crate::tasks::ingress::Arrival;
 use crate::tasks::pods;
 use crate::tasks::streams::{PairKeys, StreamSockets, accept_streams};
+use crate::virtual_address::follow::follow as follow_address;
 
 /// Interval at which a draining agent checks whether its sessions are over.
 const DRAIN_POLL: Duration = Duration::from_millis(50);
@@ -169,7 +171,7 @@ fn attach(config: &AgentConfig, attach: Attach) -> Result<(), NetError> {
     match (config.bridge(), &config.intake, attach) {
         (Some(bridge), _, Attach::Host) => netns::attach_host(bridge),
         (Some(bridge), _, Attach::None) => netns::attach_none(bridge),
-        (None, Some(Intake::Routed { interface }), _) => netns::attach_routed(interface),
+        (None, Some(Intake::Routed { interface, .. }), _) => netns::attach_routed(interface),
         (None, Some(Intake::Pods { .. }) | None, _) => Ok(()),
     }
 }
@@ -210,7 +212,7 @@ struct Control {
 fn intake_interface(config: &AgentConfig) -> Option<(String, Forward)> {
     match (&config.interface, &config.intake) {
         (Some(interface), _) => Some((interface.name.clone(), Forward::WithinInterface)),
-        (None, Some(Intake::Routed { interface })) => Some((interface.clone(), Forward::Any)),
+        (None, Some(Intake::Routed { interface, .. })) => Some((interface.clone(), Forward::Any)),
         (None, Some(Intake::Pods { .. }) | None) => None,
     }
 }
@@ -233,7 +235,7 @@ impl Agent {
         let Listeners { clients, redirected, streams, datagrams, control } =
             listen(&self.config, segment_marks.as_deref())?;
         let (hold, copies) = open_hold(&self.config, &clients)?;
-        let in_pods = self.config.is_in_pods();
+        let (in_pods, in_bridge) = (self.config.is_in_pods(), self.config.bridge().is_some());
         let address = self.config.stream_address(0);
         let (node, generation, boot) = (self.config.node.clone(), self.config.generation, self.boot.0);
         info!(node, generation, boot, %address, "agent starts");
@@ -270,6 +272,12 @@ impl Agent {
             let to = SocketAddrV4::new(discovery.address, discovery.beacon_port);
             tasks.add("orders", tasks::orders(Arc::clone(&context), orders));
             tasks.add("beacon", tasks::beacon(Arc::clone(&context), beacons, to));
+        }
+        if let Some((interface, address)) = context.config().intake.as_ref().and_then(Intake::followed) {
+            tasks.add("virtual address", follow_address(Arc::clone(&context), interface.to_owned(), address));
+        }
+        if !in_bridge {
+            tasks.add("half open", half_open::prober::probe(Arc::clone(&context)));
         }
         if let Some(copies) = copies {
             tasks.add("hold", held_syns::hold_syns(Arc::clone(&context), copies, None));

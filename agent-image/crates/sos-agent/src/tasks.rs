@@ -27,9 +27,9 @@ use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
 use tracing::{debug, error, info, warn};
 
-use crate::config::source::{Source, Verdict, judge};
 use crate::context::{AgentContext, unix_ms};
-use crate::enrollment::key_source::KeySource;
+use crate::documents::config::source::{Source, Verdict, judge};
+use crate::documents::enrollment::key_source::KeySource;
 use crate::metrics::Reason;
 use crate::netns;
 use crate::netns::nft;
@@ -64,8 +64,10 @@ pub async fn arm(context: Arc<AgentContext>, mut peers: watch::Receiver<BTreeSet
         let ticked = tokio::select! {
             _ = ticks.tick() => true,
             () = context.rearm.notified() => false,
+            () = context.virtual_address.gained.notified() => true,
             Ok(()) = peers.changed() => false,
         };
+        context.note_willing(&peers.borrow_and_update());
         // Disarm immediately, but rearm only at a tick: near the limits, every client would otherwise toggle the state.
         willing = arming::willing(&context.config(), context.health())
             && (willing || ticked)
@@ -134,12 +136,13 @@ pub async fn beacon(context: Arc<AgentContext>, socket: UdpSocket, to: SocketAdd
         if later.at - earlier.at > Duration::from_millis(500) {
             earlier = later;
         }
-        match fence(|| compose(&context, sequence, load)).flatten() {
-            Some(datagram) => match socket.send_to(&datagram, to).await {
+        match fence(|| compose(&context, sequence, load)) {
+            Some(Some(datagram)) => match socket.send_to(&datagram, to).await {
                 Ok(_) => _ = context.metrics.beacons.inc(),
                 Err(error) => debug!(%error, "a beacon was not sent"),
             },
-            None => warn!("no site key to sign beacons with"),
+            Some(None) => warn!("beacon not sent: no site key to sign it with"),
+            None => {} // The panic has been logged.
         }
         let pause = Duration::from_millis(rand::random_range(900..=1_100));
         tokio::select! {
@@ -292,7 +295,7 @@ pub async fn reload(
 fn take_config(
     context: &AgentContext,
     source: &Source,
-    polled: Result<crate::config::AgentConfig, crate::config::source::SourceError>,
+    polled: Result<crate::documents::config::AgentConfig, crate::documents::config::source::SourceError>,
     routes: &mut StreamRoutes,
 ) {
     let refuse = |why: String| {
@@ -311,7 +314,7 @@ fn take_config(
         Verdict::Take => {
             tokio::task::block_in_place(|| {
                 if let Err(error) = netns::update_routes(&next) {
-                    error!(%error, "routes");
+                    error!(%error, "routes not updated");
                 }
                 routes.update(&next, Instant::now());
             });

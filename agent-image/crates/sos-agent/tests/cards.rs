@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use sos_agent::cards::Cards;
+use sos_agent::documents::cards::Cards;
 use sos_agent::tasks::cards::{Bounds, FindKey, exchange_cards};
 use sos_agent::tasks::http;
 use sos_wire::{

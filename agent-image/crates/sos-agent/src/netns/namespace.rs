@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_no_namespaces_have_no_address() {
+    fn files_that_are_not_namespaces_have_no_address() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("file"), "").unwrap();
         assert!(Scanner::new(folder.path().to_owned()).scan().is_empty());

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use ipnet::Ipv4Net;
 
-use crate::config::{Bridge, Rewrite};
+use crate::documents::config::{Bridge, Rewrite};
 use crate::netns::nft::{MARK, OPENING, TAKE};
 
 /// Routing table that delivers marked packets locally, independent of their destination.
@@ -170,7 +170,7 @@ pub fn delivery_undone() -> Vec<Ip> {
     commands
 }
 
-/// Commands that deliver marked packets locally on a machine that forwards its hosts' packets ([`crate::config::Intake::Routed`]).
+/// Commands that deliver marked packets locally on a machine that forwards its hosts' packets ([`crate::documents::config::Intake::Routed`]).
 #[must_use]
 pub fn delivery() -> Vec<Ip> {
     let mut commands = without_rules();
@@ -283,8 +283,8 @@ pub fn sysctls(bridge: Bridge<'_>) -> Vec<Sysctl> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::AgentConfig;
-    use crate::config::tests::config;
+    use crate::documents::config::AgentConfig;
+    use crate::documents::config::tests::config;
 
     fn bridge(config: &AgentConfig) -> Bridge<'_> {
         config.bridge().unwrap()

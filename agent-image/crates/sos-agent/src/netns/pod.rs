@@ -13,7 +13,7 @@ use crate::netns::namespace::Namespace;
 use crate::netns::nf_tables::Heartbeat;
 use crate::netns::nflog::Copies;
 use crate::netns::{self, NetError, nft, plan, sockets};
-use crate::syn_hold::injector::Writers;
+use crate::segments::syn_hold::injector::Writers;
 
 /// Reason why a pod is not intercepted.
 #[derive(Debug, thiserror::Error)]

@@ -11,7 +11,7 @@ use sos_tunnel::{KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES};
 use sos_wire::Marks;
 use tracing::debug;
 
-use crate::config::RouteOwner;
+use crate::documents::config::RouteOwner;
 use crate::netns::nft::OPENING;
 
 /// Backlog of listeners: enough for a burst of clients. The kernel caps the backlog at net.core.somaxconn.

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use tracing::debug;
 
-use crate::config::{AgentConfig, PeerAgent, RouteOwner};
+use crate::documents::config::{AgentConfig, PeerAgent, RouteOwner};
 use crate::netns::plan::{self, STREAM_START, STREAM_TABLE};
 use crate::netns::{self, NetError, batch};
 
@@ -170,7 +170,7 @@ fn copied(pairs: &BTreeSet<(Ipv4Addr, Ipv4Addr)>) -> Result<BTreeMap<Ipv4Addr, N
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::tests::config;
+    use crate::documents::config::tests::config;
 
     fn address(text: &str) -> Ipv4Addr {
         text.parse().unwrap()

@@ -3,8 +3,8 @@ use std::collections::BTreeSet;
 use sos_wire::{Congestion, Key, KeyFile, KeyId};
 
 use super::*;
-use crate::config::Role as ServiceRole;
-use crate::config::tests::config;
+use crate::documents::config::Role as ServiceRole;
+use crate::documents::config::tests::config;
 
 mod accept;
 mod properties;
@@ -35,7 +35,7 @@ impl World {
         let mut keys = AgentKeys::default();
         keys.insert(KeyFile::OwnSite(KeyId::new(1).unwrap()), site_key());
         let protocol = OrderProtocol::new(config.agent_id, BootId(1));
-        let health = Health { draining: false, sessions: 0, memory_bytes: 0 };
+        let health = Health { draining: false, backup: false, sessions: 0, memory_bytes: 0 };
         let live = BTreeSet::from([config.peers[0].agents[0].id]);
         Self {
             config,

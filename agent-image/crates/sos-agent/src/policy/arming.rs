@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use sos_wire::AgentId;
 
-use crate::config::{AgentConfig, Role, Service};
+use crate::documents::config::{AgentConfig, Role, Service};
 use crate::policy::classifier::{self, Classifier, Rule};
 use crate::policy::flow_policy;
 
@@ -28,16 +28,18 @@ const LIMIT_MARGIN_DIVISOR: u32 = 16;
 pub struct Health {
     /// SIGTERM was received.
     pub draining: bool,
+    /// Another node may have the site's virtual address.
+    pub backup: bool,
     /// Open sessions.
     pub sessions: u32,
     /// Bytes reserved for all sessions.
     pub memory_bytes: u64,
 }
 
-/// True if the agent is healthy and below its limits: the beacon's flag `willing`.
+/// True if the agent is healthy, below its limits and not a backup: the beacon's flag `willing`.
 #[must_use]
 pub fn willing(config: &AgentConfig, health: Health) -> bool {
-    !health.draining && sessions_left(config, health) && memory_left(config, health)
+    !health.draining && !health.backup && sessions_left(config, health) && memory_left(config, health)
 }
 
 /// True if the session limit allows new sessions.
@@ -174,7 +176,7 @@ impl Armed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::tests::config;
+    use crate::documents::config::tests::config;
 
     fn armed(config: &AgentConfig, live: &BTreeSet<AgentId>, unreachable: &Unreachable) -> Armed {
         Coverage::new(true).armed(&Arc::new(config.clone()), live, unreachable)
@@ -197,16 +199,17 @@ mod tests {
     }
 
     fn health(sessions: u32) -> Health {
-        Health { draining: false, sessions, memory_bytes: 0 }
+        Health { draining: false, backup: false, sessions, memory_bytes: 0 }
     }
 
     #[test]
-    fn limits_and_draining_make_the_agent_unwilling() {
+    fn limits_draining_and_the_lack_of_the_virtual_address_make_the_agent_unwilling() {
         let config = config();
         assert!(willing(&config, health(0)));
         assert!(willing(&config, health(3839)));
         assert!(!willing(&config, health(3840)));
         assert!(!willing(&config, Health { draining: true, ..health(0) }));
+        assert!(!willing(&config, Health { backup: true, ..health(0) }));
         assert!(!willing(&config, Health { memory_bytes: 1000 << 20, ..health(0) }));
         let mut tiny = config;
         tiny.limits.sessions = 1;

@@ -7,11 +7,12 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use sos_wire::{AgentId, Prepare};
 
-use crate::config::{
+use crate::documents::config::{
     AgentConfig, Compression, Interface, PeerAgent, ProxyProtocol, Rewrite, Role, Service, Setup, Source,
 };
 use crate::orders::preparations::Preparation;
 use crate::policy::flow_key::FlowKey;
+use crate::policy::slots;
 
 /// First Ingress service, in configured order, that covers a flow.
 #[must_use]
@@ -66,24 +67,27 @@ pub fn can_have_port(config: &AgentConfig, prepare: &Prepare) -> bool {
     config.site.rewrite == Rewrite::Transparent || prepare.role == sos_wire::Role::Ingress || !taken
 }
 
-/// Agent that serves a flow of an Ingress service without an order.
+/// Agent that serves a flow of an Ingress service without an order. Pass `None` as `flow` to find out if any agent can serve the service.
 ///
-/// On a bridge, a proactive service uses only the first agent of the peer's site, because the egress switch's entries lead to this agent
-/// (docs/adr/0012); any other service uses the first live agent. If some agent is beside the server (only at a site without bridges), only
-/// such an agent serves the flow. Pass `None` as `server` to find out if any agent can serve the service.
+/// On a bridge, the egress switch sends packets of a proactive service first to the agent of the client's port ([`slots`]); any other
+/// service uses the first live agent. If some agent is beside the server (only at a site without bridges), only such an agent serves the
+/// flow.
 #[must_use]
 pub fn far_agent(
     config: &AgentConfig,
     service: &Service,
-    server: Option<Ipv4Addr>,
+    flow: Option<FlowKey>,
     alive: impl Fn(AgentId) -> bool,
 ) -> Option<AgentId> {
     let agents = &config.peer(&service.peer)?.agents;
-    let first_only = config.bridge().is_some() && service.setup == Setup::Proactive;
-    let candidates = if first_only { agents.get(..1)? } else { agents };
-    let is_beside = |agent: &PeerAgent| server.is_some_and(|server| contains(&agent.prefixes, server));
-    let named = candidates.iter().any(is_beside);
-    let fitting = candidates.iter().filter(|agent| !named || is_beside(agent));
+    if config.bridge().is_some() && service.setup == Setup::Proactive {
+        let ids: Vec<AgentId> = agents.iter().take(slots::PLACES).map(|agent| agent.id).collect();
+        return slots::owner(&ids, flow.map_or(0, |flow| flow.client.port()), alive);
+    }
+    let is_beside =
+        |agent: &&PeerAgent| flow.is_some_and(|flow| contains(&agent.prefixes, *flow.server.ip()));
+    let named = agents.iter().any(|agent| is_beside(&agent));
+    let fitting = agents.iter().filter(|agent| !named || is_beside(agent));
     fitting.map(|agent| agent.id).find(|id| alive(*id))
 }
 
@@ -189,26 +193,29 @@ fn contains(prefixes: &[ipnet::Ipv4Net], address: Ipv4Addr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::tests::config;
+    use crate::documents::config::tests::config;
 
     fn flow(client: &str, server: &str) -> FlowKey {
         FlowKey { client: client.parse().unwrap(), server: server.parse().unwrap() }
     }
 
     #[test]
-    fn a_proactive_service_goes_to_the_first_agent_only() {
+    fn a_proactive_service_goes_to_the_agent_of_the_clients_port() {
         let mut config = config();
         let first = config.peers[0].agents[0].clone();
-        let second = crate::config::PeerAgent { id: AgentId([7; 16]), ..first.clone() };
+        let second = PeerAgent { id: AgentId([7; 16]), ..first.clone() };
         config.peers[0].agents.push(second.clone());
-        for (setup, without_the_first) in [(Setup::Reactive, Some(second.id)), (Setup::Proactive, None)] {
+        for (setup, by_port) in [(Setup::Reactive, first.id), (Setup::Proactive, second.id)] {
             config.services[0].setup = setup;
-            let agent = |alive: fn(AgentId, AgentId) -> bool| {
-                far_agent(&config, &config.services[0], None, |id| alive(id, first.id))
+            let agent = |port: u16, dead: Option<AgentId>| {
+                let flow = flow(&format!("10.0.0.11:{port}"), "10.0.0.139:5000");
+                far_agent(&config, &config.services[0], Some(flow), |id| Some(id) != dead)
             };
-            assert_eq!(agent(|_, _| true), Some(first.id));
-            assert_eq!(agent(|id, first| id != first), without_the_first);
-            assert_eq!(agent(|_, _| false), None);
+            assert_eq!(agent(40_000, None), Some(first.id));
+            assert_eq!(agent(40_002, None), Some(by_port));
+            assert_eq!(agent(40_002, Some(second.id)), Some(first.id));
+            assert_eq!(far_agent(&config, &config.services[0], None, |id| id == second.id), Some(second.id));
+            assert_eq!(far_agent(&config, &config.services[0], None, |_| false), None);
         }
     }
 
@@ -225,8 +232,8 @@ mod tests {
         };
         config.peers[0].agents.push(beside.clone());
         let agent = |server: Option<&str>, dead: Option<AgentId>| {
-            let server = server.map(|server| server.parse().unwrap());
-            far_agent(&config, &config.services[0], server, |id| Some(id) != dead)
+            let flow = server.map(|server| flow("10.0.0.11:40000", &format!("{server}:5000")));
+            far_agent(&config, &config.services[0], flow, |id| Some(id) != dead)
         };
         assert_eq!(agent(Some("10.0.0.200"), None), Some(beside.id));
         assert_eq!(agent(Some("10.0.0.200"), Some(beside.id)), None);
@@ -291,7 +298,7 @@ mod tests {
         first.source = Source::Agent;
         first.proxy_protocol = ProxyProtocol::V2;
         let second = Service {
-            ports: vec![crate::config::PortRange { first: 1, last: 65_535 }],
+            ports: vec![crate::documents::config::PortRange { first: 1, last: 65_535 }],
             source: Source::Preserve,
             proxy_protocol: ProxyProtocol::None,
             ..first.clone()

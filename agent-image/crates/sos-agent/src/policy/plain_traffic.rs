@@ -9,7 +9,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use sos_wire::order::{MAX_PLAIN_ROWS, MAX_PLAIN_SAMPLES};
 use sos_wire::{AgentId, PlainReason, PlainReport, PlainRow, PlainSample, ServiceMark};
 
-use crate::config::AgentConfig;
+use crate::documents::config::AgentConfig;
 use crate::policy::arming::{self, Health};
 use crate::policy::flow_key::FlowKey;
 use crate::policy::flow_policy;
@@ -61,9 +61,7 @@ pub fn attribute(
         PlainReason::SESSIONS
     } else if !arming::memory_left(config, health) {
         PlainReason::MEMORY
-    } else if flow_policy::far_agent(config, service, Some(*seen.flow.server.ip()), |id| live.contains(&id))
-        .is_none()
-    {
+    } else if flow_policy::far_agent(config, service, Some(seen.flow), |id| live.contains(&id)).is_none() {
         PlainReason::NO_AGENT
     } else {
         PlainReason::NOT_ARMED
@@ -149,7 +147,7 @@ impl PlainTraffic {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::tests::config;
+    use crate::documents::config::tests::config;
 
     fn flow(port: u16) -> FlowKey {
         FlowKey {
@@ -171,8 +169,12 @@ mod tests {
     fn the_reason_comes_from_the_chain_or_the_agents_state() {
         let config = config();
         let live = BTreeSet::from([config.peers[0].agents[0].id]);
-        let health =
-            |sessions, memory_mib: u64| Health { draining: false, sessions, memory_bytes: memory_mib << 20 };
+        let health = |sessions, memory_mib: u64| Health {
+            draining: false,
+            backup: false,
+            sessions,
+            memory_bytes: memory_mib << 20,
+        };
         let why = |health, live: &BTreeSet<AgentId>, code| {
             attribute(&config, health, live, Seen { flow: flow(1), code }).map(|(_, reason)| reason)
         };

@@ -1,4 +1,4 @@
-//! Service meters: bytes per service (spec/order.md clause 13), measured without extra packets, and their reports.
+//! Service meters: bytes per service, measured without extra packets, for the metrics and for reports (spec/order.md clause 13).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,45 +7,82 @@ use sos_tunnel::{PathStats, Relayed};
 use sos_wire::order::{MAX_PATH_ROWS, MAX_SERVICE_ROWS};
 use sos_wire::{PathReport, PathRow, ServiceMark, ServiceRow, SessionUuid};
 
-/// Maximum number of metered services; sessions of further services are not metered.
+/// Maximum number of metered services. Sessions of further services are metered together, as [`FURTHER`], and not reported.
 const MAX_SERVICES: usize = 1_024;
+/// Name of all services beyond `MAX_SERVICES` in the metrics. Ids of services contain a slash.
+const FURTHER: &str = "other";
 /// Maximum number of reports for one sampling time.
 const MAX_REPORTS: usize = 64;
 
-/// Bytes of sessions opened by this agent, by service. Sessions are bounded by the tunnel's limit.
+/// Bytes of one service's sessions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceBytes {
+    /// The service's id, or [`FURTHER`].
+    pub service: String,
+    /// Bytes from clients to servers.
+    pub up: u64,
+    /// Bytes from servers to clients.
+    pub down: u64,
+}
+
+/// Bytes of sessions opened by this agent, by service; `None` is all services beyond `MAX_SERVICES`. Sessions are bounded by the tunnel's
+/// limit.
 #[derive(Debug, Default)]
 pub struct ServiceMeters {
-    ended: BTreeMap<ServiceMark, (u64, u64)>,
-    open: BTreeMap<SessionUuid, (ServiceMark, Relayed)>,
+    names: BTreeMap<ServiceMark, String>,
+    ended: BTreeMap<Option<ServiceMark>, (u64, u64)>,
+    open: BTreeMap<SessionUuid, (Option<ServiceMark>, Relayed)>,
 }
 
 impl ServiceMeters {
-    /// Adds a session of a service.
-    pub fn begin(&mut self, session: SessionUuid, service: ServiceMark, relayed: Relayed) {
-        if self.ended.len() < MAX_SERVICES || self.ended.contains_key(&service) {
-            self.ended.entry(service).or_default();
-            self.open.insert(session, (service, relayed));
+    /// Adds a session of the service with this id.
+    pub fn begin(&mut self, session: SessionUuid, service: &str, relayed: Relayed) {
+        let mark = ServiceMark::of(service);
+        let is_named = self.names.contains_key(&mark) || self.names.len() < MAX_SERVICES;
+        if is_named {
+            self.names.entry(mark).or_insert_with(|| service.to_owned());
         }
+        let place = is_named.then_some(mark);
+        self.ended.entry(place).or_default();
+        self.open.insert(session, (place, relayed));
     }
 
     /// Removes an ended session; its bytes stay counted.
     pub fn finish(&mut self, session: SessionUuid) {
-        if let Some((service, relayed)) = self.open.remove(&session) {
-            add(self.ended.entry(service).or_default(), relayed.bytes());
+        if let Some((place, relayed)) = self.open.remove(&session) {
+            add(self.ended.entry(place).or_default(), relayed.bytes());
         }
     }
 
-    /// All services that have had a session.
+    /// All named services that have had a session.
     #[must_use]
     pub fn rows(&self) -> Vec<ServiceRow> {
-        let mut sums: BTreeMap<_, _> = self.ended.iter().map(|(mark, bytes)| (*mark, (0, *bytes))).collect();
-        for (service, relayed) in self.open.values() {
-            let sum: &mut (u32, (u64, u64)) = sums.entry(*service).or_default();
+        let row = |(place, (sessions, (up, down))): (Option<_>, _)| {
+            place.map(|service| ServiceRow { service, sessions, up, down })
+        };
+        self.sums().into_iter().filter_map(row).collect()
+    }
+
+    /// Bytes of all services that have had a session, for the metrics.
+    #[must_use]
+    pub fn bytes(&self) -> Vec<ServiceBytes> {
+        let name = |place: Option<ServiceMark>| {
+            place.and_then(|mark| self.names.get(&mark)).map_or(FURTHER, String::as_str).to_owned()
+        };
+        let row = |(place, (_, (up, down)))| ServiceBytes { service: name(place), up, down };
+        self.sums().into_iter().map(row).collect()
+    }
+
+    /// Open sessions and bytes of all sessions, by service.
+    fn sums(&self) -> BTreeMap<Option<ServiceMark>, (u32, (u64, u64))> {
+        let mut sums: BTreeMap<_, _> =
+            self.ended.iter().map(|(place, bytes)| (*place, (0, *bytes))).collect();
+        for (place, relayed) in self.open.values() {
+            let sum: &mut (u32, (u64, u64)) = sums.entry(*place).or_default();
             sum.0 += 1;
             add(&mut sum.1, relayed.bytes());
         }
-        let row = |(service, (sessions, (up, down)))| ServiceRow { service, sessions, up, down };
-        sums.into_iter().map(row).collect()
+        sums
     }
 }
 
@@ -108,7 +145,7 @@ mod tests {
     fn bytes_of_an_ended_session_are_counted_once() {
         let (mut meters, bulk) = (ServiceMeters::default(), ServiceMark::of("default/bulk"));
         let session = SessionUuid([1; 16]);
-        meters.begin(session, bulk, Relayed::default());
+        meters.begin(session, "default/bulk", Relayed::default());
         let row = |sessions| ServiceRow { service: bulk, sessions, up: 0, down: 0 };
         assert_eq!(meters.rows(), [row(1)]);
         meters.finish(session);
@@ -122,9 +159,11 @@ mod tests {
         for i in 0..2_000u32 {
             let mut uuid = [0; 16];
             uuid[..4].copy_from_slice(&i.to_be_bytes());
-            meters.begin(SessionUuid(uuid), ServiceMark::of(&i.to_string()), Relayed::default());
+            meters.begin(SessionUuid(uuid), &format!("default/{i:04}"), Relayed::default());
         }
-        assert_eq!((meters.rows().len(), meters.open.len()), (MAX_SERVICES, MAX_SERVICES));
+        let named = |bytes: &[ServiceBytes]| bytes.iter().filter(|row| row.service != FURTHER).count();
+        assert_eq!((meters.rows().len(), meters.open.len()), (MAX_SERVICES, 2_000));
+        assert_eq!((named(&meters.bytes()), meters.bytes().len()), (MAX_SERVICES, MAX_SERVICES + 1));
     }
 
     proptest! {

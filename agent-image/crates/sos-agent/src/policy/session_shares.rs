@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use sos_wire::SessionUuid;
 
-use crate::config::{AgentConfig, Service};
+use crate::documents::config::{AgentConfig, Service};
 use crate::policy::flow_key::FlowKey;
 
 /// Time after which a reservation without a session ends: longer than a held SYN waits for the plain path and for the egress agent.
@@ -103,8 +103,8 @@ impl SessionShares {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Share;
-    use crate::config::tests::config;
+    use crate::documents::config::Share;
+    use crate::documents::config::tests::config;
     use proptest::prelude::*;
 
     fn limited(percent: u8) -> AgentConfig {

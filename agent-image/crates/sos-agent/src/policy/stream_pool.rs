@@ -7,7 +7,9 @@ use std::time::Instant;
 use sos_tunnel::PeerConfig;
 use sos_wire::{AgentId, Prepare};
 
-use crate::config::{AgentConfig, CongestionControl, Dial, Encryption, MAX_STREAM_PORTS, Peer, Protocol};
+use crate::documents::config::{
+    AgentConfig, CongestionControl, Dial, Encryption, MAX_STREAM_PORTS, Peer, Protocol,
+};
 
 /// Path labels that controllers have named for a peer in addition to the configured labels. They are kept until the agent exits: there are
 /// at most eight labels, and a warm stream costs almost nothing.
@@ -156,7 +158,7 @@ fn peer_at(config: &AgentConfig, address: Ipv4Addr) -> Option<&Peer> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::tests::config;
+    use crate::documents::config::tests::config;
     use sos_wire::{Congestion, Role, SessionUuid};
     use std::time::Duration;
 

@@ -16,12 +16,12 @@ use tokio::sync::Semaphore;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::{debug, info, warn};
 
-use crate::cards::Cards;
-use crate::cards::offer::admit;
-use crate::cards::store::Refusal;
-use crate::config::peers::Peers;
-use crate::config::peers_file::PeersFile;
-use crate::config::source::SourceError;
+use crate::documents::cards::Cards;
+use crate::documents::cards::offer::admit;
+use crate::documents::cards::store::Refusal;
+use crate::documents::config::peers::Peers;
+use crate::documents::config::peers_file::PeersFile;
+use crate::documents::config::source::SourceError;
 
 /// Pause after a failed accept: without descriptors or memory, the next accept would fail immediately.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);

@@ -11,8 +11,8 @@ use sos_wire::{AgentId, EndReason, RefuseReason, Role, SessionUuid};
 use tokio::net::TcpStream;
 use tracing::debug;
 
-use crate::config;
 use crate::context::AgentContext;
+use crate::documents::config;
 use crate::metrics::{self, Reason};
 use crate::orders::active_sessions::Party;
 use crate::policy::flow_key::FlowKey;
@@ -100,6 +100,9 @@ fn admit(context: &AgentContext, info: &OpenInfo, flow: FlowKey) -> Result<Admit
         debug!(%session, peer = %info.peer, %flow, %why, "not permitted");
         EndReason::InternalLimit
     };
+    if context.virtual_address.is_backup() {
+        return Err(refused(&"another node has the virtual address"));
+    }
     let preparation = context
         .with_order_protocol(|protocol, env| protocol.begin_opened(session, info.peer, flow, env.now))
         .map_err(|mismatch| refused(&mismatch))?;

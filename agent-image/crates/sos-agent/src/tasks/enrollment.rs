@@ -15,13 +15,15 @@ use tokio::net::TcpStream;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::{info, warn};
 
-use crate::config::AgentConfig;
-use crate::config::source::{SourceError, load};
 use crate::context::AgentContext;
-use crate::enrollment::Enrollment;
-use crate::enrollment::key_source::KeySource;
-use crate::enrollment::offer::{Answered, Dialogue, ExchangeError, MachineReport, Sent, endpoints};
-use crate::enrollment::state::{State, StateError};
+use crate::documents::config::AgentConfig;
+use crate::documents::config::source::{SourceError, load};
+use crate::documents::enrollment::Enrollment;
+use crate::documents::enrollment::key_source::KeySource;
+use crate::documents::enrollment::offer::{
+    Answered, Dialogue, ExchangeError, MachineReport, Sent, endpoints,
+};
+use crate::documents::enrollment::state::{State, StateError};
 
 /// Pause between two exchanges: the cluster considers a machine disconnected that was silent for 7 s.
 const EXCHANGE_INTERVAL: Duration = Duration::from_secs(2);

@@ -1,7 +1,7 @@
 //! Holds clients' SYNs until the egress agent reports whether their server accepts (docs/adr/0053).
 //!
-//! nft drops such a SYN and sends a copy here ([`crate::netns::nflog`]); [`crate::syn_hold`] decides; raw sockets reinject the SYN
-//! ([`crate::syn_hold::injector`]).
+//! nft drops such a SYN and sends a copy here ([`crate::netns::nflog`]); [`crate::segments::syn_hold`] decides; raw sockets reinject the SYN
+//! ([`crate::segments::syn_hold::injector`]).
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use sos_wire::{AgentId, Open, PlainReason, RefuseReason, SessionUuid};
 use tokio::time::{sleep, sleep_until};
 use tracing::{debug, warn};
 
-use crate::config::Accept;
 use crate::context::AgentContext;
+use crate::documents::config::Accept;
 use crate::netns::nflog::{self, Copies};
 use crate::policy::flow_key::FlowKey;
 use crate::policy::flow_policy;
-use crate::syn_hold::check_packet::parse_answer;
-use crate::syn_hold::syn::Syn;
-use crate::syn_hold::{Ask, Covered, Step, is_servers};
+use crate::segments::syn_hold::check_packet::parse_answer;
+use crate::segments::syn_hold::syn::Syn;
+use crate::segments::syn_hold::{Ask, Covered, Step, is_servers};
 use crate::tasks::ingress::far_agent;
 
 /// Maximum size of a datagram of copies: one packet plus its attributes.
@@ -106,17 +106,19 @@ fn covered(context: &AgentContext, flow: FlowKey) -> Result<Covered, Option<Plai
     if context.with_order_protocol(|protocol, env| protocol.expects(flow, env.now)) {
         return Err(None);
     }
+    if context.virtual_address.is_backup() {
+        return Err(Some(PlainReason::NOT_ARMED));
+    }
     let config = context.config();
     let service = flow_policy::ingress_service(&config, flow).ok_or(Some(PlainReason::NOT_ARMED))?;
-    let server = *flow.server.ip();
-    let peer = far_agent(context, &config, service, server).ok_or(Some(PlainReason::NO_AGENT))?;
+    let peer = far_agent(context, &config, service, flow).ok_or(Some(PlainReason::NO_AGENT))?;
     if !context.reserve_share(service, flow) {
         return Err(Some(PlainReason::SHARE));
     }
     let asks = service.holds() && context.tunnel().can_ask(peer);
     let accept = if asks { service.accept } else { Accept::Early };
     let check = config.checks_paths().then(rand::random);
-    let beside = flow_policy::is_beside(&config, peer, server);
+    let beside = flow_policy::is_beside(&config, peer, *flow.server.ip());
     Ok(Covered { accept, peer, session: SessionUuid(rand::random()), check, beside })
 }
 

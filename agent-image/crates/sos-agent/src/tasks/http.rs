@@ -11,9 +11,9 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 
-use crate::cards::{Cards, page};
 use crate::context::AgentContext;
-use crate::metrics::Snapshot;
+use crate::documents::cards::{Cards, page};
+use crate::metrics::{Reading, Snapshot};
 use crate::tasks::status::status;
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -25,8 +25,9 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 pub async fn serve(listener: TcpListener, context: Arc<AgentContext>) -> std::io::Result<()> {
     let mut registry = Registry::default();
     context.metrics.register(&mut registry);
-    let tunnel = context.tunnel().clone();
-    registry.register_collector(Box::new(Snapshot::new(move || tunnel.stats())));
+    let (tunnel, metered) = (context.tunnel().clone(), Arc::clone(&context));
+    let read = move || Reading { stats: tunnel.stats(), services: metered.service_bytes() };
+    registry.register_collector(Box::new(Snapshot::new(read)));
     let (registry, reported) = (Arc::new(registry), Arc::clone(&context));
     let routes = Router::new()
         .route("/metrics", get(move || metrics(Arc::clone(&registry))))

@@ -1,6 +1,7 @@
 //! Ingress: accepts clients that nft redirects without changing the server's address, and clients that a switch has redirected to the
 //! agent's own address.
 
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,8 +13,8 @@ use sos_wire::{AgentId, RefuseReason, Role, SessionUuid};
 use tokio::net::{TcpListener, TcpStream};
 use tracing::{debug, warn};
 
-use crate::config::{self, AgentConfig, Service};
 use crate::context::AgentContext;
+use crate::documents::config::{self, AgentConfig, Service, Setup};
 use crate::metrics::Reason;
 use crate::netns::sockets;
 use crate::orders::OrderProtocol;
@@ -58,6 +59,10 @@ fn admit(context: &Arc<AgentContext>, client: TcpStream, from: SocketAddr, arriv
         reject("socket");
         return;
     };
+    if context.virtual_address.is_backup() {
+        reject("backup");
+        return;
+    }
     let route = match arrival {
         Arrival::Transparent => route(context, arrived),
         Arrival::Pod(address) if address != *arrived.client.ip() => {
@@ -142,7 +147,7 @@ fn route(context: &AgentContext, flow: FlowKey) -> Option<Route> {
     let ahead = context.hold().with(|syns| syns.claim(flow));
     let (session, peer) = match ahead.filter(|(_, peer)| context.tunnel().peer_alive(*peer)) {
         Some(connected) => connected,
-        None => (SessionUuid(rand::random()), far_agent(context, &config, service, *flow.server.ip())?),
+        None => (SessionUuid(rand::random()), far_agent(context, &config, service, flow)?),
     };
     Some(Route {
         flow,
@@ -155,17 +160,37 @@ fn route(context: &AgentContext, flow: FlowKey) -> Option<Route> {
     })
 }
 
-/// Egress agent for a server: a willing agent, or else a live agent, which below its limits has capacity for clients that arrived before
+/// Egress agent for a flow: a willing agent, or else a live agent, which below its limits has capacity for clients that arrived before
 /// nft was disarmed.
+///
+/// On a bridge, a proactive service uses an agent that has just been added only after its switch has learned of it. While no agent is
+/// settled, the first configured agent comes first, since agents are added after it.
+///
+/// Without a bridge, the agent that became willing last comes first: if a site's virtual address has moved away from a node that failed, the
+/// failed node's agent counts as willing until its streams have been silent for seconds.
 pub(crate) fn far_agent(
     context: &AgentContext,
     config: &AgentConfig,
     service: &Service,
-    server: Ipv4Addr,
+    flow: FlowKey,
 ) -> Option<AgentId> {
     let tunnel = context.tunnel();
-    flow_policy::far_agent(config, service, Some(server), |id| tunnel.peer_willing(id))
-        .or_else(|| flow_policy::far_agent(config, service, Some(server), |id| tunnel.peer_alive(id)))
+    let latest = config.bridge().is_none().then(|| context.latest_willing()).into_iter().flatten();
+    let is_latest = |latest| flow_policy::far_agent(config, service, Some(flow), |id| id == latest);
+    let spread = config.bridge().is_some() && service.setup == Setup::Proactive;
+    let settled = if spread { context.settled_peers() } else { BTreeSet::new() };
+    let first = config.peer(&service.peer).and_then(|site| site.agents.first()).filter(|_| spread);
+    let is_first = |id: AgentId| first.is_some_and(|agent| agent.id == id);
+    let willing = |known: &dyn Fn(AgentId) -> bool| {
+        flow_policy::far_agent(config, service, Some(flow), |id| known(id) && tunnel.peer_willing(id))
+    };
+    latest
+        .filter(|id| tunnel.peer_willing(*id))
+        .find_map(is_latest)
+        .or_else(|| willing(&|id: AgentId| settled.contains(&id)))
+        .or_else(|| willing(&is_first))
+        .or_else(|| willing(&|_: AgentId| true))
+        .or_else(|| flow_policy::far_agent(config, service, Some(flow), |id| tunnel.peer_alive(id)))
 }
 
 /// Route by an order, whose preparation `take` removes.

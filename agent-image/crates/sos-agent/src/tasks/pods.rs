@@ -11,11 +11,11 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::{debug, info, warn};
 
-use crate::config::{self, AgentConfig, MAX_PODS};
 use crate::context::AgentContext;
+use crate::documents::config::{self, AgentConfig, MAX_PODS};
 use crate::netns::namespace::{Namespace, NamespaceFile, Scanner};
 use crate::netns::pod::{Pod, PodError, PodSockets};
-use crate::syn_hold::injector::Writers;
+use crate::segments::syn_hold::injector::Writers;
 use crate::tasks::held_syns;
 use crate::tasks::ingress::{self, Arrival};
 

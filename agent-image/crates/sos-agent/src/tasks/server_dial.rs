@@ -11,8 +11,8 @@ use sos_wire::{AgentId, Marks};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::config::{Intake, ProxyProtocol, Source};
 use crate::context::AgentContext;
+use crate::documents::config::{Intake, ProxyProtocol, Source};
 use crate::netns::namespace::is_own_address;
 use crate::netns::pod::Pod;
 use crate::netns::sockets;

@@ -15,7 +15,7 @@ use tokio::task::AbortHandle;
 use crate::policy::flow_key::FlowKey;
 
 /// Maximum number of connections opened ahead for one peer: twice the maximum that an agent of this version requests
-/// ([`crate::syn_hold::MAX_HELD`]).
+/// ([`crate::segments::syn_hold::MAX_HELD`]).
 const MAX_OF_PEER: usize = 2_048;
 
 /// One connection.
@@ -74,6 +74,12 @@ impl ServerLegs {
         if asked {
             self.remove(session);
         }
+    }
+
+    /// Closes all connections.
+    pub fn clear(&mut self) {
+        let all: Vec<_> = self.legs.keys().copied().collect();
+        all.into_iter().for_each(|session| drop(self.remove(session)));
     }
 
     /// Number of connections that peers have requested.

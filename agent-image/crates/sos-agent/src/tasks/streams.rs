@@ -12,8 +12,8 @@ use sos_wire::{Key, KeyId, SiteId};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tracing::{debug, warn};
 
-use crate::config::{Dial, PeerAgent, RouteOwner};
 use crate::context::AgentContext;
+use crate::documents::config::{Dial, PeerAgent, RouteOwner};
 use crate::netns::sockets;
 use crate::tasks::stream_monitor::{PathKey, Paths, StreamMonitor, congestion};
 

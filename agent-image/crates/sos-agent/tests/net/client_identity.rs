@@ -6,9 +6,9 @@ use std::sync::mpsc::{Receiver, channel};
 
 use serde_json::json;
 
-use crate::agent::Agent;
+use crate::lab::agent::Agent;
+use crate::lab::wire::{assert_works, connect, content, digest, drain, fetch, serve};
 use crate::lab::{CLIENT, Lab, Network, PATIENCE, SERVER, SERVICE_PORT, sh};
-use crate::wire::{assert_works, connect, content, digest, drain, fetch, serve};
 
 /// The egress agent's address on the route to the server.
 const AGENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 254);

@@ -7,8 +7,8 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use sos_agent::netns::nft::UNARMED_MAC;
 
+use crate::lab::wire::{digest, fetch, fetch_from, serve};
 use crate::lab::{CLIENT, FAR, Lab, NEAR, Network, PATIENCE, SERVER, SERVICE_PORT, eventually, sh};
-use crate::wire::{digest, fetch, fetch_from, serve};
 
 on_every_network!(a_client_may_use_the_same_port_again);
 

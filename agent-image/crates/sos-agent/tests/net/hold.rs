@@ -8,9 +8,9 @@ use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::agent::Agent;
+use crate::lab::agent::Agent;
+use crate::lab::wire::{assert_works, connect, serve};
 use crate::lab::{Lab, Network, PATIENCE, SERVER, SERVICE_PORT, eventually, sh};
-use crate::wire::{assert_works, connect, serve};
 
 on_every_network!(
     icmp_errors_reach_the_client_unchanged,
@@ -69,7 +69,7 @@ fn an_accepting_server_is_known_until_it_refuses(network: Network) {
     drop((server.accept().unwrap(), first, server));
     // The server is known, so the client is accepted early and then reset, perhaps before `connect` has returned.
     let seen = match connect_at(&lab, SERVICE_PORT).0 {
-        Ok(mut stream) => crate::wire::drain(&mut stream).1,
+        Ok(mut stream) => crate::lab::wire::drain(&mut stream).1,
         Err(error) => Some(error.kind()),
     };
     assert_eq!(seen, Some(ErrorKind::ConnectionReset));

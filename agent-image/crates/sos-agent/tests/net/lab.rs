@@ -10,6 +10,11 @@
 //!
 //! Permanent neighbour entries in the hosts replace the switches, which would rewrite destination MACs towards the agents. The client sends
 //! packets for the server to the near agent's MAC address, and the server sends packets for the client to the far agent's MAC address.
+//!
+//! `agent` runs the agents of a [`Lab`]; `wire` has its clients and servers.
+
+pub(crate) mod agent;
+pub(crate) mod wire;
 
 use std::fs::File;
 use std::net::Ipv4Addr;
@@ -22,7 +27,7 @@ use nix::sched::{CloneFlags, setns};
 use sos_daemon::document;
 use sos_wire::{AgentId, Key};
 
-use crate::agent::Agent;
+use self::agent::Agent;
 
 /// Timeout of every wait. Waits normally take less than a second, but a busy machine may be slow.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -31,10 +36,11 @@ pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 139);
 pub(crate) const DISCOVERY: Ipv4Addr = Ipv4Addr::new(198, 18, 255, 254);
 pub(crate) const SERVICE_PORT: u16 = 5003;
 
-const MACS: [(&str, &str); 5] = [
+const MACS: [(&str, &str); 6] = [
     ("client", "02:53:00:00:00:11"),
     ("server", "02:53:00:00:00:22"),
     ("near", "02:53:00:00:01:01"),
+    ("twin", "02:53:00:00:01:02"),
     ("far", "02:53:00:00:02:02"),
     ("ctl", "02:53:4f:53:00:01"),
 ];
@@ -89,12 +95,12 @@ impl Side {
     }
 
     pub(crate) fn peer(&self) -> Self {
-        if self.host == "near" { FAR } else { NEAR }
+        if self.host == "far" { NEAR } else { FAR }
     }
 
     /// Host of this side, and its address.
     pub(crate) fn pod(&self) -> (&'static str, Ipv4Addr) {
-        if self.host == "near" { ("client", CLIENT) } else { ("server", SERVER) }
+        if self.host == "far" { ("server", SERVER) } else { ("client", CLIENT) }
     }
 
     fn site_secret(&self) -> [u8; 32] {
@@ -143,13 +149,18 @@ impl Lab {
 
     /// A network of the given kind, without agents.
     pub(crate) fn on(network: Network) -> Self {
-        let id = format!("sa{:x}{:x}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let lab = Self { id, network, dir: tempfile::tempdir().unwrap() };
+        let lab = Self::unconnected(network);
         match network {
             Network::Bridge => lab.plug_into_a_bridge(),
             Network::Routes | Network::Pods => lab.route(),
         }
         lab
+    }
+
+    /// A lab without any namespace.
+    pub(crate) fn unconnected(network: Network) -> Self {
+        let id = format!("sa{:x}{:x}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        Self { id, network, dir: tempfile::tempdir().unwrap() }
     }
 
     fn route(&self) {
@@ -321,7 +332,7 @@ impl Lab {
         document
     }
 
-    fn configure_as(&self, side: Side, document: serde_json::Value) -> PathBuf {
+    pub(crate) fn configure_as(&self, side: Side, document: serde_json::Value) -> PathBuf {
         let dir = self.dir.path().join(side.host);
         let keys = dir.join("keys");
         std::fs::create_dir_all(&keys).unwrap();
@@ -408,7 +419,7 @@ impl Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        for host in ["client", "server", "near", "far", "ctl", "sw", "twin"] {
+        for host in ["client", "server", "near", "far", "ctl", "sw", "twin", "wan"] {
             let _ = Command::new("ip").args(["netns", "delete", &self.ns(host)]).status();
         }
     }
@@ -419,7 +430,7 @@ pub(crate) fn write_key(path: &std::path::Path, secret: [u8; 32]) {
     std::fs::write(path, hex).unwrap();
 }
 
-fn document(side: Side, generation: u64) -> serde_json::Value {
+pub(crate) fn document(side: Side, generation: u64) -> serde_json::Value {
     let peer = side.peer();
     let role = if side.host == "near" { "Ingress" } else { "Egress" };
     serde_json::json!({

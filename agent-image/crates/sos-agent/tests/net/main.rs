@@ -10,18 +10,14 @@ macro_rules! on_every_network {
     };
 }
 
-mod agent;
 mod cards;
 mod client_identity;
 mod decisions;
-mod ends;
-mod full;
 mod hold;
 mod lab;
 mod marks;
 mod orders;
 mod pods;
-mod shares;
+mod sessions;
 mod start;
-mod transfer;
-mod wire;
+mod virtual_address;

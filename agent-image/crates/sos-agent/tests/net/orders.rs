@@ -9,8 +9,8 @@ use sos_wire::{
     RefuseReason, Role, SessionUuid, UnverifiedBeacon, UnverifiedOrder,
 };
 
+use crate::lab::wire::{content, digest, fetch_from, serve};
 use crate::lab::{CLIENT, DISCOVERY, FAR, Lab, NEAR, PATIENCE, SERVER, SERVICE_PORT, Side, sh};
-use crate::wire::{content, digest, fetch_from, serve};
 
 const CONTROLLER: ControllerId = ControllerId(1);
 

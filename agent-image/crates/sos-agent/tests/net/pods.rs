@@ -9,9 +9,9 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use socket2::{Domain, Socket, Type};
 
-use crate::agent::Agent;
+use crate::lab::agent::Agent;
+use crate::lab::wire::{Seen, assert_works, connect, content, fetch, serve};
 use crate::lab::{CLIENT, FAR, Lab, NEAR, Network, PATIENCE, SERVER, SERVICE_PORT, eventually, sh};
-use crate::wire::{Seen, assert_works, connect, content, fetch, serve};
 
 fn accepted(near: &Agent) -> Option<u64> {
     near.metric("sos_agent_accepted_total")
@@ -115,6 +115,15 @@ fn without_a_list_of_pods_every_pod_of_the_site_is_intercepted() {
     let status: serde_json::Value = serde_json::from_str(&near.get("/status").unwrap()).unwrap();
     assert_eq!((&status["interceptedPods"], &status["willing"]), (&1.into(), &true.into()));
     assert_eq!(status["peers"][0]["alive"], true);
+    let path = |status: &serde_json::Value| status["peers"][0]["paths"][0].clone();
+    assert_eq!(
+        (path(&status)["label"].as_u64(), path(&status)["configured"].as_u64() > Some(0)),
+        (Some(0), true)
+    );
+    eventually("all streams of the path are established", || {
+        let status: serde_json::Value = serde_json::from_str(&near.get("/status").unwrap()).unwrap();
+        path(&status)["streams"] == path(&status)["configured"]
+    });
     assert_eq!(status["services"][0]["ready"], true);
 }
 
@@ -372,7 +381,7 @@ fn bytes_go_on_while_a_path_is_cut(network: Network) {
     near.wait_metric("sos_agent_sent_bytes_total", |sent| sent >= 2 << 20);
     lab.ip("near", "link set wan1 down");
     let got = client.join().unwrap().unwrap();
-    assert_eq!((got.error, got.digest), (None, crate::wire::digest(&reply)));
+    assert_eq!((got.error, got.digest), (None, crate::lab::wire::digest(&reply)));
     assert_eq!(seen.recv_timeout(PATIENCE).unwrap().error, None);
 }
 

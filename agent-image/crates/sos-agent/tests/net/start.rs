@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
+use crate::lab::wire::{assert_works, content, serve};
 use crate::lab::{FAR, Lab, NEAR, sh};
-use crate::wire::{assert_works, content, serve};
 
 #[test]
 fn attach_host_creates_its_own_namespace_and_removes_it_on_exit() {

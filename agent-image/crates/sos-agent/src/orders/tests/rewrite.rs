@@ -56,9 +56,9 @@ fn an_egress_agent_at_a_rewriting_site_refuses_its_own_ports() {
     let own = [9_465, 9_877, 10_000, 10_007];
     assert!(
         own.iter().all(|port| !refused(&mut world, *port)),
-        "the ports are free for connections in clients' names"
+        "without rewriting, connections from clients' addresses may use these ports"
     );
-    world.config.site.rewrite = crate::config::Rewrite::OpenFlow;
+    world.config.site.rewrite = crate::documents::config::Rewrite::OpenFlow;
     world.protocol = OrderProtocol::new(world.config.agent_id, BootId(1));
     assert!(own.iter().all(|port| refused(&mut world, *port)));
     assert!([9_466, 9_999, 10_008, 40_000].iter().all(|port| !refused(&mut world, *port)));
