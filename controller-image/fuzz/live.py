@@ -18,7 +18,7 @@ from sos_controller.core.topology.hosts import MAX_ADDRESSES
 from sos_controller.core.types import DatapathId, PortNo
 from sos_controller.core.wire import keys
 from sos_controller.openflow import ofp
-from sos_controller.openflow.connection import SwitchConnection
+from sos_controller.openflow.connection import Reading, SwitchConnection
 from sos_controller.openflow.framework import start_handshake  # imported first: it patches modules that later imports use
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
@@ -62,7 +62,7 @@ class Streams:
 
     def _take(self, state: str, data: bytes, size: int) -> tuple[Any, ...]:
         connection, told = self._connection, self._told
-        connection.__dict__.update(self._fresh, _out=[], _ports_heard=[], _reading=(7, []), state=state)
+        connection.__dict__.update(self._fresh, _out=[], _known_ports={}, _reading=Reading(7, 0, 0, []), state=state)
         connection.id = None if state != MAIN_DISPATCHER else 1
         told.said = []
         rest, error = b"", ""

@@ -96,7 +96,7 @@ def lldp(data: bytes) -> None:
     if not data:
         return
     frame = _signed_probe(data[1:]) if data[0] & 1 else data[1:]
-    found = probe.decode(KEY, frame, NOW_MS)
+    found = probe.decode(KEY, frame, (NOW_MS, NOW_MS))
     if found is None:
         return
     assert 0 <= NOW_MS - found.sent_ms <= probe.MAX_AGE_MS
@@ -164,7 +164,7 @@ def _icmp_error(data: bytes) -> None:
 
 def switch(data: bytes) -> None:
     """Check that switches' messages are parsed or raise WireError, and that parsed entries are encoded to the same bytes."""
-    for parse in (ofp.parse_packet_in, ofp.parse_port_status, ofp.parse_error, ofp.check_hello, ofp.parse_ports):
+    for parse in (ofp.parse_packet_in, ofp.parse_port_status, ofp.parse_error, ofp.full_table, ofp.check_hello, ofp.parse_ports):
         try:
             parse(data)
         except ofp.WireError as error:

@@ -73,7 +73,8 @@ class FakeAgent:
         self.controllers.add(header.controller_id)
         if header.type == OrderType.PREPARE:
             p = order.decode_prepare(body)
-            self.write("prepare", uuid=p.uuid.hex(), role=p.role, client_port=p.client_port, server_port=p.server_port, labels=p.labels)
+            ports = {"client_port": p.client_port, "server_port": p.server_port}
+            self.write("prepare", uuid=p.uuid.hex(), role=p.role, labels=p.labels, boot=header.boot_id, **ports)
             if self.silent:
                 return
             if self.refuse:

@@ -25,6 +25,7 @@ from sos_controller.core.openflow.flow_entries import (
     Output,
     Remember,
     RememberAnswers,
+    Resubmit,
     SetEthDst,
     SetEthSrc,
     SetIpv4Dst,
@@ -35,7 +36,7 @@ from sos_controller.core.openflow.flow_entries import (
     TellApart,
     ToGroup,
 )
-from sos_controller.core.openflow.groups import ApplyGroups, Groups
+from sos_controller.core.openflow.groups import ApplyFailovers, ApplyGroups, FailoverGroup, Groups
 from sos_controller.core.openflow.pipeline import (
     ETH_IPV4,
     GATEWAY_MAC,
@@ -161,18 +162,31 @@ class FakeNetwork:
         self.tables: dict[DatapathId, Entries] = {}
         self.groups: dict[DatapathId, Groups] = {}
         self.failovers: dict[tuple[DatapathId, int], ApplyGroup] = {}
+        self.rounds: dict[tuple[DatapathId, int], FailoverGroup] = {}
         self.turns: dict[tuple[DatapathId, int], int] = {}
         self.expires: dict[tuple[DatapathId, object], float] = {}
         self.ports = range(1, ports + 1)
+        self.sizes: dict[tuple[DatapathId, int | None], int] = {}
+        """Table sizes, by datapath and table; None = all tables together."""
 
     def entries(self, dpid: DatapathId) -> list[FlowEntry]:
         return list(self.tables.get(dpid, {}).values())
 
-    def apply(self, command: Apply, now: float) -> None:
-        table = self.tables.setdefault(command.dpid, {})
+    def _is_full(self, dpid: DatapathId, entry: FlowEntry) -> bool:
+        there = self.tables.get(dpid, {})
+        here = self.sizes.get((dpid, entry.table)), sum(e.table == entry.table for e in there.values())
+        everywhere = self.sizes.get((dpid, None)), len(there)
+        return entry.key not in there and any(size is not None and count >= size for size, count in (here, everywhere))
+
+    def apply(self, command: Apply, now: float) -> list[FlowEntry]:
+        """Carry out flow-mods; return the entries refused because a table is full (OpenFlow 1.3.5, 7.4.4.6)."""
+        table, refused = self.tables.setdefault(command.dpid, {}), []
         for entry in command.adds:
+            if self.sizes and self._is_full(command.dpid, entry):
+                refused.append(entry)
+                continue
             named = [a.group_id for a in entry.actions if isinstance(a, ToGroup)]
-            there = {*self.groups.get(command.dpid, {}), *(number for dpid, number in self.failovers if dpid == command.dpid)}
+            there = {*self.groups.get(command.dpid, {}), *(n for dpid, n in (*self.failovers, *self.rounds) if dpid == command.dpid)}
             assert there.issuperset(named), f"a switch refuses an entry whose group does not exist: {entry}"
             plain = cookie_kind(entry.cookie) == Kind.FORWARD
             assert plain or not entry.match.any_vlan, f"only forwarding entries may match frames of every VLAN: {entry}"
@@ -182,6 +196,7 @@ class FakeNetwork:
             there = table.get(entry.key)
             if there is not None and there.cookie == entry.cookie:
                 del table[entry.key]
+        return refused
 
     def apply_groups(self, command: ApplyGroups) -> None:
         there = self.groups.setdefault(command.dpid, {})
@@ -203,6 +218,13 @@ class FakeNetwork:
         table = self.tables.setdefault(command.dpid, {})
         for entry in list(table.values()):
             assert ToGroup(command.group_id) not in entry.actions, f"an entry would be removed with its group: {entry}"
+
+    def apply_failovers(self, command: ApplyFailovers) -> None:
+        self.rounds.update(((command.dpid, group.group_id), group) for group in command.groups)
+        for number in command.deletes:
+            self.rounds.pop((command.dpid, number), None)
+            for entry in self.entries(command.dpid):
+                assert ToGroup(number) not in entry.actions, f"an entry would be removed with its group: {entry}"
 
     def expire(self, now: float) -> None:
         """Remove entries whose hard timeout has expired."""
@@ -245,9 +267,9 @@ class FakeNetwork:
 
     def _switch(self, at: Location, frame: bytes) -> list[tuple[PortNo, bytes]]:
         """Run a frame through a switch's tables. A miss in table 0 continues in the base table, table 1. A miss there means NORMAL."""
-        found, table = [], 0
+        found, table, reg3 = [], 0, 0
         while table is not None:
-            entry = self._lookup(at, table, frame)
+            entry = self._lookup(at, table, frame, reg3=reg3)
             following = 1 if table == 0 and entry is None else None
             if entry is None and table == 1:
                 found.append((PORT_NORMAL, frame))
@@ -258,7 +280,11 @@ class FakeNetwork:
             if entry is not None and isinstance(entry.actions[0] if entry.actions else None, TakeTurn):
                 entry = self._take_turn(at, frame, entry.actions[0].group_id)
             for action in self._expand(at.dpid, entry, frame) if entry is not None else ():
-                if isinstance(action, ToGroup):
+                if isinstance(action, Resubmit):
+                    following, reg3 = action.table, reg3 if action.place is None else action.place
+                elif isinstance(action, ToGroup) and (at.dpid, action.group_id) in self.rounds:
+                    found.append(self._first_live(at, self.rounds[at.dpid, action.group_id], frame))
+                elif isinstance(action, ToGroup):
                     found.append(self._choose(self.failovers[at.dpid, action.group_id], frame))
                 elif isinstance(action, Goto):
                     following = action.table
@@ -276,7 +302,7 @@ class FakeNetwork:
         bucket."""
         found: list[Action] = []
         for action in entry.actions:
-            if isinstance(action, ToGroup) and (dpid, action.group_id) not in self.failovers:
+            if isinstance(action, ToGroup) and (dpid, action.group_id) not in self.failovers.keys() | self.rounds.keys():
                 buckets = [b for b in self.groups[dpid][action.group_id].buckets for _ in range(b.weight)]
                 found.extend(buckets[zlib.crc32(frame[26:38]) % len(buckets)].actions if buckets else ())
             else:
@@ -317,18 +343,29 @@ class FakeNetwork:
         table[made.key] = made
         return True
 
+    def _first_live(self, at: Location, group: FailoverGroup, frame: bytes) -> tuple[PortNo, bytes]:
+        live = [(port_no, mac + frame[6:]) for port_no, mac in group.ways if Location(at.dpid, port_no) not in self.down]
+        assert not live or live[0][0] != at.port_no, "a switch sends no packet back to its ingress port"
+        return live[0] if live else (PORT_NORMAL, frame)
+
     def _choose(self, group: ApplyGroup, frame: bytes) -> tuple[PortNo, bytes]:
         if Location(group.dpid, group.port_no) in self.down:
             return (group.otherwise, frame)
         return (group.port_no, group.mac + frame[6:])
 
-    def _lookup(self, at: Location, table: int, frame: bytes, reg0: int = 0, reg2: int = 0) -> FlowEntry | None:
-        there = [e for e in self.entries(at.dpid) if e.table == table and e.match.reg0 in (None, reg0) and e.match.reg2 in (None, reg2)]
-        hits = [e for e in there if matches(e.match, at.port_no, frame)]
+    def _lookup(self, at: Location, table: int, frame: bytes, reg0: int = 0, reg2: int = 0, reg3: int = 0) -> FlowEntry | None:
+        registers = (reg0, reg2, reg3)
+        there = [e for e in self.tables.get(at.dpid, {}).values() if e.table == table and e.match.in_port in (None, at.port_no)]
+        hits = [e for e in there if self._in_registers(e.match, registers) and matches(e.match, at.port_no, frame)]
         best = max(hits, key=lambda e: e.priority, default=None)
         rivals = [e for e in hits if best is not None and e.priority == best.priority and e.actions != best.actions]
         assert not rivals, f"entries of equal priority disagree: {best} {rivals}"
         return best
+
+    @staticmethod
+    def _in_registers(match: Match, registers: tuple[int, int, int]) -> bool:
+        wanted = (match.reg0, match.reg2, match.reg3)
+        return all(value in (None, found) for value, found in zip(wanted, registers, strict=True))
 
     def _other_end(self, end: Location, data: bytes) -> tuple[DatapathId, PortNo, bytes] | None:
         if end in self.down:

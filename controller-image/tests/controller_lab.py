@@ -29,6 +29,11 @@ HOSTS = {
 }
 MACS = {"client": "02:00:00:00:00:11", "server": "02:00:00:00:00:39", "agent1": "02:53:80:00:00:26", "agent2": "02:53:80:00:00:fe"}
 AGENTS = {"agent1": ("west", 1, bytes(15) + b"\x01"), "agent2": ("east", 2, bytes(15) + b"\x02")}
+MORE = {
+    **{f"agent1{letter}": ("edge1", f"10.0.0.{125 - n}", f"02:53:80:00:0{n + 1}:26", n + 1) for n, letter in enumerate("bc")},
+    **{f"agent2{letter}": ("edge2", f"10.0.0.{253 - n}", f"02:53:80:00:0{n + 1}:fe", n + 1) for n, letter in enumerate("bc")},
+}
+"""Further agents of the sites (`Lab.more_agents`): switch, address, MAC address, and number within the site."""
 SITE_KEYS = {1: bytes(range(32)), 2: bytes(range(1, 33))}
 TOKEN = "a-token-for-tests"
 DISCOVERY, DISCOVERY_MAC = "198.18.255.254", "02:53:4f:53:00:01"
@@ -111,7 +116,7 @@ class Lab:
         for one, other in WIRES:
             self._wire(one, other)
         for name, (switch, address) in HOSTS.items():
-            self._host(name, switch, address)
+            self._host(name, switch, address, MACS[name], is_agent=name in AGENTS)
         self._connect_switches()  # before the base table: Open vSwitch flushes entries when a bridge gets its first controller
         if forwarding == "Node":
             for name in SWITCHES:
@@ -231,16 +236,16 @@ class Lab:
             run("ip", "-n", self.switch_ns, "link", "set", end, "up")
             self.ovs("ovs-vsctl", "--timeout=30", "add-port", switch, end)
 
-    def _host(self, name: str, switch: str, address: str) -> None:
+    def _host(self, name: str, switch: str, address: str, mac: str, *, is_agent: bool) -> None:
         ns, port = self._namespace(name), f"p-{name}"
         run("ip", "-n", self.switch_ns, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", ns)
-        run("ip", "-n", ns, "link", "set", "eth0", "address", MACS[name])
+        run("ip", "-n", ns, "link", "set", "eth0", "address", mac)
         run("ip", "-n", ns, "addr", "add", f"{address}/24", "dev", "eth0")
         run("ip", "-n", ns, "link", "set", "eth0", "up")
         run("ip", "-n", self.switch_ns, "link", "set", port, "up")
         self.ovs("ovs-vsctl", "--timeout=30", "add-port", switch, port)
         run("ip", "netns", "exec", ns, "sysctl", "-qw", "net.ipv4.ip_forward=0")
-        if name in AGENTS:
+        if is_agent:
             run("ip", "-n", ns, "route", "add", f"{DISCOVERY}/32", "dev", "eth0")
             run("ip", "-n", ns, "neigh", "replace", DISCOVERY, "lladdr", DISCOVERY_MAC, "dev", "eth0", "nud", "permanent")
 
@@ -354,6 +359,17 @@ class Lab:
         path = self.folder / f"{name}.jsonl"
         lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
         return [line for line in lines if line["what"] == kind]
+
+    def more_agents(self) -> None:
+        """Add two agents to each site, beside its agent, and start them."""
+        for name, (switch, address, mac, number) in MORE.items():
+            first = name[:6]
+            self._host(name, switch, address, mac, is_agent=True)
+            _, site, agent_id = AGENTS[first]
+            own = (agent_id[:14] + bytes((number, agent_id[15]))).hex()
+            script, log = Path(__file__).with_name("controller_agent.py"), str(self.folder / f"{name}.jsonl")
+            arguments = [own, str(site), SITE_KEYS[site].hex(), address, mac, name, log]
+            self.spawn(name, sys.executable, str(script), *arguments, log=f"{name}.log")
 
     def namespace(self, name: str) -> str:
         """Create an additional namespace."""

@@ -33,16 +33,16 @@ def wait(what: str, ready: Callable[[], Any]) -> Any:
 
 
 class Process:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, made: dict[str, Any] | None = None, *arguments: str) -> None:
         self.folder = folder
         self.openflow, self.api = _free_port(), _free_port()
         (folder / "keys").mkdir()
         (folder / "keys" / "site-1-1").write_text(SITE_KEYS[1].hex())
         (folder / "token").write_text(TOKEN)
-        (folder / "config.json").write_text(json.dumps(document()))
+        (folder / "config.json").write_text(json.dumps(made or document()))
         command = [sys.executable, "-m", "sos_controller", "--config", str(folder / "config.json"), "--keys", str(folder / "keys")]
         command += ["--token-file", str(folder / "token"), "--log-format", "json", "--state", str(folder / "state")]
-        command += ["--openflow-listen", f"127.0.0.1:{self.openflow}", "--api-listen", f"127.0.0.1:{self.api}"]
+        command += ["--openflow-listen", f"127.0.0.1:{self.openflow}", "--api-listen", f"127.0.0.1:{self.api}", *arguments]
         with (folder / "log").open("wb") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
 
@@ -97,8 +97,8 @@ def read(sock: socket.socket, count: int) -> bytes:
     return data
 
 
-def handshake(process: Process, dpid: int, ports: int = 1) -> socket.socket:
-    sock = process.switch()
+def handshake(process: Process, dpid: int, ports: int = 1, sock: socket.socket | None = None) -> socket.socket:
+    sock = sock or process.switch()
     sock.sendall(HELLO)
     request = receive(sock, 5)
     sock.sendall(struct.pack("!BBHIQIBB2xII", 4, 6, 32, struct.unpack_from("!I", request, 4)[0], dpid, 0, 254, 0, 0, 0))
@@ -123,9 +123,9 @@ def assert_closed(sock: socket.socket) -> None:
 class Honest:
     """Well-behaved switch: completes the handshake, then answers echoes and barriers on its own thread until it is closed or `silent`."""
 
-    def __init__(self, process: Process, dpid: int) -> None:
+    def __init__(self, process: Process, dpid: int, sock: socket.socket | None = None) -> None:
         self.process = process
-        self.sock = handshake(process, dpid)
+        self.sock = handshake(process, dpid, sock=sock)
         self.silent = self.closed = False
         self.heard: list[int] = []
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -155,7 +155,7 @@ class Honest:
                 self.heard.append(head[1])
                 if not self.silent and head[1] in ANSWERS:
                     self.sock.sendall(struct.pack("!BBH", 4, ANSWERS[head[1]], 8) + head[4:8])
-        except (OSError, AssertionError):
+        except (OSError, AssertionError, ValueError):  # ValueError: of a TLS socket that was shut down
             self.closed = True
 
 

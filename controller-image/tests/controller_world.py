@@ -7,6 +7,7 @@ over `core1` and `core2`. The client is at port 3 of west, the server at port 3 
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,6 +19,7 @@ from sos_controller.core.commands import (
     ApplyGroup,
     Barrier,
     Command,
+    Echo,
     Install,
     Notice,
     PacketOut,
@@ -32,16 +34,19 @@ from sos_controller.core.events import (
     ConfigChanged,
     DatapathDown,
     DatapathUp,
+    Echoed,
     EntriesRead,
+    EntriesUnreadable,
     Event,
     KeysChanged,
     PacketIn,
     PortChanged,
+    Rejected,
     TablesRead,
     Tick,
 )
 from sos_controller.core.openflow import pipeline
-from sos_controller.core.openflow.groups import ApplyGroups
+from sos_controller.core.openflow.groups import ApplyFailovers, ApplyGroups
 from sos_controller.core.state import Identity
 from sos_controller.core.types import AgentId, DatapathId, Location, Port, PortNo, parse_address, parse_mac
 from sos_controller.core.wire import beacon, keys, order
@@ -154,6 +159,11 @@ class World:
         self.mute: set[DatapathId] = set()
         self.table_sizes: dict[DatapathId, dict[int, int]] = {}
         """Table sizes of the switches that report them."""
+        self.reads: Counter[DatapathId] = Counter()
+        self.unreadable: set[DatapathId] = set()
+        """Switches that have more entries of the controller than a datapath can have."""
+        self.refused = 0
+        """Number of flow-mods refused because a table was full."""
         self.unheard: set[DatapathId] = set()
         self.wedged: set[DatapathId] = set()
         """Switches that forward but neither send nor execute messages, although their control connections look alive."""
@@ -188,7 +198,7 @@ class World:
         """Return whether the event comes from a switch that is silent although its control connection looks alive."""
         if isinstance(event, PortChanged) and event.dpid in self.wedged:
             return True
-        return isinstance(event, PacketIn | BarrierReplies) and event.dpid in self.unheard | self.wedged
+        return isinstance(event, PacketIn | BarrierReplies | Echoed) and event.dpid in self.unheard | self.wedged
 
     def _obey(self, command: Command) -> None:
         if getattr(command, "dpid", None) in self.wedged:
@@ -199,22 +209,35 @@ class World:
             self.over.append(command)
         elif isinstance(command, ReadEntries | ReadTables):
             self._read(command)
+        elif isinstance(command, Echo):
+            self.queue.append(Echoed(command.dpid, command.marker_ms))
         elif isinstance(command, ApplyGroup):
             self.network.apply_group(command)
         elif isinstance(command, Apply | Barrier | Install | Withdraw):
-            for apply in one_by_one(command):
-                if apply.dpid in self.wedged:
-                    continue
-                self.network.apply(apply, self.now)
-                if apply.barrier and apply.dpid not in self.mute:
-                    self.queue.append(BarrierReplies(apply.dpid, (apply.token,)))
+            self._apply(command)
+        elif isinstance(command, ApplyFailovers):
+            self.network.apply_failovers(command)
         elif isinstance(command, ApplyGroups):
             self.network.apply_groups(command)
         else:
             self._packet_out(command)
 
+    def _apply(self, command: Apply | Barrier | Install | Withdraw) -> None:
+        for apply in one_by_one(command):
+            if apply.dpid in self.wedged:
+                continue
+            for entry in self.network.apply(apply, self.now):
+                self.refused += 1
+                self.queue.append(Rejected(apply.dpid, apply.token, entry.table))
+            if apply.barrier and apply.dpid not in self.mute:
+                self.queue.append(BarrierReplies(apply.dpid, (apply.token,)))
+
     def _read(self, command: ReadEntries | ReadTables) -> None:
         if isinstance(command, ReadEntries):
+            self.reads[command.dpid] += 1
+            if command.dpid in self.unreadable:
+                self.queue.append(EntriesUnreadable(command.dpid))
+                return
             found = [e for e in self.network.entries(command.dpid) if e.cookie & command.mask == command.cookie]
             self.queue.append(EntriesRead(command.dpid, tuple(found)))
         elif command.dpid in self.table_sizes:

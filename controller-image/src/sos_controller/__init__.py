@@ -6,6 +6,7 @@
 - `openflow/`: OpenFlow messages, and the connection to a switch; the only package that imports Ryu
 - `api/`: northbound API and metrics
 - `files/`: configuration, keys, tokens, identity, and `--check`
+- `mastership`: role of this process among the replicas of a controller
 - `reload`: rereads keys and tokens each second
 - `logs`, `audit`: log lines, and one record for each session that has ended
 - `core/`: all decisions

@@ -38,18 +38,21 @@ def run(arguments: argparse.Namespace) -> int:
 
     start_handshake()
     from sos_controller.api.northbound import Api, serve
-    from sos_controller.app import Controller
+    from sos_controller.app import MAX_CONNECTIONS, Controller
     from sos_controller.core.engine import Engine
     from sos_controller.files.config import ConfigError
     from sos_controller.files.identity import new_identity
-    from sos_controller.files.key_files import read_keys, read_tokens
+    from sos_controller.openflow.accept import Listener
+    from sos_controller.reload import Reload
 
     started_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     try:
         controller = Controller(Engine(new_identity(arguments.state)))
         api = Api(controller, started_at)
-        controller.keys(read_keys(arguments.keys))
-        api.tokens = read_tokens(arguments.token_file)
+        listener = Listener(controller, MAX_CONNECTIONS)
+        files = Reload(controller, api, listener, arguments)
+        files.read()
+        controller.offers_tls = arguments.openflow_tls is not None
         if arguments.config is not None:
             controller.configure(arguments.config.read_bytes())
         switches = eventlet.listen(arguments.openflow_listen, family=_family(arguments.openflow_listen[0]), backlog=1024)
@@ -60,17 +63,15 @@ def run(arguments: argparse.Namespace) -> int:
     except (OSError, ValueError) as error:
         sys.stderr.write(f"sos-controller: {error}\n")
         return 1
-    from sos_controller.reload import reload_loop
-
     controller.settle()
     stop = eventlet.event.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: eventlet.hubs.get_hub().schedule_call_global(0, _stop, stop))
     threads = [
         eventlet.spawn(controller.tick_loop),
-        eventlet.spawn(controller.listen_loop, switches),
+        eventlet.spawn(listener.loop, switches),
         eventlet.spawn(serve, api, clients),
-        eventlet.spawn(reload_loop, controller, api, arguments.keys, arguments.token_file),
+        eventlet.spawn(files.loop),
     ]
     for thread in threads:
         thread.link(lambda ended: _stop(stop, ended))

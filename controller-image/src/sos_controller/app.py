@@ -6,7 +6,7 @@ import gc
 import heapq
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from sos_controller import audit
@@ -15,6 +15,7 @@ from sos_controller.core.commands import (
     ApplyGroup,
     Barrier,
     Command,
+    Echo,
     Install,
     Notice,
     PacketOut,
@@ -30,8 +31,10 @@ from sos_controller.core.events import (
     ConfigChanged,
     DatapathDown,
     DatapathUp,
+    Echoed,
     EndLeases,
     EntriesRead,
+    EntriesUnreadable,
     EntryGone,
     Event,
     KeysChanged,
@@ -42,13 +45,18 @@ from sos_controller.core.events import (
     TablesRead,
     Tick,
 )
+from sos_controller.core.flow_tables.budget import MAX_ENTRIES
+from sos_controller.core.openflow.channel_policy import ChannelPolicy
+from sos_controller.core.openflow.election import RoleReport
 from sos_controller.core.openflow.flow_entries import FlowEntry, Match
-from sos_controller.core.openflow.groups import ApplyGroups
+from sos_controller.core.openflow.groups import ApplyFailovers, ApplyGroups
 from sos_controller.core.types import DatapathId, Port, format_dpid
 from sos_controller.files.config import ConfigError, follows, parse
+from sos_controller.files.identity import identity_of_term
 from sos_controller.files.key_files import Folder
+from sos_controller.mastership import Mastership
 from sos_controller.openflow import flow_mods, ofp, rewrite
-from sos_controller.openflow.connection import SwitchConnection, serve
+from sos_controller.openflow.connection import SwitchConnection
 from sos_controller.openflow.framework import eventlet
 
 LOG = logging.getLogger("sos_controller.app")
@@ -89,15 +97,19 @@ class Controller:
         self.raw_config: bytes | None = None
         self.listeners: list[Listener] = []
         self.busy_seconds = 0.0
+        self.offers_tls = False
+        """True if the listener for switches has a certificate."""
         self._connections: dict[DatapathId, SwitchConnection] = {}
         self._unsent: dict[SwitchConnection, list[bytes]] = {}
         self._unclaimed: dict[SwitchConnection, None] = {}
+        self._renewals = flow_mods.Renewals()
         self._delayed: list[DelayedPacketOut] = []
         self._delayed_number = 0
         self._delay_timer: Any = None
-        self._open = 0
+        self._channels = ChannelPolicy(None)
         self._keys: Folder | None = None
         self._latest = 0.0
+        self.mastership = Mastership(self)
         self._do: dict[type[Command], Callable[[Any], None]] = {
             Notice: self._tell,
             SessionOver: audit.record,
@@ -108,7 +120,9 @@ class Controller:
             Withdraw: self._withdraw,
             ReadEntries: self._read_entries,
             ReadTables: self._read_tables,
+            Echo: lambda command: self._queue((command.dpid,), ofp.echo_marker(command.marker_ms)),
             ApplyGroups: lambda command: self._queue((command.dpid,), rewrite.encode_groups(command)),
+            ApplyFailovers: lambda command: self._queue((command.dpid,), ofp.apply_failovers(command)),
             ApplyGroup: lambda command: self._queue((command.dpid,), ofp.apply_group(command)),
         }
 
@@ -131,6 +145,8 @@ class Controller:
             self.bug(type(event).__name__)
             return False
         self.carry_out(commands)
+        if self.engine.replan_gap.is_open:
+            self.engine.replan_gap.end(time.monotonic())
         return True
 
     def bug(self, what: str) -> None:
@@ -166,16 +182,20 @@ class Controller:
         """Handle a switch's barrier replies."""
         self._happen(BarrierReplies(connection.dpid, tokens), connection.heard, more=True)
 
+    def echoed(self, connection: SwitchConnection, marker_ms: int) -> None:
+        """Handle a switch's reply to an echo request with a marker."""
+        self._happen(Echoed(connection.dpid, marker_ms), connection.heard, more=True)
+
     def was_read(self, connection: SwitchConnection) -> None:
         """Finish the events of one read."""
         self.carry_out(self.engine.close())
         self.flush()
         self.busy_seconds += time.monotonic() - connection.heard
 
-    def rejected(self, connection: SwitchConnection, token: int, why: str) -> None:
-        """Handle a message refused by a switch."""
+    def rejected(self, connection: SwitchConnection, token: int, why: str, full_table: int | None) -> None:
+        """Handle a message refused by a switch; `full_table` is set if a table is full."""
         self.count("switch_errors", why)
-        self.happen(Rejected(connection.dpid, token))
+        self.happen(Rejected(connection.dpid, token, full_table))
 
     def port_changed(self, connection: SwitchConnection, port: Port, gone: bool) -> None:
         """Handle a port added, removed or changed."""
@@ -188,6 +208,11 @@ class Controller:
     def entries_read(self, connection: SwitchConnection, entries: list[FlowEntry]) -> None:
         """Handle a switch's entries."""
         self.happen(EntriesRead(connection.dpid, tuple(entries)))
+
+    def entries_unreadable(self, connection: SwitchConnection) -> None:
+        """Handle a switch that has too many entries of this controller."""
+        LOG.warning("datapath %s has more than %d entries of this controller: not programmed", format_dpid(connection.dpid), MAX_ENTRIES)
+        self.happen(EntriesUnreadable(connection.dpid))
 
     def tables_read(self, connection: SwitchConnection, sizes: dict[int, int]) -> None:
         """Handle the capacity of a switch's tables."""
@@ -216,6 +241,9 @@ class Controller:
     def connected(self, connection: SwitchConnection) -> None:
         """Handle a completed handshake. An existing connection with the same datapath id remains while its switch answers
         (docs/adr/0014)."""
+        if not self._admits(connection):
+            connection.abort()
+            return
         older = self._connections.get(connection.dpid)
         if older is not None:
             LOG.warning(
@@ -226,14 +254,36 @@ class Controller:
             connection.abort()
             return
         self._connections[connection.dpid] = connection
+        if self.mastership.elects:
+            self.mastership.connected(connection.dpid)
+        else:
+            self.join(connection.dpid)
+
+    def join(self, dpid: DatapathId) -> None:
+        """Use a connected datapath."""
+        connection = self._connections[dpid]
         self._gather(connection, ofp.set_config())
-        self.happen(DatapathUp(connection.dpid, connection.take_ports()))
+        self.happen(DatapathUp(dpid, connection.known_ports()))
         self.flush()
+
+    @property
+    def admits_plain(self) -> bool:
+        """Return whether a switch may connect without TLS."""
+        return self._channels.admits_plain
+
+    def _admits(self, connection: SwitchConnection) -> bool:
+        reason = self._channels.refusal(connection.dpid, connection.certified_site)
+        if reason is not None:
+            LOG.warning("datapath %s at %s refused: %s", format_dpid(connection.dpid), connection.address, reason)
+            self.count("tls_refusals")
+        return reason is None
 
     def disconnected(self, connection: SwitchConnection) -> None:
         """Handle a lost connection."""
         if self._connections.get(connection.dpid) is connection:
             del self._connections[connection.dpid]
+            self._renewals.forget(connection.dpid)
+            self.mastership.disconnected(connection.dpid)
             self.happen(DatapathDown(connection.dpid))
             self.flush()
 
@@ -248,11 +298,17 @@ class Controller:
         """Apply a configuration document. Raise ConfigError or ConflictError; the configuration in force then remains."""
         config, before = parse(data), self.engine.state.config
         changed = follows(config, before)
+        if config.controller.tls == "Required" and not self.offers_tls:
+            raise ConfigError("controller.tls", "Required needs a certificate: start the controller with --openflow-tls")
         if changed:
             if not self.happen(ConfigChanged(config)):
                 self._restore(before)
                 raise ConfigError("", "could not be applied; see the log")
             self.raw_config = data
+            self._channels = ChannelPolicy(config)
+            for connection in [c for c in self._connections.values() if not self._admits(c)]:
+                connection.abort()
+            self.mastership.configure(config.controller.replicas, self.engine.state.switches.keys() & self._connections.keys())
             self.flush()
             LOG.info("configuration generation %d, %d sites, %d services", config.generation, len(config.sites), len(config.services))
         return config, changed
@@ -266,6 +322,41 @@ class Controller:
         else:
             self.happen(ConfigChanged(before))
         self.flush()
+
+    # -- roles
+
+    def role_reported(self, connection: SwitchConnection, report: RoleReport) -> None:
+        """Handle a switch's report about roles."""
+        if self._connections.get(connection.dpid) is connection:
+            self.mastership.reported(connection.dpid, report)
+
+    def connections(self) -> Collection[DatapathId]:
+        """Return the datapaths that are connected."""
+        return self._connections.keys()
+
+    def send(self, dpid: DatapathId, message: bytes) -> None:
+        """Send a message to a datapath now."""
+        connection = self._connections.get(dpid)
+        if connection is not None:
+            connection.queue(message)
+            connection.kick()
+
+    def begin(self, term: int | None) -> None:
+        """Become active in a term, or a standby (None). All knowledge of switches is void, because another replica changes or has changed
+        them: the engine starts empty, as after a start (docs/adr/0016)."""
+        former = self.engine.state
+        self.engine = Engine(former.identity if term is None else identity_of_term(term, former.identity))
+        state = self.engine.state
+        state.counters, state.set_up_times = former.counters, former.set_up_times
+        state.programmer.continue_tokens(former.programmer)
+        self._renewals = flow_mods.Renewals()
+        self._delayed.clear()
+        self._unsent.clear()
+        if self._keys is not None:
+            self.happen(KeysChanged(self._keys.sites, self._keys.sending))
+        self.happen(Tick(time.time_ns() // 1_000_000))
+        if former.config is not None:
+            self.happen(ConfigChanged(former.config))
 
     def count(self, what: str, which: str = "") -> None:
         """Count for the metrics."""
@@ -292,7 +383,7 @@ class Controller:
             self._gather(connection, ofp.packet_out(command.in_port, command.actions, command.data))
 
     def _apply(self, command: Apply) -> None:
-        self._queue((command.dpid,), flow_mods.apply(command))
+        self._queue((command.dpid,), self._renewals.encode(command))
         self.engine.state.counters["flow_mods", "add"] += len(command.adds)
         self.engine.state.counters["flow_mods", "delete"] += len(command.deletes)
 
@@ -371,6 +462,7 @@ class Controller:
         self.happen(EndLeases())
         self.flush()
         _wait_while(lambda: bool(self._delayed) or not self.engine.state.programmer.is_quiet, within_s)
+        self.mastership.vacate()
 
     # -- loops
 
@@ -384,35 +476,16 @@ class Controller:
     def tick_loop(self) -> None:
         """Send ticks."""
         while True:
+            try:
+                self.mastership.tick()
+            except Exception:
+                self.bug("election")
             self.happen(Tick(time.time_ns() // 1_000_000))
             try:
                 self.flush()
             except Exception:
                 self.bug("flush")
             eventlet.sleep(TICK_S)
-
-    def listen_loop(self, sock: Any) -> None:
-        """Accept connections of switches."""
-        while True:
-            try:
-                peer, address = sock.accept()
-            except OSError as error:
-                LOG.warning("accept: %s", error)
-                eventlet.sleep(0.1)
-                continue
-            if self._open >= MAX_CONNECTIONS:
-                peer.close()
-                self.count("connections_refused")
-                continue
-            self._open += 1
-            eventlet.spawn(self._serve, peer, address)
-
-    def _serve(self, peer: Any, address: Any) -> None:
-        try:
-            serve(peer, address, self)
-        finally:
-            self._open -= 1
-            peer.close()
 
     def connected_dpids(self) -> list[str]:
         """Return datapaths connected now."""

@@ -22,6 +22,12 @@ def parser() -> argparse.ArgumentParser:
         "--token-file", type=Path, metavar="FILE", help="bearer token for PUT /v1/config, read each second; FILE-also: a second token"
     )
     p.add_argument("--openflow-listen", type=_address, default=(EVERYWHERE, 6653), metavar="ADDR:PORT", help="for switches (0.0.0.0:6653)")
+    p.add_argument(
+        "--openflow-tls",
+        type=Path,
+        metavar="DIR",
+        help="folder of tls.crt, tls.key and ca.crt for TLS with switches, read again each second; without it, TLS is refused",
+    )
     p.add_argument("--api-listen", type=_address, default=(EVERYWHERE, 8080), metavar="ADDR:PORT", help="for the API (0.0.0.0:8080)")
     p.add_argument("--state", type=Path, metavar="DIR", help="folder that stores the epoch; without it, the epoch derives from the clock")
     p.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))

@@ -354,7 +354,7 @@ def test_balance_with_too_many_entries_is_refused() -> None:
     ports = [{"first": 1 + 1000 * i, "last": 998 + 1000 * i} for i in range(60)]
     home = Home(config(to=[f"198.51.{i}.0/24" for i in range(60)], ports=ports))
     home.up()
-    assert home.row()["reason"] == "TooManyEntries" and Kind.BALANCE in home.kinds()
+    assert home.row()["reason"] == "TableFull" and Kind.BALANCE in home.kinds()
     assert len(home.network.entries(EDGE)) < 50
 
 

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from msgspec import structs
 from sos_controller.core.commands import Apply
 from sos_controller.core.events import ConfigChanged, DatapathUp, PortChanged
+from sos_controller.core.openflow.flow_entries import FlowEntry
 from sos_controller.core.openflow.pipeline import PORT_CONTROLLER, PORT_NORMAL, PRIORITY_BLOCKED, PRIORITY_FLOOD
 from sos_controller.core.types import DatapathId, Location, PortNo, parse_mac
 from sos_controller.files.config import parse
@@ -151,9 +152,9 @@ def test_reconnecting_switch_keeps_its_flood_entries(external: World, monkeypatc
     taken: list[int] = []
     apply = external.network.apply
 
-    def noted(command: Apply, now: float) -> None:
+    def noted(command: Apply, now: float) -> list[FlowEntry]:
         taken.extend(entry.priority for entry in command.deletes)
-        apply(command, now)
+        return apply(command, now)
 
     monkeypatch.setattr(external.network, "apply", noted)
     for name in SWITCHES:

@@ -20,6 +20,7 @@ from sos_controller.core.openflow.flow_entries import (
     Goto,
     Match,
     Output,
+    Resubmit,
     SetEthDst,
     SetEthSrc,
     SetIpv4Dst,
@@ -29,8 +30,9 @@ from sos_controller.core.openflow.flow_entries import (
     TellApart,
     ToGroup,
 )
-from sos_controller.core.openflow.groups import ApplyGroups, Bucket, SelectGroup
+from sos_controller.core.openflow.groups import ApplyFailovers, ApplyGroups, Bucket, FailoverGroup, SelectGroup
 from sos_controller.core.types import (
+    DatapathId,
     MacAddress,
     PortNo,
     format_address,
@@ -67,6 +69,7 @@ tcp_matches = st.builds(
     tcp_dst=st.none() | st.sampled_from([(5000, 0xFFFF), (0x1388, 0xFFF8), (0, 0x8000)]),
     reg0=st.none() | st.integers(0, 2**32 - 1),
     reg2=st.none() | st.integers(0, 2**32 - 1),
+    reg3=st.none() | st.integers(0, 2**32 - 1),
 )
 udp_matches = st.builds(Match, eth_type=st.just(0x0800), ip_proto=st.just(17), ipv4_dst=addresses, udp_dst=st.integers(0, 65535))
 arp_matches = st.builds(
@@ -103,6 +106,7 @@ def _ryu_match(m: Match) -> ofproto_v1_3_parser.OFPMatch:
         "arp_op",
         "reg0",
         "reg2",
+        "reg3",
     )
     for ours, name in (*((n, n) for n in same), ("icmp_type", "icmpv4_type"), ("arp_sender", "arp_spa"), ("arp_target", "arp_tpa")):
         value = getattr(m, ours)
@@ -290,6 +294,42 @@ def test_tell_apart_equals_ryus_encoding_and_survives_a_round_trip(ports: Litera
     theirs += [parser.OFPActionSetField(reg0=1), parser.NXActionResubmitTable(in_port=0xFFF8, table_id=0)]
     assert ofp.encode_actions((TellApart(ports),)) == _serialized(theirs)
     assert ofp._parse_instructions(ofp.encode_instructions((TellApart(ports),))) == (TellApart(ports),)
+
+
+@given(st.integers(0, 254), st.none() | st.integers(0, 2**32 - 1), st.none() | macs)
+def test_resubmit_equals_ryus_encoding_and_survives_a_round_trip(table: int, place: int | None, marked: bytes | None) -> None:
+    parser = ofproto_v1_3_parser
+    theirs = [] if place is None else [parser.OFPActionSetField(reg3=place)]
+    theirs.append(parser.NXActionResubmitTable(in_port=0xFFF8, table_id=table))
+    assert ofp.encode_actions((Resubmit(table, place),)) == _serialized(theirs)
+    actions: tuple[Action, ...] = (Resubmit(table, place),)
+    if marked is not None and place is None:
+        actions = (SetEthSrc(MacAddress(marked)), *actions)
+    assert ofp._parse_instructions(ofp.encode_instructions(actions)) == actions
+
+
+@given(st.lists(st.tuples(st.integers(1, 65279), macs), max_size=8), st.integers(1, 2**24))
+def test_failovers_equal_those_of_ryu(ways: list[tuple[int, bytes]], number: int) -> None:
+    parser, datapath, none = ofproto_v1_3_parser, _Datapath(), 0xFFFFFFFF
+    plain, add = number + 1, 0x8000
+    buckets = [
+        parser.OFPBucket(0, port, none, [parser.OFPActionSetField(eth_dst=format_mac(mac)), parser.OFPActionOutput(port, 0xFFFF)])
+        for port, mac in ways
+    ]
+    buckets.append(parser.OFPBucket(0, none, plain, [parser.OFPActionGroup(plain)]))
+    normal = [parser.OFPBucket(0, none, none, [parser.OFPActionOutput(ofproto_v1_3.OFPP_NORMAL, 0xFFFF)])]
+    expected = b""
+    for command, kind, group_id, own in (
+        (add, ofproto_v1_3.OFPGT_INDIRECT, plain, normal),
+        (add, ofproto_v1_3.OFPGT_FF, number, buckets),
+        (ofproto_v1_3.OFPGC_DELETE, ofproto_v1_3.OFPGT_FF, 7, []),
+    ):
+        message = parser.OFPGroupMod(datapath, command, kind, group_id, own)
+        message.set_xid(0)
+        message.serialize()
+        expected += bytes(message.buf)
+    group = FailoverGroup(number, tuple((PortNo(port), MacAddress(mac)) for port, mac in ways))
+    assert ofp.apply_failovers(ApplyFailovers(DatapathId(1), plain, (group,), (7,))) == expected
 
 
 @given(st.lists(st.tuples(st.integers(1, 100), st.integers(1, 65279), rewriting), max_size=5), st.integers(1, 2**32 - 256))

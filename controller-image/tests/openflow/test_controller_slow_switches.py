@@ -1,6 +1,7 @@
-"""Test slow reports and failed commands.
+"""Test slow and long reports, and failed commands.
 
-The controller waits until a slow switch has reported all entries. After a partly sent command, the switch has to reconnect.
+The controller waits until a slow switch has reported all entries. A switch with too many entries stays connected. After a partly sent
+command, the switch has to reconnect.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import pytest
 from sos_controller.app import Controller
 from sos_controller.core.commands import Apply, ReadEntries
 from sos_controller.core.engine import Engine
+from sos_controller.core.events import EntriesRead, EntriesUnreadable, Event, Rejected
 from sos_controller.core.openflow.flow_entries import FlowEntry, Match, Output
 from sos_controller.core.state import MAX_PORTS, Identity
 from sos_controller.core.types import DatapathId, PortNo
+from sos_controller.openflow import connection as connections
 from sos_controller.openflow import ofp
 from sos_controller.openflow.connection import REPORTING_S, SwitchConnection
 from sos_controller.openflow.framework import eventlet
@@ -41,9 +44,18 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Controller, SwitchC
         yield controller, connection, theirs
 
 
-def part(xid: int, more: bool) -> bytes:
-    entry = struct.pack("!HBxIIHHHH4xQQQ", 56, 0, 1, 2, 100, 0, 0, 0, 7, 3, 4) + struct.pack("!HH4x", 1, 4)
-    return struct.pack("!BBHIHH4x", 4, ofp.MULTIPART_REPLY, 16 + len(entry), xid, ofp.MULTIPART_FLOW, ofp.REPLY_MORE * more) + entry
+def part(xid: int, more: bool, cookies: tuple[int, ...] = (7,)) -> bytes:
+    """Return a part of a report, with an entry for each cookie."""
+    fixed = [struct.pack("!HBxIIHHHH4xQQQ", 56, 0, 1, 2, 100, 0, 0, 0, cookie, 3, 4) for cookie in cookies]
+    entries = b"".join(each + struct.pack("!HH4x", 1, 4) for each in fixed)
+    return struct.pack("!BBHIHH4x", 4, ofp.MULTIPART_REPLY, 16 + len(entries), xid, ofp.MULTIPART_FLOW, ofp.REPLY_MORE * more) + entries
+
+
+def events(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> list[Event]:
+    """Return the list of events that the controller handles from now on."""
+    seen: list[Event] = []
+    monkeypatch.setattr(controller, "happen", lambda event: seen.append(event) or True)
+    return seen
 
 
 def requests(controller: Controller, theirs: socket.socket) -> list[int]:
@@ -71,6 +83,48 @@ def test_only_a_silent_switch_gets_a_second_request_for_entries(asked: tuple[Con
     connection._multipart(part(again, more=False))
     assert connection._reading is None
     assert len(requests(controller, theirs)) == 1
+
+
+def test_switch_with_too_many_entries_stays_connected_and_is_reported_once(
+    asked: tuple[Controller, SwitchConnection, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller, connection, _ = asked
+    monkeypatch.setattr(connections, "MAX_ENTRIES", 300)
+    seen = events(controller, monkeypatch)
+    request = connection.read_entries(7, 0xFF)
+    xid = int.from_bytes(request[4:8], "big")
+    for _ in range(1_000):
+        connection._multipart(part(xid, True, (7,) * 3))
+    connection._multipart(part(xid, False))
+    assert seen == [EntriesUnreadable(DPID)] and not connection.is_reporting
+    assert not controller.engine.state.counters["wire_errors", "too many entries"]
+
+
+def test_switch_that_reports_300000_entries_of_others_is_served(
+    asked: tuple[Controller, SwitchConnection, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller, connection, _ = asked
+    seen = events(controller, monkeypatch)
+    xid = int.from_bytes(connection.read_entries(0x100, 0xFF00)[4:8], "big")
+    foreign = part(xid, True, (0x200,) * 1_000)
+    for _ in range(300):
+        connection._multipart(foreign)
+        assert connection.is_reporting
+    connection._multipart(part(xid, False, (0x107, 0x207)))
+    (event,) = seen
+    assert isinstance(event, EntriesRead) and [entry.cookie for entry in event.entries] == [0x107]
+
+
+def test_refusal_because_of_a_full_table_names_the_table(
+    asked: tuple[Controller, SwitchConnection, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller, connection, _ = asked
+    connection.state = connections.MAIN_DISPATCHER
+    seen = events(controller, monkeypatch)
+    refused = ofp.flow_mod(flood(2), ofp.ADD, 77)
+    for code, quoted in ((1, refused[:64]), (1, b""), (2, refused[:64]), (1, ofp.barrier_request(77))):
+        connection._error(struct.pack("!BBHIHH", 4, ofp.ERROR, 12 + len(quoted), 77, 5, code) + quoted)
+    assert seen == [Rejected(DPID, 77, 1), Rejected(DPID, 77), Rejected(DPID, 77), Rejected(DPID, 77)]
 
 
 def flood(ports: int) -> FlowEntry:

@@ -183,3 +183,23 @@ def test_plain_is_the_rule_only_with_enough_plain_connections(events: list[bool]
         found = made.recent("a", number / 10)
         assert not found.is_rule or sum(found.plain.values()) >= RULE_CONNECTIONS
     assert not made.recent("a", 10_000.0).is_rule
+
+
+steps = st.lists(st.tuples(st.integers(0, 4), st.sampled_from([None, *PlainReason]), st.integers(1, 5)), max_size=40)
+
+
+@given(steps, st.integers(0, 12))
+def test_window_holds_the_connections_of_its_slots(counts: list[tuple[int, PlainReason | None, int]], later: int) -> None:
+    made, now, seen = traffic(), 0, list[tuple[int, PlainReason | None]]()
+    for slots, reason, count in counts:
+        now += slots
+        for _ in range(count):
+            seen.append((now, reason))
+            if reason is None:
+                made.accelerated("a", now * SLOT_S)
+            else:
+                made.plain("a", reason, None, now * SLOT_S)
+    found = made.recent("a", (now + later) * SLOT_S)
+    inside = [reason for at, reason in seen if now + later - at < SLOTS]
+    assert found.accelerated == inside.count(None)
+    assert found.plain == {reason: inside.count(reason) for reason in PlainReason if reason in inside}

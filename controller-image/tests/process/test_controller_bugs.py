@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from sos_controller.api.northbound import Api, serve
 from sos_controller.app import Controller
 from sos_controller.core.engine import Engine
 from sos_controller.core.state import Identity
+from sos_controller.openflow.accept import Listener
 from sos_controller.openflow.framework import eventlet
 
 
@@ -67,7 +69,9 @@ def test_bug_while_reading_keys_keeps_the_old_keys_in_use(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(reload, "read_keys", broken)
     monkeypatch.setattr(reload, "RELOAD_S", 0.01)
-    loop = eventlet.spawn(reload.reload_loop, controller, Api(controller, ""), Path("keys"), Path("token"))
+    arguments = Namespace(keys=Path("keys"), token_file=Path("token"), openflow_tls=None)
+    files = reload.Reload(controller, Api(controller, ""), Listener(controller, 1), arguments)
+    loop = eventlet.spawn(files.loop)
     with eventlet.Timeout(WAIT_S):
         while len(reads) < 3:
             eventlet.sleep(0.01)

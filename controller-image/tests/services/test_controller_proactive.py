@@ -307,7 +307,7 @@ def test_entries_match_exactly_the_ports_of_the_service(given_ranges: list[tuple
     assert hit(redirect_matches(policy, ingress=False), "tcp_src") == wanted
 
 
-def test_only_the_first_agent_of_a_site_is_used_and_status_says_so() -> None:
+def test_site_without_a_live_agent_is_reported_although_one_is_declared() -> None:
     made = proactively()
     del made["hash"]
     second = {**made["sites"][0]["agents"][0], "id": "ff" * 16, "address": "10.0.0.125"}
@@ -316,7 +316,7 @@ def test_only_the_first_agent_of_a_site_is_used_and_status_says_so() -> None:
     world.converge()
     world.tick(proactive.UNARMED_S + 1)
     (shown,) = snapshot.status(world.engine, "", "")["services"]
-    assert (shown["state"], shown["message"]) == ("Programmed", "of site west only agent edge1 is used")
+    assert (shown["state"], shown["message"]) == ("Programmed", "")
     world.agents["agent1"].mode = "dead"
     world.tick(10.0)
     assert world.service() == "Pending/NoAgents"

@@ -64,8 +64,8 @@ def test_service_that_exceeds_a_table_is_pending_and_reports_the_numbers() -> No
     assert punts(world) == 300
     world.do(TablesRead(E1, {TABLE_REDIRECT: 200}))
     world.tick(0.1)
-    assert punts(world) == 0 and world.service() == "Pending/TooManyEntries"
-    assert "table 0 takes 200 entries" in row(world)["message"] and "300 are needed" in row(world)["message"]
+    assert punts(world) == 0 and world.service() == "Pending/TableFull"
+    assert "table 0 takes 200 entries" in row(world)["message"] and "730 are needed" in row(world)["message"]
     world.do(TablesRead(E1, {TABLE_REDIRECT: 2_000}))
     world.tick(0.5)
     assert punts(world) == 300 and world.service() == "Programmed/Programmed"
@@ -81,7 +81,7 @@ def test_first_of_two_services_keeps_its_table_capacity() -> None:
     world.do(TablesRead(E1, {TABLE_REDIRECT: 1_150}))
     world.tick(0.5)
     states = {s["id"]: s["reason"] for s in snapshot.status(world.engine, "", "")["services"]}
-    assert states == {"default/bulk": "Programmed", "default/more": "TooManyEntries"}
+    assert states == {"default/bulk": "Programmed", "default/more": "TableFull"}
 
 
 def features(table: int, most: int, properties: bytes = b"") -> bytes:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from sos_controller.core.commands import Apply, Barrier, Command, Install, PacketOut, Withdraw
 from sos_controller.core.events import BarrierReplies, Event, PacketIn
 from sos_controller.core.openflow.pipeline import SETTLE_S, Kind, cookie_kind
+from sos_controller.core.tables.recent_flows import IDLE_S
 from sos_controller.core.tables.sessions import Phase
 from sos_controller.core.types import DatapathId, Location, PortNo, parse_address, parse_mac
 
@@ -163,6 +164,23 @@ def test_20_clients_use_the_same_ports_simultaneously(world: Afloat) -> None:
     assert sorted(world.syns()) == [(flow, 1) for flow in flows]
     assert all(world.is_redirected(flow) for flow in flows) and world.redirects() == 40
     assert len({s.uuid for s in world.engine.state.sessions}) == 20
+
+
+def test_set_up_takes_until_switches_and_agents_have_answered(world: Afloat) -> None:
+    world.tick(IDLE_S)  # until no cached megaflow delays a session (cache_guard)
+    for n in range(3):
+        world.send((CLIENT, 40_000 + n))
+    world.now += 0.04
+    world.arrive_all()
+    times = world.engine.state.set_up_times
+    assert dict(times.buckets()) == {bound: 3 * (bound == "+Inf" or float(bound) >= 0.05) for bound, _ in times.buckets()}
+    assert times.sum == pytest.approx(3 * 0.04)
+
+
+def test_a_set_up_that_is_given_up_is_not_timed(world: Afloat) -> None:
+    world.send((CLIENT, 40_000))
+    world.tick(1.5)
+    assert world.plain() and world.engine.state.set_up_times.buckets()[-1] == ("+Inf", 0)
 
 
 def test_one_barrier_per_switch_follows_a_batch_of_events(world: Afloat) -> None:

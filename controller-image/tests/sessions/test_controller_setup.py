@@ -20,11 +20,12 @@ from controller_views import (
 )
 from controller_world import CLIENT_PORT, World, syn_frame
 from sos_controller.core.commands import Apply, Install, PacketOut
-from sos_controller.core.events import PacketIn, Rejected
+from sos_controller.core.events import PacketIn, PortChanged, Rejected
 from sos_controller.core.openflow import pipeline
+from sos_controller.core.openflow.flow_entries import FlowEntry
 from sos_controller.core.openflow.pipeline import PORT_NORMAL, Kind, cookie_kind
 from sos_controller.core.tables.sessions import Phase
-from sos_controller.core.types import Location, PortNo, parse_address, parse_mac
+from sos_controller.core.types import Location, Port, PortNo, parse_address, parse_mac
 from sos_controller.core.wire import order
 
 
@@ -56,11 +57,11 @@ def test_entries_are_sent_with_the_orders_and_acknowledged_before_the_syn() -> N
     order_of: list[str] = []
     apply, packet = world.network.apply, world._packet_out
 
-    def note_apply(command: Apply, now: float) -> None:
+    def note_apply(command: Apply, now: float) -> list[FlowEntry]:
         side = "ingress" if command.dpid == E1 else "egress"
         order_of.extend(f"add {side}" for entry in command.adds if cookie_kind(entry.cookie) == Kind.REDIRECT)
         order_of.extend(f"barrier {side}" for _ in range(command.barrier))
-        apply(command, now)
+        return apply(command, now)
 
     def note_packet(command: PacketOut) -> None:
         if command.data[23:24] == b"\x06":
@@ -207,6 +208,22 @@ def test_first_matching_service_decides() -> None:
     world.syn(40000, dport=5001)
     world.syn(40000, dport=5002)
     assert [s.key[-2:] for s in world.engine.state.sessions] == [(5002).to_bytes(2, "big")]
+
+
+def test_machines_behind_a_lan_port_are_hosts_with_sessions(world: World) -> None:
+    """A LAN port (docs/adr/0065) appears at a running switch, and leads to several machines."""
+    lan = Location(E1, PortNo(33101))
+    world.do(PortChanged(E1, Port(lan.port_no, "lan0", parse_mac("02:00:00:00:01:00"), True), False))
+    world.tick(3.0)  # until the port counts as settled
+    for last in (21, 22):
+        address, mac = parse_address(f"10.0.0.{last}"), parse_mac(f"02:00:00:00:02:{last:02x}")
+        frame = syn_frame(address, SERVER, 40000, 5001)
+        world.do(PacketIn(E1, lan.port_no, world.punt_cookie, frame[:6] + mac + frame[12:]))
+        host = world.engine.state.hosts.by_address(address)
+        assert host is not None and (host.location, host.mac) == (lan, mac)
+        data = syn_frame(address, SERVER, 40000, 5001, flags=0x10)
+        assert world.network.walk(lan, data) == [(AT_INGRESS, parse_mac(MACS["agent1"]) + data[6:])]
+    assert len(list(world.engine.state.sessions)) == 2
 
 
 def test_equal_histories_yield_equal_commands() -> None:

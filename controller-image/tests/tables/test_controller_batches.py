@@ -7,7 +7,7 @@ import itertools
 import hypothesis.strategies as st
 from hypothesis import given
 from sos_controller.core.commands import Barrier, Command
-from sos_controller.core.tables.batches import Batches
+from sos_controller.core.flow_tables.batches import Batches
 from sos_controller.core.types import DatapathId
 
 WHERE = [tuple(DatapathId(n) for n in group) for group in ((1,), (2,), (1, 2, 3))]

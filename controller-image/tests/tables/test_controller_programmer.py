@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 from sos_controller.core.commands import Barrier, Command, Install, Withdraw
+from sos_controller.core.flow_tables.programmer import Programmer
 from sos_controller.core.openflow.flow_entries import FlowEntry, Goto, Match
-from sos_controller.core.tables.programmer import Programmer
 from sos_controller.core.types import DatapathId, PortNo
 
 ALL = tuple(DatapathId(number) for number in (1, 2, 3))
@@ -83,7 +83,7 @@ def test_removal_skips_datapaths_where_the_entry_was_replaced(going: Going) -> N
 
 
 def test_unanswered_barriers_are_bounded(going: Going, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sos_controller.core.tables.programmer.MAX_PENDING", 8)
+    monkeypatch.setattr("sos_controller.core.flow_tables.programmer.MAX_PENDING", 8)
     base = len(going.programmer._pending)
     assert base == len(ALL), "one barrier per compared datapath"
     assert going.programmer.busy

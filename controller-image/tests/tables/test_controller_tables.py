@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from sos_controller.core.config import End, Paths, PortRange, Service, Transport
 from sos_controller.core.openflow import flow_entries, pipeline, port_masks
 from sos_controller.core.openflow.flow_entries import FlowEntry, Match, Output
-from sos_controller.core.services import pair_selection
-from sos_controller.core.services.pair_selection import Candidate, Loaded
+from sos_controller.core.pairs import pair_selection
+from sos_controller.core.pairs.pair_selection import Candidate, Loaded
 from sos_controller.core.sessions.setup import session_uuid
 from sos_controller.core.tables import policies as services
 from sos_controller.core.tables.agents import Agent

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sos_controller.core import snapshot
 from sos_controller.core.config import ONE_PATH_MODES
 from sos_controller.core.events import PacketIn
-from sos_controller.core.services.path_choice import Choice, PathAssignments, pick
+from sos_controller.core.pairs.path_choice import Choice, PathAssignments, pick
 from sos_controller.core.topology import path_stats
 from sos_controller.core.topology.path_stats import PathMeasure, PathStats, Series
 from sos_controller.core.types import AgentId

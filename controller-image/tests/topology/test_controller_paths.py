@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sos_compile.model import network
 from sos_controller.core.openflow.flow_entries import ForgetPort, Output
 from sos_controller.core.openflow.pipeline import TUNNEL_PORTS
-from sos_controller.core.services import agent_pairs
+from sos_controller.core.pairs import agent_pairs
 from sos_controller.core.tables.agents import Agent
 from sos_controller.core.topology import links as topology
 from sos_controller.core.topology import paths

@@ -96,16 +96,17 @@ def test_arp_is_parsed_and_answered() -> None:
 def test_only_fresh_probes_with_the_right_key_are_accepted(dpid: int, port: int, sent: int, age: int, mac: bytes) -> None:
     said = Probe(9, Location(dpid, port), sent)
     frame = lldp.encode(b"key", said, mac)
-    assert lldp.decode(b"key", frame, sent + age) == (said if 0 <= age <= lldp.MAX_AGE_MS else None)
-    assert lldp.decode(b"another", frame, sent) is None
+    assert lldp.decode(b"key", frame, (sent + age, sent + age)) == (said if 0 <= age <= lldp.MAX_AGE_MS else None)
+    assert lldp.decode(b"key", frame, (sent, sent + 10**6)) == said, "the time for which a probe waits to be read does not count"
+    assert lldp.decode(b"another", frame, (sent, sent)) is None
     assert frame[:6] == lldp.LLDP_MULTICAST and frame[6] & 1 == 0
     for at in range(len(frame) - 44, len(frame) - 2):
-        assert lldp.decode(b"key", frame[:at] + bytes([frame[at] ^ 1]) + frame[at + 1 :], sent) is None
+        assert lldp.decode(b"key", frame[:at] + bytes([frame[at] ^ 1]) + frame[at + 1 :], (sent, sent)) is None
 
 
 @given(st.binary(max_size=100))
 def test_any_lldp_without_a_valid_tag_is_ignored(data: bytes) -> None:
-    assert lldp.decode(b"key", bytes(12) + b"\x88\xcc" + data, 0) is None
+    assert lldp.decode(b"key", bytes(12) + b"\x88\xcc" + data, (0, 0)) is None
 
 
 @given(st.integers(0, 2**32 - 1))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from sos_controller.core import snapshot
@@ -25,7 +25,7 @@ COUNTERS = {
     "icmp_errors": ("ICMP errors copied by switches, by action", "what"),
     "orders_sent": ("Orders sent, by type", "type"),
     "orders_dropped": ("Orders from agents dropped, by failed check", "reason"),
-    "probes": ("LLDP frames that are not valid probes of this controller", "what"),
+    "probes": ("LLDP frames that are not valid probes of this controller, or arrived at a declared tunnel", "what"),
     "arp": ("ARP requests by action", "what"),
     "balanced": ("Connections assigned to an uplink by weighted round robin", "uplink"),
     "balance_left": ("First packets of balanced connections without an assigned uplink, by outcome", "outcome"),
@@ -34,6 +34,8 @@ COUNTERS = {
     "rejected": ("Changes refused by a datapath", "dpid"),
     "wire_errors": ("OpenFlow connections closed because of malformed messages", "what"),
     "connections_refused": ("OpenFlow connections closed: too many unknown switches, or a datapath that is connected already", ""),
+    "tls_refusals": ("OpenFlow connections refused: no valid certificate, a certificate of another site, or a failed handshake", ""),
+    "role_changes": ("Changes of the role of this replica, and switches without roles", "what"),
     "bugs": ("Events that raised an exception", "event"),
 }
 
@@ -45,7 +47,13 @@ class _Collector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield all families."""
         yield from self._counters()
+        yield from self._roles()
         yield from self._gauges()
+        times = self._controller.engine.state.set_up_times
+        text = "Time from a punted SYN to its delivery to the ingress agent: orders and redirect entries are acknowledged"
+        set_up = HistogramMetricFamily("sos_controller_set_up_seconds", text)
+        set_up.add_metric([], times.buckets(), times.sum)
+        yield set_up
 
     def _counters(self) -> Iterator[Metric]:
         counters = sorted(self._controller.engine.state.counters.items())
@@ -59,12 +67,28 @@ class _Collector(Collector):
         busy.add_metric([], self._controller.busy_seconds)
         yield busy
 
+    def _roles(self) -> Iterator[Metric]:
+        config, mastership = self._controller.engine.state.config, self._controller.mastership
+        if config is None:
+            return
+        for name, text, value in (
+            ("active", "1 = this replica sets up connections, 0 = it is a standby", float(mastership.is_active)),
+            ("replicas", "Number of replicas in the configuration", config.controller.replicas),
+            ("standby_datapaths", "Claimed datapaths at which this replica is the standby", mastership.standing_by()),
+        ):
+            family = GaugeMetricFamily(f"sos_controller_{name}", text, labels=["controller"])
+            family.add_metric([config.controller.name], value)
+            yield family
+
     def _gauges(self) -> Iterator[Metric]:
         state = self._controller.engine.state
         yield _gauge("datapaths", "Claimed datapaths connected", sum(s.claim is not None for s in state.switches.values()))
         yield _gauge("datapaths_unclaimed", "Connected datapaths claimed by no site", sum(s.claim is None for s in state.switches.values()))
-        yield _gauge("links", "Known links", len(state.topology.links()))
+        yield _gauge("links", "Known links", len(state.topology))
         yield _gauge("hosts", "Known hosts", len(state.hosts))
+        text = "Known hosts without entries on external switches, because a switch has no space for them or does not apply them"
+        flooded = self._controller.engine.forwarding.flooded()
+        yield _gauge("hosts_flooded", text, flooded)
         yield _gauge("sessions_open", "Known sessions", len(state.sessions) + len(state.agent_sessions))
         yield _gauge("sessions_accepted", "Sessions that agents started without an order", len(state.agent_sessions))
         yield _gauge("sessions_pending", "Sessions being set up", state.sessions.pending)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from urllib.parse import parse_qs
 
+import msgspec
+
 from sos_controller import __version__
 from sos_controller.api import metrics
 from sos_controller.app import Controller
@@ -66,7 +68,7 @@ class Api:
             "/healthz": lambda _: {"status": "ok"},
             "/readyz": self._ready,
             "/v1/config": self._config,
-            "/v1/status": lambda _: snapshot.status(controller.engine, started_at, __version__),
+            "/v1/status": self._status,
             "/v1/topology": lambda _: snapshot.topology(controller.engine),
             "/v1/agents": lambda _: snapshot.agents(controller.engine),
             "/v1/measurements": lambda _: snapshot.measurements(controller.engine),
@@ -105,6 +107,11 @@ class Api:
         if self._controller.engine.state.config is None:
             raise _RefusalError(503, "no configuration is in force")
         return {"status": "ready"}
+
+    def _status(self, _: Environ) -> object:
+        shown = snapshot.status(self._controller.engine, self._started_at, __version__)
+        shown["controller"] |= self._controller.mastership.report()
+        return shown
 
     def _config(self, _: Environ) -> object:
         if self._controller.raw_config is None:
@@ -223,7 +230,7 @@ def _place(environ: Environ, name: str) -> bytes:
 
 
 def _respond(start_response: StartResponse, status: int, document: object) -> Iterable[bytes]:
-    return _send(start_response, status, json.dumps(document).encode() + b"\n", "application/json")
+    return _send(start_response, status, msgspec.json.encode(document) + b"\n", "application/json")
 
 
 def _send(start_response: StartResponse, status: int, data: bytes, kind: str) -> Iterable[bytes]:

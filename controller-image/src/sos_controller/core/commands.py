@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from sos_controller.core.openflow.flow_entries import Action, FlowEntry
-from sos_controller.core.openflow.groups import ApplyGroups
+from sos_controller.core.openflow.groups import ApplyFailovers, ApplyGroups
 from sos_controller.core.openflow.pipeline import PORT_NORMAL
 from sos_controller.core.types import AgentId, DatapathId, FlowKey, MacAddress, PortNo
 from sos_controller.core.wire.order import Ended
@@ -78,6 +78,13 @@ class ReadEntries(msgspec.Struct, frozen=True):
     mask: int
 
 
+class Echo(msgspec.Struct, frozen=True, gc=False):
+    """Send an echo request; its reply returns `marker_ms`."""
+
+    dpid: DatapathId
+    marker_ms: int
+
+
 class ReadTables(msgspec.Struct, frozen=True):
     """Request the capacity of a datapath's tables."""
 
@@ -111,4 +118,18 @@ class SessionOver(msgspec.Struct, frozen=True, gc=False):
     egress_end: Ended | str | None
 
 
-Command = Apply | ApplyGroup | ApplyGroups | Barrier | Install | PacketOut | ReadEntries | ReadTables | SessionOver | Withdraw | Notice
+Command = (
+    Apply
+    | ApplyFailovers
+    | ApplyGroup
+    | ApplyGroups
+    | Barrier
+    | Echo
+    | Install
+    | PacketOut
+    | ReadEntries
+    | ReadTables
+    | SessionOver
+    | Withdraw
+    | Notice
+)

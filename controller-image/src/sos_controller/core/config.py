@@ -35,6 +35,14 @@ class Controller(_Strict, frozen=True):
 
     name: ShortName
     id: Annotated[int, Meta(ge=1, le=0xFEFF)]
+    tls: Literal["Required", "Disabled"] = "Disabled"
+    """Required: switches connect with TLS and a certificate, except for datapaths with `tls: Disabled`."""
+    replicas: Annotated[int, Meta(ge=1, le=2)] = 1
+    """Number of processes with this configuration, of which one is active (`core.openflow.election`)."""
+
+    def is_same(self, other: Controller) -> bool:
+        """Return whether another configuration is of the same controller; its settings may differ."""
+        return (self.name, self.id) == (other.name, other.id)
 
 
 class Discovery(_Strict, frozen=True):
@@ -68,6 +76,10 @@ class Datapath(_Strict, frozen=True):
     forwarding: Literal["Node", "Controller"]
     labelled_ports: Annotated[list[UplinkName], Meta(max_length=32)] = []
     """Ports that carry labelled paths and no plain traffic."""
+    tunnel: Annotated[int, Meta(ge=0, le=4095)] = 0
+    """Number in the names of other datapaths' tunnels to this one (`topology.tunnels`); 0 = there are none."""
+    tls: Literal["Required", "Disabled"] = "Required"
+    """Disabled: the switch may connect without TLS although the controller requires TLS."""
 
     @property
     def number(self) -> DatapathId:

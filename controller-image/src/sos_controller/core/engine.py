@@ -1,8 +1,9 @@
 """Single entry point of the controller's core: `Engine.handle(event, now)` takes an event and returns commands.
 
-Its parts: `plan` (entries of services), `stale_entries` (entries of an earlier run), `setup`, `mobility` and `teardown` (sessions),
-`forwarding` and `routing` (plain traffic), `balances`, `order_sender`. They share one `State`; `state.out` collects the commands of the
-event being handled. Nothing here blocks, reads a clock or draws a random number; the same events give the same commands.
+Its parts: `plan` (entries of services), `stale_entries` (entries of an earlier run), `table_limits` (full tables), `entry_check` (switches
+that do not have the entries that they acknowledge), `setup`, `mobility` and `teardown` (sessions), `forwarding` and `routing` (plain
+traffic), `balances`, `order_sender`. They share one `State`; `state.out` collects the commands of the event being handled. Nothing here
+blocks, reads a clock or draws a random number; the same events give the same commands.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from collections.abc import Callable
 from sos_controller.core import events
 from sos_controller.core.balance.balances import Balances
 from sos_controller.core.commands import Command, ReadEntries, ReadTables
+from sos_controller.core.entry_check import EntryCheck
 from sos_controller.core.forwarding.l2 import Forwarding
 from sos_controller.core.forwarding.l3 import Routing
 from sos_controller.core.openflow import pipeline
 from sos_controller.core.openflow.pipeline import ETH_ARP, ETH_IPV4, ETH_LLDP, LEASE_RENEWAL_S, Kind
 from sos_controller.core.plain.outcome import Outcome
+from sos_controller.core.probing import Probing
+from sos_controller.core.replan_gap import ReplanGap
 from sos_controller.core.services.plan import Plan
 from sos_controller.core.sessions.mobility import Mobility
 from sos_controller.core.sessions.order_sender import OrderSender
@@ -24,9 +28,10 @@ from sos_controller.core.sessions.setup import SetUp
 from sos_controller.core.sessions.teardown import Teardown
 from sos_controller.core.stale_entries import StaleEntries
 from sos_controller.core.state import MAX_PORTS, Identity, State, Switch
+from sos_controller.core.table_limits import TableLimits
 from sos_controller.core.tables.agents import Agent, Surroundings
 from sos_controller.core.types import DatapathId, Location, PortNo, format_dpid
-from sos_controller.core.wire import lldp, order
+from sos_controller.core.wire import order
 from sos_controller.core.wire.beacon import BeaconError
 from sos_controller.core.wire.keys import FROM_AGENT, KeyRing
 from sos_controller.core.wire.order import Header, OrderError, OrderType
@@ -48,8 +53,6 @@ SILENT = 0.5
 expire."""
 WATCH_S = 5.0
 """Interval of Watch orders to an agent: three may be lost in a row before the agent stops reporting agent sessions (spec/order.md 11)."""
-REPLAN_GAP_S = 0.02
-"""Minimum interval between replannings, so that a burst of discoveries causes one replanning."""
 
 
 class Engine:
@@ -57,6 +60,8 @@ class Engine:
 
     def __init__(self, identity: Identity) -> None:
         self.state = State(identity)
+        self.probing = Probing(self.state)
+        self.replan_gap = ReplanGap()
         self.order_sender = OrderSender(self.state)
         self.plan = Plan(self.state)
         self.routing = Routing(self.state)
@@ -68,18 +73,22 @@ class Engine:
         self.setup.begun, self.mobility.give_up = self.mobility.begun, self.setup.give_up
         self._around = Surroundings(self.state.site_of, self.state.topology.is_inter_switch)
         self.stale_entries = StaleEntries(self.state)
+        self.entry_check = EntryCheck(self.state, self._read)
+        self.table_limits = TableLimits(self.state, self._read, self.balances.take_over)
         self._compared: set[DatapathId] = set()  # claimed datapaths whose entries this run has already compared
         self._ticked_at = self._listening_from = 0.0
-        self._due = {"probe": 0.0, "renew": 0.0, "check": 0.0, "watch": 0.0, "replan": 0.0}
+        self._due = {"renew": 0.0, "check": 0.0, "watch": 0.0}
         self._handlers = {
             events.PacketIn: self._packet_in,
             events.BarrierReplies: self._barrier_replies,
             events.Tick: self._tick,
+            events.Echoed: self._echoed,
             events.DatapathUp: self._datapath_up,
             events.DatapathDown: self._datapath_down,
             events.PortChanged: self._port_changed,
             events.EntriesRead: self._entries_read,
-            events.TablesRead: self._tables_read,
+            events.EntriesUnreadable: self.table_limits.unreadable,
+            events.TablesRead: self.table_limits.tables_read,
             events.EntryGone: lambda event: self.balances.entry_gone(event.dpid, event.cookie, event.match),
             events.Rejected: self._rejected,
             events.ConfigChanged: self._config_changed,
@@ -114,8 +123,9 @@ class Engine:
         if self._leaving and type(event) not in events.WHILE_LEAVING:
             return out
         self._handlers[type(event)](event)  # type: ignore[operator]
-        if state.dirty and not self._leaving and now >= self._due["replan"]:
+        if state.dirty and not self._leaving and self.replan_gap.is_due(now):
             self._replan()
+        state.dirty |= state.programmer.settle(out)
         if not more:
             state.programmer.close(out)
         return out
@@ -159,8 +169,11 @@ class Engine:
 
     def _probe_seen(self, receiver: Location, data: bytes) -> None:
         state = self.state
-        seen = lldp.decode(state.identity.probe_key, data, int(state.now * 1000))
-        if seen is None or seen.controller_id != state.controller_id or seen.origin.dpid not in state.claims:
+        if state.topology.is_tunnel(receiver):
+            state.count("probes", "tunnel")
+            return
+        seen = self.probing.check(receiver, data)
+        if seen is None:
             state.count("probes", "foreign")
             return
         was = state.topology.is_inter_switch(receiver)
@@ -251,11 +264,13 @@ class Engine:
         if event.dpid in state.switches:
             self._datapath_down(events.DatapathDown(event.dpid))
         switch = Switch(event.dpid, {}, state.now, state.now)
+        switch.marker_ms = switch.marked_ms = int(state.now * 1000)
         state.claim(switch)
         state.switches[event.dpid] = switch
         switch.connect(event.ports, state.away.pop(event.dpid, None))
         if switch.claim is not None:  # unclaimed switches that join and leave must not trigger probes or planning
-            self._due["probe"] = 0.0
+            self.probing.hurry()
+        self._tunnels_changed(state.tunnels.connect(event.dpid, switch.ports.values()))
         if switch.is_ours:
             state.dirty.add("forwarding")
             # Do not request table capacities from bridges with a base table: Open vSwitch accepts a million entries, and its reply would be
@@ -270,6 +285,7 @@ class Engine:
         if switch is None:
             return
         state.notice("datapath", dpid=format_dpid(event.dpid), state="disconnected")
+        self._tunnels_changed(state.tunnels.disconnect(event.dpid))
         if switch.claim is None:
             return
         switch.keep_settled(state.now)
@@ -277,6 +293,8 @@ class Engine:
         self.balances.datapath_down(event.dpid)
         self.routing.datapath_down(event.dpid)
         state.programmer.disconnect(event.dpid)
+        self.table_limits.datapath_down(event.dpid)
+        self.entry_check.datapath_down(event.dpid)
         self.stale_entries.drop(event.dpid)  # on reconnection, its entries are read again
         if state.topology.datapath_down(event.dpid):
             self._links_changed()
@@ -289,16 +307,14 @@ class Engine:
             switch.asked_at = self.state.now
             self.state.out.append(ReadEntries(switch.dpid, *self.state.programmer.owner))
 
-    def _tables_read(self, event: events.TablesRead) -> None:
-        switch = self.state.switches.get(event.dpid)
-        if switch is not None and switch.claim is not None:
-            switch.table_sizes = event.sizes
-            self.state.dirty.add("plan")
-
     def _entries_read(self, event: events.EntriesRead) -> None:
         state = self.state
         switch = state.switches.get(event.dpid)
-        if switch is None or switch.claim is None or state.programmer.is_synced(event.dpid):
+        if switch is None or switch.claim is None:
+            return
+        self.table_limits.entries_read(event)
+        self.entry_check.entries_read(event.dpid, event.entries)
+        if state.programmer.is_synced(event.dpid):
             return
         if switch.is_ours and not self.forwarding.covers(event.dpid):  # else its flood entries would be deleted now and restored later
             self._replan_forwarding()
@@ -328,17 +344,26 @@ class Engine:
             switch.up_since.pop(location.port_no, None)
         elif location.port_no in switch.ports:
             switch.up_since.setdefault(location.port_no, state.now)
+        if state.tunnels.port_changed(event.dpid, event.port, event.gone):
+            self._tunnels_changed(True)
+            self.replan_gap.hurry()
         if switch.claim is None:
             return
-        if up:
-            self._due["probe"] = 0.0
-        else:
+        if up and not state.topology.is_tunnel(location):
+            self.probing.hurry()
+        elif not up:
             self.forwarding.purge(state.hosts.forget_location(location))
             if state.topology.port_down(location, event.gone):
                 self._links_changed()
-                self._due["replan"] = 0.0
+                self.replan_gap.hurry()
         if switch.is_ours:
             state.dirty.add("forwarding")
+
+    def _echoed(self, event: events.Echoed) -> None:
+        switch = self.state.switches.get(event.dpid)
+        if switch is not None:
+            switch.heard_at = self.state.now
+            self.probing.answered(switch, event.marker_ms)
 
     def _barrier_replies(self, event: events.BarrierReplies) -> None:
         state, grouped = self.state, False
@@ -347,8 +372,10 @@ class Engine:
             switch.heard_at = state.now
         for token in event.tokens:
             grouped |= state.programmer.acknowledge(event.dpid, token)
-        if grouped and self.plan.waits and state.programmer.is_acknowledged(event.dpid):
-            state.dirty.add("arm")
+        if grouped and state.programmer.is_acknowledged(event.dpid):
+            self.entry_check.acknowledged(event.dpid)
+            if self.plan.waits:
+                state.dirty.add("arm")
 
     def _rejected(self, event: events.Rejected) -> None:
         state = self.state
@@ -356,7 +383,9 @@ class Engine:
         if switch is None or switch.claim is None:
             return
         state.count("rejected", format_dpid(event.dpid))
-        if state.programmer.reject(event.dpid, event.token):
+        if event.full_table is not None:
+            self.table_limits.refused(switch, event.token, event.full_table)
+        elif state.programmer.reject(event.dpid, event.token):
             switch.asked_at = state.now  # read again after READ_AGAIN_S
 
     # -- configuration, keys, time
@@ -364,10 +393,10 @@ class Engine:
     def _config_changed(self, event: events.ConfigChanged) -> None:
         state = self.state
         before, claimed = state.config, [switch for switch in state.switches.values() if switch.claim is not None]
-        if before is not None and before.controller != event.config.controller:
+        if before is not None and not before.controller.is_same(event.config.controller):
             raise ValueError("the controller's id cannot change while it runs: installed entries carry it")
         state.adopt_config(event.config)
-        self._due["probe"] = 0.0
+        self.probing.hurry()
         # After a rejected message, nothing is sent to a switch until its entries have been read. The entries of a switch that is no longer
         # claimed are never read: mark it as synced, so that `_abandon` can remove our entries.
         for switch in claimed:
@@ -379,6 +408,7 @@ class Engine:
         self.routing.configure()
         self.order_sender.forget_templates()
         self._lose_agents(lambda agent: (state.site_of(agent.location.dpid) or (0,))[0] != agent.beacon.site_id)
+        self._tunnels_changed(state.tunnels.configure(state.tunnel_numbers))
         state.topology.keep(state.claims.keys())
         for switch in claimed:
             if switch.claim is None:
@@ -387,7 +417,7 @@ class Engine:
             if switch.claim is not None and not state.programmer.is_synced(switch.dpid):
                 self._read(switch)
         state.dirty |= {"plan", "forwarding"}
-        self._due["replan"] = 0.0
+        self.replan_gap.hurry()
 
     def _abandon(self, switch: Switch) -> None:
         """Remove our entries, sessions and hosts from a datapath that is no longer claimed."""
@@ -417,8 +447,8 @@ class Engine:
         self.mobility.tick()
         if state.config is None:
             return
+        self.probing.tick(float(state.config.discovery.probe_interval_seconds))
         for what, gap, action in (
-            ("probe", float(state.config.discovery.probe_interval_seconds), self.order_sender.probe),
             ("renew", LEASE_RENEWAL_S, self.plan.renew),
             ("check", 0.25, self._check),
             ("watch", WATCH_S, self.order_sender.watch),
@@ -438,12 +468,18 @@ class Engine:
             present = state.present(d.link_expiry_seconds * SILENT)
             if state.topology.expire(state.now, d.link_expiry_seconds, present, state.is_down):
                 self._links_changed()
-                self._due["replan"] = 0.0
+                self.replan_gap.hurry()
+            if state.tunnels.silence(state.switches.keys() - state.present(d.link_expiry_seconds)):
+                self._links_changed()
+                self.replan_gap.hurry()
         self.stale_entries.tick(bool(state.claims.keys() - self._compared))
         state.path_stats.expire(state.now)
         for switch in state.switches.values():
-            if not state.programmer.is_synced(switch.dpid) and state.now - switch.asked_at >= READ_AGAIN_S:
+            after_s = self.table_limits.read_again_s(switch.dpid, READ_AGAIN_S)
+            if not state.programmer.is_synced(switch.dpid) and state.now - switch.asked_at >= after_s:
                 self._read(switch)
+        self.table_limits.tick()
+        self.entry_check.tick()
         self.plan.proactive.tick()
         self.forwarding.tick()
 
@@ -456,12 +492,16 @@ class Engine:
     def _replan(self) -> None:
         state = self.state
         dirty, state.dirty = state.dirty, set()
-        self._due["replan"] = state.now + REPLAN_GAP_S
+        self.replan_gap.begin(state.now)
         if "plan" in dirty or "forwarding" in dirty:
             self.plan.replan()
             self.teardown.wanted_pairs = self.plan.wanted
+            if self.plan.is_behind:
+                state.dirty |= {"plan", "forwarding"}
         elif "arm" in dirty:
             self.plan.arm()
+        if self.plan.is_arming:
+            state.dirty.add("arm")
         if "forwarding" in dirty:
             self._replan_forwarding()
         if "balance" in dirty or "forwarding" in dirty:
@@ -476,7 +516,18 @@ class Engine:
 
     def _links_changed(self) -> None:
         self.state.dirty |= {"plan", "forwarding"}
-        self.state.notice("link", links=len(self.state.topology.links()))
+        self.state.notice("link", links=len(self.state.topology))
+
+    def _tunnels_changed(self, changed: bool) -> None:
+        """Forget hosts and agents at ports that are now known as tunnels."""
+        if not changed:
+            return
+        state = self.state
+        is_inter_switch = state.topology.is_inter_switch
+        for location in {host.location for host in state.hosts.all() if is_inter_switch(host.location)}:
+            self.forwarding.purge(state.hosts.forget_location(location))
+        self._lose_agents(lambda agent: is_inter_switch(agent.location))
+        self._links_changed()
 
     def _lose_agents(self, gone: Callable[[Agent], bool]) -> None:
         for agent in self.state.agents.forget(gone):

@@ -53,11 +53,24 @@ class TablesRead(msgspec.Struct, frozen=True):
     sizes: dict[int, int]
 
 
+class EntriesUnreadable(msgspec.Struct, frozen=True):
+    """A datapath has reported more entries of ours than a datapath can have (`budget.MAX_ENTRIES`)."""
+
+    dpid: DatapathId
+
+
 class BarrierReplies(msgspec.Struct, frozen=True, gc=False):
     """A datapath has answered the consecutive barriers `tokens`: it has processed all messages before each barrier."""
 
     dpid: DatapathId
     tokens: tuple[int, ...]
+
+
+class Echoed(msgspec.Struct, frozen=True, gc=False):
+    """A datapath has answered the echo request with this marker: the messages before it are older than the request's reply."""
+
+    dpid: DatapathId
+    marker_ms: int
 
 
 class EntryGone(msgspec.Struct, frozen=True, gc=False):
@@ -69,10 +82,11 @@ class EntryGone(msgspec.Struct, frozen=True, gc=False):
 
 
 class Rejected(msgspec.Struct, frozen=True, gc=False):
-    """A datapath refused a message that carries `token`."""
+    """A datapath refused a message that carries `token`. `full_table`: the message was a flow-mod for this table, which is full."""
 
     dpid: DatapathId
     token: int
+    full_table: int | None = None
 
 
 class ConfigChanged(msgspec.Struct, frozen=True):
@@ -109,9 +123,11 @@ Event = (
     | DatapathDown
     | PortChanged
     | EntriesRead
+    | EntriesUnreadable
     | TablesRead
     | EntryGone
     | BarrierReplies
+    | Echoed
     | Rejected
     | ConfigChanged
     | KeysChanged

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 from sos_controller.core.config import LinkDeclaration
@@ -23,11 +22,13 @@ from sos_controller.core.openflow.flow_entries import (
     TellApart,
     ToGroup,
 )
+from sos_controller.core.openflow.pipeline import RING_PLACES
 from sos_controller.core.plain.reason import WORDS
 from sos_controller.core.plain.traffic import SLOT_S, SLOTS
 from sos_controller.core.services.gain import ACCELERATED, PLAIN, Summary
 from sos_controller.core.services.plan import ServiceStatus
 from sos_controller.core.tables.agent_sessions import Flow
+from sos_controller.core.tables.service_state import ProgrammedReason
 from sos_controller.core.tables.sessions import Session
 from sos_controller.core.topology.path_stats import ServiceMeasure
 from sos_controller.core.types import Address, DatapathId, FlowKey, Location, format_address, format_dpid, format_mac, parse_address
@@ -52,7 +53,7 @@ def status(engine: Engine, started_at: str, version: str) -> Json:
     """`GET /v1/status`, clause 1."""
     state = engine.state
     config = state.config
-    accepted = Counter(map(engine.plan.service_of, state.agent_sessions))
+    names: dict[tuple[DatapathId, ...], list[str]] = {}
     claimed = [
         {"dpid": format_dpid(dpid), "name": claim.name, "site": site.name, "connected": dpid in state.switches}
         for dpid, (site, claim) in sorted(state.claims.items())
@@ -70,9 +71,9 @@ def status(engine: Engine, started_at: str, version: str) -> Json:
         **listing("datapaths", claimed),
         "unclaimed": sorted(format_dpid(dpid) for dpid, s in state.switches.items() if s.claim is None)[:MAX_LISTED],
         "agents": [{k: a[k] for k in brief} for a in agents(engine)["agents"]],
-        "links": len(state.topology.links()),
+        "links": len(state.topology),
         "declaredLinks": [_declared(link, up) for link, up in engine.plan.declared_links()],
-        "services": sorted((*(_service(engine, s, accepted) for s in engine.plan.status()), *engine.balances.status()), key=_id),
+        "services": sorted((*(_service(engine, s, names) for s in engine.plan.status()), *engine.balances.status()), key=_id),
         "sessions": len(state.sessions) + len(state.agent_sessions),
     }
 
@@ -94,10 +95,10 @@ def topology(engine: Engine) -> Json:
         {
             "a": _end(engine, found.a),
             "b": _end(engine, found.b),
-            "ageSeconds": round(max(0.0, state.now - state.topology.heard_at(found)), 1),
+            "ageSeconds": None if heard_at is None else round(max(0.0, state.now - heard_at), 1),
             "state": "Up",
         }
-        for found in state.topology.links()
+        for found, heard_at in ((found, state.topology.heard_at(found)) for found in state.topology.links())
     ]
     hosts = [
         {
@@ -306,27 +307,54 @@ def _recent(engine: Engine, service_id: str) -> Json:
     }
 
 
-def _service(engine: Engine, found: ServiceStatus, accepted: Counter[str]) -> Json:
+def _dpids(dpids: tuple[DatapathId, ...], names: dict[tuple[DatapathId, ...], list[str]]) -> list[str]:
+    """Return datapath ids as text. `names`: results so far, since most services have the same datapaths."""
+    found = names.get(dpids)
+    if found is None:
+        found = names[dpids] = [format_dpid(dpid) for dpid in dpids]
+    return found
+
+
+def _service(engine: Engine, found: ServiceStatus, names: dict[tuple[DatapathId, ...], list[str]]) -> Json:
     service, state = found.service, engine.state
     message = ""
     if service.id in state.reactive_because:
         message = f"set up reactively: {state.reactive_because[service.id]}"
     elif state.is_proactive(service):
-        several = [site for site in (state.sites[service.from_.site], state.sites[service.to.site]) if len(site.agents) > 1]
-        message = "; ".join(f"of site {site.name} only agent {site.agents[0].node} is used" for site in several)
-    message = "; ".join(part for part in (engine.plan.too_large.get(service.id), message, state.widened.get(service.id)) if part)
-    gain = _compared(engine, service.id).get("gain")
+        many = [site for site in (state.sites[service.from_.site], state.sites[service.to.site]) if len(site.agents) > RING_PLACES]
+        message = "; ".join(f"of site {site.name} only the first {RING_PLACES} agents are used" for site in many)
+    message = "; ".join(
+        part
+        for part in (
+            _why_pending(engine, found),
+            message,
+            state.widened.get(service.id),
+        )
+        if part
+    )
+    comparison = engine.plan.passive_measurement.comparison(service.id)
+    gain = None if comparison is None else comparison.gain(state.now)
     return {
         "id": service.id,
         "state": found.state,
         "reason": found.reason.value,
         "message": message,
-        "needed": [format_dpid(d) for d in found.needed],
-        "acknowledged": [format_dpid(d) for d in found.acknowledged],
-        "sessions": state.sessions.by_service.get(service.id, 0) + accepted[service.id],
+        "needed": _dpids(found.needed, names),
+        "acknowledged": _dpids(found.acknowledged, names),
+        "sessions": state.sessions.by_service.get(service.id, 0) + engine.plan.accepted().get(service.id, 0),
         "recent": _recent(engine, service.id),
-        **({} if gain is None else {"gain": gain}),
+        **({} if gain is None else {"gain": round(gain, 2)}),
     }
+
+
+def _why_pending(engine: Engine, found: ServiceStatus) -> str:
+    """Return the message for the reasons that concern a single switch."""
+    if found.reason is ProgrammedReason.TABLE_FULL:
+        return engine.plan.table_capacity.message(found.service)
+    if found.reason is ProgrammedReason.ENTRIES_NOT_APPLIED:
+        inaccurate = engine.state.inaccurate
+        return inaccurate[next((dpid for dpid in found.needed if dpid in inaccurate), min(inaccurate))] if inaccurate else ""
+    return ""
 
 
 def _session(engine: Engine, s: Session) -> Json:

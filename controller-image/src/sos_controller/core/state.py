@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -13,21 +14,23 @@ import networkx as nx
 
 from sos_controller.core.commands import Command, Notice, SessionOver
 from sos_controller.core.config import Config, Datapath, Service, Site
+from sos_controller.core.flow_tables.programmer import Programmer
 from sos_controller.core.openflow import pipeline
 from sos_controller.core.plain.backoff import PlainBackoff
 from sos_controller.core.plain.traffic import PlainTraffic
 from sos_controller.core.tables.accepting_servers import AcceptingServers
 from sos_controller.core.tables.agent_sessions import AgentSessions
 from sos_controller.core.tables.agents import Agent, Agents
+from sos_controller.core.tables.histogram import SET_UP_S, Histogram
 from sos_controller.core.tables.policies import Policies, Policy, accelerated, why_not_proactive, widening
-from sos_controller.core.tables.programmer import Programmer
 from sos_controller.core.tables.recent_flows import RecentFlows
 from sos_controller.core.tables.sessions import Session, Sessions
 from sos_controller.core.tables.shares import Shares
 from sos_controller.core.topology.hosts import Hosts
 from sos_controller.core.topology.links import Topology
 from sos_controller.core.topology.path_stats import PathStats
-from sos_controller.core.types import MAX_PORT_NO, Address, AgentId, DatapathId, Location, Port, PortNo, Prefix, parse_prefix
+from sos_controller.core.topology.tunnels import Tunnels
+from sos_controller.core.types import MAX_PORT_NO, Address, AgentId, DatapathId, Location, Port, PortNo, Prefix, format_dpid, parse_prefix
 from sos_controller.core.wire import keys
 
 MAX_PLAIN = 131_072
@@ -61,8 +64,12 @@ class Switch:
     heard_at: float
     asked_at: float = 0.0
     up_since: dict[PortNo, float] = field(default_factory=dict)
-    table_sizes: dict[int, int] = field(default_factory=dict)
-    """Capacity by table, as far as the switch has reported it."""
+    marker_ms: int = 0
+    """Time at which the last echo request was sent, in milliseconds of the engine's clock."""
+    marked_ms: int = 0
+    """The same of the last request that was answered; the time of the connection, before the first."""
+    probe_round: int = 0
+    """Number of the last round of probes (`probing`)."""
     site: Site | None = None
     claim: Datapath | None = None
 
@@ -84,9 +91,9 @@ class Switch:
         """Forget the up times of ports that had not settled, now that the connection is lost."""
         self.up_since = {number: up for number, up in self.up_since.items() if now - up >= PORT_SETTLE_S}
 
-    def live_ports(self) -> list[Port]:
-        """Return ports that are up, sorted, without reserved ports (LOCAL)."""
-        return [p for no, p in sorted(self.ports.items()) if p.up and no < MAX_PORT_NO]
+    def live_ports(self, without: AbstractSet[PortNo] = frozenset()) -> list[Port]:
+        """Return ports that are up, sorted, without reserved ports (LOCAL) and these ports."""
+        return [self.ports[number] for number in sorted(self.up_since.keys() - without) if number < MAX_PORT_NO]
 
 
 class State:
@@ -105,6 +112,14 @@ class State:
         """Services that request proactive set-up but are set up reactively, with the reason to show."""
         self.widened: dict[str, str] = {}
         """Services whose entries match more connections than the service covers, with the message to show."""
+        self.no_room: dict[str, str] = {}
+        """Services that get no entries, because these do not fit into a datapath's table, with the message to show."""
+        self.unreadable: dict[DatapathId, float] = {}
+        """Datapaths that have reported too many entries of ours, with the time of the report. Nothing is sent to them."""
+        self.accurate: set[DatapathId] = set()
+        """External datapaths that have the entries that they acknowledge (`entry_check`)."""
+        self.inaccurate: dict[DatapathId, str] = {}
+        """External datapaths that do not have the entries that they acknowledge, with the message to show."""
         self.agent_addresses: frozenset[Address] = frozenset()
         self.agent_sites: dict[AgentId, str] = {}
         """Sites of the agents that the configuration lists."""
@@ -113,7 +128,10 @@ class State:
         self.away: dict[DatapathId, Switch] = {}
         """Claimed datapaths as they were when their connection was lost."""
         self.topology = Topology()
+        self.tunnels = Tunnels(self.topology)
         self.graph: nx.MultiGraph = nx.MultiGraph()
+        """Graph of the last planning, kept by `services.plan`; the object stays the same."""
+        self.graph_revision = 0
         self.hosts = Hosts()
         self.agents = Agents(keys.KeyRing())
         self.sessions = Sessions()
@@ -126,6 +144,7 @@ class State:
         self.plain_backoff = PlainBackoff()
         self.plain: OrderedDict[bytes, float] = OrderedDict()
         self.counters: Counter[tuple[str, str]] = Counter()
+        self.set_up_times = Histogram(SET_UP_S)
         self.dirty: set[str] = set()
         self.wall_offset_ms = 0.0
         self.now = 0.0
@@ -191,9 +210,27 @@ class State:
                 switch.up_since = dict.fromkeys(switch.up_since, self.now)
         self.away = {dpid: switch for dpid, switch in self.away.items() if dpid in self.claims}
 
+    @property
+    def tunnel_numbers(self) -> dict[DatapathId, int]:
+        """Return the tunnel numbers of the configuration's bridges."""
+        return {dpid: claim.tunnel for dpid, (_, claim) in self.claims.items() if claim.tunnel}
+
+    def name_of(self, dpid: DatapathId) -> str:
+        """Return the name of a datapath in the configuration, else its id."""
+        return self.claims[dpid][1].name if dpid in self.claims else format_dpid(dpid)
+
+    def is_usable(self, dpid: DatapathId) -> bool:
+        """Return whether a datapath has been compared, and has the entries that it acknowledges."""
+        switch = self.switches.get(dpid)
+        return self.programmer.is_synced(dpid) and switch is not None and (not switch.is_ours or dpid in self.accurate)
+
     def is_proactive(self, service: Service) -> bool:
         """Return whether a service has standing entries, so that none of its SYNs is punted."""
         return service.setup == "Proactive" and accelerated(service) and service.id not in self.reactive_because
+
+    def has_entries(self, service: Service) -> bool:
+        """Return whether a service redirects connections, and its entries fit into the tables of its datapaths."""
+        return accelerated(service) and service.id not in self.no_room
 
     def _reactive_because(self) -> dict[str, str]:
         found: dict[str, str] = {}

@@ -58,6 +58,9 @@ class Port(msgspec.Struct, frozen=True, gc=False):
     name: str
     mac: MacAddress
     up: bool
+    watched: bool = False
+    """The switch itself checks that the far end answers, and reports the result as `live` (spec/node-config.md clause 44)."""
+    live: bool = False
 
 
 class Location(NamedTuple):

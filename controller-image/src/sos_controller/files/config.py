@@ -104,6 +104,8 @@ def _problems(config: Config) -> Iterator[tuple[str, str]]:
     if len(dpids) > MAX_DATAPATHS:
         yield "sites", f"more than {MAX_DATAPATHS} datapaths"
     yield from _unique_at(dpids)
+    tunnels = [(f"sites[{i}].datapaths[{j}].tunnel", d.tunnel) for i, s in enumerate(config.sites) for j, d in enumerate(s.datapaths)]
+    yield from _unique_at([(path, number) for path, number in tunnels if number])
     agents = [(f"sites[{i}].agents[{j}].id", a.id) for i, s in enumerate(config.sites) for j, a in enumerate(s.agents)]
     yield from _unique_at(agents)
     for i, site in enumerate(config.sites):

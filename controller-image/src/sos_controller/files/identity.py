@@ -28,6 +28,13 @@ def new_identity(state: Path | None) -> Identity:
     return Identity(epoch, boot_id, secrets.randbits(80), secrets.token_bytes(32))
 
 
+def identity_of_term(term: int, former: Identity) -> Identity:
+    """Return the identity for a term of this replica (`core.openflow.election`). Terms increase over all replicas whatever their clocks,
+    and so do these boot ids, by which agents refuse orders of former terms."""
+    boot_id = max(term * 1_000_000_000, former.boot_id + 1)
+    return Identity(term & 0x7FFFFFFF, boot_id, secrets.randbits(80), secrets.token_bytes(32))
+
+
 def _write(path: Path, text: str) -> None:
     temporary = path.with_suffix(".new")
     with temporary.open("w") as file:

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
+from sos_controller.core.flow_tables.budget import MAX_ENTRIES
+from sos_controller.core.openflow.election import Demoted, Refused
 from sos_controller.core.openflow.flow_entries import FlowEntry
-from sos_controller.core.types import DatapathId, Port
+from sos_controller.core.types import DatapathId, Port, PortNo
 from sos_controller.openflow import framework, ofp
 from sos_controller.openflow.receiver import Receiver
 
@@ -36,9 +38,6 @@ MAX_UNSENT_BYTES = 16 * 1024 * 1024
 MAX_UNSENT_TO_UNCLAIMED = 256 * 1024
 """Maximum backlog of a switch that no site claims or that has not finished its handshake: such a switch gets echoes only, and there may be
 many of them."""
-MAX_ENTRIES = 262_144
-"""Maximum number of our entries accepted from one switch: two for each side of 65,536 sessions. A session has only one side on a datapath,
-so half of this number is left for other entries."""
 MAX_PORTS = 16_384
 ECHO_INTERVAL_S = 5.0
 SILENCE_S = 15.0
@@ -47,15 +46,27 @@ HANDSHAKE_S = 10.0
 """Time limit of a handshake, which takes three round trips. Checked with each echo."""
 REPORTING_S = 5.0
 """Silence after which a switch is assumed to have stopped reporting its entries."""
+NEVER = float("-inf")
 CHALLENGE_S = 2.0
 """Time limit for a connected switch's echo reply when another connection has the same datapath id."""
+
+
+class Reading(NamedTuple):
+    """A request for entries by cookie, and the entries received so far."""
+
+    xid: int
+    cookie: int
+    mask: int
+    entries: list[FlowEntry]
 
 
 class SwitchConnection(Datapath):  # type: ignore[misc]
     """A connected switch."""
 
-    def __init__(self, sock: Any, address: Any, controller: Receiver[SwitchConnection]) -> None:
+    def __init__(self, sock: Any, address: Any, controller: Receiver[SwitchConnection], certified_site: str | None = None) -> None:
         self._controller = controller
+        self.certified_site = certified_site
+        """Site in the switch's certificate; None without TLS."""
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._sending = False
@@ -65,10 +76,10 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
         self._over = hub.Event()
         self._wrong: Exception | None = None
         self._rest = b""
-        self._reading: tuple[int, list[FlowEntry]] | None = None
+        self._reading: Reading | None = None
         self._sizing: tuple[int, dict[int, int]] | None = None
-        self._told_at = 0.0
-        self._ports_heard: list[Port] = []
+        self._told_at = NEVER
+        self._known_ports: dict[PortNo, Port] = {}
         self._xid = 0
         super().__init__(sock, address)
 
@@ -77,10 +88,9 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
         """Return the datapath id; known once connected."""
         return DatapathId(self.id)
 
-    def take_ports(self) -> tuple[Port, ...]:
-        """Return the ports of the handshake, and drop them."""
-        heard, self._ports_heard = self._ports_heard, []
-        return tuple(heard)
+    def known_ports(self) -> tuple[Port, ...]:
+        """Return the switch's ports: those of the handshake, and later changes."""
+        return tuple(self._known_ports.values())
 
     # -- sending
 
@@ -122,7 +132,8 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
     def read_entries(self, cookie: int, mask: int) -> bytes:
         """Return the request for the entries of a cookie; the controller receives them when all have arrived."""
         self._xid = self._xid % 0x7FFFFFFF + 1
-        self._reading = (self._xid, [])
+        self._reading = Reading(self._xid, cookie, mask, [])
+        self._told_at = NEVER
         return ofp.flow_stats_request(self._xid, cookie, mask)
 
     def read_tables(self) -> bytes:
@@ -135,7 +146,7 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
     @property
     def is_reporting(self) -> bool:
         """Return whether the switch has recently sent a part of its entries, with more to come."""
-        return self._reading is not None and bool(self._reading[1]) and time.monotonic() - self._told_at < REPORTING_S
+        return self._reading is not None and time.monotonic() - self._told_at < REPORTING_S
 
     @property
     def is_unclaimed(self) -> bool:
@@ -285,6 +296,8 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
         elif kind == ofp.ECHO_REQUEST:
             self.queue(ofp.echo_reply(int.from_bytes(message[4:8], "big"), message[8:]))
             self.kick()
+        elif kind == ofp.ECHO_REPLY and len(message) == ofp.MARKED_REPLY_BYTES and self.state == MAIN_DISPATCHER:
+            self._controller.echoed(self, int.from_bytes(message[8:], "big"))
         elif kind == ofp.MULTIPART_REPLY:
             self._multipart(message)
         elif kind == ofp.ERROR:
@@ -292,7 +305,9 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
         elif kind == ofp.FLOW_REMOVED and self.state == MAIN_DISPATCHER:
             self._controller.entry_gone(self, *ofp.parse_flow_removed(message))
         elif kind == ofp.PORT_STATUS and self.state == MAIN_DISPATCHER:
-            self._controller.port_changed(self, *ofp.parse_port_status(message))
+            self._port_status(*ofp.parse_port_status(message))
+        elif kind == ofp.ROLE_REPLY and self.state == MAIN_DISPATCHER:
+            self._controller.role_reported(self, ofp.parse_role_reply(message))
         elif kind in (ofp.HELLO, ofp.FEATURES_REPLY) and self.state != MAIN_DISPATCHER:
             self._handshake(message)
 
@@ -301,24 +316,36 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
             raise ofp.WireError("short multipart")
         kind, more = message[8] << 8 | message[9], message[11] & ofp.REPLY_MORE
         if kind == ofp.MULTIPART_PORT_DESC and self.state != MAIN_DISPATCHER:
-            self._ports_heard.extend(ofp.parse_ports(message[16:]))
-            if len(self._ports_heard) > MAX_PORTS:
+            self._known_ports.update((port.port_no, port) for port in ofp.parse_ports(message[16:]))
+            if len(self._known_ports) > MAX_PORTS:
                 raise ofp.WireError("too many ports")
             if self.state != CONFIG_DISPATCHER or self.id is None:
                 raise ofp.WireError("out of turn")
             if not more:
                 self.set_state(MAIN_DISPATCHER)
-        elif kind == ofp.MULTIPART_FLOW and self._reading is not None and self._reading[0] == int.from_bytes(message[4:8], "big"):
-            entries = self._reading[1]
-            entries.extend(ofp.parse_flow_stats(message[16:]))
-            self._told_at = time.monotonic()
-            if len(entries) > MAX_ENTRIES:
-                raise ofp.WireError("too many entries")
-            if not more:
-                self._reading = None
-                self._controller.entries_read(self, entries)
+        elif kind == ofp.MULTIPART_FLOW and self._reading is not None and self._reading.xid == int.from_bytes(message[4:8], "big"):
+            self._entries(self._reading, message, more)
         elif kind == ofp.MULTIPART_TABLE_FEATURES and self.state == MAIN_DISPATCHER:
             self._table_sizes(message, more)
+
+    def _port_status(self, port: Port, gone: bool) -> None:
+        if gone:
+            self._known_ports.pop(port.port_no, None)
+        elif port.port_no in self._known_ports or len(self._known_ports) < MAX_PORTS:
+            self._known_ports[port.port_no] = port
+        self._controller.port_changed(self, port, gone)
+
+    def _entries(self, reading: Reading, message: bytes, more: int) -> None:
+        """Handle a part of the reply to `read_entries`. Some switches ignore the cookie of the request and report all their entries."""
+        found = ofp.parse_flow_stats(message[16:])
+        reading.entries.extend(entry for entry in found if entry.cookie & reading.mask == reading.cookie)
+        self._told_at = time.monotonic()
+        if len(reading.entries) > MAX_ENTRIES:
+            self._reading = None  # the rest of the reply is not parsed
+            self._controller.entries_unreadable(self)
+        elif not more:
+            self._reading = None
+            self._controller.entries_read(self, reading.entries)
 
     def _table_sizes(self, message: bytes, more: int) -> None:
         """Handle a part of the reply to `read_tables`. Table numbers have eight bits, so the number of tables is bounded."""
@@ -335,9 +362,14 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
         if self._sizing is not None and self._sizing[0] == xid and self.state == MAIN_DISPATCHER:
             self._sizing = None  # the request is optional for switches
             return
+        if self.state == MAIN_DISPATCHER and ofp.refused_role(message):
+            self._controller.role_reported(self, Refused(xid, message[8:12] == ofp.STALE))
+            return
         LOG.info("switch %s refused a message: type %d, code %d", self.address, kind, code)
         if self.state == MAIN_DISPATCHER:
-            self._controller.rejected(self, xid, ofp.error_name(kind, code))
+            if message[8:12] == ofp.IS_SLAVE:
+                self._controller.role_reported(self, Demoted())
+            self._controller.rejected(self, xid, ofp.error_name(kind, code), ofp.full_table(message))
         else:
             raise ofp.WireError("error during handshake")
 
@@ -364,9 +396,9 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
                 handler(event)
 
 
-def serve(sock: Any, address: Any, controller: Receiver[SwitchConnection]) -> None:
-    """Serve one connection until it ends."""
-    connection = SwitchConnection(sock, address, controller)
+def serve(sock: Any, address: Any, controller: Receiver[SwitchConnection], certified_site: str | None = None) -> None:
+    """Serve one connection until it ends. `certified_site`: site in the switch's certificate, None without TLS."""
+    connection = SwitchConnection(sock, address, controller, certified_site)
     controller.arrived(connection)
     try:
         connection.serve()

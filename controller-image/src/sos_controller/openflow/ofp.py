@@ -12,7 +12,9 @@ from functools import lru_cache
 from typing import Final
 
 from sos_controller.core.commands import ApplyGroup
+from sos_controller.core.openflow.election import Granted
 from sos_controller.core.openflow.flow_entries import UNKNOWN, Action, FlowEntry, Goto, Match, Output, SetEthDst, SetEthSrc, ToGroup
+from sos_controller.core.openflow.groups import ApplyFailovers
 from sos_controller.core.openflow.pipeline import PORT_NORMAL
 from sos_controller.core.types import MacAddress, Port, PortNo
 from sos_controller.openflow import rewrite
@@ -26,6 +28,8 @@ HELLO: Final = 0
 ERROR: Final = 1
 ECHO_REQUEST: Final = 2
 ECHO_REPLY: Final = 3
+MARKER_BYTES: Final = 8
+MARKED_REPLY_BYTES: Final = 8 + MARKER_BYTES
 FEATURES_REPLY: Final = 6
 SET_CONFIG: Final = 9
 PACKET_IN: Final = 10
@@ -38,6 +42,8 @@ MULTIPART_REQUEST: Final = 18
 MULTIPART_REPLY: Final = 19
 BARRIER_REQUEST: Final = 20
 BARRIER_REPLY: Final = 21
+ROLE_REQUEST: Final = 24
+ROLE_REPLY: Final = 25
 MULTIPART_FLOW, MULTIPART_TABLE_FEATURES, MULTIPART_PORT_DESC = 1, 12, 13
 REPLY_MORE: Final = 1
 HELLO_VERSIONS: Final = 1
@@ -45,6 +51,15 @@ MAX_HELLO_BYTES: Final = 64
 """Maximum length of a Hello. A header and one bitmap take 16 bytes; a much longer Hello would list thousands of versions."""
 MAX_ERROR_TYPE, MAX_ERROR_CODE = 17, 21
 """Highest values named by OpenFlow 1.3.5, 7.4.4; higher values are counted together, so that a switch cannot add metrics at will."""
+
+TABLE_FULL: Final = struct.pack("!HH", 5, 1)
+"""Type OFPET_FLOW_MOD_FAILED, code OFPFMFC_TABLE_FULL (7.4.4)."""
+STALE: Final = struct.pack("!HH", 11, 0)
+"""Type OFPET_ROLE_REQUEST_FAILED, code OFPRRFC_STALE (7.4.4.11)."""
+IS_SLAVE: Final = struct.pack("!HH", 1, 10)
+"""Type OFPET_BAD_REQUEST, code OFPBRC_IS_SLAVE (7.4.4.2)."""
+ERROR_BYTES, FLOW_MOD_TABLE = 12, 24
+"""Size of an error's header, and offset of the table in a flow-mod."""
 
 NO_BUFFER: Final = 0xFFFFFFFF
 ANY: Final = 0xFFFFFFFF
@@ -58,7 +73,10 @@ GROUP_DELETE, GROUP_ADD_OR_MODIFY = 2, 0x8000
 """OFPGC_DELETE, and OFPGC11_ADD_OR_MOD of Open vSwitch: an agent's switch is always one of our bridges."""
 INDIRECT, FAST_FAILOVER = 2, 3
 PORT_STATUS_DELETE: Final = 1
-PORT_DOWN, LINK_DOWN = 1, 1
+PORT_DOWN, NO_PACKET_IN = 1, 1 << 6
+"""Flags of a port's configuration (7.2.1)."""
+LINK_DOWN, LIVE = 1, 1 << 2
+"""Flags of a port's state (7.2.1)."""
 
 _HEADER: Final = struct.Struct("!BBHI")
 _FLOW_MOD: Final = struct.Struct("!BBHIQQBBHHH12sHxx")
@@ -72,6 +90,7 @@ _GROUP_MOD: Final = struct.Struct("!BBHIHBxI")
 _BUCKET: Final = struct.Struct("!HHII4x")
 _APPLY: Final = struct.Struct("!HH4x")
 _GOTO: Final = struct.Struct("!HHB3x")
+_ROLE: Final = struct.Struct("!BBHII4xQ")
 _TABLE_FEATURES: Final = struct.Struct("!HB5x32x8x8x4xI")
 _FLOW_STATS: Final = struct.Struct("!HBxIIHHHH4xQQQ")
 
@@ -144,6 +163,19 @@ def apply_group(command: ApplyGroup) -> bytes:
     return _group_mod(GROUP_ADD_OR_MODIFY, FAST_FAILOVER, command.group_id, redirected + rejected)
 
 
+def apply_failovers(command: ApplyFailovers) -> bytes:
+    """Return the messages of a command (7.3.4.3): the group that the others fall back to is made first and deleted last."""
+    parts = []
+    if command.groups:
+        parts.append(_group_mod(GROUP_ADD_OR_MODIFY, INDIRECT, command.plain_id, _bucket(ANY, ANY, (Output(PORT_NORMAL),))))
+    otherwise = _bucket(ANY, command.plain_id, (ToGroup(command.plain_id),))
+    for group in command.groups:
+        ways = b"".join(_bucket(port_no, ANY, (SetEthDst(mac), Output(port_no))) for port_no, mac in group.ways)
+        parts.append(_group_mod(GROUP_ADD_OR_MODIFY, FAST_FAILOVER, group.group_id, ways + otherwise))
+    parts += [_group_mod(GROUP_DELETE, FAST_FAILOVER, number, b"") for number in command.deletes]
+    return b"".join(parts)
+
+
 def _group_mod(command: int, kind: int, group_id: int, buckets: bytes) -> bytes:
     return _GROUP_MOD.pack(VERSION, GROUP_MOD, _GROUP_MOD.size + len(buckets), 0, command, kind, group_id) + buckets
 
@@ -167,14 +199,37 @@ def barrier_request(xid: int) -> bytes:
     return _HEADER.pack(VERSION, BARRIER_REQUEST, 8, xid)
 
 
-def echo_request(xid: int) -> bytes:
+def echo_request(xid: int, payload: bytes = b"") -> bytes:
     """Return ofp_echo_request (7.5.2)."""
-    return _HEADER.pack(VERSION, ECHO_REQUEST, 8, xid)
+    return _HEADER.pack(VERSION, ECHO_REQUEST, 8 + len(payload), xid) + payload
+
+
+def echo_marker(marker_ms: int) -> bytes:
+    """Return the echo request whose reply returns a marker."""
+    return echo_request(0, marker_ms.to_bytes(MARKER_BYTES, "big"))
 
 
 def echo_reply(xid: int, payload: bytes) -> bytes:
     """Return ofp_echo_reply (7.5.3)."""
     return _HEADER.pack(VERSION, ECHO_REPLY, 8 + len(payload), xid) + payload
+
+
+def role_request(xid: int, role: int, generation_id: int) -> bytes:
+    """Return ofp_role_request (7.3.9)."""
+    return _ROLE.pack(VERSION, ROLE_REQUEST, _ROLE.size, xid, role, generation_id)
+
+
+def parse_role_reply(message: bytes) -> Granted:
+    """Parse a role reply (7.3.9)."""
+    if len(message) != _ROLE.size:
+        raise WireError("bad role reply")
+    _, _, _, xid, role, generation_id = _ROLE.unpack(message)
+    return Granted(xid, role, generation_id)
+
+
+def refused_role(message: bytes) -> bool:
+    """Return whether an error is about a role request: at least 64 bytes of the refused message follow, or all (7.4.4)."""
+    return len(message) > ERROR_BYTES + 1 and message[ERROR_BYTES + 1] == ROLE_REQUEST
 
 
 def set_config() -> bytes:
@@ -250,10 +305,11 @@ def parse_flow_removed(message: bytes) -> tuple[int, Match]:
 
 
 def parse_port(data: bytes) -> Port:
-    """Parse ofp_port (7.2.1)."""
+    """Parse ofp_port (7.2.1). The flag that disables packet-ins marks watched ports: no probe has to arrive there."""
     number, mac, name, config, state = _PORT.unpack_from(data)
     up = not (config & PORT_DOWN or state & LINK_DOWN)
-    return Port(PortNo(number), name.split(b"\0")[0].decode(errors="replace"), MacAddress(mac), up)
+    watched, live = bool(config & NO_PACKET_IN), bool(state & LIVE)
+    return Port(PortNo(number), name.split(b"\0")[0].decode(errors="replace"), MacAddress(mac), up, watched, live)
 
 
 def parse_ports(body: bytes) -> list[Port]:
@@ -276,6 +332,13 @@ def parse_error(message: bytes) -> tuple[int, int, int]:
         raise WireError("short error")
     kind, code = struct.unpack_from("!HH", message, 8)
     return kind, code, int.from_bytes(message[4:8], "big")
+
+
+def full_table(message: bytes) -> int | None:
+    """Return the table of a flow-mod refused because the table is full (7.4.4.6; at least 64 bytes of the flow-mod follow), else None."""
+    if message[8:12] != TABLE_FULL or len(message) <= ERROR_BYTES + FLOW_MOD_TABLE or message[ERROR_BYTES + 1] != FLOW_MOD:
+        return None
+    return message[ERROR_BYTES + FLOW_MOD_TABLE]
 
 
 def error_name(kind: int, code: int) -> str:

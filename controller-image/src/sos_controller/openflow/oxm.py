@@ -12,7 +12,7 @@ from typing import Final
 from sos_controller.core.openflow.flow_entries import Match
 from sos_controller.core.openflow.pipeline import ETH_IPV4, PROTO_TCP
 from sos_controller.core.types import MacAddress
-from sos_controller.openflow.nicira import IP_FRAG_M, REG0, REG2
+from sos_controller.openflow.nicira import IP_FRAG_M, REG0, REG2, REG3
 
 _OXM: Final = 0x8000_0000
 
@@ -82,7 +82,8 @@ def _has_more(m: Match) -> bool:
     ethernet = m.in_port is not None or m.eth_dst is not None or m.eth_src is not None
     others = m.udp_dst is not None or m.arp_op is not None or m.arp_sender is not None or m.arp_target is not None
     ip = m.icmp_type is not None or m.ip_frag is not None
-    return ethernet or others or ip or m.reg0 is not None or m.reg2 is not None or m.any_vlan or m.raw is not None
+    registers = m.reg0 is not None or m.reg2 is not None or m.reg3 is not None
+    return ethernet or others or ip or registers or m.any_vlan or m.raw is not None
 
 
 def _encode_any(m: Match) -> bytes:
@@ -92,7 +93,7 @@ def _encode_any(m: Match) -> bytes:
 
 
 def _fields(m: Match) -> Iterator[bytes]:
-    for register, value in ((REG0, m.reg0), (REG2, m.reg2)):
+    for register, value in ((REG0, m.reg0), (REG2, m.reg2), (REG3, m.reg3)):
         if value is not None:
             yield _U32(register, value)
     if m.in_port is not None:
@@ -174,6 +175,7 @@ _PLAIN_FIELDS: Final = {
     _H_ARP_OP: ("arp_op", 2),
     REG0: ("reg0", 4),
     REG2: ("reg2", 4),
+    REG3: ("reg3", 4),
 }
 _MASKED_FIELDS: Final = {
     _H_SRC: "ipv4_src",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, TypeVar
 
+from sos_controller.core.openflow.election import RoleReport
 from sos_controller.core.openflow.flow_entries import FlowEntry, Match
 from sos_controller.core.types import DatapathId, Port
 
@@ -31,11 +32,14 @@ class Receiver(Protocol[C_contra]):
     def barrier_replies(self, connection: C_contra, tokens: tuple[int, ...], /) -> None:
         """Barriers with these transaction ids were answered."""
 
+    def echoed(self, connection: C_contra, marker_ms: int, /) -> None:
+        """An echo request with a marker was answered."""
+
     def was_read(self, connection: C_contra, /) -> None:
         """All bytes of a read were handled."""
 
-    def rejected(self, connection: C_contra, token: int, why: str, /) -> None:
-        """The switch answered a message of ours with an error."""
+    def rejected(self, connection: C_contra, token: int, why: str, full_table: int | None, /) -> None:
+        """The switch answered a message of ours with an error; `full_table` is set if a table is full."""
 
     def port_changed(self, connection: C_contra, port: Port, gone: bool, /) -> None:
         """A port was added, changed or removed."""
@@ -46,8 +50,14 @@ class Receiver(Protocol[C_contra]):
     def entries_read(self, connection: C_contra, entries: list[FlowEntry], /) -> None:
         """All requested entries have arrived."""
 
+    def entries_unreadable(self, connection: C_contra, /) -> None:
+        """The switch has more entries of ours than a datapath can have."""
+
     def tables_read(self, connection: C_contra, sizes: dict[int, int], /) -> None:
         """Table sizes have arrived."""
+
+    def role_reported(self, connection: C_contra, report: RoleReport, /) -> None:
+        """The switch has reported the role of this controller, or refused a message for its role."""
 
     def claims(self, dpid: DatapathId, /) -> bool:
         """Return whether a site claims a datapath."""

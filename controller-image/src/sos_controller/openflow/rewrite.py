@@ -14,6 +14,7 @@ from sos_controller.core.openflow.flow_entries import (
     Output,
     Remember,
     RememberAnswers,
+    Resubmit,
     SetEthDst,
     SetEthSrc,
     SetIpv4Dst,
@@ -44,6 +45,8 @@ _OXM_TCP_SRC, _OXM_TCP_DST = 0x8000_1A02, 0x8000_1C02
 _OXM_ETH_DST, _OXM_ETH_SRC = 0x8000_0606, 0x8000_0806
 _REG_MOVE, _FIN_TIMEOUT = 6, 19
 _WHOLE_PACKET = 0xFFFF
+_RESUBMIT_TABLE_AT = 12
+"""Offset of the table in a resubmission, whose type and length take the first 4 bytes."""
 _DEC_TTL = struct.pack("!HH4x", 24, 8)
 
 _OXM_ARP_OP, _OXM_ARP_SHA = 0x8000_2A02, 0x8000_3006
@@ -110,6 +113,9 @@ def decode_leading(actions: bytes) -> tuple[Action | None, bytes]:
     for told, written in _TELL_APART.items():
         if actions.startswith(written):
             return told, actions[len(written) :]
+    placed = _decode_placed(actions)
+    if placed[0] is not None:
+        return placed
     answer = _decode_arp_answer(actions)
     return learn.decode_leading(actions) if answer[0] is None else answer
 
@@ -122,20 +128,36 @@ def encode_action(action: Action) -> bytes:
         return _TO_GROUP.pack(_ACTION_GROUP, 8, action.group_id)
     if isinstance(action, DecTtl):
         return _DEC_TTL
-    if isinstance(action, FinTimeout | AnswerArp | TellApart | ForgetPort):
+    if isinstance(action, FinTimeout | AnswerArp | TellApart | ForgetPort | Resubmit):
         return _encode_extension(action)
     if isinstance(action, TakeTurn | GiveTurn | Remember | RememberAnswers):
         return learn.encode(action)
     return _encode_set_field(action)
 
 
-def _encode_extension(action: FinTimeout | AnswerArp | TellApart | ForgetPort) -> bytes:
+def _encode_extension(action: FinTimeout | AnswerArp | TellApart | ForgetPort | Resubmit) -> bytes:
     """Encode an action that only Open vSwitch has."""
     if isinstance(action, FinTimeout):
         return _FIN.pack(nicira.EXPERIMENTER, 16, nicira.NICIRA, _FIN_TIMEOUT, action.idle_s, 0)
     if isinstance(action, ForgetPort):
         return _FORGET_PORT
+    if isinstance(action, Resubmit):
+        return _encode_resubmit(action)
     return _arp_answer(action.mac) if isinstance(action, AnswerArp) else _TELL_APART[action]
+
+
+def _encode_resubmit(action: Resubmit) -> bytes:
+    into = nicira.resubmit(action.table)
+    return into if action.place is None else nicira.set_register(nicira.REG3, action.place) + into
+
+
+def _decode_placed(actions: bytes) -> tuple[Resubmit | None, bytes]:
+    """Decode the start of a list of actions if it sets register 3 and resubmits; return the action and the rest of the list."""
+    end = nicira.SET_REGISTER_BYTES + nicira.RESUBMIT_BYTES
+    if len(actions) < end:
+        return None, actions
+    found = Resubmit(actions[nicira.SET_REGISTER_BYTES + _RESUBMIT_TABLE_AT], int.from_bytes(actions[8:12], "big"))
+    return (found, actions[end:]) if actions.startswith(_encode_resubmit(found)) else (None, actions)
 
 
 def _encode_set_field(action: Action) -> bytes:
@@ -163,6 +185,8 @@ def decode_action(kind: int, body: bytes) -> Action | None:
         vendor, subtype, idle, hard = struct.unpack_from("!IHHH", body)
         if (vendor, subtype, hard) == (nicira.NICIRA, _FIN_TIMEOUT, 0):
             return FinTimeout(idle)
+        into = Resubmit(body[_RESUBMIT_TABLE_AT - 4])
+        return into if _encode_resubmit(into)[4:] == body else None
     return None
 
 

@@ -356,7 +356,7 @@ class Balances:
         state, balance, dpid = self._state, policy.balance, policy.dpid
         if not policy.fits:
             message = f"its prefixes and ports take more than {MAX_CONDITIONS} entries: use wider prefixes and port ranges"
-            return ProgrammedReason.TOO_MANY_ENTRIES, message
+            return ProgrammedReason.TABLE_FULL, message
         if dpid not in state.switches:
             return ProgrammedReason.DATAPATH_DISCONNECTED, ""
         if self._neighbours.find(policy.host) is None:

@@ -7,7 +7,7 @@ replaces that entry in one step, so entries are renewed and changed without a ga
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -44,6 +44,7 @@ class Match(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     arp_target: Masked | None = None
     reg0: int | None = None
     reg2: int | None = None
+    reg3: int | None = None
     any_vlan: bool = False
     raw: bytes | None = None
 
@@ -112,6 +113,14 @@ class ToGroup(msgspec.Struct, frozen=True, gc=False, tag="group"):
     """Send the packet to a group (`groups.SelectGroup`)."""
 
     group_id: int
+
+
+class Resubmit(msgspec.Struct, frozen=True, gc=False, tag="resubmit"):
+    """Continue in any table, also an earlier one, with `place` in register 3 if given. Must be the entry's last action. Open vSwitch only
+    (ovs-actions(7), "resubmit")."""
+
+    table: int
+    place: int | None = None
 
 
 class TakeTurn(msgspec.Struct, frozen=True, gc=False, tag="take"):
@@ -189,6 +198,7 @@ Action = (
     | AnswerArp
     | TellApart
     | ToGroup
+    | Resubmit
     | TakeTurn
     | GiveTurn
     | Remember
@@ -232,6 +242,8 @@ class FlowEntry(msgspec.Struct, frozen=True, gc=False):
         return (self.table, self.priority, self.match)
 
 
+_encode: Final = msgspec.msgpack.Encoder().encode
+
 Entries = dict[EntryKey, FlowEntry]
 Placed = tuple[tuple[DatapathId, ...], FlowEntry]
 """An entry, and the datapaths that have it."""
@@ -252,9 +264,9 @@ def index(entries: Iterable[FlowEntry]) -> Entries:
     return table
 
 
-def order(entry: FlowEntry) -> tuple[int, int, str]:
+def order(entry: FlowEntry) -> tuple[int, int, bytes]:
     """Return the key of the canonical order: by table, highest priority first, then by match."""
-    return (entry.table, -entry.priority, repr(entry.match))
+    return (entry.table, -entry.priority, _encode(entry.match))
 
 
 def diff(desired: Mapping[EntryKey, FlowEntry], installed: Mapping[EntryKey, FlowEntry], owner: tuple[int, int]) -> Changes:

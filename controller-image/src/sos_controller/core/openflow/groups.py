@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from sos_controller.core.openflow.flow_entries import Action, FlowEntry, ToGroup
-from sos_controller.core.types import DatapathId, PortNo
+from sos_controller.core.types import DatapathId, MacAddress, PortNo
 
 KEEP_S = 10.0
 """Delay before groups of an earlier run are deleted: by then this run has requested all groups that are still needed."""
@@ -37,6 +37,23 @@ class ApplyGroups(msgspec.Struct, frozen=True, gc=False):
     dpid: DatapathId
     puts: tuple[SelectGroup, ...] = ()
     changes: tuple[SelectGroup, ...] = ()
+    deletes: tuple[int, ...] = ()
+
+
+class FailoverGroup(msgspec.Struct, frozen=True, gc=False):
+    """A group that sends a packet to the first agent whose port is live, and forwards it plainly if there is none (OpenFlow 1.3.5, 5.6.1,
+    fast failover)."""
+
+    group_id: int
+    ways: tuple[tuple[PortNo, MacAddress], ...]
+
+
+class ApplyFailovers(msgspec.Struct, frozen=True, gc=False):
+    """A command: make or change these groups, and delete others by id. `plain_id`: the group that forwards plainly."""
+
+    dpid: DatapathId
+    plain_id: int
+    groups: tuple[FailoverGroup, ...] = ()
     deletes: tuple[int, ...] = ()
 
 

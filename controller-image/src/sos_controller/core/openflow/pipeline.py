@@ -12,6 +12,9 @@ TABLE_REDIRECT: Final = 0
 TABLE_FORWARD: Final = 1
 TABLE_TURN, TABLE_UPLINK, TABLE_REMEMBER, TABLE_LEAVE = 2, 3, 4, 5
 """Tables for first packets whose uplink an Open vSwitch chooses by itself (`balance.ovs_round_robin`)."""
+TABLE_FROM_CLIENT, TABLE_FROM_SERVER, TABLE_RING = 6, 7, 8
+"""Tables that choose one of a datapath's agents for packets of proactive services (`services.agent_ring`): by the client's port, which is
+the source or the destination, and by the agent that has already had the packet."""
 
 OWN_PORTS: Final = range(32_768, 65_280)
 """Port numbers that a node assigns to its uplinks, agents and tunnels (clause 6): Open vSwitch never assigns them to a host's port by
@@ -36,6 +39,9 @@ PRIORITY_ANSWER: Final = 46000
 PRIORITY_GUARD: Final = 44000
 """Guards of the controller: below the guards of the base table, since an entry with the same match and priority would replace the base
 table's guard."""
+PRIORITY_RING_GUARD, PRIORITY_RING = 49000, 48000
+"""Packets of proactive services that an agent's kernel has forwarded because they are not of its own sessions: above the guards, which
+would forward them as plain traffic. RING_GUARD exempts packets from the agent's own address."""
 PRIORITY_REDIRECT: Final = 40000
 PRIORITY_SERVICE: Final = 35000
 """Proactive services: below entries of single sessions, above punts."""
@@ -80,6 +86,8 @@ PRIORITY_UNROUTED: Final = 700
 PRIORITY_HOST: Final = 500
 PRIORITY_BLOCKED: Final = 400
 PRIORITY_FLOOD: Final = 300
+PRIORITY_TEST: Final = 1
+"""Entries by which `entry_check` checks a switch: with the actions of the miss entry."""
 PRIORITY_MISS: Final = 0
 
 PORT_IN_PORT: Final = PortNo(0xFFFFFFF8)
@@ -122,6 +130,11 @@ a CPU. Most sessions need no delay (`services.cache_guard`)."""
 
 MAX_LABELS: Final = 8
 
+RING_PLACES: Final = 8
+"""Maximum number of agents of one datapath that serve proactive services. A packet of a plain connection may pass each of them, and each
+decrements its TTL."""
+
+_RING_GROUPS: Final = 0x00600000
 _MAGIC: Final = 0x534F
 _OWNER_MASK: Final = 0xFFFFFFFF_00000000
 
@@ -148,6 +161,7 @@ class Kind(IntEnum):
     TRACK = 14
     ICMP = 15
     FRAGMENT = 16
+    RING = 17
 
 
 def owner(controller_id: int) -> tuple[int, int]:
@@ -196,6 +210,22 @@ def reject_group_id(controller_id: int) -> int:
     """Return the id of the group for first packets that must not be plain: it points to the agent, or to the reject port (node-config.md
     35)."""
     return 0x00540000 + ((controller_id + 0x100) & 0xFFFF)
+
+
+def ring_group_id(controller_id: int, start: int, place: int) -> int:
+    """Return the id of a controller's group for packets whose round of the datapath's agents began at place `start` and continues at
+    `place` (node-config.md 44)."""
+    return _RING_GROUPS + (start * RING_PLACES + place << 16) + ((controller_id + 0x100) & 0xFFFF)
+
+
+def ring_place(group_id: int) -> int:
+    """Return the place at which the round of a group of `ring_group_id` continues."""
+    return (group_id - _RING_GROUPS >> 16) % RING_PLACES
+
+
+def ring_plain_group_id(controller_id: int) -> int:
+    """Return the id of the group to which the groups of `ring_group_id` fall back: plain forwarding."""
+    return 0x00A00000 + ((controller_id + 0x100) & 0xFFFF)
 
 
 def service_number(service_id: str) -> int:

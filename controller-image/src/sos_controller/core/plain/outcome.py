@@ -33,6 +33,7 @@ class Outcome(StrEnum):
     NO_AGENTS = "no-agents"
     EGRESS_DATAPATH = "far-datapath"
     INGRESS_DATAPATH = "near-datapath"
+    TABLE_FULL = "table-full"
     PORT_TAKEN = "port-taken"
     NO_KEY = "no-key"
     LEAVING = "leaving"
@@ -93,6 +94,7 @@ _REASONS: Final = {
     Outcome.NO_AGENTS: PlainReason.NO_AGENT,
     Outcome.EGRESS_DATAPATH: PlainReason.DATAPATH_NOT_READY,
     Outcome.INGRESS_DATAPATH: PlainReason.DATAPATH_NOT_READY,
+    Outcome.TABLE_FULL: PlainReason.TABLE_FULL,
     Outcome.PORT_TAKEN: PlainReason.PORT_TAKEN,
     Outcome.NO_KEY: PlainReason.NO_KEY,
     Outcome.LEAVING: PlainReason.CONTROLLER_LEAVING,

@@ -73,30 +73,41 @@ def _leading(counts: dict[PlainReason, int]) -> PlainReason | None:
 
 
 class _Service:
-    """Counters of one service: in total, and per slot of the window. `None` counts accelerated connections."""
+    """Counters of one service: in total, per slot of the window, and in the whole window. `None` counts accelerated connections."""
 
-    __slots__ = ("is_rule", "refused", "requires", "slots", "total")
+    __slots__ = ("is_rule", "refused", "requires", "slots", "total", "window")
 
     def __init__(self) -> None:
         self.total: Counter[PlainReason] = Counter()
         self.refused: Counter[PlainReason] = Counter()
         self.requires = False
-        self.slots: deque[tuple[int, Counter[PlainReason | None]]] = deque(maxlen=SLOTS)
+        self.slots: deque[tuple[int, dict[PlainReason | None, int]]] = deque()
+        self.window: dict[PlainReason | None, int] = {}
         self.is_rule = False
 
     def add(self, reason: PlainReason | None, count: int, slot: int) -> None:
         """Count connections."""
+        self._leave_slots(slot)
         if not self.slots or self.slots[-1][0] != slot:
-            self.slots.append((slot, Counter()))
-        self.slots[-1][1][reason] += count
+            self.slots.append((slot, {}))
+        for counts in (self.slots[-1][1], self.window):
+            counts[reason] = counts.get(reason, 0) + count
         if reason is not None:
             (self.refused if self.requires else self.total)[reason] += count
 
+    def _leave_slots(self, slot: int) -> None:
+        """Remove the slots that are no longer in the window."""
+        while self.slots and slot - self.slots[0][0] >= SLOTS:
+            for reason, count in self.slots.popleft()[1].items():
+                self.window[reason] -= count
+                if not self.window[reason]:
+                    del self.window[reason]
+
     def recent(self, slot: int) -> Recent:
         """Return the window that ends now."""
-        counts = sum((found for at, found in self.slots if slot - at < SLOTS), Counter[PlainReason | None]())
-        accelerated = counts.pop(None, 0)
-        plain = {reason: count for reason, count in counts.items() if reason is not None}
+        self._leave_slots(slot)
+        accelerated = self.window.get(None, 0)
+        plain = {reason: count for reason, count in self.window.items() if reason is not None}
         unexpected = sum(count for reason, count in plain.items() if reason not in EXPECTED)
         if self.is_rule:
             self.is_rule = unexpected > 0 and accelerated < RULE_ENDS_AT * unexpected

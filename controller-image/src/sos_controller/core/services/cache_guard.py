@@ -11,13 +11,13 @@ wildcarded: otherwise a scan of a thousand ports would cost the switch, and all 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from sos_controller.core.openflow.flow_entries import FlowEntry, Match, TellApart
 from sos_controller.core.openflow.pipeline import NOT_SYN, PRIORITY_EXACT, SETTLE_S, TABLE_REDIRECT, Kind, shared
 from sos_controller.core.state import State
-from sos_controller.core.tables.policies import Policy, accelerated, exact_matches
+from sos_controller.core.tables.policies import Policy, exact_matches
 from sos_controller.core.tables.recent_flows import IDLE_S
 from sos_controller.core.tables.sessions import Session
 from sos_controller.core.types import DatapathId
@@ -51,21 +51,25 @@ class CacheGuard:
         self._since: dict[tuple[str, DatapathId], Since] = {}
         self._armed: dict[tuple[str, DatapathId], float] = {}
         self._newest: dict[_Course, float | None] = {}
+        self._fresh: dict[str, set[DatapathId]] = {}
+        """Places of `_since` that are not known to be acknowledged, by service."""
 
-    def replan(self) -> None:
+    def configure(self) -> None:
         """Request exact entries at both ends of all reactive services."""
         state = self._state
         wanted: dict[DatapathId, list[FlowEntry]] = {}
         made: dict[tuple[tuple[Match, ...], bool], list[FlowEntry]] = {}
         places = [(policy, *place) for policies in state.policies.by_site.values() for policy in policies for place in self._places(policy)]
         mixed = _mixed((dpid, matches) for _, dpid, matches in places)
-        known, self._since = self._since, {}
+        known, self._since, self._fresh = self._since, {}, {}
         self._newest.clear()
         cookie = state.cookie(Kind.EXACT)
         for policy, dpid, matches in places:
             before = known.get((policy.service.id, dpid))
             kept = before is not None and before.matches == matches
-            self._since[policy.service.id, dpid] = before if before is not None and kept else Since(matches, state.now)
+            found = self._since[policy.service.id, dpid] = before if before is not None and kept else Since(matches, state.now)
+            if found.fresh:
+                self._fresh.setdefault(policy.service.id, set()).add(dpid)
             alike = matches, dpid in mixed
             if alike not in made:
                 made[alike] = _entries(*alike, cookie)
@@ -79,16 +83,20 @@ class CacheGuard:
             if place[1] == dpid:
                 self._since[place] = found._replace(since=self._state.now)
 
-    def armed(self, services: Collection[tuple[str, DatapathId]]) -> None:
-        """Record that these switches now punt these services' SYNs. Earlier connections went plain without being recorded. Arming implies
-        that the exact entries are acknowledged."""
-        now = self._state.now
-        self._armed = {place: self._armed.get(place, now) for place in services}
-        names = {service for service, _ in services}
+    def armed(self, added: Iterable[tuple[str, DatapathId]], removed: Iterable[tuple[str, DatapathId]]) -> None:
+        """Record that switches now punt these services' SYNs, or no longer do. Earlier connections went plain without being recorded."""
+        for place in removed:
+            self._armed.pop(place, None)
+        for place in added:
+            self._armed[place] = self._state.now
         self._newest.clear()
-        for place, found in self._since.items():
-            if found.fresh and place[0] in names:
-                self._since[place] = found._replace(since=now, fresh=False)
+
+    def acknowledged(self, services: Iterable[str]) -> None:
+        """Record that all exact entries of these services, which are armed at some switch, have been acknowledged."""
+        for service in services:
+            for dpid in self._fresh.pop(service, ()):
+                self._since[service, dpid] = self._since[service, dpid]._replace(since=self._state.now, fresh=False)
+        self._newest.clear()
 
     def wait(self, session: Session) -> float:
         """Return the seconds until all switches of a session forward by its acknowledged entries and no longer by cached megaflows."""
@@ -119,7 +127,11 @@ class CacheGuard:
         with a site that rewrites gets none: there, sessions' entries have higher priority than all exact entries."""
         service, sites = policy.service, self._state.sites
         ends = ((True, sites[service.from_.site]), (False, sites[service.to.site]))
-        if not accelerated(service) or self._state.is_proactive(service) or any(site.rewrite != "Transparent" for _, site in ends):
+        if (
+            not self._state.has_entries(service)
+            or self._state.is_proactive(service)
+            or any(site.rewrite != "Transparent" for _, site in ends)
+        ):
             return
         places = dict[DatapathId, tuple[Match, ...]]()
         for ingress, site in ends:

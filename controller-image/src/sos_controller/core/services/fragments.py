@@ -32,12 +32,12 @@ from sos_controller.core.openflow.pipeline import (
     Kind,
     shared,
 )
-from sos_controller.core.services.pair_selection import Candidate
+from sos_controller.core.pairs.pair_selection import Candidate
 from sos_controller.core.state import State
 from sos_controller.core.tables.agents import Agent
-from sos_controller.core.tables.policies import accelerated, fragment_matches
+from sos_controller.core.tables.policies import fragment_matches
 from sos_controller.core.tables.sessions import FINAL, Session
-from sos_controller.core.types import Address, AgentId, DatapathId
+from sos_controller.core.types import Address, AgentId, DatapathId, Prefix
 from sos_controller.core.wire.packets import ipv4_destination, ipv4_source
 
 MAX_PER_SECOND: Final = 1_000
@@ -77,22 +77,29 @@ class Fragments:
         self._plain: OrderedDict[Pair, float] = OrderedDict()
         self._second, self._taken = 0, 0
 
-    def replan(self) -> None:
-        """Request copies of fragments at both sites of all reactive services, and the current redirections."""
+    def configure(self) -> None:
+        """Request copies of fragments at both sites of all reactive services."""
         state = self._state
         cookie = state.cookie(Kind.FRAGMENT)
         actions: tuple[Action, ...] = (Output(PORT_CONTROLLER), Goto(TABLE_FORWARD))
         wanted: dict[DatapathId, dict[Match, FlowEntry]] = {}
+        known: dict[tuple[tuple[Prefix, ...], tuple[Prefix, ...], bool], dict[Match, FlowEntry]] = {}  # many services share their prefixes
+        priority = shared(PRIORITY_FRAGMENT, cookie)
         for policy in (p for policies in state.policies.by_site.values() for p in policies):
             service = policy.service
-            if not accelerated(service) or state.is_proactive(service):
+            if not state.has_entries(service) or state.is_proactive(service):
                 continue
             for name, ingress in ((service.from_.site, True), (service.to.site, False)):
+                alike = policy.clients, policy.servers, ingress
+                if alike not in known:
+                    matches = fragment_matches(policy, ingress)
+                    known[alike] = {match: FlowEntry(TABLE_REDIRECT, priority, match, actions, cookie) for match in matches}
                 for dpid in _bridges(state.sites.get(name)):
-                    priority, matches = shared(PRIORITY_FRAGMENT, cookie), fragment_matches(policy, ingress)
-                    made = {match: FlowEntry(TABLE_REDIRECT, priority, match, actions, cookie) for match in matches}
-                    wanted.setdefault(dpid, {}).update(made)
+                    wanted.setdefault(dpid, {}).update(known[alike])
         state.programmer.set_group("fragments", {dpid: entries.values() for dpid, entries in wanted.items()}, state.out)
+
+    def replan(self) -> None:
+        """Follow the agents of redirected fragments."""
         for pair in list(self._redirected):
             self._lead(pair)
 

@@ -24,9 +24,9 @@ from sos_controller.core.openflow.pipeline import (
     shared,
 )
 from sos_controller.core.state import State
-from sos_controller.core.tables.policies import accelerated, error_matches
+from sos_controller.core.tables.policies import error_matches
 from sos_controller.core.tables.sessions import FINAL, Session
-from sos_controller.core.types import DatapathId, FlowKey, Location, flow_key
+from sos_controller.core.types import DatapathId, FlowKey, Location, Prefix, flow_key
 from sos_controller.core.wire.packets import IcmpError, parse_icmp_error, readdress_icmp_error
 
 MAX_PER_SECOND: Final = 1_000
@@ -41,18 +41,20 @@ class IcmpErrors:
         self._state = state
         self._second, self._taken = 0, 0
 
-    def replan(self) -> None:
+    def configure(self) -> None:
         """Request copies of errors at both sites of all reactive services."""
         state = self._state
         wanted: dict[DatapathId, dict[Match, FlowEntry]] = {}
+        known: dict[tuple[Prefix, ...], dict[Match, FlowEntry]] = {}  # many services share their prefixes
         for policy in (p for policies in state.policies.by_site.values() for p in policies):
             service = policy.service
-            if not accelerated(service) or state.is_proactive(service):
+            if not state.has_entries(service) or state.is_proactive(service):
                 continue
             for site, prefixes in ((service.from_.site, policy.servers), (service.to.site, policy.clients)):
-                entries = {match: self._entry(match) for match in error_matches(prefixes)}
+                if prefixes not in known:
+                    known[prefixes] = {match: self._entry(match) for match in error_matches(prefixes)}
                 for datapath in state.sites[site].datapaths:
-                    wanted.setdefault(datapath.number, {}).update(entries)
+                    wanted.setdefault(datapath.number, {}).update(known[prefixes])
         state.programmer.set_group("icmp", {dpid: entries.values() for dpid, entries in wanted.items()}, state.out)
 
     def copied(self, location: Location, data: bytes) -> None:

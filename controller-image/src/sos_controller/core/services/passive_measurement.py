@@ -60,25 +60,15 @@ class PassiveMeasurement:
         return len(self._open)
 
     def configure(self) -> None:
-        """Forget services that are no longer compared."""
+        """Forget services that are no longer compared, and request copies for the others."""
         wanted = {s.id for s in self._state.services if compared(s)}
         self._services = {service: self._services.get(service, Gain()) for service in sorted(wanted)}
         self._open = OrderedDict((key, found) for key, found in self._open.items() if found.service in wanted)
+        self._request_copies()
 
     def comparison(self, service_id: str) -> Gain | None:
         """Return a service's measurements, None if it is not compared."""
         return self._services.get(service_id)
-
-    def replan(self) -> None:
-        """Request copies from the switches, except from a datapath with balances: a copied packet would bypass the balance's entries."""
-        state, wanted = self._state, dict[DatapathId, list[FlowEntry]]()
-        spreading = {b.number for b in state.config.balances} if state.config is not None else set()
-        for policies in state.policies.by_site.values():
-            for policy in (p for p in policies if compared(p.service)):
-                for datapath in state.sites[policy.service.from_.site].datapaths:
-                    if datapath.number not in spreading:
-                        wanted.setdefault(datapath.number, []).extend(self._entries(policy))
-        state.programmer.set_group(GROUP, wanted, state.out)
 
     def renew(self) -> None:
         """Renew the leases."""
@@ -122,6 +112,17 @@ class PassiveMeasurement:
     def forget(self, key: FlowKey) -> None:
         """Forget a connection whose acceleration was given up during set-up: it is in neither group."""
         self._open.pop(key, None)
+
+    def _request_copies(self) -> None:
+        """Request copies from the switches, except from a datapath with balances: a copied packet would bypass the balance's entries."""
+        state, wanted = self._state, dict[DatapathId, list[FlowEntry]]()
+        spreading = {b.number for b in state.config.balances} if state.config is not None else set()
+        for policies in state.policies.by_site.values():
+            for policy in (p for p in policies if compared(p.service) and p.service.id not in state.no_room):
+                for datapath in state.sites[policy.service.from_.site].datapaths:
+                    if datapath.number not in spreading:
+                        wanted.setdefault(datapath.number, []).extend(self._entries(policy))
+        state.programmer.set_group(GROUP, wanted, state.out)
 
     def _service(self, switch: Switch, syn: Syn) -> Service | None:
         if not self._services or switch.site is None:

@@ -1,52 +1,53 @@
 """Plan: derive the standing entries of switches (paths of pairs, guards, punts) from configuration and live state.
 
-The plan is recomputed on each change and compared group by group; only differences are sent. Order matters: a punt entry is *armed* only
-when its own datapath, the datapaths of the server's site and those of the nearest pair's paths have acknowledged the guards, paths and
-other entries sent to them. It remains while the service has a pair and a path. Services with requirements (`Service.require`) are punted
-even without a pair.
+Planning goes by pair of sites and costs what has changed (docs/adr/0069):
+
+1. `PathCache`: the graph, costs and paths between datapaths
+2. `SiteAgents`: live agents of each site
+3. `Guards`
+4. `PairPlanner`: pairs of agents with their paths, for all services between the agents' sites
+5. `TableCapacity`: services whose entries fit into the tables, where the free space has changed (docs/adr/0071)
+6. entries that depend on the configuration and on the services that fit
+7. `Arming`: punt entries, for all services between two sites at once, by their `Candidates`
+
+A change of the configuration plans everything. Order matters: a punt entry is *armed* only when its own datapath, the datapaths of the
+server's site and those of the nearest pair's paths have acknowledged the guards, paths and other entries sent to them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final, NamedTuple
 
 from sos_controller.core.config import LinkDeclaration, Service
-from sos_controller.core.openflow.flow_entries import FlowEntry, Goto, Match, Output
-from sos_controller.core.openflow.pipeline import (
-    ETH_IPV4,
-    LEASE_S,
-    PORT_CONTROLLER,
-    PRIORITY_GUARD,
-    PRIORITY_PUNT,
-    TABLE_FORWARD,
-    TABLE_REDIRECT,
-    Kind,
-    shared,
-)
-from sos_controller.core.services import agent_pairs as pairs
-from sos_controller.core.services.agent_pairs import Pair, PairKey, PairNumbers, pair_key
+from sos_controller.core.openflow.pipeline import RING_PLACES
+from sos_controller.core.pairs.agent_pairs import Pair, PairKey, SitePair, pair_key
+from sos_controller.core.pairs.candidates import Candidates
+from sos_controller.core.pairs.pair_planner import Demand, PairPlanner, combined
+from sos_controller.core.pairs.pair_selection import Candidate
+from sos_controller.core.pairs.site_agents import SiteAgents
+from sos_controller.core.pairs.table_capacity import TableCapacity
+from sos_controller.core.services.arming import Arming
 from sos_controller.core.services.cache_guard import CacheGuard
 from sos_controller.core.services.fragments import Fragments
+from sos_controller.core.services.guards import Guards
 from sos_controller.core.services.icmp_errors import IcmpErrors
-from sos_controller.core.services.pair_selection import Candidate
 from sos_controller.core.services.passive_measurement import PassiveMeasurement
 from sos_controller.core.services.proactive import Proactive
-from sos_controller.core.services.table_capacity import TableCapacity
 from sos_controller.core.state import State
 from sos_controller.core.tables.agent_sessions import Flow
 from sos_controller.core.tables.agents import Agent
-from sos_controller.core.tables.policies import accelerated, punt_matches
+from sos_controller.core.tables.policies import Policies, accelerated
 from sos_controller.core.tables.service_state import ProgrammedReason
 from sos_controller.core.topology import links
+from sos_controller.core.topology.link_graph import MAX_NEW_LINKS
+from sos_controller.core.topology.path_cache import PathCache
 from sos_controller.core.topology.paths import Path
-from sos_controller.core.types import Address, DatapathId, Location
+from sos_controller.core.types import DatapathId, Location
 
-MAX_CANDIDATES = 64
-"""Maximum number of pairs kept per service, ingress switch and server's switch, the nearest first."""
-MAX_CACHED = 16_384
-
-Armed = tuple[str, DatapathId]
+ALL_LINKS: Final = 2**63
+"""More new links than there can be."""
 
 
 class ServiceStatus(NamedTuple):
@@ -63,138 +64,152 @@ class ServiceStatus(NamedTuple):
         return self.reason.state
 
 
+class _Ends(NamedTuple):
+    """Part of the status that all reactive services between the same two sites have in common."""
+
+    sources: tuple[DatapathId, ...]
+    needed: tuple[DatapathId, ...]
+    acknowledged: tuple[DatapathId, ...]
+    """Datapaths that have acknowledged their entries; a service must also be armed at its sources."""
+    missing: ProgrammedReason | None
+    """The reason why no service between the sites can be programmed, if there is one."""
+
+
 class Plan:
     """Desired entries of switches, and the pairs of agents that these entries connect."""
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._numbers = PairNumbers()
-        self.pairs: dict[PairKey, Pair] = {}
-        self.wanted: set[PairKey] = set()
-        self._datagrams: set[PairKey] = set()
+        self._paths = PathCache()
+        state.graph = self._paths.graph
+        self._agents = SiteAgents(state)
+        self.table_capacity = TableCapacity(state)
+        self._planner = PairPlanner(state, self._paths, self._agents, self.table_capacity)
+        self._candidates = Candidates(self._paths, self._agents, self._planner)
         self._costs: dict[tuple[str, str, str, str], int] = {}
         self._capacities: dict[tuple[str, str, str, str], int] = {}
-        self._cache: dict[tuple[str, DatapathId, DatapathId], tuple[Candidate, ...]] = {}
-        self._armed: set[Armed] = set()
-        self._ready: set[Armed] = set()
-        self._unarmed = False
-        self.too_large: dict[str, str] = {}
-        """Services whose entries do not fit into a datapath's table, with the message to show."""
-        self._agents: dict[str, list[Agent]] = {}
-        self._view = pairs.View(state.graph, {}, {})
         self._services: dict[str, Service] = {}
         self._dpids: dict[str, tuple[DatapathId, ...]] = {}
-        self.proactive = Proactive(state, self.working_pair)
+        self._live: set[DatapathId] = set()
+        """Claimed datapaths that were usable (`State.is_usable`) at the last planning."""
+        self._configured = False
+        self._is_planning = False
+        """The last planning has begun and not ended: it ended with an exception."""
+        self._accepted: Counter[str] = Counter()
+        self._accepted_since: tuple[int, Policies] = (-1, state.policies)
+        self.proactive = Proactive(state, self.working_pairs)
         self.passive_measurement = PassiveMeasurement(state)
         self.cache_guard = CacheGuard(state)
         self.icmp = IcmpErrors(state)
         self.fragments = Fragments(state)
+        self._guards = Guards(state)
+        self._arming = Arming(state, self._candidates, self._planner, self.cache_guard)
 
-    def configure(self) -> None:
-        """Index the configuration in force."""
-        config = self._state.config
-        if config is None:
-            return
-        self.passive_measurement.configure()
-        self._services = {s.id: s for s in self._state.services}
-        self._dpids = {site.name: tuple(sorted(d.number for d in site.datapaths)) for site in config.sites}
-        ends = [((d.a.site, d.a.uplink, d.b.site, d.b.uplink), d) for d in config.links]
-        declared = {**dict(ends), **{(k[2], k[3], k[0], k[1]): link for k, link in ends}}
-        self._costs = {k: link.cost for k, link in declared.items()}
-        self._capacities = {k: link.capacity_mbps for k, link in declared.items()}
+    @property
+    def pairs(self) -> dict[PairKey, Pair]:
+        """Return the pairs of agents with paths."""
+        return self._planner.pairs
 
-    def replan(self) -> None:
-        """Recompute graph, pairs, paths, guards and punts."""
-        state = self._state
-        live = [dpid for dpid, s in state.switches.items() if s.claim is not None and state.programmer.is_synced(dpid)]
-        state.graph = links.graph(live, state.topology.links(), self._cost)
-        self._view = pairs.View(state.graph, {}, {})
-        self._cache.clear()
-        self._agents = {}
-        for agent in state.agents.all():
-            self._agents.setdefault(state.agent_sites.get(agent.agent_id, ""), []).append(agent)
-        self._plan_pairs()
-        state.programmer.set_group("guards", self._guards(), state.out)
-        self.cache_guard.replan()
-        self.icmp.replan()
-        self.fragments.replan()
-        self.proactive.replan()
-        self.passive_measurement.replan()
-        self.arm()
+    @property
+    def wanted(self) -> set[PairKey]:
+        """Return the pairs that services may use."""
+        return self._planner.wanted
 
-    def arm(self) -> None:
-        """Install the punt entries of ready services, withdraw the punt entries of services that are no longer ready."""
-        state = self._state
-        punts: dict[DatapathId, list[FlowEntry]] = {}
-        armed: set[Armed] = set()
-        ready: set[Armed] = set()
-        unarmed = False
-        room = TableCapacity(state, "punts")
-        cookie = state.cookie(Kind.PUNT)
-        for policies in state.policies.by_site.values():
-            for policy in policies:
-                punted = accelerated(policy.service) and not state.is_proactive(policy.service)
-                for dpid in self.datapaths_of(policy.service.from_.site) if punted else ():
-                    matches = punt_matches(policy)
-                    if self._may_arm(policy.service, dpid):
-                        ready.add((policy.service.id, dpid))
-                    else:
-                        unarmed = True
-                        if not policy.service.require or not state.programmer.is_synced(dpid):
-                            continue
-                    # Punt services with requirements even without agents, to refuse their connections with a reason.
-                    if room.takes(policy.service.id, dpid, len(matches)):
-                        armed.add((policy.service.id, dpid))
-                        action = (Output(PORT_CONTROLLER),)
-                        punts.setdefault(dpid, []).extend(
-                            FlowEntry(TABLE_REDIRECT, shared(PRIORITY_PUNT, cookie), m, action, cookie, LEASE_S) for m in matches
-                        )
-        self._ready = armed & ready
-        self._armed, self._unarmed, self.too_large = armed, unarmed, room.refused
-        self.cache_guard.armed(self._ready)
-        state.programmer.set_group("punts", punts, state.out)
+    @property
+    def is_behind(self) -> bool:
+        """Return whether the last planning has left new links to the next one."""
+        return self._paths.is_behind
 
-    def is_ready(self, service_id: str, dpid: DatapathId) -> bool:
-        """Return whether switches have acknowledged all entries that are needed by new flows of a service that enter at this datapath."""
-        return (service_id, dpid) in self._ready
+    @property
+    def is_arming(self) -> bool:
+        """Return whether the last planning or arming has left switches to the next arming."""
+        return self._arming.is_behind
 
     @property
     def waits(self) -> bool:
         """Return whether an acknowledgement could arm a service."""
-        return self._unarmed
+        return self._arming.waits
+
+    def configure(self) -> None:
+        """Index the configuration in force. The next planning plans everything."""
+        config = self._state.config
+        if config is None:
+            return
+        self._services = {s.id: s for s in self._state.services}
+        self._dpids = {site.name: tuple(sorted(d.number for d in site.datapaths)) for site in config.sites}
+        ends = [((d.a.site, d.a.uplink, d.b.site, d.b.uplink), d) for d in config.links]
+        declared = {**dict(ends), **{(k[2], k[3], k[0], k[1]): link for k, link in ends}}
+        costs = {k: link.cost for k, link in declared.items()}
+        if costs or self._costs:
+            self._state.topology.touch_all()
+        self._costs = costs
+        self._capacities = {k: link.capacity_mbps for k, link in declared.items()}
+        self._configured = True
+
+    def replan(self) -> None:
+        """Plan what has changed in the network since the last planning; after a change of the configuration, everything."""
+        unlimited = self._is_planning  # after an exception, plan everything, from scratch and at once
+        everything, self._is_planning = self._configured or unlimited, True
+        if unlimited:
+            self._paths.clear()
+        if everything:
+            self._configure_planning()
+        self._live = self._read()
+        agents = self._agents.update()
+        change = self._paths.update(self._live, self._state.topology, self._cost, ALL_LINKS if unlimited else MAX_NEW_LINKS)
+        self._state.graph_revision = self._paths.revision
+        self._guards.replan()
+        pairs = self._planner.replan(change, agents.agents)
+        admitted = self.table_capacity.admit()
+        self._arming.reopen(admitted)
+        if everything or admitted:
+            for part in (self.cache_guard, self.icmp, self.fragments, self.proactive, self.passive_measurement):
+                part.configure()
+        self.fragments.replan()
+        self.proactive.replan()
+        far = {site for site, dpid in self._agents.places() if change.concerns(dpid, self.datapaths_of(site))}
+        if everything:
+            self._arm(None)
+        else:
+            here = {self._state.claims[dpid][0].name for dpid in change.live if dpid in self._state.claims}
+            self._arm(here | far | agents.sites, self._between(pairs, change.live))
+        self._configured = self._is_planning = False
+
+    def arm(self) -> None:
+        """Install the punt entries of services that are ready since the last planning, and withdraw those of unread switches."""
+        live = self._read()
+        self._arm(set() if live == self._live else None)
+        self._live = live
+
+    def is_ready(self, service_id: str, dpid: DatapathId) -> bool:
+        """Return whether switches have acknowledged all entries that are needed by new flows of a service that enter at this datapath."""
+        return self._arming.is_ready(service_id, dpid)
 
     def renew(self) -> None:
-        """Renew the leases of entries that punt, and check whether fragments still need redirection."""
+        """Renew the leases of entries that punt, and check whether fragments still need redirection, and whether entries that did not fit
+        may fit now."""
         self.fragments.tick()
-        self._state.programmer.renew("punts", self._state.out)
+        if self.table_capacity.has_changed:
+            self._state.dirty.add("plan")
+        self._arming.renew()
         self.passive_measurement.renew()
 
     def candidates(self, service: Service, dpid: DatapathId, server_at: DatapathId) -> tuple[Candidate, ...]:
-        """Return the pairs of agents that could serve a flow entering at `dpid`, the nearest first; computed once until the next planning.
-        `server_at`: the server's datapath, 0 if unknown."""
-        index = (service.id, dpid, server_at)
-        found = self._cache.get(index)
-        if found is None:
-            if len(self._cache) >= MAX_CACHED:
-                self._cache.clear()
-            found = self._cache[index] = self._candidates(service, dpid, server_at)
-        return found
+        """Return the pairs of agents that could serve a flow entering at `dpid`, the nearest first; computed once for all services between
+        the same sites. `server_at`: the server's datapath, 0 if unknown."""
+        there = server_at if server_at in self.datapaths_of(service.to.site) else DatapathId(0)
+        return self._candidates.find(_sites(service), dpid, there)
 
-    def working_pair(self, service: Service) -> Pair | None:
-        """Return the pair of agents that serves a proactive service (the first agent of each site) if both agents are live and have a
-        path."""
-        ingress, egress = self._first_agents(service)
-        if ingress is None or egress is None:
-            return None
-        pair = self.pairs.get(pair_key(ingress.agent_id, egress.agent_id))
-        ingress_dpids, egress_dpids = self.datapaths_of(service.from_.site), self.datapaths_of(service.to.site)
-        beside = ingress_dpids == (ingress.location.dpid,) and egress_dpids == (egress.location.dpid,)
-        return pair if pair is not None and beside and self._works(pair) else None
+    def working_pairs(self, service: Service) -> list[Pair]:
+        """Return the pairs of agents that serve a proactive service: those of live agents with a path."""
+        ingresses, egresses = self._serving(service.from_.site), self._serving(service.to.site)
+        keys = [pair_key(ingress.agent_id, egress.agent_id) for ingress in ingresses for egress in egresses]
+        return [pair for key in keys if (pair := self.pairs.get(key)) is not None and self._planner.works(pair)]
 
     def service_of(self, flow: Flow) -> str:
         """Return the id of the service that covers a session that agents began without an order, "" if no service covers it."""
-        policies = self._state.policies.by_site.get(self._state.agent_sites.get(flow.ingress, ""), ())
-        return next((policy.service.id for policy in policies if policy.covers(flow)), "")
+        policy = self._state.policies.first(self._state.agent_sites.get(flow.ingress, ""), flow)
+        return "" if policy is None else policy.service.id
 
     def capacity_of(self, path: Path) -> float:
         """Return bytes per second of the narrowest link of a path, 0 if a link is not declared."""
@@ -209,10 +224,19 @@ class Plan:
         """Return the status of every service, by id."""
         between: dict[frozenset[str], frozenset[DatapathId]] = {}  # by the two sites of working pairs: the pairs' datapaths
         for pair in self.pairs.values():
-            if self._works(pair):
+            if self._planner.works(pair):
                 sites = frozenset(self._state.agent_sites.get(agent, "") for agent in (pair.low, pair.high))
                 between[sites] = between.get(sites, frozenset()) | pair.dpids
-        return [self._status(self._services[i], between) for i in sorted(self._services)]
+        ends: dict[tuple[str, str], _Ends] = {}
+        return [self._status(self._services[i], between, ends) for i in sorted(self._services)]
+
+    def accepted(self) -> Mapping[str, int]:
+        """Return the number of sessions that agents began without an order, by service; counted once for each change of their reports."""
+        state = self._state
+        since = (state.agent_sessions.revision, state.policies)
+        if self._accepted_since != since:
+            self._accepted, self._accepted_since = Counter(map(self.service_of, state.agent_sessions)), since
+        return self._accepted
 
     def usable(self, site: str) -> list[Agent]:
         """Return agents of a site that accept new sessions."""
@@ -224,70 +248,47 @@ class Plan:
 
     def agents_of(self, site: str) -> list[Agent]:
         """Return agents of a site that the configuration lists and that were live at the last planning."""
-        return self._agents.get(site, []) if site else []
+        return self._agents.of(site)
 
-    # -- pairs and paths
+    # -- changes
 
-    def _plan_pairs(self) -> None:
-        state, wanted, datagrams = self._state, self._wanted_labels(), self._datagrams
-        self.wanted, self._datagrams = set(wanted), self._pairs_over_quic()
-        # an agent that is no longer declared finishes its sessions while it is live
-        known = state.agent_sites.keys() | {agent.agent_id for agent in state.agents.all()}
-        accepted = (pair for pair in state.agent_sessions.pairs if known >= set(pair))
-        for ingress, egress in (*state.sessions.pairs, *accepted):  # running sessions keep their number of labels
-            key = pair_key(ingress, egress)
-            wanted[key] = max(wanted.get(key, 1), len(self.pairs[key].paths) if key in self.pairs else 1)
-            if key in datagrams:
-                self._datagrams.add(key)
-        for key in [k for k in self.pairs if k not in wanted]:
-            del self.pairs[key]
-            state.programmer.set_group(("path", *key), {}, state.out)
-        self._numbers.keep(wanted)
-        for key in sorted(wanted):
-            self._plan_pair(key, wanted[key])
+    def _read(self) -> set[DatapathId]:
+        """Return the claimed datapaths that are usable."""
+        state = self._state
+        return {dpid for dpid, s in state.switches.items() if s.claim is not None and state.is_usable(dpid)}
 
-    def _plan_pair(self, key: PairKey, labels: int) -> None:
-        state, number = self._state, self._numbers.number(key)
-        low, high = state.agents.get(key[0]), state.agents.get(key[1])
-        pair = None
-        if low is not None and high is not None and number is not None:
-            before = self.pairs.get(key)
-            if before is not None and not before.dpids <= state.claims.keys():
-                before = None
-            pair = pairs.plan(self._view, (low, high), number, labels, before)
-        if pair is None or low is None or high is None:
-            self.pairs.pop(key, None)
-            state.programmer.set_group(("path", *key), {}, state.out)
-            return
-        self.pairs[key] = pair
-        entries = pairs.entries(pair, low, high, state.cookie(Kind.PATH, pair.number), datagrams=key in self._datagrams)
-        state.programmer.set_group(("path", *key), entries, state.out)
-
-    def _wanted_labels(self) -> dict[PairKey, int]:
-        """Return pairs of live agents that some service may use, each with the largest number of labels of any such service."""
-        wanted: dict[PairKey, int] = {}
+    def _configure_planning(self) -> None:
+        """Pass a configuration to all parts that plan by pairs of sites, and forget all that was derived from the last one."""
+        demands: dict[SitePair, Demand] = {}
         for service in self._services.values():
-            if not accelerated(service):
-                continue
-            for ingress in self.agents_of(service.from_.site):
-                for egress in self.agents_of(service.to.site):
-                    if ingress is not egress and len(wanted) < pairs.MAX_PAIRS:
-                        key = pair_key(ingress.agent_id, egress.agent_id)
-                        wanted[key] = max(wanted.get(key, 1), service.labels)
-        return wanted
+            if accelerated(service):
+                asked, sites = Demand(service.labels, service.transport.protocol == "QUIC"), _sites(service)
+                demands[sites] = combined(asked, demands.get(sites, asked))
+        self.table_capacity.configure()
+        self._planner.configure(demands)
+        self._guards.configure(dict.fromkeys(map(_sites, self._services.values())))
+        policies = self._state.policies.by_site.values()
+        self._arming.configure((policy for each in policies for policy in each), self._dpids)
 
-    def _pairs_over_quic(self) -> set[PairKey]:
-        """Return pairs of agents between whose sites a service requests streams over QUIC."""
-        found = set[PairKey]()
-        for service in self._services.values():
-            if accelerated(service) and service.transport.protocol == "QUIC":
-                ends = ((ingress, egress) for ingress in self.agents_of(service.from_.site) for egress in self.agents_of(service.to.site))
-                found.update(pair_key(ingress.agent_id, egress.agent_id) for ingress, egress in ends if ingress is not egress)
-        return found
+    def _between(self, pairs: set[PairKey], moved: frozenset[DatapathId]) -> set[SitePair]:
+        """Return the two sites, in both directions, of changed pairs of agents and of those with a path across datapaths that have
+        joined or left the graph."""
+        of = self._state.agent_sites
+        crossing = [key for key, pair in self.pairs.items() if not moved.isdisjoint(pair.dpids)] if moved else []
+        found = {(of.get(low, ""), of.get(high, "")) for low, high in (*pairs, *crossing)}
+        return found | {(high, low) for low, high in found}
+
+    def _arm(self, sites: set[str] | None, between: Collection[SitePair] = ()) -> None:
+        """Arm services after changes at these sites, None = everywhere, and between these."""
+        if sites is None:
+            self._candidates.clear()
+        else:
+            self._candidates.drop(sites, between)
+        self._arming.arm(sites, between)
 
     def _cost(self, found: links.Link) -> int:
         """Return the declared cost of a link, by its uplinks' names."""
-        return self._costs.get(self._ends(found), links.DEFAULT_COST)
+        return self._costs.get(self._ends(found), links.DEFAULT_COST) if self._costs else links.DEFAULT_COST
 
     def _ends(self, found: links.Link) -> tuple[str, str, str, str]:
         return (*self._uplink(found.a), *self._uplink(found.b))
@@ -304,109 +305,65 @@ class Plan:
         found = {ends for link in self._state.topology.links() for ends in (self._ends(link), self._ends(link)[2:] + self._ends(link)[:2])}
         return [(d, (d.a.site, d.a.uplink, d.b.site, d.b.uplink) in found) for d in config.links] if config else []
 
-    # -- candidates
+    # -- status
 
-    def _candidates(self, service: Service, dpid: DatapathId, server_at: DatapathId) -> tuple[Candidate, ...]:
-        ingress_costs = self._view.distances(dpid)
-        egress_costs = self._view.distances(server_at) if server_at in self.datapaths_of(service.to.site) else {}
-        found = []
-        for ingress in self.usable(service.from_.site):
-            for egress in self.usable(service.to.site):
-                pair = self.pairs.get(pair_key(ingress.agent_id, egress.agent_id))
-                if pair is not None and ingress.location.dpid in ingress_costs and self._works(pair):
-                    cost = ingress_costs[ingress.location.dpid] + pair.paths[0].cost + egress_costs.get(egress.location.dpid, 0)
-                    found.append(Candidate(cost, ingress.agent_id, egress.agent_id))
-        return tuple(sorted(found)[:MAX_CANDIDATES])
-
-    def _works(self, pair: Pair) -> bool:
-        state = self._state
-        return pairs.has_path(state.graph, pair) and all(map(state.programmer.is_synced, pair.dpids))
-
-    # -- arming
-
-    def _may_arm(self, service: Service, dpid: DatapathId) -> bool:
-        state = self._state
-        if not state.programmer.is_synced(dpid):
-            return False
-        candidates = self._candidates(service, dpid, DatapathId(0))
-        if not candidates or (service.id, dpid) in self._ready:
-            return bool(candidates)
-        ready = {dpid, *(d for d in self.datapaths_of(service.to.site) if state.programmer.is_synced(d))}
-        best = self.pairs[pair_key(candidates[0].ingress, candidates[0].egress)]
-        return all(map(state.programmer.is_acknowledged, ready | best.dpids))
-
-    def _status(self, service: Service, between: Mapping[frozenset[str], frozenset[DatapathId]]) -> ServiceStatus:
-        state = self._state
+    def _status(
+        self, service: Service, between: Mapping[frozenset[str], frozenset[DatapathId]], known: dict[tuple[str, str], _Ends]
+    ) -> ServiceStatus:
         if not accelerated(service):
-            return ServiceStatus(service, ProgrammedReason.PROGRAMMED, (), ())
-        if state.is_proactive(service):
+            return ServiceStatus(service, self._progress(service, (), ()), (), ())
+        if self._state.is_proactive(service):
             return self._proactive_status(service)
-        sources, targets = self.datapaths_of(service.from_.site), self.datapaths_of(service.to.site)
-        works = between.get(frozenset((service.from_.site, service.to.site)), frozenset())
-        needed = sorted({*sources, *targets, *works})
-        acked = [
-            d for d in needed if state.programmer.is_acknowledged(d) and (d not in sources or (service.id, d) in self._ready)
-        ]  # fmt: skip
-        return ServiceStatus(service, self._reason(service, needed, acked, bool(works)), tuple(needed), tuple(acked))
+        sites = (service.from_.site, service.to.site)
+        ends = known.get(sites)
+        if ends is None:
+            ends = known[sites] = self._ends_of(service, between.get(frozenset(sites), frozenset()))
+        acked, unarmed = ends.acknowledged, [d for d in ends.sources if not self.is_ready(service.id, d)]
+        if unarmed:
+            acked = tuple(d for d in acked if d not in unarmed)
+        return ServiceStatus(service, ends.missing or self._progress(service, ends.needed, acked), ends.needed, acked)
+
+    def _ends_of(self, service: Service, works: frozenset[DatapathId]) -> _Ends:
+        sources = self.datapaths_of(service.from_.site)
+        needed = tuple(sorted({*sources, *self.datapaths_of(service.to.site), *works}))
+        acked = tuple(filter(self._state.programmer.is_acknowledged, needed))
+        return _Ends(sources, needed, acked, self._missing(service, needed, bool(works)))
 
     def _proactive_status(self, service: Service) -> ServiceStatus:
-        state, pair = self._state, self.working_pair(service)
+        state, pairs = self._state, self.working_pairs(service)
         sources = self.datapaths_of(service.from_.site)
-        needed = sorted({*sources, *self.datapaths_of(service.to.site), *(pair.dpids if pair is not None else ())})
+        needed = tuple(sorted({*sources, *self.datapaths_of(service.to.site)}.union(*(pair.dpids for pair in pairs))))
         armed = self.proactive.is_armed(service.id)
-        acked = [d for d in needed if state.programmer.is_acknowledged(d) and (d not in sources or armed)]
-        willing = all(agent is not None and agent.usable for agent in self._first_agents(service))
-        reason = self._reason(service, needed, acked, pair is not None) if willing else ProgrammedReason.NO_AGENTS
-        return ServiceStatus(service, reason, tuple(needed), tuple(acked))
+        acked = tuple(d for d in needed if state.programmer.is_acknowledged(d) and (d not in sources or armed))
+        if not all(any(agent.usable for agent in self._serving(end.site)) for end in (service.from_, service.to)):
+            return ServiceStatus(service, ProgrammedReason.NO_AGENTS, needed, acked)
+        reason = self._missing(service, needed, bool(pairs)) or self._progress(service, needed, acked)
+        return ServiceStatus(service, reason, needed, acked)
 
-    def _first_agents(self, service: Service) -> tuple[Agent | None, Agent | None]:
-        """Return the agents that serve a proactive service, None for each that is not live."""
-        ingress, egress = (self._state.sites[end.site].agents[:1] for end in (service.from_, service.to))
-        known = self._state.agents
-        return (known.get(ingress[0].agent_id) if ingress else None, known.get(egress[0].agent_id) if egress else None)
+    def _serving(self, site: str) -> list[Agent]:
+        """Return the live agents of a site that serve proactive services: the first of the configuration, at the site's datapath."""
+        known, dpids = self._state.agents, self.datapaths_of(site)
+        found = (known.get(agent.agent_id) for agent in self._state.sites[site].agents[:RING_PLACES])
+        return [agent for agent in found if agent is not None and dpids == (agent.location.dpid,)]
 
-    def _reason(self, service: Service, needed: list[DatapathId], acked: list[DatapathId], works: bool) -> ProgrammedReason:
+    def _missing(self, service: Service, needed: Iterable[DatapathId], works: bool) -> ProgrammedReason | None:
+        """Return the reason why no service between the sites of this one can be programmed, None if there is none."""
         if not self.usable(service.from_.site) or not self.usable(service.to.site):
             return ProgrammedReason.NO_AGENTS
         if not all(dpid in self._state.switches for dpid in needed):
             return ProgrammedReason.DATAPATH_DISCONNECTED
-        if not works:
-            return ProgrammedReason.NO_PATH
-        if service.id in self.too_large:
-            return ProgrammedReason.TOO_MANY_ENTRIES
+        if works and not self._state.inaccurate.keys() & set(needed):
+            return None
+        if self._state.inaccurate:
+            return ProgrammedReason.ENTRIES_NOT_APPLIED
+        full = self.table_capacity.between(service.from_.site, service.to.site)
+        return ProgrammedReason.TABLE_FULL if full else ProgrammedReason.NO_PATH
+
+    def _progress(self, service: Service, needed: tuple[DatapathId, ...], acked: tuple[DatapathId, ...]) -> ProgrammedReason:
+        if service.id in self._state.no_room:
+            return ProgrammedReason.TABLE_FULL
         return ProgrammedReason.PROGRAMMED if needed == acked else ProgrammedReason.PROGRAMMING
 
-    # -- guards
 
-    def _guards(self) -> dict[DatapathId, list[FlowEntry]]:
-        state = self._state
-        peers = self._peers()
-        return {
-            dpid: self._guards_of(dpid, peers[site.name])
-            for dpid, (site, _) in state.claims.items()
-            if site.name in peers and dpid in state.switches
-        }
-
-    def _peers(self) -> dict[str, list[Address]]:
-        """Return, for each site of a service, the addresses of the site's own agents and of the agents of all sites to which services
-        connect it."""
-        state, sites = self._state, dict[str, set[str]]()
-        for service in self._services.values():
-            one, other = service.from_.site, service.to.site
-            sites.setdefault(one, {one}).add(other)
-            sites.setdefault(other, {other}).add(one)
-        declared = {s.name: {a.ip for a in s.agents} for s in state.sites.values()}
-        for agent in state.agents.all():
-            declared.setdefault(state.agent_sites.get(agent.agent_id, ""), set()).add(agent.beacon.address)
-        return {site: sorted(a for p in ingress for a in declared.get(p, ())) for site, ingress in sites.items()}
-
-    def _guards_of(self, dpid: DatapathId, addresses: Iterable[Address]) -> list[FlowEntry]:
-        state = self._state
-        ports = {end.port_no for end in state.topology.inter_switch_ports(dpid)}
-        ports |= {a.location.port_no for a in state.agents.all() if a.location.dpid == dpid}
-        matches = [Match(in_port=p) for p in sorted(ports)]
-        for address in addresses:
-            matches.append(Match(eth_type=ETH_IPV4, ipv4_src=(address, 0xFFFFFFFF)))
-            matches.append(Match(eth_type=ETH_IPV4, ipv4_dst=(address, 0xFFFFFFFF)))
-        cookie = state.cookie(Kind.GUARD)
-        return [FlowEntry(TABLE_REDIRECT, shared(PRIORITY_GUARD, cookie), m, (Goto(TABLE_FORWARD),), cookie) for m in matches]
+def _sites(service: Service) -> SitePair:
+    return (service.from_.site, service.to.site)

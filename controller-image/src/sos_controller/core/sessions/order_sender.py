@@ -1,4 +1,4 @@
-"""Sender of orders, as signed datagrams out of the agent's port (spec/order.md 1, 2), and of probes."""
+"""Sender of orders, as signed datagrams out of the agent's port (spec/order.md 1, 2)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from sos_controller.core.openflow.flow_entries import Output
 from sos_controller.core.openflow.pipeline import PORT_CONTROLLER
 from sos_controller.core.state import State
 from sos_controller.core.tables.agents import Agent
-from sos_controller.core.types import Address, AgentId, Location, MacAddress
-from sos_controller.core.wire import keys, lldp, order
+from sos_controller.core.types import Address, AgentId, MacAddress
+from sos_controller.core.wire import keys, order
 from sos_controller.core.wire.beacon import Beacon
-from sos_controller.core.wire.lldp import Probe
 from sos_controller.core.wire.order import Header, OrderType
 from sos_controller.core.wire.packets import UdpTemplate
 
@@ -63,15 +62,6 @@ class OrderSender:
         """Send an order to an agent by id; return False if the agent is no longer known."""
         agent = self._state.agents.get(agent_id)
         return agent is not None and self.send(agent, kind, body, reply_to)
-
-    def probe(self) -> None:
-        """Send a probe out of every port of a claimed datapath."""
-        state, now_ms = self._state, int(self._state.now * 1000)
-        for switch in (switch for switch in state.switches.values() if switch.claim is not None):
-            for port in switch.live_ports():
-                said = Probe(state.controller_id, Location(switch.dpid, port.port_no), now_ms)
-                frame = lldp.encode(state.identity.probe_key, said, port.mac)
-                state.out.append(PacketOut(switch.dpid, PORT_CONTROLLER, (Output(port.port_no),), frame))
 
     def watch(self) -> None:
         """Request reports of sessions without an order from all agents."""

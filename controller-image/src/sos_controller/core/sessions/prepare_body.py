@@ -1,5 +1,5 @@
-"""Bodies of Prepare orders. All fields except UUID and flow are the same for all sessions of a service between two agents, and rendered
-once."""
+"""Bodies of Prepare orders. All fields except UUID and flow are the same for all sessions with the same transport between two agents, and
+rendered once, for all services and beacons with the same values."""
 
 from __future__ import annotations
 
@@ -22,31 +22,34 @@ _Asked = tuple[int, int, int]
 
 
 class _Form(NamedTuple):
-    """Constant part of a body, and the values it was built from."""
+    """Constant parts of a body, before and after UUID and flow."""
 
-    other: Beacon
-    transport: Transport
     before: bytes
     after: bytes
+
+
+_Values = tuple[Transport, bytes, Address, int, Role, int, _Asked]
+"""All values in the constant parts."""
 
 
 class PrepareBody:
     """Renderer of Prepare bodies."""
 
     def __init__(self) -> None:
-        self._forms: dict[tuple[str, bytes, Role, int, _Asked], _Form] = {}
+        self._forms: dict[_Values, _Form] = {}
 
     def body(self, session: Session, other: Agent, role: Role) -> bytes:
         """Render the body for an agent in this role, with `other` as its peer agent."""
         asks = session.confirms and role is Role.EGRESS
         asked: _Asked = (order.ACCEPT_CONFIRMED, session.dscp, session.ttl) if asks else (order.ACCEPT_EARLY, 0, 0)
-        index = (session.service, other.beacon.agent_id, role, session.labels, asked)
-        form = self._forms.get(index)
-        if form is None or form.other is not other.beacon or form.transport is not session.transport:
-            form = self._form(other.beacon, role, session.transport, session.labels, asked)
+        said, transport, labels = other.beacon, session.transport, session.labels
+        values = (transport, said.agent_id, said.address, said.first_stream_port, role, labels, asked)
+        form = self._forms.get(values)
+        if form is None:
+            form = self._form(said, role, transport, labels, asked)
             if len(self._forms) >= MAX_FORMS:
                 self._forms.clear()
-            self._forms[index] = form
+            self._forms[values] = form
         return order.fill_prepare(form.before, form.after, session.uuid, session.key)
 
     @staticmethod
@@ -58,4 +61,4 @@ class PrepareBody:
             congestion=order.CONGESTION[transport.congestion_control], accept=accept, dscp=dscp, ttl=ttl, peer_id=other.agent_id,
             peer_address=other.address, peer_stream_port=other.first_stream_port,
         )  # fmt: skip
-        return _Form(other, transport, *order.prepare_form(sample))
+        return _Form(*order.prepare_form(sample))

@@ -10,11 +10,11 @@ from typing import Final, NamedTuple
 
 from sos_controller.core.config import ONE_PATH_MODES, Service
 from sos_controller.core.openflow.pipeline import MAX_LABELS
+from sos_controller.core.pairs import pair_selection
+from sos_controller.core.pairs.agent_pairs import Pair, pair_key
+from sos_controller.core.pairs.pair_selection import Candidate, Loaded
+from sos_controller.core.pairs.path_choice import Choice, PathAssignments, pick
 from sos_controller.core.plain.outcome import Outcome
-from sos_controller.core.services import pair_selection
-from sos_controller.core.services.agent_pairs import Pair, pair_key
-from sos_controller.core.services.pair_selection import Candidate, Loaded
-from sos_controller.core.services.path_choice import Choice, PathAssignments, pick
 from sos_controller.core.services.plan import Plan
 from sos_controller.core.sessions import redirect
 from sos_controller.core.sessions.redirect import Leg
@@ -65,10 +65,12 @@ class Routes:
         egress_dpids = plan.datapaths_of(service.to.site)
         if host is not None and server_at in egress_dpids:
             egress_dpids = (server_at,)
-        if not 1 <= len(egress_dpids) <= MAX_EGRESS_DATAPATHS or not all(map(state.programmer.is_synced, egress_dpids)):
+        if not 1 <= len(egress_dpids) <= MAX_EGRESS_DATAPATHS or not all(map(state.is_usable, egress_dpids)):
             return Outcome.EGRESS_DATAPATH
-        if not state.programmer.is_synced(dpid) or (service.require and not plan.is_ready(service.id, dpid)):
+        if not state.is_usable(dpid) or (service.require and not plan.is_ready(service.id, dpid)):
             return Outcome.INGRESS_DATAPATH
+        if not state.programmer.takes_session((dpid, *egress_dpids)):
+            return Outcome.TABLE_FULL
         legs = self._legs(chosen, syn)
         if legs is None:
             return Outcome.PORT_TAKEN

@@ -346,6 +346,7 @@ class SetUp:
         if agent is not None:
             wait = self._plan.cache_guard.wait(session)
             session.deliver_at = state.now + wait
+            state.set_up_times.observe(session.deliver_at - session.created_at)
             self._opening_until = max(self._opening_until, session.deliver_at + OPENING_S)  # the maximum: sessions wait for different times
             self._deliver(agent, session.syn, wait)
         session.syn = b""

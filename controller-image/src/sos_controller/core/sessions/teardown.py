@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 
 from sos_controller.core.openflow import pipeline
 from sos_controller.core.openflow.flow_entries import FlowEntry
+from sos_controller.core.pairs.agent_pairs import pair_key
 from sos_controller.core.plain.backoff import ClientKey, ServerKey
 from sos_controller.core.plain.outcome import Outcome
-from sos_controller.core.services.agent_pairs import pair_key
 from sos_controller.core.sessions import redirect
 from sos_controller.core.sessions.half_open import probe_half_open
 from sos_controller.core.sessions.order_sender import OrderSender

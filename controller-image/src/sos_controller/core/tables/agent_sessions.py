@@ -66,6 +66,8 @@ class AgentSessions:
         self._reported: dict[AgentId, dict[bytes, Flow]] = {}
         self._at: dict[AgentId, float] = {}
         self.pairs: Counter[tuple[AgentId, AgentId]] = Counter()
+        self.revision = 0
+        """Number of changes of the reports."""
 
     def __len__(self) -> int:
         return len(self._uuids())
@@ -106,6 +108,7 @@ class AgentSessions:
 
     def _replace(self, agent_id: AgentId, flows: dict[bytes, Flow]) -> bool:
         before = set(self.pairs)
+        self.revision += 1
         self.pairs.subtract(_pairs(self._reported.pop(agent_id, {}).values()))
         self.pairs.update(_pairs(flows.values()))
         self.pairs = +self.pairs

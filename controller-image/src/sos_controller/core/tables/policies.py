@@ -1,10 +1,9 @@
-"""Policies: the service that covers a SYN. Services are tried in order; the first match decides, even if it leaves the SYN plain."""
+"""Policies: the service that covers a SYN. Services have an order; the first match decides, even if it leaves the SYN plain."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping
-from itertools import islice
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -13,6 +12,7 @@ from sos_controller.core.config import ONE_PATH_MODES, Config, Service, Site
 from sos_controller.core.openflow.flow_entries import Masked, Match
 from sos_controller.core.openflow.pipeline import BARE_SYN, ETH_IPV4, FRAGMENT, ICMP_ERRORS, NOT_SYN, PROTO_ICMP, PROTO_TCP
 from sos_controller.core.openflow.port_masks import masks
+from sos_controller.core.tables.policy_index import PolicyIndex
 from sos_controller.core.tables.shares import counted_one_by_one
 from sos_controller.core.types import Address, FlowKey, Prefix
 from sos_controller.core.wire.packets import Syn
@@ -74,17 +74,21 @@ class Policies:
             ports = tuple((r.first, r.last) for r in service.ports)
             policy = Policy(service, service.from_.parsed(), service.to.parsed(), ports)
             self.by_site.setdefault(service.from_.site, []).append(policy)
+        self._indexes = {site: PolicyIndex([(p.clients, p.servers, p.ports) for p in own]) for site, own in self.by_site.items()}
 
     def first(self, site: str, flow: Covered) -> Policy | None:
         """Return the service that decides about a connection."""
-        for policy in self.by_site.get(site, ()):
-            if policy.covers(flow):
-                return policy
-        return None
+        index = self._indexes.get(site)
+        number = -1 if index is None else index.first(flow.client, flow.server, flow.server_port)
+        return None if number < 0 else self.by_site[site][number]
 
     def covering(self, site: str, flow: Covered, limit: int) -> list[Policy]:
         """Return the services that cover a connection, in their order, at most `limit` of them."""
-        return list(islice((policy for policy in self.by_site.get(site, ()) if policy.covers(flow)), limit))
+        index = self._indexes.get(site)
+        if index is None:
+            return []
+        policies = self.by_site[site]
+        return [policies[number] for number in index.numbers(flow.client, flow.server, flow.server_port, limit)]
 
     def match(self, site: str, syn: Syn) -> Service | None:
         """Return the service that accelerates a SYN, None for plain TCP."""

@@ -15,7 +15,8 @@ class ProgrammedReason(StrEnum):
     NO_HOST = "NoHost"
     NO_UPLINK = "NoUplink"
     DATAPATH_DISCONNECTED = "DatapathDisconnected"
-    TOO_MANY_ENTRIES = "TooManyEntries"
+    TABLE_FULL = "TableFull"
+    ENTRIES_NOT_APPLIED = "EntriesNotApplied"
 
     @property
     def is_programmed(self) -> bool:

@@ -1,12 +1,13 @@
 """Locations of hosts, learned from ARP packets, SYNs and tracked segments. The caller excludes agent ports and inter-switch ports.
 
 Bounded: beyond MAX_HOSTS, or MAX_AT_PORT behind one port, no new hosts are learned: traffic to them is flooded, and routed sites do not
-reach them.
+reach them. Hosts that are learned already keep their places; silent hosts are forgotten (`forwarding.host_ageing`), which makes room.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 import msgspec
 
@@ -33,12 +34,16 @@ class Hosts:
 
     def __init__(self, limit: int = MAX_HOSTS) -> None:
         self._limit = limit
-        self._by_mac: dict[MacAddress, Host] = {}
+        self._by_mac: dict[MacAddress, Host] = {}  # the longest silent host first
         self._by_address: dict[Address, MacAddress] = {}
         self._at: Counter[Location] = Counter()
 
     def __len__(self) -> int:
         return len(self._by_mac)
+
+    def __iter__(self) -> Iterator[Host]:
+        """Return every host, the longest silent first."""
+        return iter(self._by_mac.values())
 
     def all(self) -> list[Host]:
         """Return every host, by MAC address."""
@@ -52,6 +57,13 @@ class Hosts:
         """Return the host that last used this address."""
         mac = self._by_address.get(address)
         return None if mac is None else self._by_mac.get(mac)
+
+    def silent(self, since: float) -> Iterator[Host]:
+        """Yield the hosts that have sent nothing since a time, the longest silent first."""
+        for host in self._by_mac.values():
+            if host.seen_at > since:
+                return
+            yield host
 
     def learn(self, mac: MacAddress, address: Address, location: Location, now: float) -> bool:
         """Record a host's location; return True if the host is new or has moved. Multicast addresses and address 0 belong to no host."""
@@ -67,11 +79,16 @@ class Hosts:
             addresses = (address, *addresses)[:MAX_ADDRESSES]
         if before is not None:
             self._left(before)
+            del self._by_mac[mac]
         self._at[location] += 1
         self._by_mac[mac] = Host(mac, location, addresses, now)
         if address:
             self._by_address[address] = mac
         return before is None or before.location != location
+
+    def forget(self, macs: list[MacAddress]) -> list[Host]:
+        """Forget hosts by MAC address."""
+        return self._forget([self._by_mac[mac] for mac in macs if mac in self._by_mac])
 
     def forget_location(self, location: Location) -> list[Host]:
         """Forget all hosts behind a port."""

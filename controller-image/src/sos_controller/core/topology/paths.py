@@ -71,7 +71,7 @@ def disjoint(
     only = shortest(g, source, target, left)
     if only is None or not only.steps:
         return ()
-    most = min(count, g.degree(source), g.degree(target))
+    most = 1 if count == 1 else min(count, g.degree(source), g.degree(target))
     return (only,) if most == 1 else tuple(_split(_flow(g, source, target, most), source, target))
 
 
@@ -133,10 +133,13 @@ def spanning_links(links: Iterable[Link], rank: Callable[[Link], tuple[int, ...]
 def _next_step(g: nx.MultiGraph, here: DatapathId, left: dict[DatapathId, int]) -> tuple[Location, Location]:
     """Return the step from `here` on a cheapest path, to the lowest port among equals. Such a step exists, since `here` can reach the
     target."""
-    steps = []
-    for _, there, found, weight in g.edges(here, keys=True, data="weight"):
-        if there in left and left[there] + weight == left[here]:
-            out, into = (found.a, found.b) if found.a.dpid == here else (found.b, found.a)
-            steps.append((into, out))
+    steps, cost = [], left[here]
+    for there in g.neighbors(here):
+        rest = left.get(there, cost)
+        if rest < cost:  # few neighbours of a mesh are nearer
+            for found, edge in g.get_edge_data(here, there).items():
+                if rest + edge["weight"] == cost:
+                    out, into = (found.a, found.b) if found.a.dpid == here else (found.b, found.a)
+                    steps.append((into, out))
     into, out = min(steps)
     return out, into

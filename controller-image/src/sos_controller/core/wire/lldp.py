@@ -20,7 +20,7 @@ ORGANISATION: Final = b"\x02\x53\x4f"
 """A locally administered identifier for our TLV (IEEE 802.1AB-2016, 8.6)."""
 SUBTYPE: Final = 1
 MAX_AGE_MS: Final = 1_500
-"""Maximum age of a probe: one and a half probe intervals. A genuine probe takes milliseconds."""
+"""Maximum age of a probe at its arrival: one and a half probe intervals. A genuine probe takes milliseconds."""
 TAG_BYTES: Final = 16
 MAX_TLVS: Final = 16
 
@@ -48,8 +48,9 @@ def encode(key: bytes, probe: Probe, mac: MacAddress) -> bytes:
     return LLDP_MULTICAST + source + b"\x88\xcc" + b"".join(tlvs)
 
 
-def decode(key: bytes, data: bytes, now_ms: int) -> Probe | None:
-    """Return the probe in a frame if it is recent and signed with this key, else None."""
+def decode(key: bytes, data: bytes, clock: tuple[int, int]) -> Probe | None:
+    """Return the probe in a frame if it is recent and signed with this key, else None. `clock`: the earliest time at which the frame may
+    have arrived, and the present, in milliseconds."""
     if ethertype(data) != ETH_LLDP:
         return None
     at = 14
@@ -61,17 +62,17 @@ def decode(key: bytes, data: bytes, now_ms: int) -> Probe | None:
         if kind == 0 or len(value) != length:
             return None
         if kind == 127 and length == _OWN_BYTES and value[:4] == ORGANISATION + bytes([SUBTYPE]):
-            return _decode_own(key, value[4:], now_ms)
+            return _decode_own(key, value[4:], clock)
         at += 2 + length
     return None
 
 
-def _decode_own(key: bytes, value: bytes, now_ms: int) -> Probe | None:
+def _decode_own(key: bytes, value: bytes, clock: tuple[int, int]) -> Probe | None:
     body, given = value[: _BODY.size], value[_BODY.size :]
     if not hmac.compare_digest(keys.tag(key, body)[:TAG_BYTES], given):
         return None
     controller_id, dpid, port_no, sent_ms = _BODY.unpack(body)
-    if not 0 <= now_ms - sent_ms <= MAX_AGE_MS:
+    if not clock[0] - MAX_AGE_MS <= sent_ms <= clock[1]:
         return None
     return Probe(controller_id, Location(DatapathId(dpid), PortNo(port_no)), sent_ms)
 

@@ -22,7 +22,7 @@ from sos_controller.core.openflow.pipeline import (
     shared,
 )
 from sos_controller.core.tables.agents import Agent
-from sos_controller.core.topology import paths
+from sos_controller.core.topology.path_cache import PathCache
 from sos_controller.core.topology.paths import Path
 from sos_controller.core.types import AgentId, DatapathId, PortNo
 
@@ -31,6 +31,8 @@ MAX_PAIRS = 65_536
 
 PairKey = tuple[AgentId, AgentId]
 """The lower id first."""
+SitePair = tuple[str, str]
+"""Sites of the clients and of the servers of a service."""
 
 
 class Pair(NamedTuple):
@@ -85,34 +87,12 @@ class PairNumbers:
             self._taken.discard(self._numbers.pop(pair))
 
 
-class View(NamedTuple):
-    """The graph, with a cache of distances (by target) and disjoint paths (by ends and number)."""
-
-    graph: nx.MultiGraph
-    left: dict[DatapathId, dict[DatapathId, int]]
-    ways: dict[tuple[DatapathId, DatapathId, int], tuple[Path, ...]]
-
-    def distances(self, target: DatapathId) -> dict[DatapathId, int]:
-        """Return the cost from everywhere to `target`; computed once."""
-        found = self.left.get(target)
-        if found is None:
-            found = self.left[target] = paths.distances(self.graph, target)
-        return found
-
-    def disjoint(self, source: DatapathId, target: DatapathId, count: int) -> tuple[Path, ...]:
-        """Return up to `count` paths that share no link; computed once for all pairs of agents at the same datapaths."""
-        found = self.ways.get((source, target, count))
-        if found is None:
-            found = self.ways[source, target, count] = paths.disjoint(self.graph, source, target, count, self.distances(target))
-        return found
-
-
-def plan(view: View, ends: tuple[Agent, Agent], number: int, labels: int, before: Pair | None) -> Pair | None:
+def plan(cache: PathCache, ends: tuple[Agent, Agent], number: int, labels: int, before: Pair | None) -> Pair | None:
     """Return the pair with its current paths. If there is no path, keep the earlier paths between the same datapaths: entries are moved,
     never dropped without a replacement."""
     low, high = ends
     count = max(min(labels, low.beacon.stream_ports, high.beacon.stream_ports, MAX_LABELS), 1)
-    found = view.disjoint(low.location.dpid, high.location.dpid, count)
+    found = cache.disjoint(low.location.dpid, high.location.dpid, count)
     if not found:
         dpids = (low.location.dpid, high.location.dpid)
         same = before is not None and before.paths and (before.paths[0].source, before.paths[0].target) == dpids

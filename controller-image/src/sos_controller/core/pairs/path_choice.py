@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sos_controller.core.services.agent_pairs import PairKey
+from sos_controller.core.pairs.agent_pairs import PairKey
 from sos_controller.core.topology.path_stats import PathMeasure
 
 ASSUMED_LOAD = 1_250_000.0
