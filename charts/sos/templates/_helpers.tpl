@@ -55,6 +55,9 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- if .Values.rbac.pods }}
 - {name: SOS_READ_PODS, value: "true"}
 {{- end }}
+{{- if .Values.rbac.services }}
+- {name: SOS_READ_SERVICES, value: "true"}
+{{- end }}
 {{- if .Values.dataPlane.loadModules }}
 - {name: SOS_LOAD_MODULES, value: "true"}
 {{- end }}
@@ -129,4 +132,11 @@ The test needs two SosSites with nodes, and a free address at each site; `kubect
 {{- $network := .end.network | default (printf "sos-%s" .end.site) -}}
 {{- $join := dict "name" $network "namespace" .root.Release.Namespace "interface" "net1" "ips" (list .end.address) -}}
 k8s.v1.cni.cncf.io/networks: {{ list $join | toJson | quote }}
+{{- end -}}
+
+{{/* Address of the page of runbooks: the value, else the page of this version in the repository that a released chart names (home). */}}
+{{- define "sos.runbooks" -}}
+{{- $own := "docs/alerts.md" -}}
+{{- if .Chart.Home -}}{{- $own = printf "%s/blob/v%s/docs/alerts.md" .Chart.Home .Chart.AppVersion -}}{{- end -}}
+{{- .Values.monitoring.rules.runbookUrl | default $own -}}
 {{- end -}}

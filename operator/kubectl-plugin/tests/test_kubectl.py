@@ -12,12 +12,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 from operator_fixtures import condition
 from operator_kube import Kube, free_port
 from operator_plugin import plugin_environment, sos, unreliable
 from operator_run import Operator, eventually
 from sos_kubectl.base import tables
-from sos_kubectl.base.source import KINDS
+from sos_kubectl.base.source import KINDS, Kubectl
 
 WIDTH = tables.WIDTH
 
@@ -95,3 +96,29 @@ def test_wrong_usage_names_the_argument(kube: Kube) -> None:
     ):
         done = sos(kube, *wrong)
         assert done.returncode == 2 and named in done.stderr, done.stderr
+
+
+ANSWERS = """
+import json, sys
+second, roles = sys.argv[1:3]
+said = sys.argv[3:]
+if "--ignore-not-found" in said:
+    print("service/sos-controller2-c" if second == "yes" else "")
+else:
+    active = "controller2" in said[-1] and roles == "second"
+    print(json.dumps({"controller": {"active": active}}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("second", "roles", "service"),
+    [("no", "first", "sos-controller-c"), ("yes", "first", "sos-controller-c"), ("yes", "second", "sos-controller2-c")],
+)
+def test_plugin_asks_the_active_of_two_replicas(
+    second: str, roles: str, service: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = tmp_path / "kubectl"
+    fake.write_text(f"#!/bin/sh\nexec {sys.executable} -c '{ANSWERS}' {second} {roles} \"$@\"\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert Kubectl().controller_in("sos-system", "c") == f"/api/v1/namespaces/sos-system/services/http:{service}:8080/proxy"

@@ -13,7 +13,9 @@ from operator_kube import Kube, _process, free_port, tool
 from operator_plugin import sos
 from operator_run import NAMESPACE, Operator, eventually
 from sos_kubectl.base.names import drain_label
-from sos_kubectl.lifecycle.drain import AmbiguousError, kept_away, known, nodes_named, not_yet, progress, targets
+from sos_kubectl.lifecycle.drain import AmbiguousError, direct_targets, kept_away, known, nodes_named, not_yet, progress, rows, targets
+from sos_kubectl.targets import agent_configs
+from sos_kubectl.targets.agent_configs import Agent, Answer
 
 CONFIG = {
     "sites": [
@@ -92,6 +94,64 @@ def test_drained_means_no_sessions_and_no_new_ones(rows: list[dict[str, Any]], d
 def test_a_draining_agent_gets_no_second_drain_order() -> None:
     rows = {"agents": [row("aa", 2), row("ab", 0, willing=True, draining=False)]}
     assert [target.id for target in not_yet(rows, targets(CONFIG, "edge1"))] == ["ab"]
+
+
+def config_of(node: str, site: str, *, pool: str = "default", wan: tuple[str, ...] = ("192.0.2.1",)) -> dict[str, Any]:
+    return {"agentId": f"{node}-{pool}", "node": node, "pool": pool, "site": {"name": site}, "wan": list(wan)}
+
+
+def config_map(*documents: dict[str, Any], **more: str) -> dict[str, Any]:
+    data = {f"{document['node']}.json": json.dumps(document) for document in documents}
+    return {"metadata": {"namespace": "sos-system"}, "data": {**data, **more}}
+
+
+def test_agent_configs_are_read_and_other_data_is_skipped() -> None:
+    found = agent_configs.read([config_map(config_of("b", "west"), config_of("a", "west"), note="{", other="[]"), {"metadata": {}}])
+    assert [(agent.node, agent.site, agent.namespace, agent.routed) for agent in found] == [
+        ("a", "west", "sos-system", True),
+        ("b", "west", "sos-system", True),
+    ]
+
+
+def test_only_agents_that_no_controller_knows_are_queried_directly() -> None:
+    found = [Agent(config_of("edge1", "west")), Agent(config_of("edge2", "east", wan=()))]
+    assert [target.name for target in direct_targets(found, "edge1")] == ["edge1"]
+    assert direct_targets(found, "edge2") == [] and direct_targets(found, "no-such-node") == []
+    ambiguous = [Agent(config_of("worker", "west", pool="2")), Agent(config_of("worker-2", "east", wan=()))]
+    with pytest.raises(AmbiguousError, match="pool 2 on node worker"):
+        direct_targets(ambiguous, "worker-2")
+
+
+@pytest.mark.parametrize(
+    ("answer", "done", "line"),
+    [
+        (Answer({"draining": False, "willing": False, "sessions": 9}), False, "edge1: still taking sessions"),
+        (Answer({"draining": True, "willing": False, "sessions": 2}), False, "2 sessions left at edge1"),
+        (Answer({"draining": True, "willing": False, "sessions": 0}), True, "no sessions left"),
+        (Answer(error="no route to host"), False, "edge1: no answer: no route to host"),
+        (Answer(error="no pod", runs=False), True, "no sessions left"),
+    ],
+)
+def test_the_agents_own_answers_show_the_progress(answer: Answer, done: bool, line: str) -> None:
+    """An agent at a limit accepts sessions again later; a silent agent may have sessions."""
+    wanted = direct_targets([Agent(config_of("edge1", "west"))], "edge1")
+    now = progress(rows({"edge1-default": answer}), wanted)
+    assert (now.done, now.line) == (done, line)
+
+
+@pytest.mark.parametrize(
+    ("status", "deleted", "runs"),
+    [
+        ({"phase": "Running", "containerStatuses": [{"name": "agent", "state": {"running": {}}}]}, True, True),
+        ({"phase": "Running", "containerStatuses": [{"name": "agent", "state": {"terminated": {}}}]}, True, False),
+        ({"phase": "Running", "containerStatuses": [{"name": "agent", "state": {"terminated": {}}}]}, False, True),
+        ({"phase": "Failed"}, False, False),
+        ({}, False, True),
+    ],
+)
+def test_an_agent_is_gone_when_its_container_has_ended_for_good(status: dict[str, Any], deleted: bool, runs: bool) -> None:
+    meta = {"name": "agent", **({"deletionTimestamp": "2026-01-01T00:00:00Z"} if deleted else {})}
+    assert agent_configs.runs({"metadata": meta, "status": status}) == runs
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ import sos_compile
 from sos_operator.cluster.apply import Applier
 from sos_operator.cluster.client import Cluster, connect
 from sos_operator.cluster.handlers import WORKLOAD_PODS, across, hearer, pod_watch, unseen, watches
+from sos_operator.cluster.kubernetes_services import ServiceObserver
 from sos_operator.cluster.lease import Candidate, held
 from sos_operator.cluster.observe import Observer
 from sos_operator.cluster.watches import watching
@@ -25,9 +26,9 @@ from sos_operator.core.model.errors import NotReady, OperatorError
 from sos_operator.core.model.kinds import OPTIONAL_KINDS, OWN_KINDS, Kind
 from sos_operator.core.model.objects import Object
 from sos_operator.core.model.options import Settings
-from sos_operator.core.model.workload_pods import Place
 from sos_operator.core.scheduling.backoff import Outcome, next_delay, rest
 from sos_operator.core.scheduling.change_queue import Changed
+from sos_operator.core.workloads.client_pods import Place
 from sos_operator.process.bugs import Bugs
 from sos_operator.process.defaults import DefaultsError, load_defaults
 from sos_operator.process.health import Health, serve
@@ -54,6 +55,7 @@ async def assembled(settings: Settings, metrics: Metrics) -> AsyncIterator[Parts
             cluster=cluster,
             observer=Observer(cluster, settings.namespace, settings.resync_seconds),
             pods=PodObserver(cluster, permitted=settings.reads_pods),
+            services=ServiceObserver(cluster, permitted=settings.reads_services),
             applier=Applier(cluster, metrics, Bugs(metrics)),
             controllers=Controllers(ControllerApi(session), settings, metrics),
             nodes=pod_statuses.nodes(session, Bugs(metrics)),

@@ -12,29 +12,31 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
+from sos_compile.certificates import new_ca
 from sos_compile.model.site_card import SiteCard
 
 from sos_operator.cluster.apply import Applier, Result
 from sos_operator.cluster.client import Cluster
+from sos_operator.cluster.kubernetes_services import ServiceObserver
 from sos_operator.cluster.observe import Observer
 from sos_operator.cluster.workload_pods import PodObserver
 from sos_operator.core.desired import departure, finalizer, generation, network_attachment, pod_refresh, rollout
 from sos_operator.core.desired.departed_nodes import Place, with_left
+from sos_operator.core.desired.expected_pods import expected_pods
 from sos_operator.core.desired.generation import Issued, credible, encode_issued, issued_now
 from sos_operator.core.desired.output import Memos, Output, build_output, owners_of
 from sos_operator.core.desired.release import release_manifests
 from sos_operator.core.desired.retained_children import held_refs
-from sos_operator.core.model import agent_status
-from sos_operator.core.model.agent_status import AgentAnswer
 from sos_operator.core.model.cluster_objects import ConfigMap, Secret
-from sos_operator.core.model.controller_view import ControllerView
 from sos_operator.core.model.custom_resources import CustomResource, SosSite
 from sos_operator.core.model.errors import KindMissing, NotReady, OperatorError, Refused
 from sos_operator.core.model.kinds import NAD, SECRET, SITE, kind_of
-from sos_operator.core.model.node_status import NodeAnswer, address_of
 from sos_operator.core.model.objects import Object, Ref
 from sos_operator.core.model.options import Settings
-from sos_operator.core.model.workload_pods import selects_pods
+from sos_operator.core.model.remote import agent_status
+from sos_operator.core.model.remote.agent_status import AgentAnswer
+from sos_operator.core.model.remote.controller_view import ControllerView
+from sos_operator.core.model.remote.node_status import NodeAnswer, address_of
 from sos_operator.core.model.world import Seen, compiled_from, parse_allocations
 from sos_operator.core.peers.desired import (
     Peering,
@@ -51,11 +53,13 @@ from sos_operator.core.peers.pairing import wanted_pairings
 from sos_operator.core.plan import Changes, fingerprint, owned, plan, ref_of
 from sos_operator.core.scheduling.backoff import Outcome
 from sos_operator.core.scheduling.change_queue import Changed, of_kinds
-from sos_operator.core.secrets import key_rotation, keys, secrets, token_rotation
+from sos_operator.core.secrets import ca_rotation, certificates, key_rotation, keys, secrets, token_rotation
 from sos_operator.core.status.direct_agents import agents_without_controller, outdated
 from sos_operator.core.status.report import report, unknown
 from sos_operator.core.status.situation import Report, Situation
 from sos_operator.core.status.status_writer import Write, build_event, plan_write, still_pending
+from sos_operator.core.workloads.client_pods import selects_pods
+from sos_operator.core.workloads.kubernetes_services import named_services
 from sos_operator.process.bugs import Bugs
 from sos_operator.process.defaults import is_default
 from sos_operator.process.metrics import Metrics
@@ -80,6 +84,7 @@ class Parts:
     cluster: Cluster
     observer: Observer
     pods: PodObserver
+    services: ServiceObserver
     applier: Applier
     controllers: Controllers
     nodes: PodStatuses[NodeAnswer]
@@ -109,6 +114,7 @@ class Reconciler:
         self._peering = Peering()
         self._own_cards: Mapping[str, SiteCard] = {}
         self._machines: Mapping[str, Configuration] = {}
+        self._issuer = certificates.Issuer()
 
     async def reconcile(self, woken: frozenset[Changed]) -> Outcome:
         """Run one pass. Raises OperatorError if the cluster cannot be read or the master key is missing; an object's own errors are
@@ -116,6 +122,7 @@ class Reconciler:
         self._renewed = {}
         self._p.observer.forget(woken)
         seen = await self._p.observer.see(time.monotonic())
+        self._p.metrics.expect(expected_pods(seen.children))
         before = self._p.bugs.count
         try:
             outcome = await self._pass(seen)
@@ -127,7 +134,14 @@ class Reconciler:
 
     async def _pass(self, seen: Seen) -> Outcome:
         workload = await self._p.pods.see(selects_pods(seen), time.monotonic())
-        seen = replace(seen, workload_pods=workload.pods, pods_problem=workload.problem)
+        named = await self._p.services.see(named_services(seen), time.monotonic())
+        seen = replace(
+            seen,
+            workload_pods=workload.pods,
+            pods_problem=workload.problem,
+            kubernetes_services=named.services,
+            kubernetes_services_problem=named.problem,
+        )
         secret_objects = await self._secrets(seen)
         pairings = read_pairings(seen, secret_objects)
         contacts = self._p.peers.contacts
@@ -163,6 +177,7 @@ class Reconciler:
         refused |= await self._finalize(self._current(seen), output, answers)
         self._p.metrics.problems.set(sum(not problem.warning for problem in output.compiled.problems) + (self._p.defaults is None))
         rotating = key_rotation.is_asked_for(secret_objects[secrets.MASTER])
+        rotating = rotating or ca_rotation.is_asked_for(secret_objects[certificates.OPENFLOW_CA])
         rotating = rotating or any(token_rotation.is_asked_for(secret) for secret in filter(secrets.is_token, secret_objects.values()))
         going = bool(output.departing or output.left)
         failed = result.retry or refused or bool(self._without_secret)
@@ -220,6 +235,8 @@ class Reconciler:
             return
         if wanted.name not in found:
             files = {wanted.file: random_source.token_hex(keys.RANDOM_BYTES)}
+            if wanted.name == certificates.OPENFLOW_CA:
+                files = certificates.ca_files(certificates.FIRST_CA_ID, new_ca(datetime.now(UTC)))
             manifest = secrets.build_secret(self._p.settings, wanted.name, "operator", files, wanted.owner)
             found[wanted.name] = Secret.parse(await self._p.cluster.create(manifest))
             self._p.observer.forget(of_kinds([SECRET.plural]))
@@ -237,6 +254,12 @@ class Reconciler:
         for secret in filter(secrets.is_token, secret_objects.values()):
             steps.append((secret, "token", token_rotation.next_step(secret, now, overlap, random_source.token_hex(keys.RANDOM_BYTES))))
         return any([await self._step(secret, word, step) for secret, word, step in steps if step is not None])
+
+    async def _replace_ca(self, secret_objects: Mapping[str, Secret], everywhere: bool) -> bool:
+        """Write the step that is due in the replacement of the CA. True if the write failed."""
+        ca, overlap = secret_objects[certificates.OPENFLOW_CA], timedelta(seconds=self._p.settings.key_overlap_seconds)
+        step = ca_rotation.next_step(ca, certificates.parse_authorities(ca), datetime.now(UTC), overlap, everywhere=everywhere)
+        return step is not None and await self._step(ca, "certificates", step)
 
     async def _step(self, secret: Secret, word: str, step: tuple[str, Object]) -> bool:
         """Write one step. True if the write failed."""
@@ -297,10 +320,12 @@ class Reconciler:
             raise NotReady(f"Secret {secrets.MASTER} holds no master key (a key named master-1 of 64 hex digits)")
         masters = keys.Masters(found, key_rotation.sending(master, found))
         derived = secrets.derived_secrets(output.compiled, masters, settings, seen, key_files(output.compiled, self._peering))
+        certified = self._certified(seen, output, secret_objects[certificates.OPENFLOW_CA])
         of_peers = peer_manifests(settings, seen, self._own_cards, self._machines, self._peering)
         manifests = (
             generation.state_manifest(settings, encode_issued(output.issued)),
             *derived,
+            *certified,
             *of_peers,
             *with_left(output.compiled.manifests, output.left, seen),
             *(m for departing in output.departing for m in departing.manifests),
@@ -321,9 +346,18 @@ class Reconciler:
             self._p.observer.learn(answer)
         self._p.observer.forget(of_kinds(_plurals(changes, result)))
         self._errors = owners_of(manifests, result.failures)
-        await self._poke(seen, output, (*derived, *of_peers), frozenset(ref_of(m) for m in changes.apply))
+        await self._poke(seen, output, (*derived, *certified, *of_peers), frozenset(ref_of(m) for m in changes.apply))
         result.retry |= await self._rotate(secret_objects, key_rotation.handed_out(derived, seen.children, output.compiled.held))
+        result.retry |= await self._replace_ca(secret_objects, key_rotation.handed_out(certified, seen.children, output.compiled.held))
         return result
+
+    def _certified(self, seen: Seen, output: Output, ca: Secret) -> tuple[Object, ...]:
+        """The TLS folders of controllers and sites. Raise NotReady without a usable CA."""
+        known = certificates.parse_authorities(ca)
+        if not known:
+            raise NotReady(f"Secret {ca.name} holds no usable CA (ca-1.crt and ca-1.key): delete the Secret, and it is created again")
+        authorities = ca_rotation.authorities(ca, known)
+        return self._issuer.folders(output.compiled, authorities, self._p.settings, seen, datetime.now(UTC))
 
     async def _poke(self, seen: Seen, output: Output, derived: tuple[Object, ...], unapplied: frozenset[Ref]) -> None:
         hashes = pod_refresh.config_hashes(output.compiled, (*output.departing, *output.left), derived)

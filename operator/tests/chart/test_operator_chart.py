@@ -156,14 +156,17 @@ def test_values_override_ports_of_nodes_and_the_operator_refuses_collisions() ->
         parse_settings(environment_of(find(render("--set", "dataPlane.ports.node=10001"), "Deployment")))
 
 
-def test_the_right_to_read_pods_and_the_setting_go_together() -> None:
+@pytest.mark.parametrize(
+    ("value", "resource", "setting"), [("pods", "pods", "reads_pods"), ("services", "endpointslices", "reads_services")]
+)
+def test_the_right_to_read_and_the_setting_go_together(value: str, resource: str, setting: str) -> None:
     def rights(objects: list[dict[str, Any]]) -> bool:
         (role,) = (o for o in objects if o["kind"] == "ClusterRole" and o["metadata"]["name"] == "sos-operator")
-        return any("pods" in rule["resources"] for rule in role["rules"])
+        return any(resource in rule["resources"] for rule in role["rules"])
 
-    for value, expected in (("true", True), ("false", False)):
-        rendered = render("--set", f"rbac.pods={value}")
-        assert parse_settings(environment_of(find(rendered, "Deployment"))).reads_pods is rights(rendered) is expected
+    for given, expected in (("true", True), ("false", False)):
+        rendered = render("--set", f"rbac.{value}={given}")
+        assert getattr(parse_settings(environment_of(find(rendered, "Deployment"))), setting) is rights(rendered) is expected
 
 
 def test_modules_are_loaded_on_request() -> None:
@@ -254,7 +257,9 @@ def test_rights_of_the_operator_are_minimal() -> None:
     }
     assert writes == expected | {("", "events", "create", ())}
     readable = {resource for rule in rules for resource in rule["resources"] if "list" in rule["verbs"]}
-    assert readable == own | {"nodes", "namespaces", "pods"}
+    assert readable == own | {"nodes", "namespaces", "pods", "endpointslices"}
+    named = {resource for rule in rules for resource in rule["resources"] if rule["verbs"] == ["get"]}
+    assert named == {"services"}
     role = find(objects, "Role")["rules"]
     assert {resource for rule in role for resource in rule["resources"]} == {kind.plural for kind in (*CHILD_KINDS, POD, JOB)}
     (jobs,) = [rule for rule in role if JOB.plural in rule["resources"]]

@@ -200,11 +200,11 @@ def test_helm_test_reports_failures_before_its_deadline() -> None:
     (wait,) = re.findall(r"Time to wait for the server, in seconds \[default: (\d+)\]", usage)
     waiting = int(wait) + connect + seconds("connect.rs", "SETTLE")
     for asked in (1, 60):
-        each = connect + stall + asked + seconds("wire.rs", "LONGEST_END") + seconds("compare.rs", "HOLD")
+        each = connect + stall + asked + seconds("transfer/wire.rs", "LONGEST_END") + seconds("compare.rs", "HOLD")
         job = by_kind(*TESTED, "--set", f"test.seconds={asked}")["Job"]
         assert waiting + 2 * each < job["spec"]["activeDeadlineSeconds"]
         assert f"--seconds={asked}" in container_of(job)["command"]
-    (most,) = re.findall(r"MOST_SECONDS: u16 = (\d+);", (AGENTS / "crates" / "sos-probe" / "src" / "wire.rs").read_text())
+    (most,) = re.findall(r"MOST_SECONDS: u16 = (\d+);", (AGENTS / "crates" / "sos-probe" / "src" / "transfer" / "wire.rs").read_text())
     schema = json.loads((ROOT / "charts" / "sos" / "values.schema.json").read_text())
     assert schema["properties"]["test"]["properties"]["seconds"]["maximum"] == int(most), "helm and the probe accept the same maximum"
 

@@ -51,6 +51,20 @@ SELECTS_PODS = {
 }
 
 
+NAMES_A_SERVICE = {
+    "apiVersion": "sos.network/v1alpha1",
+    "kind": "SosService",
+    "metadata": {"name": "destination", "namespace": "default"},
+    "spec": {"from": {"site": "nowhere"}, "to": {"site": "west", "service": {"name": "headless"}}},
+}
+HEADLESS = {
+    "apiVersion": "v1",
+    "kind": "Service",
+    "metadata": {"name": "headless", "namespace": "default"},
+    "spec": {"clusterIP": "None", "ports": [{"port": 80}]},
+}
+
+
 @pytest.fixture(scope="module")
 def multus() -> Iterator[Kube]:
     """A separate API server, because other tests need a cluster without NetworkAttachmentDefinitions."""
@@ -70,13 +84,14 @@ def test_used_rights_equal_granted_rights(multus: Kube, tmp_path: Path) -> None:
     for name, text in next(o for o in rendered if o["kind"] == "ConfigMap")["data"].items():
         (defaults / name).write_text(text)
     with served(multus, "PodMonitor"), populated(multus) as kube, Nodes(kube).serving() as nodes:
-        extra = {"SOS_READ_PODS": "true", "SOS_DEFAULTS_DIR": str(defaults), "SOS_POD_MONITORS": "{}", "SOS_LEASE": "sos-operator"}
+        readers = {"SOS_READ_PODS": "true", "SOS_READ_SERVICES": "true"}
+        extra = {**readers, "SOS_DEFAULTS_DIR": str(defaults), "SOS_POD_MONITORS": "{}", "SOS_LEASE": "sos-operator"}
         with operator_running(kube, tmp_path, **extra):
             kube.apply(own("SosController", "second", {}), own("SosLink", "pair", {end: {"site": end, "uplink": "wan0"} for end in "ab"}))
             kube.apply(own("SosPeer", "far", {"prefixes": ["10.50.0.0/16"]}))
             for name in ("sites.yaml", "sosservice.yaml"):
                 kube.kubectl("apply", "-f", str(ROOT / "examples" / "01-two-sites" / name))
-            kube.apply(SELECTS_PODS)
+            kube.apply(SELECTS_PODS, HEADLESS, NAMES_A_SERVICE)
             eventually("the DaemonSets", lambda: len(children(kube, "daemonsets")) == 6)
             eventually("the networks", lambda: len(children(kube, "network-attachment-definitions")) == 2)
             eventually("the PodMonitors", lambda: children(kube, "podmonitors"))

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from operator_listing import config_map, custom, listing, parsed
 from sos_operator import loop, reconcile
 from sos_operator.cluster.handlers import hearer
+from sos_operator.cluster.kubernetes_services import ServiceObserver
 from sos_operator.cluster.work_queue import WorkQueue
 from sos_operator.cluster.workload_pods import PodObserver
 from sos_operator.core.desired.departure import documents, on_nodes
@@ -27,8 +28,8 @@ from sos_operator.core.model.cluster_objects import Node
 from sos_operator.core.model.custom_resources import SosController, SosSite
 from sos_operator.core.model.errors import NotReady
 from sos_operator.core.model.kinds import API_VERSION
-from sos_operator.core.model.node_status import NodeAnswer
 from sos_operator.core.model.options import Images, Settings
+from sos_operator.core.model.remote.node_status import NodeAnswer
 from sos_operator.core.model.world import Seen, api_base, controller_endpoints
 from sos_operator.core.scheduling.change_queue import Changed
 from sos_operator.core.status.report import report
@@ -112,6 +113,7 @@ class Stub:
         self.settings = dataclasses.replace(SETTINGS, site_cleanup_seconds=60)
         self.observer = self.cluster = self
         self.pods = PodObserver(self, permitted=False)  # type: ignore[arg-type]
+        self.services = ServiceObserver(self, permitted=False)  # type: ignore[arg-type]
         self.missing = frozenset[Any]()
 
     def forget(self, *_: Any) -> None: ...

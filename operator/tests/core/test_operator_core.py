@@ -15,11 +15,12 @@ from operator_listing import config_map, custom, listing, parsed, pod, secret
 from sos_operator.core import plan
 from sos_operator.core.desired import departure, finalizer, generation, pod_refresh
 from sos_operator.core.desired.generation import Issued
-from sos_operator.core.model import conditions, controller_view, node_status, pod_state, world
+from sos_operator.core.model import conditions, pod_state, world
 from sos_operator.core.model.conditions import Verdict
 from sos_operator.core.model.custom_resources import SosController
 from sos_operator.core.model.errors import KindMissing
 from sos_operator.core.model.objects import Ref, Resource, parse_conditions
+from sos_operator.core.model.remote import controller_view, node_status
 from sos_operator.core.plan import Applied
 from sos_operator.core.scheduling import backoff
 from sos_operator.core.scheduling.change_queue import NAMED_MAX, Changed, ChangeQueue

@@ -10,9 +10,9 @@ from operator_listing import listing
 from sos_operator.core.desired.departed_nodes import with_left
 from sos_operator.core.desired.generation import Issued
 from sos_operator.core.desired.output import Output, build_output
-from sos_operator.core.model.node_status import NodeAnswer
 from sos_operator.core.model.objects import Object
 from sos_operator.core.model.options import Images, Settings
+from sos_operator.core.model.remote.node_status import NodeAnswer
 from sos_operator.core.model.world import Seen
 from test_operator_status import loaded
 

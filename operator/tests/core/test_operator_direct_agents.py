@@ -8,7 +8,7 @@ from typing import Any
 
 import sos_compile
 from operator_listing import custom, listing
-from sos_operator.core.model.agent_status import AgentAnswer, parse_agent_answer
+from sos_operator.core.model.remote.agent_status import AgentAnswer, parse_agent_answer
 from sos_operator.core.status.direct_agents import agents_without_controller
 from sos_operator.core.status.report import report
 from sos_operator.core.status.situation import Report, Situation
@@ -111,6 +111,31 @@ def test_agents_that_do_not_reach_each_other_accelerate_nothing() -> None:
     assert "SosSite west reach no agent of SosSite east" in message
 
 
+def test_a_site_needs_one_node_with_its_virtual_address() -> None:
+    routed = {**GIVEN[0], "spec": {**GIVEN[0]["spec"], "intake": {"type": "Routed", "interface": "lan0", "virtualAddress": "10.1.0.1"}}}
+    objects = (admitted(routed, 0), *OBJECTS[1:])
+    twin = sos_compile.Node("a2", {"site": "west"}, "172.18.0.4")
+    world = sos_compile.compile_world(replace(WORLD, objects=objects, nodes=(*NODES, twin)))
+    seen = listing(
+        objects=objects, pods=(pod("west", "a"), pod("west", "a2"), pod("east", "b")), children=(daemon_set("west"), daemon_set("east"))
+    )
+
+    def verdict(**backups: bool) -> tuple[str, str, str]:
+        answers = {
+            f"pod-{node}": AgentAnswer(world.agents["default", node]["hash"], True, {"default/bulk": not backup}, backup)
+            for node, backup in ({"b": False} | backups).items()
+        }
+        found = report(*custom(objects[3]), Situation(seen=seen, compiled=world, agent_answers=answers))
+        assert found is not None
+        (programmed,) = (verdict for verdict in found.verdicts if verdict.type == "Programmed")
+        return programmed.status, programmed.reason, programmed.message
+
+    assert verdict(a=False, a2=True)[0] == "True"
+    status, reason, message = verdict(a=True, a2=True)
+    assert (status, reason) == ("False", "NoAgents")
+    assert "no node of SosSite west has the virtual address 10.1.0.1: a, a2" in message
+
+
 def test_only_agents_without_controllers_are_queried() -> None:
     other = pod("south", "c")
     found = agents_without_controller(listing(pods=(pod("west", "a"), pod("east", "b"), other)), COMPILED)
@@ -120,6 +145,7 @@ def test_only_agents_without_controllers_are_queried() -> None:
 def test_answers_are_parsed_and_nonsense_is_none() -> None:
     good = {"hash": "sha256:1", "willing": True, "services": [{"id": "default/bulk", "ready": True}, {"id": "x"}, 7]}
     assert parse_agent_answer(json.dumps(good).encode()) == AgentAnswer("sha256:1", True, {"default/bulk": True, "x": False})
+    assert parse_agent_answer(b'{"hash": "h", "virtualAddress": "Backup"}') == AgentAnswer("h", False, {}, backup=True)
     for content in (b"", b"[]", b"{}", b'{"hash": 1}', b"[" * 100_000):
         assert parse_agent_answer(content) is None
     assert parse_agent_answer(b'{"hash": "h", "services": {}}') == AgentAnswer("h", False, {})

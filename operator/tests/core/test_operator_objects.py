@@ -21,10 +21,10 @@ from sos_operator.core.model.custom_resources import (
     SosSite,
 )
 from sos_operator.core.model.kinds import CHILD_KINDS, NAMESPACE, NODE, OWN_KINDS, POD
-from sos_operator.core.model.node_status import address_of
 from sos_operator.core.model.objects import Condition, Meta, Owner, Ref, Resource
 from sos_operator.core.model.parse import parse_object
 from sos_operator.core.model.pod_state import daemon_set_settled, deployment_verdict, lost, pod_state
+from sos_operator.core.model.remote.node_status import address_of
 from sos_operator.core.model.world import parse_allocations
 
 KINDS = [kind.kind for kind in (*OWN_KINDS, *CHILD_KINDS, NODE, NAMESPACE, POD)]

@@ -15,7 +15,7 @@ from operator_listing import custom, listing, parsed
 from sos_compile.model.formats import content_hash
 from sos_operator.core.desired.rollout import TURNS_ANNOTATION, Standing, decide, max_unavailable, plan_rollouts, urgent_pods, withhold
 from sos_operator.core.model.custom_resources import SosSite
-from sos_operator.core.model.node_status import NodeAnswer
+from sos_operator.core.model.remote.node_status import NodeAnswer
 from sos_operator.core.model.world import Seen
 from sos_operator.core.status.report import report
 from sos_operator.core.status.situation import Situation
@@ -224,6 +224,32 @@ def test_a_changed_entry_for_other_nodes_is_rolled_out_in_turn(change: str) -> N
     answers = {f"pod-{n.name}": NodeAnswer(old.nodes[n.name]["hash"], "Ready", "br-sos", "as configured") for n in NODES}
     rollout = plan_rollouts(seen, replace(old, nodes=nodes), answers)["clemson"]
     assert set(rollout.waiting) == {"clemson-2", "clemson-3"}
+
+
+@pytest.mark.parametrize(
+    "setting", [{"lan": [{"name": "eth1", "ofport": 33101}]}, {"bond": {"mode": "ActiveBackup", "upDelaySeconds": 10}}]
+)
+def test_added_and_removed_settings_are_rolled_out_in_turn(setting: dict[str, Any]) -> None:
+    objects, without = compiled(1400, nodes=2)
+    _, later = compiled(1400, nodes=3, generation=9)
+    for first, then in (({}, setting), (setting, {})):
+        old, new = with_setting(without, first), with_setting(later, then)
+        seen = listing(objects=objects, children=(config_map(old),), pods=tuple(pod(n.name) for n in NODES[:2]))
+        answers = {f"pod-{n.name}": NodeAnswer(old.nodes[n.name]["hash"], "Ready", "br-sos", "as configured") for n in NODES[:2]}
+        rollouts = plan_rollouts(seen, new, answers)
+        assert set(rollouts["clemson"].waiting) == {"clemson-2"}
+        waiting = withhold(new, seen, rollouts).nodes["clemson-2"]
+        assert {key: waiting[key] for key in setting if key in waiting} == first, "the node keeps its own settings"
+        assert len(waiting["tunnels"]) > len(old.nodes["clemson-2"]["tunnels"]), "and gets the current tunnels"
+
+
+def with_setting(found: sos_compile.Compiled, setting: dict[str, Any]) -> sos_compile.Compiled:
+    """Add a setting to the documents of the site's nodes."""
+    nodes = {name: dict(document) | (setting if name.startswith("clemson") else {}) for name, document in found.nodes.items()}
+    nodes = {name: document | {"hash": content_hash(document)} for name, document in nodes.items()}
+    data = {f"{name}.json": json.dumps(document) for name, document in nodes.items() if name.startswith("clemson")}
+    manifests = tuple({**m, "data": data} if m is config_map(found) else m for m in found.manifests)
+    return replace(found, nodes=nodes, manifests=manifests)
 
 
 def test_only_the_next_of_many_waiting_nodes_are_polled() -> None:

@@ -14,7 +14,8 @@ from operator_kube import ROOT
 from operator_listing import custom, listing, parsed
 from sos_operator.core.model.cluster_objects import Node
 from sos_operator.core.model.conditions import Verdict
-from sos_operator.core.model.controller_view import ControllerView
+from sos_operator.core.model.remote.controller_view import ControllerView
+from sos_operator.core.model.remote.node_status import NodeAnswer
 from sos_operator.core.model.world import parse_allocations
 from sos_operator.core.status.report import report
 from sos_operator.core.status.situation import Report, Situation
@@ -283,6 +284,14 @@ def test_without_multus_the_site_works_and_names_the_missing_network() -> None:
     assert says(found, "PodsAttachable") == ("False", "MultusMissing")
 
 
+def test_a_missing_interface_is_reported_and_the_site_stays_ready() -> None:
+    said = NodeAnswer("sha256:x", "Ready", "br-sos", "", interfaces=(("wan0", "Waiting"), ("wan1", "Up")))
+    found = the("SosSite", "west", situation(view(), answers={"sos-node-west-edge1": said}))
+    assert says(found) == ("True", "Ready")
+    assert says(found, "InterfacesAttached") == ("False", "InterfaceMissing")
+    assert says(the("SosSite", "east", situation(view())), "InterfacesAttached") == ("Unknown", "RollingOut")
+
+
 def test_without_pods_nothing_is_ready() -> None:
     empty = situation(view(), seen=listing(objects=OBJECTS))
     assert says(the("SosSite", "west", empty)) == ("False", "RollingOut")
@@ -448,3 +457,33 @@ def test_a_service_without_acceptance_keeps_its_claim() -> None:
     service = {**objects[-1], "status": {"claim": {"number": 7, "scope": "0123456789abcdef"}}}
     kept = plan_write(*custom(service), Report({}, ()), "2026-01-01T00:00:00Z", 100.0)
     assert kept is not None and kept.status["claim"] == {"number": 7, "scope": "0123456789abcdef"}
+
+
+REPLICATED = next(o for o in OBJECTS if o["kind"] == "SosController")
+
+
+def standby(**own: Any) -> ControllerView:
+    said = {"role": "Slave", "active": False, "datapathsInRole": len(DPIDS)} | own
+    return ControllerView(name="default", status={**status(), "controller": said}, wanted_hash=HASH)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (standby(), ("True", "StandbyReady")),
+        (None, ("False", "NoStandby")),
+        (replace(standby(), status=None, error="timed out"), ("False", "NoStandby")),
+        (replace(standby(), push_error="HTTP 400"), ("False", "ConfigRefused")),
+        (replace(standby(), wanted_hash="other"), ("False", "Programming")),
+        (standby(datapathsInRole=3), ("False", "DatapathDisconnected")),
+        (standby(role="Master"), ("False", "DatapathDisconnected")),
+    ],
+)
+def test_standby_of_a_controller_has_a_condition_and_the_controller_is_ready_without_it(
+    change: ControllerView | None, said: tuple[str, str]
+) -> None:
+    replicated = {**REPLICATED, "spec": {**REPLICATED["spec"], "replicas": 2}}
+    found = report(*custom(replicated), situation(view(standby=change)))
+    assert says(found, "StandbyReady") == said
+    assert says(found) == ("True", "Available")
+    assert not [v for v in report(*custom(REPLICATED), situation(view())).verdicts if v.type == "StandbyReady"]

@@ -55,8 +55,8 @@ def ours(kube: Kube) -> dict[str, dict[str, Any]]:
             "SosController",
             {
                 "ConfigMap/sos-controller-default", "Deployment/sos-controller-default", "NetworkPolicy/sos-controller-default",
-                "Pod/sos-controller-default-pod", "Secret/sos-controllerkeys-default", "Secret/sos-controllertoken-default",
-                "Service/sos-controller-default",
+                "Pod/sos-controller-default-pod", "Secret/sos-controllercert-default", "Secret/sos-controllerkeys-default",
+                "Secret/sos-controllertoken-default", "Service/sos-controller-default",
             },
         ),
         (

@@ -63,3 +63,11 @@ def test_only_tests_that_pass_alone_stop_counting_as_failed(
     count, unstable = suites.repeat_failed(result, limit)
     assert (count.passed, count.failed) == second
     assert [name.rpartition("::")[2] for name in unstable] == (["test_unstable"] if second == (2, 0) else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [("sosn-restart-0a1b2c3d", True), ("c0a1b2c-edge1", True), ("sa5cfb77-server", True), ("sandbox-1", False), ("cni-1234", False)],
+)
+def test_only_namespaces_of_tests_are_removed_after_an_interruption(suites: ModuleType, name: str, ours: bool) -> None:
+    assert bool(suites._TESTS_NAMESPACE.match(name)) == ours

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -124,3 +125,19 @@ def apply_example(kube: Kube) -> None:
     kube.kubectl("apply", "-f", str(ROOT / "examples" / "01-two-sites"))
     eventually("the DaemonSets", lambda: len(children(kube, "daemonsets")) == 6)
     eventually("the finalizers", lambda: all(s["metadata"].get("finalizers") for s in kube.items("sossites")))
+
+
+QUICK_OVERLAP_S = 2
+"""Overlap of old and new keys or certificates of `rotating_operator`."""
+
+
+@contextmanager
+def rotating_operator(kube: Kube, folder: Path) -> Iterator[Operator]:
+    """Run an operator with rotations of a few seconds, in a cluster with the example's nodes."""
+    quick = {
+        "SOS_KEY_OVERLAP_SECONDS": str(QUICK_OVERLAP_S),
+        "SOS_RESYNC_SECONDS": "1",
+        "SOS_CONTROLLER_API_OVERRIDE": "default=http://127.0.0.1:1",
+    }
+    with populated(kube), operator_running(kube, folder, **quick) as running:
+        yield running

@@ -25,9 +25,9 @@ T = TypeVar("T")
 OWN_KINDS = ("soscontrollers", "sossites", "sosagents", "sosservices", "soslinks", "sospeers")
 
 
-def render(*values: str, release: str = "sos") -> list[dict[str, Any]]:
+def render(*values: str, release: str = "sos", chart: Path = ROOT / "charts" / "sos") -> list[dict[str, Any]]:
     """The chart's objects, as `helm install` would send them (hooks included)."""
-    command = [tool("helm"), "template", release, str(ROOT / "charts" / "sos"), "-n", NAMESPACE, *values]
+    command = [tool("helm"), "template", release, str(chart), "-n", NAMESPACE, *values]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     return [obj for obj in yaml.safe_load_all(done.stdout) if obj]
 

@@ -98,7 +98,7 @@ class Applier:
         meta, ref = manifest["metadata"], ref_of(manifest)
         found = await self._cluster.list(kind_of(manifest), meta.get("namespace"), name=meta["name"])
         if any(theirs(Resource.parse(each)) for each in found):
-            raise Refused(f"{ref} is there already and not the operator's: delete it, or give it another name")
+            raise Refused(f"{ref} exists and is not managed by SOS: delete it, or give it another name")
 
     async def _delete(self, obj: Object, ref: Ref) -> None:
         await self._cluster.delete(obj)

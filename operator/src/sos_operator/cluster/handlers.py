@@ -20,8 +20,8 @@ from sos_operator.cluster.watches import Watch
 from sos_operator.cluster.work_queue import WorkQueue
 from sos_operator.core.model.kinds import CHILD_KINDS, FIELD_MANAGER, NAMESPACE, NODE, OWN_KINDS, OWNER_SELECTOR, POD, Kind
 from sos_operator.core.model.options import Settings
-from sos_operator.core.model.workload_pods import Place, parse_workload_pod
 from sos_operator.core.scheduling.change_queue import Changed, of_kinds
+from sos_operator.core.workloads.client_pods import Place, parse_workload_pod
 from sos_operator.process.bugs import Bugs
 
 # Set explicitly: kopf would otherwise look up the user of the process, and a container's user has no name.

@@ -10,7 +10,7 @@ import sos_compile
 from sos_operator.cluster.client import Cluster
 from sos_operator.core.model.errors import Refused
 from sos_operator.core.model.kinds import POD
-from sos_operator.core.model.workload_pods import Place, PodCache, WorkloadPods, parse_workload_pod
+from sos_operator.core.workloads.client_pods import Place, PodCache, WorkloadPods, parse_workload_pod
 
 log = logging.getLogger(__name__)
 

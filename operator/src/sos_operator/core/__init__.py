@@ -8,5 +8,6 @@ Each package imports only packages listed below it.
 `peers`        pairings and site cards of other clusters
 `secrets`      keys and tokens, and their rotation
 `plan`         desired and present children -> calls that make them agree
+`workloads`    users' pods and Services that SosServices select or name
 `model`        values that all packages share
 """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from sos_operator import __version__
@@ -26,8 +28,17 @@ class Metrics:
         self.generation = Gauge("sos_operator_config_generation", "Generation of the documents in force", registry=registry)
         self.queue_wakes = Counter("sos_operator_wakes", "Passes triggered by a watch", registry=registry)
         self.leader = Gauge("sos_operator_leader", "1 while this operator leads, 0 while it stands by", registry=registry)
+        self.expected_pods = Gauge(
+            "sos_operator_expected_pods", "Pods that should run, by component and site", ["component", "site"], registry=registry
+        )
         self.build = Gauge("sos_operator_build_info", "Always 1; the version is in the label", ["version"], registry=registry)
         self.build.labels(version=__version__).set(1)
+
+    def expect(self, pods: Mapping[tuple[str, str], int]) -> None:
+        """Replace the numbers of expected pods: a group that is gone must not remain expected."""
+        self.expected_pods.clear()
+        for (component, site), count in pods.items():
+            self.expected_pods.labels(component=component, site=site).set(count)
 
     def text(self) -> bytes:
         """Return the metrics in the Prometheus text format."""

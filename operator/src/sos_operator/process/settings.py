@@ -126,6 +126,7 @@ def parse_settings(env: Mapping[str, str]) -> Settings:
         ports=_ports(env),
         load_modules=_yes(env, "SOS_LOAD_MODULES"),
         reads_pods=_yes(env, "SOS_READ_PODS"),
+        reads_services=_yes(env, "SOS_READ_SERVICES"),
         network_policies=_network_policies(env),
         pod_monitors=_pod_monitors(env),
         deployment=env.get("SOS_DEPLOYMENT", "") or "sos-operator",

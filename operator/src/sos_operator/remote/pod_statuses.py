@@ -14,10 +14,10 @@ from typing import Generic, TypeVar
 
 import aiohttp
 
-from sos_operator.core.model import agent_status, node_status
-from sos_operator.core.model.agent_status import AgentAnswer
 from sos_operator.core.model.cluster_objects import Pod
-from sos_operator.core.model.node_status import STATUS_PATH, NodeAnswer, address_of, whom_to_ask
+from sos_operator.core.model.remote import agent_status, node_status
+from sos_operator.core.model.remote.agent_status import AgentAnswer
+from sos_operator.core.model.remote.node_status import STATUS_PATH, NodeAnswer, address_of, whom_to_ask
 from sos_operator.process.bugs import Bugs
 from sos_operator.remote.bounded_requests import BoundedRequests, bounded_body
 

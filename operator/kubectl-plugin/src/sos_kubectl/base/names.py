@@ -8,11 +8,11 @@ from __future__ import annotations
 PREFIX = "sos"
 
 
-def controller(name: str) -> str:
-    """A controller's Deployment, Service and ConfigMap."""
+def controller(name: str, replica: int = 0) -> str:
+    """The Deployment and Service of a controller's replica, and the ConfigMap of both."""
     from sos_compile.manifests import naming
 
-    return naming.controller(PREFIX, name)
+    return naming.controller(PREFIX, name, replica)
 
 
 def network(site: str) -> str:

@@ -76,10 +76,19 @@ class Kubectl:
         found = self.json("get", "deployments", "--all-namespaces", "-l", f"{PART_OF},app.kubernetes.io/component=operator", "-o", "json")
         return tuple(sorted({item["metadata"]["namespace"] for item in found["items"]}))
 
-    @staticmethod
-    def controller_in(namespace: str, name: str) -> str:
-        """Return the same path as `controller_path`, if the operator's namespace is known."""
-        return f"/api/v1/namespaces/{namespace}/services/http:{names.controller(name)}:{API_PORT}/proxy"
+    def controller_in(self, namespace: str, name: str) -> str:
+        """Return the same path as `controller_path`, if the operator's namespace is known. Of two replicas, the path of the active one."""
+        first, second = (_proxied(namespace, names.controller(name, replica)) for replica in (0, 1))
+        if not self.run("get", "service", names.controller(name, 1), "-n", namespace, "--ignore-not-found", "-o", "name").strip():
+            return first
+        return second if self._is_active(second) else first
+
+    def _is_active(self, path: str) -> bool:
+        try:
+            said = _parsed(self.raw(f"{path}/v1/status"), "the controller").get("controller")
+        except SourceError:
+            return False
+        return isinstance(said, dict) and said.get("active") is True
 
     def raw(self, path: str) -> str:
         """Return the API server's answer to a GET."""
@@ -223,3 +232,7 @@ def _parsed(text: str, who: str) -> Json:
     if not isinstance(found, dict):
         raise SourceError(f"{who} did not answer with an object: {text[:200]!r}")
     return found
+
+
+def _proxied(namespace: str, service: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/services/http:{service}:{API_PORT}/proxy"

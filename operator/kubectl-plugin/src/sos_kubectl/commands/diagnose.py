@@ -19,6 +19,7 @@ from sos_kubectl.commands.options import (
     NameOption,
     NamespaceOption,
     UrlOption,
+    agents,
     colour,
     kubectl,
     say,
@@ -26,9 +27,15 @@ from sos_kubectl.commands.options import (
     the_lab,
 )
 from sos_kubectl.diagnose import checks, gather, render
-from sos_kubectl.diagnose.facts import Asked, Facts
-from sos_kubectl.diagnose.findings import Finding
+from sos_kubectl.diagnose.facts import Asked
 from sos_kubectl.diagnose.gather import Look
+from sos_kubectl.diagnose.routed import checks as routed_checks
+from sos_kubectl.diagnose.routed import gather as routed_gather
+from sos_kubectl.diagnose.routed import render as routed_render
+from sos_kubectl.diagnose.routed import selection
+from sos_kubectl.diagnose.routed.facts import as_config
+from sos_kubectl.targets.agent_configs import Agent
+from sos_kubectl.targets.agents import Agents
 from sos_kubectl.targets.cluster import Cluster
 
 AddressOption = Annotated[str, typer.Option(metavar="ADDRESS/LENGTH", help="In a cluster: address of this site's pod, 10.0.0.120/24.")]
@@ -66,6 +73,7 @@ def diagnose(  # noqa: PLR0913, PLR0917 - one parameter per option
     """Send real TCP between two sites, with and without SOS, and report the first fault.
 
     In a cluster, a short-lived pod is created at each site with your rights, and deleted afterwards; with --lab, the lab's hosts send.
+    Between sites without bridges (wan.type: Routed), the agents are asked, and no traffic is sent.
     """
     if bool(from_site) != bool(to_site):
         raise typer.BadParameter("name both sites, or none")
@@ -74,22 +82,58 @@ def diagnose(  # noqa: PLR0913, PLR0917 - one parameter per option
     own = _server(server)
     if own is not None and not from_site and not service:
         raise typer.BadParameter("--server needs the two sites or --service, too")
-    look = _look(lab, Options(name, namespace, url, context, seconds, (from_address, to_address), pod_timeout))
-    wanted = [(from_site, to_site)] if from_site else gather.pairs(_config(look), service)
-    if not wanted:
+    place = None if url else agents(namespace, context, lab)
+    known = _agents(place)
+    direct = selection.routed_pairs(known, (from_site, to_site), service)
+    if direct and own is not None:
+        raise SourceError("--server is tested by traffic, and diagnose sends none between sites without bridges")
+    results = [_direct(place, known, Asked(*pair, service)) for pair in direct] if place is not None else []
+    if selection.asks_controller(known, (from_site, to_site), service, direct):
+        options_ = Options(name, namespace, url, context, seconds, (from_address, to_address), pod_timeout)
+        results += _by_transfers(_look(lab, options_), (from_site, to_site), service, own)
+    if not results:
+        gather.pairs(as_config(known), service)  # names the services, if another one was meant
         raise SourceError("no service is declared, so there is nothing to send through; name two sites: kubectl sos diagnose FROM TO")
-    results: list[tuple[Facts, list[Finding]]] = []
-    for one, other in wanted:
-        with ended_once():
-            facts = gather.gather(look, Asked(one, other, service, own))
-        results.append((facts, checks.findings(facts)))
     show(
         output,
-        lambda: {"pairs": [render.as_json(*result) for result in results]},
-        lambda: [line for number, result in enumerate(results) for line in ([""] if number else []) + render.lines(*result, colour())],
+        lambda: {"pairs": [result.document for result in results]},
+        lambda: [line for number, result in enumerate(results) for line in ([""] if number else []) + result.lines],
     )
-    if any(checks.verdict(*result) != checks.OK for result in results):
+    if any(result.document["verdict"] not in (checks.OK, routed_checks.READY) for result in results):
         raise typer.Exit(NO)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Result of one pair of sites in both output formats."""
+
+    document: dict[str, object]
+    lines: list[str]
+
+
+def _agents(place: Agents | None) -> list[Agent]:
+    try:
+        return place.agents() if place is not None else []
+    except SourceError as error:  # without the right to read ConfigMaps, sites with bridges can be diagnosed
+        say(f"the agents of sites with wan.type Routed are unknown: {error}")
+        return []
+
+
+def _direct(place: Agents, known: list[Agent], asked: Asked) -> Result:
+    say(f"asking the agents of {asked.from_site} and {asked.to_site}")
+    facts = routed_gather.gather(place, known, asked)
+    found = routed_checks.findings(facts)
+    return Result(routed_render.as_json(facts, found), routed_render.lines(facts, found, colour()))
+
+
+def _by_transfers(look: Look, sites: tuple[str, str], service: str, own: tuple[str, int] | None) -> list[Result]:
+    results = []
+    for one, other in [sites] if sites[0] else gather.pairs(_config(look), service):
+        with ended_once():
+            facts = gather.gather(look, Asked(one, other, service, own))
+        found = checks.findings(facts)
+        results.append(Result(render.as_json(facts, found), render.lines(facts, found, colour())))
+    return results
 
 
 def _look(lab: str, options_: Options) -> Look:

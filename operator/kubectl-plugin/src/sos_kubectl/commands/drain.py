@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -13,9 +14,13 @@ from sos_kubectl.commands import options
 from sos_kubectl.commands.options import NO, ContextOption, Form, FormOption, LabOption, NameOption, NamespaceOption, UrlOption, say, show
 from sos_kubectl.lifecycle import drain as draining
 from sos_kubectl.lifecycle.drain import AmbiguousError, Kept, Progress, Target
+from sos_kubectl.targets import agent_configs
+from sos_kubectl.targets.agents import Agents
 from sos_kubectl.targets.lab import Lab
 
 Json = dict[str, Any]
+Look = Callable[[], Json]
+"""Returns the present list of agents, in the form of a controller's /v1/agents."""
 POLL_S = 0.5
 
 
@@ -40,26 +45,53 @@ def drain(  # noqa: PLR0913, PLR0917 - one parameter per option
         document = {"agents": [one.name for one in kept], "draining": False}
         show(output, lambda: document, lambda: draining.let_back(kept, target))
         return
-    asked = options.controller(name, namespace, url, context, lab)
-    config = asked.get("/v1/config")
     try:
-        wanted = draining.targets(config, target)
+        direct = None if url else _direct(target, options.agents(namespace, context, lab))
+        wanted, look = direct or _known(target, options.controller(name, namespace, url, context, lab))
     except AmbiguousError as error:
         raise _unclear(error, "=true") from None
-    if not wanted:
-        raise SourceError(f"no node or agent {target}; there are {', '.join(draining.known(config)) or 'none'}")
     if lab:
-        _stop(options.the_lab(lab), draining.not_yet(asked.get("/v1/agents"), wanted))
+        _stop(options.the_lab(lab), draining.not_yet(look(), wanted))
     else:
         kubectl = options.kubectl(context)
         for agent in wanted:
             kubectl.run("label", "node", agent.node, f"{agent.label}=true", "--overwrite")
-    names = [agent.name for agent in wanted]
-    ended = _wait(asked, wanted, timeout)
-    done = {"agents": names, "draining": True, "sessions": ended.sessions, "taking": list(ended.taking), "done": ended.done}
+    ended = _wait(look, wanted, timeout)
+    names, left = [agent.name for agent in wanted], {"taking": list(ended.taking), "silent": list(ended.silent)}
+    done = {"agents": names, "draining": True, "sessions": ended.sessions, **left, "done": ended.done}
     show(output, lambda: done, lambda: ended.outcome(wanted, timeout))
     if not ended.done:
         raise typer.Exit(NO)
+
+
+def _direct(target: str, place: Agents) -> tuple[list[Target], Look] | None:
+    """Agents of sites without bridges, and the way to query them; None if a controller knows the agents of that name."""
+    try:
+        found = place.agents()
+    except SourceError as error:  # without the right to read ConfigMaps, agents that a controller knows can be drained
+        say(f"the agents of sites with wan.type Routed are unknown: {error}")
+        return None
+    wanted = draining.direct_targets(found, target)
+    if not wanted:
+        if found and all(agent.routed for agent in found):
+            raise _unknown(target, agent_configs.as_sites(found))
+        return None
+    ids = {each.id for each in wanted}
+    queried = [agent for agent in found if agent.id in ids]
+    return wanted, lambda: draining.rows(place.answers(queried))
+
+
+def _known(target: str, asked: Controller) -> tuple[list[Target], Look]:
+    """Agents that a controller knows, and its list of agents."""
+    config = asked.get("/v1/config")
+    wanted = draining.targets(config, target)
+    if not wanted:
+        raise _unknown(target, config)
+    return wanted, lambda: asked.get("/v1/agents")
+
+
+def _unknown(target: str, config: Json) -> SourceError:
+    return SourceError(f"no node or agent {target}; there are {', '.join(draining.known(config)) or 'none'}")
 
 
 def _unclear(error: AmbiguousError, change: str) -> SourceError:
@@ -89,12 +121,12 @@ def _stop(lab: Lab, wanted: list[Target]) -> None:
             say(f"{agent.name} does not run")
 
 
-def _wait(asked: Controller, wanted: list[Target], timeout: float) -> Progress:
-    """Wait until no session is left, or the time is over. An unreachable controller is polled again."""
+def _wait(look: Look, wanted: list[Target], timeout: float) -> Progress:
+    """Wait until no session is left, or the time is over. An unreachable controller or API server is polled again."""
     end, told = time.monotonic() + timeout, ""
     while True:
         try:
-            now = draining.progress(asked.get("/v1/agents"), wanted)
+            now = draining.progress(look(), wanted)
         except SourceError:
             if time.monotonic() >= end:
                 raise

@@ -12,6 +12,7 @@ import typer
 
 from sos_kubectl.base.source import Controller, Kubectl, SourceError
 from sos_kubectl.targets import lab
+from sos_kubectl.targets.agents import Agents, ClusterAgents
 
 NO, FAILED = 1, 2
 """Exit codes: negative result; wrong usage, or no answer."""
@@ -40,6 +41,11 @@ def controller(name: str, namespace: str, url: str, context: str, lab: str = "")
         return the_lab(lab).controller(name)
     found = kubectl(context)
     return Controller(kubectl=found, path=found.controller_in(namespace, name) if namespace else found.controller_path(name))
+
+
+def agents(namespace: str, context: str, lab_name: str = "") -> Agents:
+    """The agents of the lab or cluster that these options select."""
+    return lab.LabAgents(the_lab(lab_name)) if lab_name else ClusterAgents(kubectl(context), namespace)
 
 
 def the_lab(name: str) -> lab.Lab:

@@ -17,10 +17,14 @@ from sos_kubectl.commands.options import (
     NameOption,
     NamespaceOption,
     UrlOption,
+    agents,
     colour,
     controller,
+    say,
     show,
 )
+from sos_kubectl.targets.agents import Agents
+from sos_kubectl.views import routed_trace
 from sos_kubectl.views import trace as tracing
 
 
@@ -36,14 +40,33 @@ def trace(  # noqa: PLR0913, PLR0917 - one parameter per option
     context: ContextOption = "",
 ) -> None:
     """Predict the outcome of a connection, with the reason. No packet is sent."""
-    asked = controller(name, namespace, url, context, lab)
-    config, known, agents, seen = (asked.get(what) for what in ("/v1/config", "/v1/status", "/v1/agents", "/v1/topology"))
-    plain = _recent_plain(asked, f"client={client}&server={server}:{port}")
-    found = tracing.trace(tracing.Question(client, server, port), config, known, agents, seen)
-    tracing.add_recent_plain(found, plain, known)
+    question = tracing.Question(client, server, port)
+    found = None if url else _direct(question, agents(namespace, context, lab))
+    if found is None:
+        found = _by_controller(question, controller(name, namespace, url, context, lab))
     show(output, lambda: tracing.as_json(found), lambda: tracing.lines(found, colour()))
     if found.outcome in ("plain", "refused", "unknown"):
         raise typer.Exit(NO)
+
+
+def _direct(question: tracing.Question, place: Agents) -> tracing.Trace | None:
+    """The trace between sites without bridges; None if a controller decides about the connection."""
+    try:
+        known = place.agents()
+    except SourceError as error:  # without the right to read ConfigMaps, connections between bridges can be traced
+        say(f"the agents of sites with wan.type Routed are unknown: {error}")
+        return None
+    if not routed_trace.concerns(question, known):
+        return None
+    return routed_trace.trace(question, known, place.answers(routed_trace.to_query(question, known)))
+
+
+def _by_controller(question: tracing.Question, asked: Controller) -> tracing.Trace:
+    config, known, there, seen = (asked.get(what) for what in ("/v1/config", "/v1/status", "/v1/agents", "/v1/topology"))
+    plain = _recent_plain(asked, f"client={question.client}&server={question.server}:{question.port}")
+    found = tracing.trace(question, config, known, there, seen)
+    tracing.add_recent_plain(found, plain, known)
+    return found
 
 
 def _recent_plain(asked: Controller, query: str) -> Json:

@@ -7,6 +7,8 @@
 `checks`      findings from facts, in the order of cause
 `links`       links that are down or silent
 `relevance`   rejected objects that affect the connection in question
+`samples`     metrics of agents and controllers
 `findings`    every finding, in the order of cause
 `render`      facts and findings as text and JSON
+`routed`      the same steps for sites without bridges: agents, streams and reasons, no transfers
 """

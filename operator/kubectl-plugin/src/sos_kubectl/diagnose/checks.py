@@ -82,7 +82,7 @@ def _controller(facts: Facts) -> Iterable[Finding]:
         yield Finding("NoConfiguration", "controller", "The controller runs without a configuration.")
 
 
-def _objects(facts: Facts) -> Iterable[Finding]:
+def rejected_objects(facts: Facts) -> Iterable[Finding]:
     """Findings for objects with a refused spec or reference, except other teams' objects. Other checks cover objects that are not ready."""
     service = chosen(facts)
     served = service is not None and _covers(facts, service)
@@ -96,7 +96,8 @@ def _objects(facts: Facts) -> Iterable[Finding]:
                 yield Finding("NotAccepted", f"{obj['kind']} {name}", what, near=how is Concern.OWN)
 
 
-def _service(facts: Facts) -> Iterable[Finding]:
+def declared_service(facts: Facts) -> Iterable[Finding]:
+    """Findings for a missing service, and for a service that does not accelerate the connection."""
     asked = facts.asked
     if not facts.config:
         return
@@ -277,8 +278,8 @@ def _pair(facts: Facts) -> tuple[str, str]:
 CHECKS: tuple[Callable[[Facts], Iterable[Finding]], ...] = (
     *(
         _controller,
-        _objects,
-        _service,
+        rejected_objects,
+        declared_service,
         _ends,
         _datapaths,
         links.findings,

@@ -23,8 +23,11 @@ REMEDIES: dict[str, str] = {
     "AgentDown": "Look at its pod: kubectl -n sos-system get pods -o wide (a lab: ./lab logs agent1).",
     "AgentRefused": "Its key is not the controller's for that site, or clocks differ: compare the sites' Secrets and the nodes' clocks.",
     "AgentSilent": "It runs but its beacons do not arrive: look at its port on the site bridge: kubectl sos topology.",
-    "AgentUnwilling": "It is draining or full: wait, raise spec.limits of its SosAgent, or kubectl sos drain --undo.",
-    "StreamsBlocked": "Agents hear the controller but not each other: let TCP pass between their addresses (TCP 10000-10007).",
+    "AgentUnwilling": "It is draining or full, or no node has the site's virtual address: wait, raise spec.limits of its SosAgent, "
+    "kubectl sos drain --undo, or look at keepalived.",
+    "ConfigurationPending": "A change arrives within two minutes; otherwise look at the agent's log: kubectl -n sos-system logs.",
+    "StreamsBlocked": "Agents do not reach each other: let TCP pass between their addresses (TCP 10000-10007, or the ports named).",
+    "PathDown": "Other paths carry the connections: check the route of the addresses, and let TCP pass to the port named.",
     "ServicePending": "kubectl sos status and kubectl sos topology say what the service waits for.",
     "ServerRefuses": "Nothing listens there: start the server, or correct the address and port. SOS is not involved.",
     "ServerUnreachable": "It does not answer even from beside it: look at the server's host and its firewall. SOS is not involved.",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from sos_kubectl.base.source import Controller, SourceError
-from sos_kubectl.diagnose import checks
+from sos_kubectl.diagnose import checks, samples
 from sos_kubectl.diagnose.facts import AgentView, Asked, Facts, Pair, Server
 from sos_kubectl.targets import ports, traffic
 from sos_kubectl.targets.traffic import Way
@@ -17,9 +16,6 @@ from sos_kubectl.targets.transfer import End
 
 Json = dict[str, Any]
 Say = Callable[[str], None]
-
-_SAMPLE = re.compile(r"^(\w+)(?:\{([^}]*)\})? ([0-9.eE+-]+)", re.MULTILINE)
-_REASON = re.compile(r'reason="([^"]*)"')
 
 
 class Place(Protocol):
@@ -110,19 +106,11 @@ def _control(look: Look, facts: Facts) -> None:
 
 def _view(look: Look, name: str, site: str) -> AgentView:
     try:
-        found = samples(look.place.agent_metrics(name))
+        found = samples.totals(look.place.agent_metrics(name))
     except SourceError as error:
         return AgentView(name, site, error=str(error))
     number = {what: int(found.get(f"sos_agent_{what}", 0)) for what in ("armed_regions", "streams", "draining")}
     return AgentView(name, site, "", number["armed_regions"], number["streams"], draining=bool(number["draining"]), told=bool(found))
-
-
-def samples(text: str) -> dict[str, float]:
-    """Parse Prometheus text; sum each metric over all labels."""
-    found: dict[str, float] = {}
-    for name, _labels, value in _SAMPLE.findall(text):
-        found[name] = found.get(name, 0.0) + float(value)
-    return found
 
 
 def _refused(look: Look) -> dict[str, int]:
@@ -131,10 +119,7 @@ def _refused(look: Look) -> dict[str, int]:
         text = look.controller.text("/metrics")
     except SourceError:
         return {}
-    found = (
-        (_REASON.search(labels), value) for name, labels, value in _SAMPLE.findall(text) if name == "sos_controller_beacons_dropped_total"
-    )
-    return {reason[1]: int(float(value)) for reason, value in found if reason is not None}
+    return samples.by_reason(text, "sos_controller_beacons_dropped_total")
 
 
 def _traffic(look: Look, facts: Facts) -> None:

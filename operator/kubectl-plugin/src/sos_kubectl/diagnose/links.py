@@ -73,7 +73,7 @@ def _tunnels(facts: Facts, datapaths: list[Json]) -> Iterator[Finding]:
     silent = [two for two in map(frozenset, combinations(mesh, 2)) if two not in joined]
     deaf = [dpid for dpid in mesh if sum(dpid in two for two in silent) == len(mesh) - 1] if len(mesh) > PAIR else []
     alone = sorted((mesh[dpid] for dpid in deaf), key=lambda one: (not near(facts, one["site"]), one["name"]))
-    for one, more in _bounded(alone):
+    for one, more in bounded(alone):
         others = f"any of {len(mesh) - 1} other switches"
         what = f"No probe passes between {one['name']} (site {one['site']}) and {others}: its tunnels are silent."
         yield Finding("LinkSilent", one["name"], what + more, near=near(facts, one["site"]))
@@ -84,14 +84,14 @@ def _pairs(facts: Facts, mesh: dict[str, Json], silent: Iterable[Two]) -> Iterat
     """Findings for silent tunnels, those between the two sites first."""
     ends = [sorted((mesh[dpid] for dpid in two), key=lambda datapath: str(datapath["name"])) for two in silent]
     ends.sort(key=lambda two: (not near(facts, two[0]["site"], two[1]["site"]), two[0]["name"], two[1]["name"]))
-    for (one, other), more in _bounded(ends):
+    for (one, other), more in bounded(ends):
         what = (
             f"No probe passes between {one['name']} (site {one['site']}) and {other['name']} (site {other['site']}): the tunnel is silent."
         )
         yield Finding("LinkSilent", f"{one['name']} - {other['name']}", what + more, near=near(facts, one["site"], other["site"]))
 
 
-def _bounded(found: list[T]) -> Iterator[tuple[T, str]]:
+def bounded(found: list[T]) -> Iterator[tuple[T, str]]:
     """The first NAMED_MAX items; the last one with a text that counts the rest."""
     for number, one in enumerate(found[:NAMED_MAX], 1):
         yield one, f" And {len(found) - NAMED_MAX} more like it." if number == NAMED_MAX < len(found) else ""

@@ -58,7 +58,7 @@ def _is_transit(obj: Json) -> bool:
 
 
 def _serves(pool: Json, site: Json) -> bool:
-    from sos_compile.model.resources import selects
+    from sos_compile.model.label_selectors import selects
 
     return selects(pool.get("siteSelector") or {}, site["metadata"].get("labels") or {})
 

@@ -34,11 +34,23 @@ def lines(facts: Facts, found: list[Finding], colour: bool) -> list[str]:
         shown += ["", *tables.table(("", "PORT", "UP", "DOWN", ""), [row for row in rows if row])]
     if facts.mtu is not None and facts.mtu.local:
         shown += [_packets(facts)]
+    shown += finding_lines(found, colour)
+    return [*shown, "", tables.coloured(WORDS[outcome], COLOURS.get(outcome, tables.WAITING), colour)]
+
+
+def finding_lines(found: list[Finding], colour: bool) -> list[str]:
+    """Findings with their remedies, in order."""
+    shown: list[str] = []
     for number, finding in enumerate(found):
         head = tables.wrapped(f"{'first broken' if number == 0 else 'and'}: {finding.code} {finding.where}", indent="")
         shown += ["", *(tables.coloured(line, tables.BAD, colour) for line in head)]
         shown += [*tables.wrapped(finding.what), *tables.wrapped(finding.remedy)]
-    return [*shown, "", tables.coloured(WORDS[outcome], COLOURS.get(outcome, tables.WAITING), colour)]
+    return shown
+
+
+def findings_as_json(found: list[Finding]) -> list[Json]:
+    """Findings for programs."""
+    return [{"code": f.code, "where": f.where, "what": f.what, "remedy": f.remedy} for f in found]
 
 
 def as_json(facts: Facts, found: list[Finding]) -> Json:
@@ -56,13 +68,13 @@ def as_json(facts: Facts, found: list[Finding]) -> Json:
         "plain": _pair(facts.plain),
         "plainReversed": facts.plain_reversed,
         "mtu": {"local": facts.mtu.local, "forward": facts.mtu.forward, "back": facts.mtu.back} if facts.mtu is not None else None,
-        "findings": [{"code": f.code, "where": f.where, "what": f.what, "remedy": f.remedy} for f in found],
+        "findings": findings_as_json(found),
     }
 
 
 def _title(facts: Facts) -> str:
     service = checks.chosen(facts)
-    ends = [f"{end.address} ({end.name})" if end is not None else "nobody" for end in (facts.client, facts.server)]
+    ends = [f"{end.address} ({end.name})" if end is not None else "(no host)" for end in (facts.client, facts.server)]
     by = f", service {service['id']}" if service is not None else ""
     return f"{facts.asked.from_site} {ends[0]} to {facts.asked.to_site} {ends[1]}{by}"
 

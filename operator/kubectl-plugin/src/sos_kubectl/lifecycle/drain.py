@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sos_kubectl.base import names, tables
+from sos_kubectl.targets import agent_configs
+from sos_kubectl.targets.agent_configs import Agent, Answer
 
 Json = dict[str, Any]
 
@@ -42,6 +45,26 @@ def targets(config: Json, name: str) -> list[Target]:
     if one and node:
         raise AmbiguousError(f"{name} is a node, and also the agent of pool {one[0].pool} on node {one[0].node}")
     return one or node
+
+
+def direct_targets(agents: Sequence[Agent], name: str) -> list[Target]:
+    """The agents of that name, if all of them are at sites without bridges, so that no controller knows them; [] otherwise."""
+    routed = {agent.id for agent in agents if agent.routed}
+    found = targets(agent_configs.as_sites(agents), name)
+    return found if all(target.id in routed for target in found) else []
+
+
+def rows(answers: Mapping[str, Answer]) -> Json:
+    """The agents' own answers, in the form of a controller's list of agents. An agent without a process is not listed."""
+    return {"agents": [_row(id_, answer) for id_, answer in answers.items() if answer.runs]}
+
+
+def _row(id_: str, answer: Answer) -> Json:
+    status = answer.status
+    draining = bool(status.get("draining"))
+    # An agent at a limit accepts sessions again later, so only `draining` ends the acceptance.
+    known = {"draining": draining, "willing": bool(status) and not draining, "sessions": int(status.get("sessions", 0))}
+    return {"id": id_, **known, "error": answer.error}
 
 
 def nodes_named(name: str) -> list[str]:
@@ -98,17 +121,23 @@ class Progress:
     sessions: int
     left: tuple[str, ...]
     """Agents that the controller still lists, taking sessions or not."""
+    silent: tuple[str, ...] = ()
+    """Agents without an answer, which may have sessions."""
+    error: str = ""
+    """Reason of the first missing answer."""
 
     @property
     def done(self) -> bool:
         """True if the agents have no sessions and accept no new ones."""
-        return not self.taking and not self.sessions
+        return not self.taking and not self.sessions and not self.silent
 
     @property
     def line(self) -> str:
         """Format the progress for people."""
         if self.taking:
             return f"{', '.join(self.taking)}: still taking sessions"
+        if self.silent:
+            return f"{', '.join(self.silent)}: no answer: {self.error}"
         return f"{self.sessions} sessions left at {', '.join(self.left)}" if self.sessions else "no sessions left"
 
     def outcome(self, wanted: list[Target], timeout: float) -> list[str]:
@@ -131,11 +160,13 @@ def let_back(kept: list[Kept], target: str) -> list[str]:
 
 
 def progress(agents: Json, wanted: list[Target]) -> Progress:
-    """Compute progress from the controller's list of agents; an agent missing there has no sessions."""
-    rows = {agent["id"]: agent for agent in agents["agents"]}
-    there = [(target, rows[target.id]) for target in wanted if target.id in rows]
+    """Compute progress from the list of agents; an agent missing there has no sessions."""
+    known = {agent["id"]: agent for agent in agents["agents"]}
+    there = [(target, known[target.id]) for target in wanted if target.id in known]
     return Progress(
         taking=tuple(target.name for target, row in there if row["willing"] and not row["draining"]),
         sessions=sum(row["sessions"] for _, row in there),
         left=tuple(target.name for target, _ in there),
+        silent=tuple(target.name for target, row in there if row.get("error")),
+        error=next((str(row["error"]) for _, row in there if row.get("error")), ""),
     )

@@ -6,13 +6,16 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sos_kubectl.base.source import Controller, SourceError
+from sos_kubectl.targets import agent_configs
+from sos_kubectl.targets.agent_configs import Agent, Answer
+from sos_kubectl.targets.agents import parsed
 from sos_kubectl.targets.ports import inside
 from sos_kubectl.targets.transfer import End
 
@@ -20,6 +23,8 @@ Json = dict[str, Any]
 
 STATE = "/run/sos-lab"
 TIMEOUT_S = 5
+ENDED_STATES = "ZX"
+"""States of processes that have ended, in /proc/PID/stat: a zombie stays until its parent has waited for it (proc(5))."""
 
 
 def _in(netns: str) -> tuple[str, ...]:
@@ -37,9 +42,8 @@ class Lab:
         """The lab's controller, reached from inside its network namespace."""
         found = self.facts["reach"]["controllers"].get(name)
         if found is None:
-            raise SourceError(
-                f"lab {self.facts['name']} has no controller {name}; there are {', '.join(self.facts['reach']['controllers'])}"
-            )
+            there = ", ".join(self.facts["reach"]["controllers"]) or "none"
+            raise SourceError(f"lab {self.facts['name']} has no controller {name}; there are {there}")
         return Controller(url=found["url"], inside=_in(found["netns"]))
 
     def objects(self) -> list[Json]:
@@ -75,25 +79,72 @@ class Lab:
 
     def agent_metrics(self, name: str) -> str:
         """An agent's metrics; SourceError if it does not answer."""
-        agent = next(agent for agent in self.facts["reach"]["agents"] if agent["name"] == name)
-        argv = (*_in(agent["netns"]), "curl", "-sSf", "-m", str(TIMEOUT_S), agent["metrics"])
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=2 * TIMEOUT_S)
-        if done.returncode:
-            raise SourceError(f"its process does not answer ({done.stderr.strip()})")
-        return done.stdout
+        return _curl(next(agent for agent in self.facts["reach"]["agents"] if agent["name"] == name), "/metrics")
 
     def stop_agent(self, agent_id: str) -> bool:
-        """Send SIGTERM, on which an agent drains; False if it does not run. Pids are reused, so compare the recorded start time."""
-        agent = next(agent for agent in self.facts["reach"]["agents"] if agent["id"] == agent_id)
-        try:
-            remembered = json.loads(Path(agent["pidFile"]).read_text(encoding="ascii"))
-            started = Path(f"/proc/{remembered['number']}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19]
-        except (OSError, ValueError, IndexError):
-            return False
-        if int(started) != remembered["started"]:
-            return False
-        os.kill(remembered["number"], signal.SIGTERM)
-        return True
+        """Send SIGTERM, on which an agent drains; False if it does not run."""
+        number = _process(next(agent for agent in self.facts["reach"]["agents"] if agent["id"] == agent_id))
+        if number is not None:
+            os.kill(number, signal.SIGTERM)
+        return number is not None
+
+
+@dataclass(frozen=True, slots=True)
+class LabAgents:
+    """Agents of a lab with their agent-configs."""
+
+    lab: Lab
+
+    def agents(self) -> list[Agent]:
+        """Agents whose agent-config is in the lab's folder."""
+        files = [self.lab.root / "agent-config" / f"{agent['name']}.json" for agent in self.lab.facts["reach"]["agents"]]
+        data = {file.name: file.read_text(encoding="utf-8") for file in files if file.exists()}
+        return agent_configs.read([{"metadata": {}, "data": data}])
+
+    def objects(self) -> list[Json]:
+        """The custom resources in force."""
+        return self.lab.objects()
+
+    def metrics(self, agents: Sequence[Agent]) -> dict[str, str]:
+        """Query the agents one after the other."""
+        names = {agent["id"]: agent["name"] for agent in self.lab.facts["reach"]["agents"]}
+        found = dict.fromkeys((agent.id for agent in agents), "")
+        for agent in agents:
+            with suppress(SourceError):
+                found[agent.id] = self.lab.agent_metrics(names[agent.id])
+        return found
+
+    def answers(self, agents: Sequence[Agent]) -> dict[str, Answer]:
+        """Query the agents one after the other: a lab is small."""
+        reach = {agent["id"]: agent for agent in self.lab.facts["reach"]["agents"]}
+        return {agent.id: _answer(reach[agent.id]) for agent in agents}
+
+
+def _answer(agent: Json) -> Answer:
+    try:
+        return parsed(_curl(agent, "/status"))
+    except SourceError as error:
+        return Answer(error=str(error), runs=_process(agent) is not None)
+
+
+def _curl(agent: Json, path: str) -> str:
+    url = agent["metrics"].removesuffix("/metrics") + path
+    argv = (*_in(agent["netns"]), "curl", "-sSf", "-m", str(TIMEOUT_S), url)
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=2 * TIMEOUT_S)
+    if done.returncode:
+        raise SourceError(f"its process does not answer ({done.stderr.strip()})")
+    return done.stdout
+
+
+def _process(agent: Json) -> int | None:
+    """The pid of an agent; None if it does not run. Pids are reused, so compare the recorded start time."""
+    try:
+        remembered = json.loads(Path(agent["pidFile"]).read_text(encoding="ascii"))
+        fields = Path(f"/proc/{remembered['number']}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        state, started = fields[0], int(fields[19])
+    except (OSError, ValueError, IndexError):
+        return None
+    return int(remembered["number"]) if started == remembered["started"] and state not in ENDED_STATES else None
 
 
 def find(name: str) -> Lab:

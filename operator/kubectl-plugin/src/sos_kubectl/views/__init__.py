@@ -1,6 +1,9 @@
 """Pure views that format documents as lines.
 
-`overview`   `status`: one line per object, then messages of objects that are not ready
-`network`    `topology` and `flows`
-`trace`      `trace`: step by step, with reasons
+`overview`      `status`: one line per object, then messages of objects that are not ready
+`network`       `topology` and `flows`
+`trace`         `trace`: step by step, with reasons
+`routed_trace`  `trace` between sites without bridges
+`agent_state`   one agent of such a site: does it accept sessions, is its configuration in force
+`pairs`         pairs of such agents, and the paths between them
 """

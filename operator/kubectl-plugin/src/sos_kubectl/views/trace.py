@@ -29,7 +29,7 @@ class Question:
 @dataclass(slots=True)
 class Trace:
     """Steps with their verdicts, and the outcome: `accelerated`, `spread`, `plain`, `refused`, or `unknown` if only some datapaths have
-    acknowledged the service."""
+    acknowledged the service, or only some agents accept sessions."""
 
     steps: list[tuple[bool, str]] = field(default_factory=list)
     outcome: str = "plain"
@@ -38,12 +38,21 @@ class Trace:
     hidden: list[str] = field(default_factory=list)
     """Later services that also cover the connection."""
     recent_plain: list[str] = field(default_factory=list)
+    pairs: list[Json] = field(default_factory=list)
+    """Pairs of agents with their paths; only between sites without bridges."""
+    partly: str = "accelerated where the datapaths at both ends have acknowledged the service, else plain TCP"
+    """Words for the outcome `unknown`."""
 
     def step(self, good: bool, said: str) -> bool:
         """Add a step; return `good`."""
         self.steps.append((good, said))
         if not good and not self.why:
             self.why = said
+        return good
+
+    def note(self, good: bool, said: str) -> bool:
+        """Add a step that does not decide the outcome alone; return `good`."""
+        self.steps.append((good, said))
         return good
 
 
@@ -181,7 +190,7 @@ def lines(found: Trace, colour: bool) -> list[str]:
     if found.outcome == "plain":
         return [*shown, "", "plain TCP"]
     if found.outcome == "unknown":
-        return [*shown, "", "accelerated where the datapaths at both ends have acknowledged the service, else plain TCP"]
+        return [*shown, "", found.partly]
     return [*shown, "", *tables.wrapped(f"{found.outcome} by service {found.service}", indent="")]
 
 
@@ -189,7 +198,8 @@ def as_json(found: Trace) -> Json:
     """The trace for programs."""
     steps = [{"ok": good, "text": said} for good, said in found.steps]
     what = {"outcome": found.outcome, "service": found.service or None, "hidden": found.hidden, "why": found.why or None}
-    return {**what, "steps": steps, "recentPlain": found.recent_plain}
+    agents = {"pairs": found.pairs} if found.pairs else {}
+    return {**what, "steps": steps, "recentPlain": found.recent_plain, **agents}
 
 
 def _inside(address: IPv4Address, prefixes: list[str]) -> bool:

@@ -9,6 +9,7 @@
 `retained_children`    children kept as they are while their owner is invalid
 `network_attachment`   DaemonSets that need Multus in a cluster without it
 `rollout`              staged rollout of changed node-configs, node by node
+`expected_pods`        number of pods that should run, for alerts
 `pod_refresh`          annotations that make the kubelet refresh a pod's volumes immediately
 `finalizer`            the finalizer of a SosSite
 `release`              children that belong to the release, not to one object

@@ -15,9 +15,9 @@ from sos_compile.model.formats import MAX_GENERATION
 from sos_operator.core.model.cluster_objects import ConfigMap, DaemonSet
 from sos_operator.core.model.custom_resources import SosSite
 from sos_operator.core.model.kinds import CONFIG_MAP, DAEMON_SET
-from sos_operator.core.model.node_status import NodeAnswer
 from sos_operator.core.model.objects import Object, Ref, Resource, mapping
 from sos_operator.core.model.pod_state import pod_state
+from sos_operator.core.model.remote.node_status import NodeAnswer
 from sos_operator.core.model.world import PREFIX, Seen, absent
 
 

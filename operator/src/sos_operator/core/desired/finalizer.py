@@ -1,4 +1,5 @@
-"""The finalizer of a SosSite: added before a site's first node gets a configuration, removed once its nodes are clean (`departure`)."""
+"""The finalizer of a SosSite: added in the pass that first applies a node-config of the site, removed once its nodes are clean
+(`departure`) or the cleanup time is over."""
 
 from __future__ import annotations
 

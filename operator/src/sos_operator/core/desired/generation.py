@@ -95,8 +95,8 @@ def generations(
 ) -> dict[sos_compile.DocumentName, int]:
     """Return the generation of each document: the one under which it was issued, or the newest if the document has changed.
 
-    If a controller has another document in force, under the same generation or a later one, its document gets the newest generation, even
-    if the document was issued earlier: the controller accepts only a higher generation (spec/controller-config.md clause 1).
+    If a controller has another document in force, under the same or a later generation, the document to send gets the newest generation,
+    even if this document was issued earlier: the controller accepts only a higher generation (spec/controller-config.md clause 1).
     """
     found = {}
     for name, hash_ in hashes.items():

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import sos_compile
 from sos_compile.manifests import naming
+from sos_compile.manifests.controller import MAX_REPLICAS
 
 from sos_operator.core.desired.departure import Departing
 from sos_operator.core.model.cluster_objects import Pod
@@ -21,7 +22,7 @@ CONTROLLER_LABEL = "sos.network/controller"
 
 
 Mount = tuple[str, str]
-"""Pod that a digest belongs to: (DaemonSet, node) or (Deployment, "")."""
+"""Pod that a digest belongs to: (DaemonSet, node), or (name for the label of a controller's replica, "")."""
 
 
 def config_hashes(compiled: sos_compile.Compiled, departing: tuple[Departing, ...], folders_of: tuple[Object, ...]) -> dict[Mount, str]:
@@ -32,16 +33,19 @@ def config_hashes(compiled: sos_compile.Compiled, departing: tuple[Departing, ..
     """
     folders = {s["metadata"]["name"]: digest(s["data"]) for s in folders_of}
     peers = naming.peers(PREFIX)
-    found: dict[Mount, str] = {(naming.node(PREFIX, doc["site"]), node): digest(doc["hash"]) for node, doc in compiled.nodes.items()}
+    found: dict[Mount, str] = {}
+    for node, doc in compiled.nodes.items():
+        found[naming.node(PREFIX, doc["site"]), node] = digest([doc["hash"], folders.get(naming.site_certificate(PREFIX, doc["site"]))])
     for (pool, node), doc in compiled.agents.items():
         site = doc["site"]["name"]
         files = [doc["hash"], folders.get(naming.site_keys(PREFIX, site))]
         found[naming.agent(PREFIX, pool, site), node] = digest(files + ([folders[peers]] if "wan" in doc and peers in folders else []))
     for gone in departing:
         found |= {(naming.node(PREFIX, gone.site), node): digest(document["hash"]) for node, document in gone.nodes.items()}
-    for name in compiled.controllers:  # a controller gets documents by its API, but keys from a Secret
-        folder = folders.get(naming.controller_keys(PREFIX, name))
-        found |= {(naming.controller(PREFIX, name), ""): folder} if folder else {}
+    for name in compiled.controllers:  # a controller gets documents by its API, but keys and certificates from Secrets
+        mounted = [folders.get(secret(PREFIX, name)) for secret in (naming.controller_keys, naming.controller_certificate)]
+        labels = [naming.controller_label(name, replica) for replica in range(MAX_REPLICAS)]
+        found |= {(naming.controller(PREFIX, label), ""): digest(mounted) for label in labels} if any(mounted) else {}
     return found
 
 

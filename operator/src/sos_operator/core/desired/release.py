@@ -32,7 +32,7 @@ def _metadata(settings: Settings, name: str, component: str) -> Object:
 
 
 def _controllers_budget(settings: Settings) -> Object:
-    """Disruption budget of several controllers (slices): one eviction at a time.
+    """Disruption budget of all controllers, slices and replicas: one eviction at a time. (A pod can have only one budget.)
 
     A single controller may be evicted: each controller is one pod, connections continue as plain TCP without it, and a budget that forbade
     the eviction would block the drain of its node.

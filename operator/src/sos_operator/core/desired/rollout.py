@@ -26,9 +26,9 @@ from sos_operator.core.desired.network_attachment import attached_by_nodes
 from sos_operator.core.model.cluster_objects import ConfigMap, Pod
 from sos_operator.core.model.custom_resources import DEFAULT_MAX_UNAVAILABLE, SosSite
 from sos_operator.core.model.kinds import CONFIG_MAP
-from sos_operator.core.model.node_status import NodeAnswer
 from sos_operator.core.model.objects import Object
 from sos_operator.core.model.pod_state import pod_state
+from sos_operator.core.model.remote.node_status import NodeAnswer
 from sos_operator.core.model.world import PREFIX, Seen
 
 TURNS_ANNOTATION = "sos.network/rollout"
@@ -159,7 +159,8 @@ def _standing(document: Mapping[str, Any], text: str, turn: object, pod: Pod | N
     return Standing(wanted, given, pod_state(pod).state, answer, alike, bool(given) and turn == given)
 
 
-OWN = ("version", "state", "siteID", "bridge", "uplinks", "controllers")
+OWN = ("version", "state", "siteID", "bridge", "uplinks", "bond", "lan", "controllers")
+"""Settings of a node itself; a document omits `bond` and `lan` if the node has none."""
 
 
 def _own_flows(document: Mapping[str, Any]) -> list[Any]:
@@ -183,7 +184,8 @@ def _meanwhile(text: str, wanted: Mapping[str, Any]) -> str:
     if not _fit(_named(given), _named(wanted)) or int(given.get("generation") or 0) >= generation:
         return text
     others = [flow for flow in wanted["baseFlows"] if _NAMES_OTHERS.search(str(flow["match"]))]
-    blend = {**wanted, **{key: given[key] for key in OWN if key in given}, "baseFlows": [*_own_flows(given), *others]}
+    rest = {key: value for key, value in wanted.items() if key not in OWN}
+    blend = {**rest, **{key: given[key] for key in OWN if key in given}, "baseFlows": [*_own_flows(given), *others]}
     found = content_hash(blend)
     if found == given.get("hash"):
         return text

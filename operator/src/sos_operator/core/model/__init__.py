@@ -3,15 +3,12 @@
 `kinds`             kinds of objects the operator reads and writes
 `objects`           API objects: JSON content, and the view that the edge parses from it
 `cluster_objects`   views of pods, nodes, workloads, ConfigMaps, Secrets and Services
-`workload_pods`     pods of users' workloads, as clients of services
 `custom_resources`  views of SOS custom resources
 `parse`             chooses the view of an object by its kind
 `errors`            errors the operator handles; anything else is a bug
 `options`           settings of the process, as values
 `world`             `Seen`, everything listed; conversion to `sos_compile.World`
-`node_status`       status of a node's sos-node, and the nodes to query next
-`agent_status`      status of an agent without a controller
 `pod_state`         state of pods, DaemonSets and Deployments
-`controller_view`   status of each controller, as last reported
+`remote/`           status of sos-node, of agents without a controller, and of controllers
 `conditions`        converts verdicts to `status.conditions`
 """

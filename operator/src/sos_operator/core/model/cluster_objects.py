@@ -155,15 +155,20 @@ class DaemonSet(Resource):
 class Deployment(Resource):
     """A Deployment of the release."""
 
+    desired: int = 0
     available: int = 0
     conditions: tuple[Condition, ...] = ()
 
     @classmethod
     def parse(cls, content: Object) -> Self:
         """Parse a Deployment."""
-        status = mapping(content.get("status"))
-        conditions = parse_conditions(status.get("conditions"))
-        return cls(*identity(content), available=number(status.get("availableReplicas")), conditions=conditions)
+        spec, status = mapping(content.get("spec")), mapping(content.get("status"))
+        return cls(
+            *identity(content),
+            desired=number(spec.get("replicas")),
+            available=number(status.get("availableReplicas")),
+            conditions=parse_conditions(status.get("conditions")),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,16 +127,23 @@ class SosService(CustomResource):
     """Allocated number of the service, 0 before the first allocation."""
     claim_scope: str = ""
     selects_pods: bool = False
+    target_site: str = ""
+    destination: tuple[str, str] | None = None
+    """Namespace and name of the Kubernetes Service in spec.to.service."""
 
     @classmethod
     def parse(cls, content: Object) -> Self:
         """Parse a SosService."""
         claim = mapping(_status(content).get("claim"))
+        target = mapping(_spec(content).get("to"))
+        named, own = mapping(target.get("service")), text(mapping(content.get("metadata")).get("namespace"))
         return cls(
             *_common(content),
             claim_number=number(claim.get("number")),
             claim_scope=text(claim.get("scope")),
             selects_pods="pods" in mapping(_spec(content).get("from")),
+            target_site=text(target.get("site")),
+            destination=(text(named.get("namespace")) or own, text(named.get("name"))) if named else None,
         )
 
     @property
@@ -154,10 +161,15 @@ class SosController(CustomResource):
     """Declared OpenFlow endpoints of an External controller."""
     api_url: str = ""
     """Declared URL of an External controller's API."""
+    standby_url: str = ""
+    """Declared URL of the API of an External controller's second process."""
+    replicas: int = 1
     token_secret: str = ""
     """Name of the Secret that a user creates with an External controller's token."""
     number: int = 0
     """Allocated id of the controller, 0 before the first allocation."""
+    tls: str = ""
+    """Required or Disabled."""
 
     @classmethod
     def parse(cls, content: Object) -> Self:
@@ -169,8 +181,11 @@ class SosController(CustomResource):
             type=text(spec.get("type", MANAGED)),
             endpoints=strings(external.get("endpoints")),
             api_url=text(external.get("apiURL")),
+            standby_url=text(external.get("standbyURL")),
+            replicas=max(number(spec.get("replicas")), 1),
             token_secret=text(external.get("tokenSecretName")),
             number=number(_status(content).get("controllerID")),
+            tls=text(mapping(spec.get("openflow")).get("tls")),
         )
 
     @property

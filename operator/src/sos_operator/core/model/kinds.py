@@ -55,6 +55,7 @@ CRD = Kind(api_version="apiextensions.k8s.io/v1", kind="CustomResourceDefinition
 CONFIG_MAP = Kind(api_version="v1", kind="ConfigMap", plural="configmaps", namespaced=True)
 SECRET = Kind(api_version="v1", kind="Secret", plural="secrets", namespaced=True)
 K8S_SERVICE = Kind(api_version="v1", kind="Service", plural="services", namespaced=True)
+ENDPOINT_SLICE = Kind(api_version="discovery.k8s.io/v1", kind="EndpointSlice", plural="endpointslices", namespaced=True)
 DAEMON_SET = Kind(api_version="apps/v1", kind="DaemonSet", plural="daemonsets", namespaced=True)
 DEPLOYMENT = Kind(api_version="apps/v1", kind="Deployment", plural="deployments", namespaced=True)
 NAD = Kind(api_version="k8s.cni.cncf.io/v1", kind="NetworkAttachmentDefinition", plural="network-attachment-definitions", namespaced=True)

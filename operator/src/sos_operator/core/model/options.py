@@ -55,6 +55,8 @@ class Settings:
     """True if pods of nodes load kernel modules."""
     reads_pods: bool = False
     """True if the operator may list and watch the pods of all namespaces."""
+    reads_services: bool = False
+    """True if the operator may read the Services and EndpointSlices of all namespaces."""
     pod_monitors: PodMonitors | None = None
     """Settings of PodMonitors for all components, created once the cluster serves the kind; None: no PodMonitors."""
     deployment: str = "sos-operator"

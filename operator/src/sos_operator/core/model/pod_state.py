@@ -7,7 +7,7 @@ from typing import Literal
 
 from sos_operator.core.model.cluster_objects import ContainerStatus, DaemonSet, Deployment, Node, Pod
 from sos_operator.core.model.conditions import Verdict
-from sos_operator.core.model.node_status import NodeAnswer
+from sos_operator.core.model.remote.node_status import NodeAnswer
 
 # The kubelet's reasons for containers that cannot start until something is changed.
 _FAILING = frozenset(

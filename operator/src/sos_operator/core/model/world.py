@@ -17,9 +17,9 @@ from sos_operator import __version__
 from sos_operator.core.model.cluster_objects import Node, Pod, Service
 from sos_operator.core.model.custom_resources import CustomResource, SosController, SosService, SosSite
 from sos_operator.core.model.kinds import FIELD_MANAGER
-from sos_operator.core.model.node_status import NodeAnswer
 from sos_operator.core.model.objects import Resource, View
 from sos_operator.core.model.options import Settings
+from sos_operator.core.model.remote.node_status import NodeAnswer
 
 MAX_LIST = 64  # maximum number of prefixes in a list of an agent-config
 PREFIX = "sos"  # prefix of every child's name; fixed, because the API's columns and the docs contain these names
@@ -44,6 +44,10 @@ class Seen:
     """Pods that services may select as clients."""
     pods_problem: str = ""
     """Reason why these pods are unknown."""
+    kubernetes_services: tuple[sos_compile.KubernetesService, ...] = ()
+    """Services that SosServices name as their destination."""
+    kubernetes_services_problem: str = ""
+    """Reason why these Services are unknown."""
     claims: tuple[tuple[int, str], ...] = ()
     """Generation and hash of the configurations in force at machines outside Kubernetes."""
     given_up: frozenset[tuple[str, str]] = frozenset()
@@ -92,6 +96,8 @@ def build_world(seen: Seen, settings: Settings, generation: int) -> sos_compile.
         pods=seen.workload_pods,
         pods_problem=seen.pods_problem,
         cards=seen.cards,
+        kubernetes_services=seen.kubernetes_services,
+        kubernetes_services_problem=seen.kubernetes_services_problem,
     )
 
 
@@ -111,41 +117,45 @@ OPENFLOW_PORT = 6653  # of a Managed controller's Service
 API_PORT = 8080
 
 
-def service_address(controller: str, seen: Seen) -> str:
-    """Cluster address of a Managed controller's Service, preferably IPv4; empty while it has none."""
-    addresses = service_addresses(controller, seen)
+def service_address(controller: str, seen: Seen, replica: int = 0) -> str:
+    """Cluster address of the Service of a Managed controller's replica, preferably IPv4; empty while it has none."""
+    addresses = service_addresses(controller, seen, replica)
     return next(filter(is_ipv4, addresses), addresses[0] if addresses else "")
 
 
-def service_addresses(controller: str, seen: Seen) -> tuple[str, ...]:
-    """All cluster addresses of a Managed controller's Service, one of each family."""
-    service = seen.child(Service, naming.controller(PREFIX, controller))
+def service_addresses(controller: str, seen: Seen, replica: int = 0) -> tuple[str, ...]:
+    """All cluster addresses of the Service of a Managed controller's replica, one of each family."""
+    service = seen.child(Service, naming.controller(PREFIX, controller, replica))
     return service.addresses if service else ()
 
 
 def controller_endpoints(seen: Seen) -> dict[str, tuple[str, ...]]:
-    """Return each controller's OpenFlow endpoints: the cluster address of its Service, or the declared endpoints of an External
-    controller."""
+    """Return each controller's OpenFlow endpoints: the cluster addresses of its replicas' Services, or the declared endpoints of an
+    External controller."""
     endpoints: dict[str, tuple[str, ...]] = {}
     for controller in seen.of(SosController):
+        addresses = (service_address(controller.name, seen, replica) for replica in range(controller.replicas))
+        found = tuple(f"tcp:{address}:{OPENFLOW_PORT}" for address in addresses if is_ipv4(address))
         if controller.external:
             endpoints[controller.name] = controller.endpoints
-        elif is_ipv4(address := service_address(controller.name, seen)):
-            endpoints[controller.name] = (f"tcp:{address}:{OPENFLOW_PORT}",)
+        elif found:
+            endpoints[controller.name] = found
     return endpoints
 
 
-def api_base(controller: SosController, seen: Seen, override: Mapping[str, str]) -> str | None:
-    """Return the URL of a controller's API; empty while unknown; None if the operator has no access to it.
+def api_base(controller: SosController, seen: Seen, override: Mapping[str, str], replica: int = 0) -> str | None:
+    """Return the URL of the API of a controller's replica; empty while unknown; None if the operator has no access to it.
 
     Use the Service's address, not its name. After a reinstallation, the name resolves to the old Service's address for a while (observed: a
     server outside the cluster answered), and an HTTP client that reuses connections would send later requests to the same wrong server.
     """
-    if controller.name in override:
-        return override[controller.name]
+    name = controller.name if replica == 0 else f"{controller.name}/{replica + 1}"
+    if name in override:
+        return override[name]
     if controller.external:
-        return controller.api_url.rstrip("/") if controller.api_url else None
-    address = service_address(controller.name, seen)
+        url = controller.api_url if replica == 0 else controller.standby_url
+        return url.rstrip("/") if url else None
+    address = service_address(controller.name, seen, replica)
     return f"http://[{address}]:{API_PORT}" if ":" in address else f"http://{address}:{API_PORT}" if address else ""
 
 
@@ -164,6 +174,8 @@ def compiled_from(seen: Seen) -> Hashable:
         # The same tuple as long as no pod changes: comparing the pods of a large cluster in every pass would take too long.
         ByIdentity(seen.workload_pods),
         seen.pods_problem,
+        seen.kubernetes_services,
+        seen.kubernetes_services_problem,
     )
 
 

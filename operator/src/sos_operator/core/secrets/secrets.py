@@ -19,6 +19,11 @@ from sos_operator.core.plan import owned
 from sos_operator.core.secrets import keys
 
 MASTER = naming.child(PREFIX, "master")
+OPENFLOW_CA = naming.openflow_ca(PREFIX)
+
+
+CA_FILE = "ca-1.crt"
+"""First certificate in the CA Secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +49,10 @@ def labels(settings: Settings, component: str) -> dict[str, str]:
 
 
 def wanted_secrets(seen: Seen) -> tuple[Wanted, ...]:
-    """The master key, and the bearer token of every controller that runs here."""
+    """The master key, the CA of OpenFlow channels, and the bearer token of every controller that runs here."""
     managed = {o.name: o for o in seen.of(SosController) if o.type == MANAGED and not o.leaving}
     tokens = tuple(Wanted(naming.controller_token(PREFIX, name), keys.TOKEN_FILE, o) for name, o in sorted(managed.items()))
-    return (Wanted(MASTER, keys.master_file(keys.FIRST_KEY_ID)), *tokens)
+    return (Wanted(MASTER, keys.master_file(keys.FIRST_KEY_ID)), Wanted(OPENFLOW_CA, CA_FILE), *tokens)
 
 
 def is_token(secret: Secret) -> bool:

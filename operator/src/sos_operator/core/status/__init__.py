@@ -5,6 +5,7 @@
 `report`              status of any object; objects being deleted, or not compiled yet
 `situation`           `Situation` in, `Report` out, and verdicts that several builders share
 `site_report`         SosSite and its nodes
+`interfaces`          condition InterfacesAttached: uplinks and LAN interfaces of a site's nodes
 `agent_report`        SosAgent
 `controller_report`   SosController
 `peer_report`         SosPeer

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sos_operator.core.model.conditions import REASON, Verdict
-from sos_operator.core.model.controller_view import counted
+from sos_operator.core.model.remote.controller_view import counted
 
 TYPE = "Accelerating"
 _STEPS = (1, 2, 5)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import sos_compile
+from sos_compile.documents.node_config import channel_target
 from sos_compile.manifests import naming
 from sos_compile.model.addresses import is_ipv4
 
 from sos_operator.core.model.cluster_objects import Deployment
 from sos_operator.core.model.conditions import Verdict, summary
-from sos_operator.core.model.controller_view import ControllerView, counted
 from sos_operator.core.model.custom_resources import SosController
 from sos_operator.core.model.kinds import CONTROLLER
 from sos_operator.core.model.pod_state import deployment_verdict
+from sos_operator.core.model.remote.controller_view import ControllerView, counted
 from sos_operator.core.model.world import PREFIX, controller_endpoints, service_addresses
 from sos_operator.core.status.site_report import HASH_MAX
 from sos_operator.core.status.situation import Report, Situation, accepted_verdict, expected_datapaths, known_to_all, unreachable_message
@@ -35,7 +36,7 @@ def build_controller_report(obj: SosController, facts: sos_compile.Facts, situat
     available = _available(obj, view, situation)
     datapaths, connected = known_to_all(expected_datapaths(facts.dpids, situation), [view])
     fields: dict[str, Any] = number | {"datapaths": f"{connected}/{len(facts.dpids)}"}
-    endpoints = list(controller_endpoints(situation.seen).get(name, ()))
+    endpoints = [channel_target(end, obj.tls) for end in controller_endpoints(situation.seen).get(name, ())]
     if endpoints:
         fields["endpoints"] = endpoints
     if view.reachable:
@@ -48,6 +49,8 @@ def build_controller_report(obj: SosController, facts: sos_compile.Facts, situat
         fields |= {"configGeneration": generation} if (generation := counted(view.config("generation"))) else {}
         fields |= {"configHash": hash_[:HASH_MAX]} if isinstance(hash_ := view.config("hash"), str) else {}
     verdicts = [accepted, available, datapaths]
+    if obj.replicas > 1 and view.asked:
+        verdicts.append(_standby(obj, view, len(facts.dpids), situation))
     # A disconnected datapath shows in its site's status; the controller itself is ready when it serves the right configuration.
     return Report(fields, (*verdicts, summary([accepted, available], "Available", available.message)))
 
@@ -66,6 +69,29 @@ def _available(obj: SosController, view: ControllerView, situation: Situation) -
     return Verdict("Available", "True", "Available", f"configuration generation {view.config('generation')} is in force")
 
 
+def _standby(obj: SosController, view: ControllerView, datapaths: int, situation: Situation) -> Verdict:
+    """Return the condition of the replica that is not active. The controller is Ready without it."""
+    standby = view.standby
+    if standby is None or not standby.reachable:
+        rollouts = [] if obj.external else [deployment_verdict(d) for d in _deployments(obj, situation)]
+        said = next((each.message for each in rollouts if each is not None), "") or (standby.error if standby else "") or "no answer yet"
+        return Verdict("StandbyReady", "False", "NoStandby", f"no replica can take over: {said}")
+    if standby.push_error:
+        return Verdict("StandbyReady", "False", "ConfigRefused", f"the standby refused its configuration: {standby.push_error}")
+    if not standby.current:
+        return Verdict("StandbyReady", "False", "Programming", "the standby has not taken over the present configuration yet")
+    connected = counted(standby.own("datapathsInRole"))
+    if standby.own("role") != "Slave" or connected < datapaths:
+        return Verdict(
+            "StandbyReady", "False", "DatapathDisconnected", f"{connected} of {datapaths} datapaths are connected to the standby"
+        )
+    return Verdict("StandbyReady", "True", "StandbyReady", f"connected to all datapaths, with configuration {standby.config('generation')}")
+
+
+def _deployments(obj: SosController, situation: Situation) -> list[Deployment | None]:
+    return [situation.seen.child(Deployment, naming.controller(PREFIX, obj.name, replica)) for replica in range(obj.replicas)]
+
+
 def _cannot_be_available(obj: SosController, view: ControllerView, situation: Situation) -> Verdict | None:
     """Return the reason why the cluster makes the controller unavailable, regardless of the controller's answers; None if there is none."""
     name = obj.name
@@ -82,7 +108,7 @@ def _cannot_be_available(obj: SosController, view: ControllerView, situation: Si
 
 
 def _not_reached(obj: SosController, view: ControllerView, situation: Situation) -> Verdict:
-    name = naming.controller(PREFIX, obj.name)
-    rollout = deployment_verdict(situation.seen.child(Deployment, name)) if not obj.external else None
+    rollouts = [] if obj.external else [deployment_verdict(deployment) for deployment in _deployments(obj, situation)]
+    rollout = rollouts[0] if rollouts and None not in rollouts else None
     remedy = ": does spec.external.apiURL lead to it, and does it run?" if obj.external else ""
     return rollout or Verdict("Available", "Unknown", "ControllerUnreachable", unreachable_message(view) + remedy)

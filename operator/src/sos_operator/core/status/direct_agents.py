@@ -10,11 +10,11 @@ from sos_compile import ObjectKey
 from sos_compile.manifests import naming
 from sos_compile.model.world import Json
 
-from sos_operator.core.model.agent_status import AgentAnswer
 from sos_operator.core.model.cluster_objects import Pod
 from sos_operator.core.model.conditions import Verdict
 from sos_operator.core.model.kinds import SERVICE, SITE
 from sos_operator.core.model.pod_state import PodState, lost, pod_state
+from sos_operator.core.model.remote.agent_status import AgentAnswer
 from sos_operator.core.model.world import PREFIX, Seen
 from sos_operator.core.peers.contact import Contact
 from sos_operator.core.status.situation import Situation, listed_names
@@ -33,6 +33,11 @@ class DirectAgent:
     def current(self) -> bool:
         """True if the agent has answered, and has its present configuration in force."""
         return self.answer is not None and self.answer.hash == self.document["hash"]
+
+    @property
+    def backup(self) -> bool:
+        """True if another node may have the site's virtual address."""
+        return self.answer is not None and self.answer.backup
 
     def serves(self, service: str) -> bool:
         """Return whether the agent's configuration has this service: without a selected pod on its node, it has not."""
@@ -102,28 +107,40 @@ def programmed(id_: str, situation: Situation, source: str, target: str) -> Verd
     namespace, _, name = id_.partition("/")
     facts = situation.compiled.facts.get(ObjectKey(SERVICE.kind, namespace, name))
     selected = facts.client_pods if facts else None
-    for site in here:
-        agents = list(direct_agents(situation, site=site))
-        if not agents:
-            message = f"SosSite {site} has no agents: no SosAgent serves it, or no node has an address"
-            return Verdict("Programmed", "False", "NoAgents", message)
-        # Agents on nodes that are down or drained do not count: the other agents accelerate without them.
-        working = [agent for agent in agents if agent.state.state == "Ready"]
-        if not working:
-            message = f"no agent of SosSite {site} is ready: {listed_names(agent.node for agent in agents)}"
-            return Verdict("Programmed", "False", "NoAgents", message)
-        old = [agent.node for agent in working if not agent.has(id_, selecting=selected is not None)]
-        if old:
-            message = f"agents of SosSite {site} have not taken over the present configuration yet: {listed_names(old)}"
-            return Verdict("Programmed", "False", "Programming", message)
-        idle = [agent.node for agent in working if agent.serves(id_) and not (agent.answer and agent.answer.services.get(id_))]
-        if idle:
-            other = target if site == source else source
-            message = f"agents of SosSite {site} reach no agent of SosSite {other} that accepts sessions: {listed_names(idle)}"
-            return Verdict("Programmed", "False", "NoAgents", message)
+    for site, other in ((source, target), (target, source)):
+        if site in here and (problem := _problem(id_, situation, (site, other), selecting=selected is not None)) is not None:
+            return problem
     where = "of both sites" if len(here) == 2 else f"of SosSite {here[0]}"
     unused = "; no selected pod is running at present" if selected == 0 else ""
     return Verdict("Programmed", "True", "Programmed", f"in force at the agents {where}{unused}")
+
+
+def _problem(id_: str, situation: Situation, sites: tuple[str, str], *, selecting: bool) -> Verdict | None:
+    """Return why the agents of the first of two sites do not accelerate the connections of a service; None if they do."""
+    site, other = sites
+    agents = list(direct_agents(situation, site=site))
+    if not agents:
+        message = f"SosSite {site} has no agents: no SosAgent serves it, or no node has an address"
+        return Verdict("Programmed", "False", "NoAgents", message)
+    # Agents on nodes that are down or drained do not count: the other agents accelerate without them.
+    working = [agent for agent in agents if agent.state.state == "Ready"]
+    if not working:
+        message = f"no agent of SosSite {site} is ready: {listed_names(agent.node for agent in agents)}"
+        return Verdict("Programmed", "False", "NoAgents", message)
+    old = [agent.node for agent in working if not agent.has(id_, selecting=selecting)]
+    if old:
+        message = f"agents of SosSite {site} have not taken over the present configuration yet: {listed_names(old)}"
+        return Verdict("Programmed", "False", "Programming", message)
+    active = [agent for agent in working if not agent.backup]
+    if not active:
+        shared = working[0].document["intake"].get("virtualAddress")
+        message = f"no node of SosSite {site} has the virtual address {shared}: {listed_names(agent.node for agent in working)}"
+        return Verdict("Programmed", "False", "NoAgents", message)
+    idle = [agent.node for agent in active if agent.serves(id_) and not (agent.answer and agent.answer.services.get(id_))]
+    if idle:
+        message = f"agents of SosSite {site} reach no agent of SosSite {other} that accepts sessions: {listed_names(idle)}"
+        return Verdict("Programmed", "False", "NoAgents", message)
+    return None
 
 
 def _machine_is_current(site: str, situation: Situation) -> bool:

@@ -9,8 +9,8 @@ import sos_compile
 from sos_compile import ObjectKey, Reason
 
 from sos_operator.core.model.conditions import REASON, Verdict, summary
-from sos_operator.core.model.controller_view import ControllerView, counted, ids
 from sos_operator.core.model.custom_resources import SosLink, SosService
+from sos_operator.core.model.remote.controller_view import ControllerView, counted, ids
 from sos_operator.core.status import overlaps
 from sos_operator.core.status.acceleration import accelerating
 from sos_operator.core.status.direct_agents import programmed

@@ -13,6 +13,7 @@ from sos_operator.core.model.kinds import SITE
 from sos_operator.core.model.pod_state import PodState
 from sos_operator.core.status import overlaps
 from sos_operator.core.status.direct_agents import direct_agents, registered
+from sos_operator.core.status.interfaces import attached_verdict
 from sos_operator.core.status.situation import (
     NAMED_MAX,
     Report,
@@ -67,6 +68,10 @@ def build_site_report(obj: SosSite, facts: sos_compile.Facts, situation: Situati
     )
     verdicts = [accepted, bridges, datapaths, agents]
     extra = overlaps.site_verdicts(situation.overlaps.get(name, [])) + ([] if situation.multus else [no_multus()])
+    documents = {node: situation.compiled.nodes[node] for node in facts.nodes if node in situation.compiled.nodes}
+    answers = {node: answer for node in documents if (answer := situation.node_answer(name, node)) is not None}
+    if (attached := attached_verdict(documents, answers)) is not None:
+        extra.append(attached)
     return Report(fields, (*verdicts, *extra, summary(verdicts, "Ready")))
 
 

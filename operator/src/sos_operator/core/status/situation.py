@@ -12,14 +12,14 @@ from sos_compile import ObjectKey
 from sos_compile.manifests import naming
 
 from sos_operator.core.desired.rollout import Rollout
-from sos_operator.core.model.agent_status import AgentAnswer
 from sos_operator.core.model.cluster_objects import Node, Pod
 from sos_operator.core.model.conditions import Verdict
-from sos_operator.core.model.controller_view import ControllerView
 from sos_operator.core.model.custom_resources import CustomResource
 from sos_operator.core.model.kinds import SITE
-from sos_operator.core.model.node_status import NodeAnswer
 from sos_operator.core.model.pod_state import PodState, lost, pod_state, with_answer
+from sos_operator.core.model.remote.agent_status import AgentAnswer
+from sos_operator.core.model.remote.controller_view import ControllerView
+from sos_operator.core.model.remote.node_status import NodeAnswer
 from sos_operator.core.model.world import PREFIX, Seen
 from sos_operator.core.peers.contact import Contact, Received
 from sos_operator.core.status import overlaps
@@ -81,13 +81,17 @@ class Situation:
             return gone
         rollout = self.rollouts.get(site, Rollout())
         pod = self.pod(naming.node(PREFIX, site), node)
-        answer = self.answers.get(pod.meta.uid) if pod else None
-        state = with_answer(pod_state(pod), answer)
+        state = with_answer(pod_state(pod), self.node_answer(site, node))
         why = rollout.waiting.get(node)
         if why is None or state.state == "Failed":
             # The node's own failure takes precedence over its place in the rollout.
             return state if why is None else PodState(state.state, f"{state.message}; {why}")
         return PodState("Aborted" if rollout.aborted else "Pending", why)
+
+    def node_answer(self, site: str, node: str) -> NodeAnswer | None:
+        """The answer of a site's node process; None if it is unknown."""
+        pod = self.pod(naming.node(PREFIX, site), node)
+        return self.answers.get(pod.meta.uid) if pod else None
 
     def controllers(self, names: Iterable[str]) -> list[ControllerView]:
         """The views of controllers by name; an unknown controller counts as unreachable."""

@@ -19,7 +19,7 @@ COARSE_SECONDS = 60.0
 OUR_CONDITIONS = frozenset(
     {
         "Accelerating", "Accepted", "AgentsRegistered", "Available", "BridgesReady", "Connected", "DatapathsConnected", "Deployed",
-        "PodsAttachable",
+        "InterfacesAttached", "PodsAttachable",
         "Programmed", "Ready", "Registered", "ResolvedRefs", "ServicesOverlap", "Shadowed", "ShadowsOthers", "Up",
     }
 )  # fmt: skip

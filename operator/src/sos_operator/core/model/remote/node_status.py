@@ -13,6 +13,8 @@ CONTAINER = "node"
 ASK_AGAIN_S = 5.0  # polling interval of healthy nodes, as no status may be older than 10 s
 ASKED_PER_PASS = 64  # maximum number of nodes queried in a pass, so that a thousand silent nodes do not delay a pass by minutes
 MESSAGE_MAX = 300
+INTERFACES_MAX = 128  # maximum number of uplinks and LAN ports of a node (spec/node-config.md clause 6)
+TEXT_MAX = 15  # maximum length of an interface's name; states are shorter
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,8 @@ class NodeAnswer:
     message: str
     generation: int = 0
     """Generation of the node-config in force."""
+    interfaces: tuple[tuple[str, str], ...] = ()
+    """Uplinks and LAN ports of the node-config in force: name and state."""
 
     @property
     def noteworthy(self) -> str:
@@ -46,7 +50,13 @@ def parse_answer(content: bytes) -> NodeAnswer | None:
     message = str(status.get("message") or "")[:MESSAGE_MAX]
     generation = status.get("generation")
     known = generation if isinstance(generation, int) and not isinstance(generation, bool) else 0
-    return NodeAnswer(status["hash"], status["state"], str(status.get("bridge") or ""), message, known)
+    interfaces = _interfaces(status.get("ports"))
+    return NodeAnswer(status["hash"], status["state"], str(status.get("bridge") or ""), message, known, interfaces)
+
+
+def _interfaces(ports: object) -> tuple[tuple[str, str], ...]:
+    rows = [port for port in ports if isinstance(port, dict) and port.get("kind") in ("Uplink", "Lan")] if isinstance(ports, list) else []
+    return tuple((str(port.get("name"))[:TEXT_MAX], str(port.get("state"))[:TEXT_MAX]) for port in rows[:INTERFACES_MAX])
 
 
 def address_of(pod: Pod, container: str = CONTAINER) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -33,6 +33,8 @@ class ControllerView:
     """True if a bearer token for the controller exists."""
     awaited: bool = False
     """True while a request to the controller is pending and its last answer is still fresh: conditions wait for the new answer."""
+    standby: ControllerView | None = None
+    """The replica that is not active, if the controller has two."""
 
     @property
     def reachable(self) -> bool:
@@ -47,6 +49,11 @@ class ControllerView:
     def config(self, key: str) -> Any:
         """A field of the configuration in force, None if unknown."""
         return config_of(self.status).get(key)
+
+    def own(self, key: str) -> Any:
+        """A field of the controller's description of itself, None if unknown."""
+        found = (self.status or {}).get("controller")
+        return found.get(key) if isinstance(found, Mapping) else None
 
     def listed(self, key: str) -> list[Mapping[str, Any]]:
         """A list of objects of the status; empty if the answer has no valid list."""
@@ -86,6 +93,17 @@ class ControllerView:
     def _services(self) -> Mapping[str, Mapping[str, Any]]:
         # Indexed, because every pass looks up each of up to a thousand services.
         return {str(s.get("id")): s for s in reversed(self.listed("services"))}
+
+
+def join_replicas(first: ControllerView, second: ControllerView) -> ControllerView:
+    """Return the view of a controller with two replicas: of the active one, with the other as its standby. Of two that report to be active,
+    the one with the newer generation id is: the other has been replaced, and has not noticed it or does not answer any more."""
+    active = [view for view in (first, second) if view.reachable and view.own("active") is not False]
+    if not active:
+        error = first.error or second.error if not (first.reachable or second.reachable) else "none of its replicas is active"
+        return replace(first, status=None, error=error, push_error=first.push_error or second.push_error, standby=second)
+    newest = max(active, key=lambda view: str(view.own("generationId") or ""))
+    return replace(newest, standby=second if newest is first else first)
 
 
 def config_of(status: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ from operator_listing import listing
 from sos_compile import Pod
 from sos_operator.cluster.workload_pods import REFUSED, RELIST_S, PodObserver
 from sos_operator.core.model.errors import NotReady, Refused
-from sos_operator.core.model.workload_pods import PodCache, parse_workload_pod, selects_pods
+from sos_operator.core.workloads.client_pods import PodCache, parse_workload_pod, selects_pods
 
 
 def pod(name: str = "web-0", **changes: Any) -> dict[str, Any]:

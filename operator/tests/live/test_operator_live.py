@@ -188,6 +188,9 @@ def test_conditions_follow_the_pods(example: Operator) -> None:
     row = becomes(kube, "sossite/west", "BridgesReady", "True", "Ready")
     assert row["observedGeneration"] == 1
     becomes(kube, "sosagent/default", "Deployed", "True", "Deployed")
+    expected = ('component="controller",site=""', 'component="node",site="core1"', 'component="agent",site="west"')
+    for labels in expected:
+        assert f"sos_operator_expected_pods{{{labels}}} 1.0" in example.http("/metrics")[1]
     becomes(kube, "sossite/west", "Ready", "Unknown", "ControllerUnreachable")
     assert kube.get("sossite", "west")["status"]["nodesReady"] == "1/1"
     since = condition(kube, "sossite", "west", "BridgesReady")["lastTransitionTime"]

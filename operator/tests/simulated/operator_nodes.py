@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from operator_fixtures import FIGURE8, children, play_kubelet
+from operator_http import http_servers
 from operator_kube import Kube
 from operator_repeat import repeated
 from operator_run import NAMESPACE
@@ -39,18 +39,9 @@ class Nodes:
 
     @contextmanager
     def serving(self) -> Iterator[Nodes]:
-        servers = []
-        for node in self.sites:
-            server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler(node))
-            threading.Thread(target=server.serve_forever, daemon=True).start()
-            self.ports[node] = int(server.server_address[1])
-            servers.append(server)
-        try:
+        with http_servers("127.0.0.1", {node: self._handler(node) for node in self.sites}) as ports:
+            self.ports.update(ports)
             yield self
-        finally:
-            for server in servers:
-                server.shutdown()
-                server.server_close()
 
     def _handler(self, node: str) -> type[BaseHTTPRequestHandler]:
         nodes = self

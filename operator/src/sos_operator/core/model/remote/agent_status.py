@@ -20,6 +20,8 @@ class AgentAnswer:
     """True if the agent accepts new sessions."""
     services: Mapping[str, bool] = field(default_factory=dict)
     """Services by id: True if the agent and an agent of the peer site accept new sessions."""
+    backup: bool = False
+    """True if another node may have the site's virtual address, so that this agent accepts no sessions."""
 
 
 def parse_agent_answer(content: bytes) -> AgentAnswer | None:
@@ -32,7 +34,7 @@ def parse_agent_answer(content: bytes) -> AgentAnswer | None:
         return None
     rows = status.get("services")
     services = {str(row.get("id")): row.get("ready") is True for row in rows if _is_row(row)} if isinstance(rows, list) else {}
-    return AgentAnswer(status["hash"], status.get("willing") is True, services)
+    return AgentAnswer(status["hash"], status.get("willing") is True, services, status.get("virtualAddress") == "Backup")
 
 
 def _is_row(row: Any) -> bool:

@@ -10,17 +10,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from operator_fixtures import populated
+from operator_fixtures import QUICK_OVERLAP_S, rotating_operator
 from operator_kube import Kube
 from operator_listing import parsed as listed
 from operator_listing import secret as parsed
-from operator_run import NAMESPACE, Operator, eventually, operator_running
+from operator_run import NAMESPACE, Operator, eventually
 from sos_operator.core.secrets import key_rotation, keys
 from sos_operator.core.secrets.secrets import secret_files
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 OVERLAP = timedelta(seconds=180)
-QUICK_OVERLAP_S = 2
 
 
 def master(ids: tuple[int, ...] = (1,), **annotations: str) -> dict[str, Any]:
@@ -155,13 +154,7 @@ def test_a_rotation_beyond_the_last_key_id_is_refused() -> None:
 
 @pytest.fixture(scope="module")
 def operator(installed: Kube, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    """An operator with rotations of a few seconds."""
-    quick = {
-        "SOS_KEY_OVERLAP_SECONDS": str(QUICK_OVERLAP_S),
-        "SOS_RESYNC_SECONDS": "1",
-        "SOS_CONTROLLER_API_OVERRIDE": "default=http://127.0.0.1:1",
-    }
-    with populated(installed) as kube, operator_running(kube, tmp_path_factory.mktemp("operator"), **quick) as running:
+    with rotating_operator(installed, tmp_path_factory.mktemp("operator")) as running:
         yield running
 
 
