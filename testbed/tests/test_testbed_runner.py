@@ -151,7 +151,7 @@ def test_error_names_a_missing_program() -> None:
 
 
 def test_command_that_does_not_end_times_out() -> None:
-    with pytest.raises(LabError, match="no end after"):
+    with pytest.raises(LabError, match="still running after"):
         run(("sleep", "30"), what="waiting", timeout_s=0.1)
 
 

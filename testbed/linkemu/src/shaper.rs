@@ -4,8 +4,8 @@
 //! is the queue. Each packet of a super-frame is dropped and timed individually. Consecutive surviving packets form a
 //! run, which is due when its last packet arrives, as from a network card with receive coalescing.
 
-use crate::delivery::{self, Delivery};
-use crate::frame::Frame;
+use crate::frames::delivery::{self, Delivery};
+use crate::frames::frame::Frame;
 use crate::stats::DirectionStats;
 use crate::units::{Nanos, SECOND};
 use rand_pcg::Pcg64Mcg;

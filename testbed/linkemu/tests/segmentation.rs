@@ -6,9 +6,9 @@ mod common;
 use common::{ACK, FIN, PSH, Stream, frame};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use sos_linkemu::delivery::{Delivery, coalesce, cut};
-use sos_linkemu::frame::Frame;
-use sos_linkemu::vnet::{GSO_ECN, GSO_TCPV4, VNET_LEN, VnetHeader};
+use sos_linkemu::frames::delivery::{Delivery, coalesce, cut};
+use sos_linkemu::frames::frame::Frame;
+use sos_linkemu::frames::vnet::{GSO_ECN, GSO_TCPV4, VNET_LEN, VnetHeader};
 use std::rc::Rc;
 
 const CWR: u8 = 0x80;

@@ -6,7 +6,7 @@ mod common;
 use common::{Stream, frame, opaque};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use sos_linkemu::frame::{Frame, wire_bytes};
+use sos_linkemu::frames::frame::{Frame, wire_bytes};
 use sos_linkemu::shaper::{Limits, Shape, Shaper};
 use sos_linkemu::units::{MILLISECOND, Nanos, SECOND};
 

@@ -27,7 +27,10 @@ from sos_testbed.lifecycle.lab import Lab, Options
 from sos_testbed.measurements import measure
 from sos_testbed.measurements.measure import Request
 
-PEER = Path(__file__).with_name("peer.py")
+PROGRAMS = Path(__file__).with_name("programs")
+"""Programs that the tests run in the labs' namespaces. Some tests also import their constants."""
+sys.path.append(str(PROGRAMS))
+PEER = PROGRAMS / "peer.py"
 RTT_US = 40_000
 RATE_BPS = 200_000_000
 # Limit for an expected change. Leases last 5 s, and agents report sessions every 5 s (spec/order.md clause 7): two rounds plus slack for a
@@ -106,10 +109,9 @@ def metrics(net: Lab, agent: str) -> str:
 
 
 def accepted(net: Lab, agent: str = "agent1") -> int:
-    """Clients that an agent has accepted since its start."""
-    found = re.search(r"^sos_agent_accepted_total (\d+)$", metrics(net, agent), flags=re.MULTILINE)
-    assert found is not None, f"{agent} does not answer"
-    return int(found[1])
+    """Clients that an agent has accepted since its start; waits until an agent that was just started answers."""
+    number = re.compile(r"^sos_agent_accepted_total (\d+)$", flags=re.MULTILINE)
+    return int(eventually(f"{agent} answers", lambda: number.search(metrics(net, agent)))[1])
 
 
 def armed(net: Lab) -> bool:

@@ -5,14 +5,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-from conftest import outcome, peer
+from conftest import PROGRAMS, outcome, peer
 from sos_testbed.lifecycle.lab import Lab
 from sos_testbed.measurements import measure
 
-TAP = Path(__file__).with_name("tap.py")
+TAP = PROGRAMS / "tap.py"
 SIZE = 3_000_000
 KINDS = ("syn", "data", "ack")
 

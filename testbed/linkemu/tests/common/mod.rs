@@ -1,8 +1,10 @@
 //! Builds packets and super-frames byte by byte, independently of the code under test.
 #![allow(dead_code)] // each test binary uses a part
 
-use sos_linkemu::frame::Frame;
-use sos_linkemu::vnet::{GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, VnetHeader};
+use sos_linkemu::frames::frame::Frame;
+use sos_linkemu::frames::vnet::{
+    GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, VnetHeader,
+};
 
 pub const FIN: u8 = 0x01;
 pub const PSH: u8 = 0x08;

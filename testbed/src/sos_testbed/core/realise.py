@@ -72,6 +72,10 @@ class LabPlan:
         """The state folder of a part."""
         return self.root / part
 
+    def tls(self, part: str) -> str:
+        """The TLS folder of a controller or switch."""
+        return str(self.root / "tls" / part)
+
     def log(self, name: str) -> str:
         """The log file of a program."""
         return str(self.root / "log" / f"{name}.log")
@@ -165,7 +169,8 @@ def build_controllers(plan: LabPlan) -> list[Step]:
             plan.programs.controller,
             *("--config", str(base / controllers.config_file(name)), "--keys", str(base / "keys" / "controller")),
             *("--token-file", str(base / "token"), "--state", str(base / program)),
-            *("--openflow-listen", f"{address}:{controllers.OPENFLOW_PORT}", "--api-listen", f"{address}:{controllers.API_PORT}"),
+            *("--openflow-listen", f"{address}:{controllers.OPENFLOW_PORT}", "--openflow-tls", plan.tls(program)),
+            *("--api-listen", f"{address}:{controllers.API_PORT}"),
         )
         steps += [_folder(base / program), _spawn(plan, program, "ctl", argv, program)]
     return steps
@@ -342,7 +347,7 @@ def _switch(plan: LabPlan, switch: Switch, *, tso: bool) -> Iterator[Step]:
     node = (
         plan.programs.node,
         *("--config", str(plan.root / "node-config"), "--node", name, "--state", f"{folder}/node"),
-        *("--ovs-rundir", str(folder), "--status-file", f"{folder}/node-status.json"),
+        *("--ovs-rundir", str(folder), "--status-file", f"{folder}/node-status.json", "--openflow-tls", plan.tls(name)),
     )
     yield _folder(folder / "node")
     yield _spawn(plan, f"{name}-node", name, node, f"sos-node {name}")

@@ -12,10 +12,12 @@ import sys
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from sos_compile import Allocations
+from sos_compile.certificates import new_ca
 from sos_compile.model.world import Loaded
 
 from sos_testbed.core import controllers, realise
@@ -23,7 +25,7 @@ from sos_testbed.core.model import LabError, Topology
 from sos_testbed.core.realise import LabPlan, Programs
 from sos_testbed.core.steps import Spawn, Step
 from sos_testbed.core.topology import BUILDERS, PathOptions, builder
-from sos_testbed.lifecycle import declare, endpoints, northbound, process
+from sos_testbed.lifecycle import certificates, declare, endpoints, northbound, process
 from sos_testbed.lifecycle.declare import Documents
 from sos_testbed.lifecycle.runner import Report, Runner, lock, run, silent, uninterrupted, write_file
 
@@ -37,6 +39,8 @@ BOTH_PATHS = EXAMPLE / "both-paths"  # applied after EXAMPLE: changes its servic
 
 
 MORE_AGENTS = EXAMPLE / "more-agents"  # applied after EXAMPLE in a lab of topology pools: three agents at each site
+
+TLS = EXAMPLE / "tls"  # applied after EXAMPLE: the controller requires TLS
 
 REWRITE = EXAMPLE / "rewrite"  # applied after EXAMPLE: the switches of both sites rewrite addresses
 
@@ -351,6 +355,9 @@ def _build(lab: Lab, topology: Topology, documents: Documents) -> None:
     secret = {**declare.key_files(documents, secrets.token_bytes(32), plan.root), str(plan.root / "token"): secrets.token_hex(32) + "\n"}
     lab.runner.perform(realise.build_files(secret, mode=0o600))
     lab.runner.perform(realise.build_files(declare.files(documents, plan.root)))
+    now = datetime.now(UTC)
+    for part, files in certificates.folders(documents, new_ca(now), now).items():
+        certificates.replace(lab.root, part, files)
     lab.runner.perform(realise.build_network(topology, plan))
     lab.runner.perform(realise.build_emulator(topology, plan))
     lab.runner.perform(realise.build_controllers(plan))

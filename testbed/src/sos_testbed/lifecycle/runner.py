@@ -129,7 +129,7 @@ def run(argv: tuple[str, ...], *, what: str, timeout_s: float = COMMAND_TIMEOUT_
     except FileNotFoundError:
         raise LabError(f"{what}: {argv[0]} is not installed") from None
     except subprocess.TimeoutExpired:
-        raise LabError(f"{what}: no end after {timeout_s:.0f} s: {' '.join(argv)}") from None
+        raise LabError(f"{what}: still running after {timeout_s:.0f} s: {' '.join(argv)}") from None
     if done.returncode != 0:
         complaint = (done.stderr.strip() or done.stdout.strip() or f"status {done.returncode}").splitlines()[-1]
         raise LabError(f"{what}: {complaint} ({' '.join(argv)})")
