@@ -3,6 +3,7 @@
 import contextlib
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,6 +17,10 @@ from sos_e2e.observation.dump import dump
 from sos_e2e.observation.load import TIMED_OUT, Outcome, brief
 from sos_e2e.run import run, say
 from sos_e2e.settings import ROOT, Settings, settings
+
+sys.path.insert(0, str(Path(__file__).parent / "support"))  # helpers of several suites
+
+from paired_clusters import clusters, paired, pods_of_both  # noqa: F401 - fixtures of the tests in `peers`
 
 EXAMPLE = ROOT / "examples" / "01-two-sites"
 

@@ -12,6 +12,8 @@ from sos_e2e.run import run
 
 NETWORK, GATEWAY, HOST = "10.80.0.0/24", "10.80.0.2", "10.80.0.3"
 INTERFACE = "lan0"
+_UNTRANSLATED = ("iptables", "-w", "-t", "nat")
+_RULE = ("POSTROUTING", "-d", NETWORK, "-j", "ACCEPT")
 LOG = "/var/log/sos-agent.log"
 ADDRESS = "{{.NetworkSettings.Networks.kind.IPAddress}}"
 
@@ -91,6 +93,7 @@ def beside(side: Side, agent_image: str, host_image: str, serve: str) -> Iterato
         found = Gateway(name=names["gateway"], host=names["lan-host"], address=_address(names["gateway"]))
         _route(side, found)
         undo.callback(run, "docker", "exec", side.worker, "ip", "route", "del", NETWORK, check=False)
+        undo.callback(run, "docker", "exec", side.worker, *_UNTRANSLATED, "-D", *_RULE, check=False)
         yield found
 
 
@@ -110,4 +113,4 @@ def _route(side: Side, gateway: Gateway) -> None:
     gateway.on_host("ip", "route", "replace", "default", "via", GATEWAY)
     inside = ("docker", "exec", side.worker)
     run(*inside, "ip", "route", "add", NETWORK, "via", gateway.address)
-    run(*inside, "iptables", "-w", "-t", "nat", "-I", "POSTROUTING", "-d", NETWORK, "-j", "ACCEPT")
+    run(*inside, *_UNTRANSLATED, "-I", *_RULE)

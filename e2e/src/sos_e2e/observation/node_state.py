@@ -14,6 +14,7 @@ from sos_e2e.environment.cluster import pid
 from sos_e2e.run import run
 
 State = Mapping[str, frozenset[str]]  # kind of state -> its lines
+_LINK_LOCAL = re.compile(r"\bfe80::[0-9a-f]+:[0-9a-f:]+")  # with an interface identifier, unlike the prefix fe80::/64
 
 _LINK_KEYS = ("ifname", "mtu", "link_type", "address", "master", "promiscuity", "txqlen", "group")
 _A_PODS = re.compile(r"\bveth[0-9a-f]+")
@@ -127,12 +128,13 @@ exit 1
 
 
 def look_into_pod(node: str, address: str) -> State:
-    """Current state of the network namespace of the pod with this address."""
+    """Current state of the network namespace of the pod with this address, with words in place of the pod's own addresses: a pod that has
+    been started again has others."""
 
     def inside(*command: str) -> str:
         return run("docker", "exec", node, "sh", "-c", _POD_NAMESPACE, address, *command)
 
-    return {
+    found: dict[str, frozenset[str]] = {
         "interfaces": links(json.loads(inside("ip", "-j", "-d", "link"))),
         "addresses": addresses(json.loads(inside("ip", "-j", "addr"))),
         "routes": plain(inside("ip", "route", "show", "table", "all") + inside("ip", "-6", "route", "show", "table", "all")),
@@ -140,6 +142,13 @@ def look_into_pod(node: str, address: str) -> State:
         "nftables": plain(inside("nft", "list", "ruleset")),
         "sysctls": sysctls(inside("sysctl", "-a")),
     }
+    return without_own_addresses(found, address)
+
+
+def without_own_addresses(state: State, address: str) -> State:
+    """Return the state of a pod with words in place of its IPv4 address and its link-local IPv6 address."""
+    own = re.compile(rf"(?<![\d.]){re.escape(address)}(?![\d.])")
+    return {what: frozenset(_LINK_LOCAL.sub("LINK-LOCAL", own.sub("POD", line)) for line in lines) for what, lines in state.items()}
 
 
 def differences(before: State, after: State, folders: Iterable[str] = ()) -> list[str]:

@@ -31,6 +31,22 @@ def test_routes_and_rules_of_pods_are_ignored() -> None:
     }
 
 
+def test_a_pod_that_has_been_started_again_has_the_same_state() -> None:
+    def state(address: str, link_local: str, more: str = "") -> node_state.State:
+        lines = {
+            f"10.61.1.0/24 via 10.61.1.1 dev eth0 src {address}",
+            f"local {link_local} dev eth0 table local",
+            "fe80::/64 dev eth0",
+            more,
+        }
+        return node_state.without_own_addresses({"routes": frozenset(lines)}, address)
+
+    before = state("10.61.1.2", "fe80::b01c:32ff:feac:a08e")
+    assert node_state.differences(before, state("10.61.1.8", "fe80::84a1:ff:fe7d:92e1")) == []
+    left = state("10.61.1.2", "fe80::b01c:32ff:feac:a08e", "default via 10.61.1.21 dev lo")
+    assert "routes: + default via 10.61.1.21 dev lo" in node_state.differences(before, left)
+
+
 def test_nftables_are_compared_without_objects_of_the_cluster() -> None:
     def rule(table: str, chain: str, packets: int) -> dict[str, object]:
         counter = {"counter": {"packets": packets, "bytes": 60 * packets}}
