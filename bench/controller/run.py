@@ -4,7 +4,8 @@
 (scripts/compiled.sh), and from its sources. CMD starts another OpenFlow 1.3 controller that learns MAC addresses, such as Floodlight;
 {port} in CMD is replaced by the port to listen on. Each controller runs alone, and CPU time is the time of its process. All rows are
 measured several times, with interleaved runs; the table has the median run of each row by SYNs per CPU second. Prints the table and the
-ratios, and writes all runs to OUT/controller.json.
+ratios, and writes all runs to OUT/controller.json. `--services 1,1000,4000` measures SOS's controller with these numbers of services
+instead, and prints the ratios to the first. `--tls` measures SOS's controller behind a forwarder (forward.py) without and with TLS instead.
 """
 
 from __future__ import annotations
@@ -23,10 +24,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # PYTHONSAFEPATH omits this folder
+
 from sos_controller.files.config import document_hash
+from tenants import service, services
 
 HERE = Path(__file__).resolve().parent
 GENERATOR = HERE / "target" / "release" / "sos-ofbench"
@@ -41,6 +46,8 @@ PLAIN_SHARE = 0.01
 SETTLE_S = 12
 """Seconds before the load starts: longer than the time after a controller's start in which new sessions wait until the switches' caches
 have expired (docs/adr/0020)."""
+SOURCES = 512
+"""Number of services with SYNs in rows with many services."""
 FAR_SWITCHES = {"sos-four": 3, "sos-wide": 9}
 """Number of switches at the servers' site. If the switch of a server is unknown, all of them receive its egress entry."""
 
@@ -52,6 +59,8 @@ class Row:
     controller: str
     name: str
     arguments: tuple[str, ...]
+    services: int = 0
+    """Number of services of `tenants`; 0 for a document with a single wide service."""
 
 
 def rows(peer: bool, compiled: bool, seconds: float) -> list[Row]:
@@ -79,8 +88,35 @@ def rows(peer: bool, compiled: bool, seconds: float) -> list[Row]:
     return found
 
 
-def document(far: int) -> dict[str, Any]:
-    """Configuration of two sites with an agent each, `far` switches at the servers' site, and two core switches (figure 8)."""
+def service_rows(counts: list[int], seconds: float) -> list[Row]:
+    """Rows with these numbers of services. SYNs are for up to SOURCES services, at equal distances in the order of all services; as many
+    SYNs are unanswered in every row."""
+    found = []
+    for count in counts:
+        sources = min(count, SOURCES)
+        load = ("--sources", str(sources), "--outstanding", str(SOURCES // sources), "--most", str(MOST_SYNS))
+        found.append(Row("sos", services_row(count), ("--settle", str(SETTLE_S), "--duration", str(seconds), *load), count))
+    return found
+
+
+def tls_rows(seconds: float) -> list[Row]:
+    """Rows behind the forwarder."""
+    set_up = ("--settle", str(SETTLE_S), "--duration", str(seconds), "--outstanding", "512", "--most", str(MOST_SYNS))
+    slow = ("--settle", str(SETTLE_S), "--duration", str(seconds), "--rate", "500", "--hold", "1")
+    found = []
+    for controller, name in (("sos-forwarded", "plain"), ("sos-tls", "TLS")):
+        found += [Row(controller, f"{name}, set-up only", set_up), Row(controller, f"{name}, 500 SYN/s", slow)]
+    return found
+
+
+def services_row(count: int) -> str:
+    """Name of the row with a number of services."""
+    return f"sos, {count:,} service{'s' if count > 1 else ''}"
+
+
+def document(far: int, count: int) -> dict[str, Any]:
+    """Configuration of two sites with an agent each, `far` switches at the servers' site, and two core switches (figure 8); with `count`
+    services of tenants, or with one wide service (0)."""
 
     def site(name: str, number: int, switches: list[str], transit: bool) -> dict[str, Any]:
         agent = {"id": f"{number:032x}", "pool": "default", "node": switches[0], "address": f"10.{number}.255.250"}
@@ -90,12 +126,6 @@ def document(far: int) -> dict[str, Any]:
             "datapaths": [{"dpid": f"{number << 8 | i:016x}", "name": switch, "forwarding": "Node"} for i, switch in enumerate(switches)],
         }
 
-    service = {
-        **{"id": "bench/bulk", "priority": 100, "mode": "Accelerate", "percent": 100, "setup": "Reactive", "accept": "Early"},
-        **{"from": {"site": "west", "prefixes": ["10.1.0.0/16"]}, "to": {"site": "east", "prefixes": ["10.2.0.0/16"]}},
-        **{"ports": [{"first": 5000, "last": 5999}], "paths": {"mode": "Shortest", "max": 1}},
-        "transport": {"streams": 0, "blockBytes": 0, "queueBytes": 0, "congestionControl": "Auto"},
-    }
     made = {
         **{"version": "v1alpha1", "generation": 1, "controller": {"name": "default", "id": 1}},
         "discovery": {
@@ -107,7 +137,7 @@ def document(far: int) -> dict[str, Any]:
             site("east", 2, [f"edge-e{i}" for i in range(far)], False),
             *(site(f"core{n}", n, [f"core{n}"], True) for n in (3, 4)),
         ],
-        "services": [service],
+        "services": services(count) if count else [service("bench/bulk", "10.1.0.0/16", "10.2.0.0/16", [(5000, 5999)])],
         "balances": [],
         "links": [],
     }
@@ -121,13 +151,13 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def sos_files(folder: Path, far: int) -> tuple[str, ...]:
+def sos_files(folder: Path, far: int, count: int) -> tuple[str, ...]:
     """Write document, keys and token of SOS's controller; return the generator's arguments for document and keys."""
     (folder / "keys").mkdir()
     for number in (1, 2):
         (folder / "keys" / f"site-{number}-1").write_text(secrets.token_hex(32) + "\n")
     (folder / "token").write_text(secrets.token_hex(16) + "\n")
-    (folder / "config.json").write_text(json.dumps(document(far)))
+    (folder / "config.json").write_text(json.dumps(document(far, count)))
     return ("--config", str(folder / "config.json"), "--keys", str(folder / "keys"))
 
 
@@ -139,7 +169,36 @@ def command(controller: str, folder: Path, port: int, peer: str) -> list[str]:
         return shlex.split(peer.replace("{port}", str(port)))
     files = ["--config", str(folder / "config.json"), "--keys", str(folder / "keys"), "--token-file", str(folder / "token")]
     listen = ["--openflow-listen", f"127.0.0.1:{port}", "--api-listen", f"127.0.0.1:{free_port()}"]
-    return [sys.executable, "-m", "sos_controller", *files, *listen, "--log-level", "warning"]
+    tls = ["--openflow-tls", str(folder / "tls" / "controller")] if controller == "sos-tls" else []
+    return [sys.executable, "-m", "sos_controller", *files, *listen, *tls, "--log-level", "warning"]
+
+
+def tls_folders(folder: Path) -> list[str]:
+    """Make certificates for the controller and for the switch of each site; return the folders of the switches in the order of the
+    document."""
+    from sos_compile.certificates import certify_controller, certify_switches, new_ca, tls_files
+
+    now = datetime.now(UTC)
+    ca = new_ca(now)
+    sites = [site["name"] for site in document(1, 0)["sites"]]
+    made = {"controller": certify_controller(ca, "default", now)} | {site: certify_switches(ca, site, now) for site in sites}
+    for name, certified in made.items():
+        (folder / "tls" / name).mkdir(parents=True)
+        for file, text in tls_files(certified, [ca]).items():
+            (folder / "tls" / name / file).write_text(text)
+    return [str(folder / "tls" / site) for site in sites]
+
+
+@contextmanager
+def forwarded(row: Row, port: int, folder: Path, folders: list[str]) -> Iterator[int]:
+    """Run the forwarder to the controller's port during the block, if the row has one; yield the port for the switches."""
+    if row.controller not in ("sos-forwarded", "sos-tls"):
+        yield port
+        return
+    near = free_port()
+    argv = [sys.executable, str(HERE / "forward.py"), str(near), str(port), *folders]
+    with running(argv, near, folder / "forward.log", None):
+        yield near
 
 
 @contextmanager
@@ -183,14 +242,18 @@ def measure(row: Row, peer: str, compiled: Path | None) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="sos-bench-") as name:
         folder, port = Path(name), free_port()
         ours = row.controller.startswith("sos")
-        extra = sos_files(folder, FAR_SWITCHES.get(row.controller, 1)) if ours else ()
+        extra = sos_files(folder, FAR_SWITCHES.get(row.controller, 1), row.services) if ours else ()
         modules = compiled if ours and row.controller != "sos-source" else None
-        with running(command(row.controller, folder, port, peer), port, folder / "log", modules) as process:
-            argv = [str(GENERATOR), "--controller", f"127.0.0.1:{port}", "--pid", str(process.pid), "--json", "-", *extra, *row.arguments]
+        folders = tls_folders(folder) if row.controller == "sos-tls" else []
+        with (
+            running(command(row.controller, folder, port, peer), port, folder / "log", modules) as process,
+            forwarded(row, port, folder, folders) as near,
+        ):
+            argv = [str(GENERATOR), "--controller", f"127.0.0.1:{near}", "--pid", str(process.pid), "--json", "-", *extra, *row.arguments]
             done = subprocess.run(argv, capture_output=True, text=True, check=False)
             if done.returncode != 0:
                 raise SystemExit(f"{row.name}: {done.stderr}{(folder / 'log').read_text()[-2000:]}")
-    found: dict[str, Any] = {"name": row.name, "controller": row.controller, **json.loads(done.stdout)}
+    found: dict[str, Any] = {"name": row.name, "controller": row.controller, "services": row.services, **json.loads(done.stdout)}
     plain = found["answered"] - found["redirected"]
     if ours and plain > PLAIN_SHARE * found["answered"]:
         raise SystemExit(f"{row.name}: {plain} of {found['answered']} SYNs went plain, so the run does not measure set-ups")
@@ -226,6 +289,13 @@ def table(runs: list[dict[str, Any]]) -> str:
     for ours in ("sos, set-up only", *(f"sos, server on any of {count} switches" for count in FAR_SWITCHES.values())):
         pairs = [(other, by_name[other]) for other in others if by_name.get(ours) and by_name.get(other)]
         lines += [f"{ours} / {other}: {by_name[ours] / rate:.2f} SYNs per CPU second" for other, rate in pairs]
+    if "TLS, set-up only" in by_name:
+        cost = [1e6 / by_name[f"{name}, set-up only"] for name in ("plain", "TLS")]
+        lines.append(f"TLS: {cost[1] - cost[0]:.0f} us of CPU time per SYN in addition to {cost[0]:.0f} us, ratio {cost[0] / cost[1]:.2f}")
+    several = [f for f in found if f["services"]]
+    for f in several[1:]:
+        ratio = f["per_cpu_second"] / several[0]["per_cpu_second"]
+        lines.append(f"{f['name']} / {several[0]['name']}: {ratio:.2f} SYNs per CPU second")
     return "\n".join(lines) + "\n(latencies in ms, from the SYN to the entry for its flow, and to its release; medians of interleaved runs)"
 
 
@@ -238,8 +308,16 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="length of the measurement of each row")
     parser.add_argument("--runs", type=int, default=3, metavar="N", help="runs of each row")
     parser.add_argument("--only", default="", metavar="NAME", help="measure only rows with this text in their name")
+    parser.add_argument("--services", default="", metavar="N,N,...", help="measure only SOS's controller, with these numbers of services")
+    parser.add_argument("--tls", action="store_true", help="measure only SOS's controller, without and with TLS behind a forwarder")
     arguments = parser.parse_args()
-    wanted = [row for row in rows(bool(arguments.peer), arguments.compiled is not None, arguments.seconds) if arguments.only in row.name]
+    if arguments.tls:
+        wanted = tls_rows(arguments.seconds)
+    elif arguments.services:
+        wanted = service_rows([int(count) for count in arguments.services.split(",")], arguments.seconds)
+    else:
+        wanted = rows(bool(arguments.peer), arguments.compiled is not None, arguments.seconds)
+    wanted = [row for row in wanted if arguments.only in row.name]
     found = []
     for turn in range(arguments.runs):
         for row in wanted:

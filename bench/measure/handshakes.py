@@ -26,7 +26,7 @@ from sos_testbed.lifecycle.lab import Lab, Options
 from sos_testbed.measurements import measure
 
 TOP = Path(__file__).resolve().parents[2]
-PROGRAM = TOP / "testbed" / "tests" / "scenarios" / "handshakes.py"
+PROGRAM = TOP / "testbed" / "tests" / "scenarios" / "programs" / "handshakes.py"
 PATH = PathOptions(rate_bps=1_000_000_000, rtt_us=100_000)
 PLAIN, KNOWN, UNKNOWN = 6301, 5301, 5302
 """Uncovered port, covered port, and first of the covered ports that are used once."""

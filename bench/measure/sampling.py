@@ -27,7 +27,7 @@ from sos_testbed.lifecycle.lab import Lab, Options
 from sos_testbed.measurements import measure
 
 TOP = Path(__file__).resolve().parents[2]
-SCENARIOS = TOP / "testbed" / "tests" / "scenarios"
+PROGRAMS = TOP / "testbed" / "tests" / "scenarios" / "programs"
 PORT, FLOW_S = 5003, 20.0
 RATES = {"1 Mbit/s": 125_000, "100 Mbit/s": 12_500_000}
 RATIOS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9)
@@ -49,7 +49,7 @@ def errors(values: list[float], rng: random.Random) -> list[dict[str, float]]:
 
 def start(lab: Lab, part: str, *argv: str) -> subprocess.Popen[str]:
     """Start a program of the scenario tests inside a part of the lab."""
-    command = lab.exec_argv(part, (sys.executable, str(SCENARIOS / argv[0]), *argv[1:]))
+    command = lab.exec_argv(part, (sys.executable, str(PROGRAMS / argv[0]), *argv[1:]))
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 

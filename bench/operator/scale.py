@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import Any
 
 TOP = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(TOP / "operator" / "tests" / "support"))  # helpers that start an API server, an operator and a controller
+# helpers that start an API server, an operator and a controller
+sys.path[:0] = [str(TOP / "operator" / "tests" / name) for name in ("support", "simulated")]
 
 import operator_scale as scale  # noqa: E402
 from operator_controller import Controller  # noqa: E402

@@ -8,7 +8,7 @@ use sos_wire::{BootId, ControllerId, EndReason, Ended, Key, KeyId, MacAddress, S
 
 use crate::config::Discovery;
 use crate::network::AgentPlan;
-use crate::packets::{FlowKey, Party, datagram};
+use crate::openflow::packets::{FlowKey, Party, datagram};
 
 /// Number of UUIDs in one chunk of a report (spec/order.md 7).
 const CHUNK: usize = 64;

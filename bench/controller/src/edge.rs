@@ -9,11 +9,11 @@ use mio::{Events, Interest, Poll, Token};
 use thiserror::Error;
 
 use crate::load::Load;
+use crate::openflow::switch::MAX_UNSENT;
+use crate::openflow::wire::WireError;
 use crate::process::cpu_seconds;
 use crate::report::{Measured, Report};
 use crate::stats::Messages;
-use crate::switch::MAX_UNSENT;
-use crate::wire::WireError;
 use crate::world::World;
 
 /// Interval of an agent's beacons; each fifth beacon is followed by a report (spec/beacon.md 1, spec/order.md 7).

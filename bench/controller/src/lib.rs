@@ -6,14 +6,14 @@
 //! 1. `main` parses the arguments, builds a [`network`] (from the document of [`config`], if given), its agents and a [`world::World`].
 //! 2. [`edge::run`] connects every switch to the controller and loops: it passes received bytes and the time to the world, and writes
 //!    the output of the switches.
-//! 3. [`world`] sends the SYNs that are due according to [`load`]. Each [`switch`] answers the controller from its [`table`], each
-//!    [`agent`] answers orders, and [`stats`] counts.
+//! 3. [`world`] sends the SYNs that are due according to [`load`]. Each switch answers the controller from its flow table
+//!    ([`openflow`]), each [`agent`] answers orders, and [`stats`] counts.
 //! 4. [`report`] formats the counts, with the CPU time of [`process`].
 //!
 //! | module | contains |
 //! |---|---|
-//! | [`wire`], [`packets`] | encoding of OpenFlow messages and of the frames in them |
-//! | [`table`], [`switch`], [`agent`] | one switch with its flow table, one agent of SOS |
+//! | [`openflow`] (`wire`, `packets`, `table`, `switch`) | one switch with its flow table; encoding of OpenFlow messages and of the frames in them |
+//! | [`agent`] | one agent of SOS |
 //! | [`network`], [`config`] | the emulated network |
 //! | [`world`], [`load`], [`stats`] | the whole emulation, with time as an argument |
 //! | [`edge`], [`process`] | sockets, clocks, /proc |
@@ -24,11 +24,8 @@ pub mod config;
 pub mod edge;
 pub mod load;
 pub mod network;
-pub mod packets;
+pub mod openflow;
 pub mod process;
 pub mod report;
 pub mod stats;
-pub mod switch;
-pub mod table;
-pub mod wire;
 pub mod world;

@@ -54,6 +54,9 @@ struct Arguments {
     /// Seconds to measure
     #[arg(long, default_value_t = 5.0, value_parser = seconds)]
     duration: f64,
+    /// Maximum number of services with SYNs, at equal distances in the order of the services (with --config)
+    #[arg(long, value_name = "SERVICES", requires = "config")]
+    sources: Option<usize>,
     /// Number of answers that ends the measurement, for a controller with a session limit if sessions do not end
     #[arg(long, value_name = "SYNS", default_value_t = u64::MAX, hide_default_value = true)]
     most: u64,
@@ -143,7 +146,10 @@ fn world(arguments: &Arguments) -> Result<World, Box<dyn Error>> {
     let document: Document =
         serde_json::from_slice(&fs::read(config)?).map_err(|e| format!("{}: {e}", config.display()))?;
     let keys = read_keys(keys).map_err(|e| format!("{}: {e}", keys.display()))?;
-    let network = Network::declared(&document)?;
+    let mut network = Network::declared(&document)?;
+    if let Some(most) = arguments.sources {
+        network.thin_lanes(most);
+    }
     let agents = agents(&network, &keys, &document)?;
     if network.lanes.is_empty() {
         return Err(format!("{}: no service with clients to emulate", config.display()).into());

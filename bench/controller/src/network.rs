@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::Ipv4Addr;
 
 use crate::config::{Document, Prefix, Site};
-use crate::packets::{Mac, Party};
+use crate::openflow::packets::{Mac, Party};
 use sos_wire::{AgentId, MacAddress, SiteId};
 
 /// Number of clients behind the host port of each switch with sources of SYNs.
@@ -156,6 +156,18 @@ impl Network {
         Ok(network)
     }
 
+    /// Keep at most `most` sources of SYNs, at equal distances in the order of the services.
+    pub fn thin_lanes(&mut self, most: usize) {
+        let (count, mut kept) = (self.lanes.len(), 0);
+        let mut index = 0;
+        self.lanes.retain(|_| {
+            let keep = index * most >= kept * count && kept < most;
+            index += 1;
+            kept += usize::from(keep);
+            keep
+        });
+    }
+
     fn add_switch(&mut self, dpid: u64, name: String, ports: Vec<u32>) {
         self.switches.push(SwitchPlan { dpid, name, ports });
     }
@@ -236,6 +248,17 @@ mod tests {
                 assert_eq!(network.wires[b], *a);
                 assert!(network.switches[a.switch].ports.contains(&a.port));
             }
+        }
+    }
+
+    #[test]
+    fn kept_lanes_are_at_equal_distances() {
+        for (count, most, expected) in
+            [(10, 5, vec![0, 2, 4, 6, 8]), (3, 5, vec![0, 1, 2]), (7, 3, vec![0, 3, 5])]
+        {
+            let mut network = Network::plain(count, Topology::None);
+            network.thin_lanes(most);
+            assert_eq!(network.lanes.iter().map(|lane| lane.place.switch).collect::<Vec<_>>(), expected);
         }
     }
 

@@ -8,10 +8,10 @@ use sos_wire::SessionUuid;
 use crate::agent::Agent;
 use crate::load::{Load, Pacer};
 use crate::network::{Lane, Network, Place};
-use crate::packets::{self, FlowKey, ethertype};
+use crate::openflow::packets::{self, FlowKey, ethertype};
+use crate::openflow::switch::{Deed, Switch};
+use crate::openflow::wire::WireError;
 use crate::stats::Latencies;
-use crate::switch::{Deed, Switch};
-use crate::wire::WireError;
 
 /// Limit of unanswered SYNs over all switches; further SYNs are withheld and counted.
 pub const MAX_OUTSTANDING: usize = 1 << 20;
@@ -75,6 +75,9 @@ pub struct World {
     /// LLDP frames that crossed a link.
     pub probes: u64,
     lanes: Vec<Lane>,
+    /// Cookie of each lane's SYNs, and the version of its switch's table that the cookie is from. All clients of a lane are in one prefix
+    /// of its service, so the same entry matches all its SYNs.
+    cookies: Vec<Option<(u64, u64)>>,
     wires: HashMap<Place, Place>,
     agent_at: HashMap<Place, usize>,
     pending: HashMap<u32, Pending>,
@@ -97,6 +100,7 @@ impl World {
             switches: network.switches.into_iter().map(Switch::new).collect(),
             counts: vec![Counts::default(); lanes.len()],
             outstanding: vec![0; lanes.len()],
+            cookies: vec![None; lanes.len()],
             agents,
             withheld: 0,
             unprepared: 0,
@@ -199,7 +203,12 @@ impl World {
         let frame = packets::syn(client, lane.server, (port, lane.server_port), number);
         let flow = packets::flow_key(&frame).expect("it is TCP");
         let switch = &mut self.switches[lane.place.switch];
-        let cookie = switch.table.punts(lane.place.port, &frame).unwrap_or(u64::MAX);
+        let version = switch.table.version();
+        let cookie = match self.cookies[index] {
+            Some((then, cookie)) if then == version => cookie,
+            _ => switch.table.punts(lane.place.port, &frame).unwrap_or(u64::MAX),
+        };
+        self.cookies[index] = Some((version, cookie));
         switch.packet_in(cookie, lane.place.port, &frame);
         self.pending.insert(number, Pending { lane: index, sent: now, flow });
         self.flows.insert(flow, number);

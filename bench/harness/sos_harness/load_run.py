@@ -8,10 +8,10 @@ from typing import TypeVar
 
 from sos_testbed.core.model import LabError
 
-from sos_harness import parse
-from sos_harness.figures import FAILED, Found, percentile
-from sos_harness.parse import LoadReport
 from sos_harness.relays import Way
+from sos_harness.results import parse
+from sos_harness.results.figures import FAILED, Found, percentile
+from sos_harness.results.parse import LoadReport
 from sos_harness.site import Site, cpu_s, finish, first_line, stop
 
 T = TypeVar("T")

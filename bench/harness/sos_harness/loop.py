@@ -19,10 +19,10 @@ from types import FrameType
 
 from sos_testbed.core.model import LabError
 
-from sos_harness import figures, run_log
-from sos_harness.figures import FAILED, NOT_AVAILABLE, OK, Found, Row, Summary
 from sos_harness.relays import NotAvailableError
-from sos_harness.run_log import Unit
+from sos_harness.results import figures, run_log
+from sos_harness.results.figures import FAILED, NOT_AVAILABLE, OK, Found, Row, Summary
+from sos_harness.results.run_log import Unit
 from sos_harness.scenario import Scenario
 from sos_harness.site import Site, up
 from sos_harness.transfer import Emit

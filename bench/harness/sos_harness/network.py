@@ -7,9 +7,9 @@ Two sites in network namespaces are connected by the link emulator. The kernel's
     hanear         --+         link emulator             +-- hafar
 
 All hosts are in 10.0.0.0/24, hosts of west in the lower half. The routers west and east answer ARP for the other site (proxy ARP).
-They route packets of TCP connections to ports 5000 to 5999 as switches would redirect them: packets of the client to the near agent,
-packets of the server to the far agent. The second link carries the agents' streams of path 1 (stream port 10001) and the packets of the
-client's second address (for MPTCP).
+They route packets of TCP connections to ports 5000 to 5999 as switches would redirect them: packets of the client to the ingress
+agent, packets of the server to the egress agent. The second link carries the agents' streams of path 1 (stream port 10001) and the packets
+of the client's second address (for MPTCP).
 """
 
 from __future__ import annotations

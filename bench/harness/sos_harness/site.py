@@ -21,7 +21,8 @@ from sos_testbed.lifecycle.declare import Documents
 from sos_testbed.lifecycle.lab import find_programs
 from sos_testbed.lifecycle.runner import Runner, run, uninterrupted, write_file
 
-from sos_harness import agents, network, parse
+from sos_harness import agents, network
+from sos_harness.results import parse
 from sos_harness.scenario import Scenario
 
 STATE = Path("/run/sos-bench-wan")
@@ -45,7 +46,7 @@ class Site:
         self.scenario = scenario
 
     def command(self, part: str, *argv: str, timeout_s: float = START_S) -> str:
-        """Run a short command in a part and return its output. Raises LabError if the command fails."""
+        """Run a short command in a part (a namespace of the network) and return its output. Raises LabError if the command fails."""
         return run(self.plan.inside(part, *argv), what=argv[0], timeout_s=timeout_s)
 
     @contextmanager
@@ -81,18 +82,18 @@ class Site:
         self.until(lambda: bool(self.command(part, "ss", "-Hltn", f"sport = :{port}").strip()), START_S, f"port {port} of {part}", log)
 
     def wait_armed(self) -> None:
-        """Wait until the near agent has streams and accepts connections."""
+        """Wait until the ingress agent (part `near`) has streams and accepts connections."""
         self.until(lambda: (parse.metric(self.metrics(), "sos_agent_armed_regions") or 0) >= 1, ARMED_S, "agents", "near")
 
     def kind(self) -> str:
-        """Transport of the near agent's streams; empty without streams, or if their transports differ."""
+        """Transport of the ingress agent's streams; empty without streams, or if their transports differ."""
         page = self.metrics()
         streams, encrypted, quic = (parse.metric(page, f"sos_agent_streams{which}") or 0 for which in ("", "_encrypted", "_quic"))
         kinds = {(0, 0): "plain", (streams, 0): "encrypted", (streams, streams): "quic"}
         return kinds.get((encrypted, quic), "") if streams else ""
 
     def metrics(self) -> str:
-        """Metrics page of the near agent; empty while the agent does not answer."""
+        """Metrics page of the ingress agent; empty while the agent does not answer."""
         with contextlib.suppress(LabError):
             return self.command("near", "curl", "-s", f"http://127.0.0.1:{agents.METRICS_PORT}/metrics")
         return ""
@@ -120,7 +121,7 @@ class Site:
         return parse.counter(self.command(part, "cat", "/proc/net/netstat"), "MPTcpExt", "MPJoinSynAckRx")
 
     def accepted(self) -> float:
-        """Connections that the near agent has accelerated so far."""
+        """Connections that the ingress agent has accelerated so far."""
         return parse.metric(self.metrics(), "sos_agent_accepted_total") or 0
 
     def emulator_lost(self) -> int:
@@ -130,7 +131,7 @@ class Site:
     @contextmanager
     def over(self, path: int | None) -> Iterator[Callable[[], None]]:
         """Route the first path's traffic over this path during the block. Yields a check that must be called before a figure counts: it
-        raises LabError if another path carried more bytes."""
+        raises LabError if another path carried more bytes than this path."""
         if path is None:
             yield lambda: None
             return
@@ -138,7 +139,7 @@ class Site:
 
         def check() -> None:
             if strays := parse.strays(before, parse.emulator_carried(self._emulator()), f"wan{path}"):
-                raise LabError(f"traffic for wan{path} alone went over {', '.join(strays)}")
+                raise LabError(f"wan{path} should carry the traffic, but {', '.join(strays)} carried more bytes")
 
         self._lead_over(path)
         try:
@@ -219,7 +220,7 @@ def finish(program: subprocess.Popen[str], within_s: float) -> str:
     try:
         return program.communicate(timeout=within_s)[0]
     except subprocess.TimeoutExpired:
-        raise LabError(f"no end after {within_s:.0f} s: {program.args!r}") from None
+        raise LabError(f"still running after {within_s:.0f} s: {program.args!r}") from None
     finally:
         if program.poll() is None:
             stop(program)

@@ -12,12 +12,13 @@ from pathlib import Path
 
 from sos_testbed.core.model import LabError
 
-from sos_harness import network, parse, relays
+from sos_harness import network, relays
 from sos_harness.agents import METRICS_PORT
-from sos_harness.figures import Found, Outcome, found
-from sos_harness.parse import Received
 from sos_harness.relays import PLAIN_PORT, NotAvailableError, Way
-from sos_harness.run_log import Unit
+from sos_harness.results import parse
+from sos_harness.results.figures import Found, Outcome, found
+from sos_harness.results.parse import Received
+from sos_harness.results.run_log import Unit
 from sos_harness.scenario import Kind, Scheme
 from sos_harness.site import Site, cpu_s, finish, missing, stop
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sos_harness.figures import Summary
 from sos_harness.loop import Bench
+from sos_harness.results.figures import Summary
 from sos_harness.transfer import measure
 
 from sos_matrix import report, verdicts

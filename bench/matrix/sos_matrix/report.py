@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from sos_harness.figures import OK, Summary
-from sos_harness.tables import aligned
+from sos_harness.results.figures import OK, Summary
+from sos_harness.results.tables import aligned
 
 from sos_matrix.cases import CASES
 from sos_matrix.verdicts import LEAST_RATIO, PATH, PLAIN, PLAINS, Case, Comparison, Ratio, Verdict, cases, mean, runs

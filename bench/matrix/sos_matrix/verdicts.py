@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from statistics import fmean, variance
 
-from sos_harness.figures import Summary
+from sos_harness.results.figures import Summary
 from sos_harness.scenario import Scenario
 
 LEAST_RATIO = 0.97

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from sos_harness import relays, tables
-from sos_harness.figures import found
+from sos_harness import relays
 from sos_harness.loop import Bench
-from sos_harness.run_log import Unit
+from sos_harness.results import tables
+from sos_harness.results.figures import found
+from sos_harness.results.run_log import Unit
+from sos_harness.results.tables import Column
 from sos_harness.scenario import COMPRESSED, ENCRYPTED, GBIT, MBIT, QUIC, Kind, Scenario, Scheme
 from sos_harness.site import Site
-from sos_harness.tables import Column
 from sos_harness.transfer import Emit, download, served
 from sos_testbed.core.topology import PathOptions
 

@@ -8,14 +8,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from sos_harness import load_run, parse, relays, tables
-from sos_harness.figures import Found, percentile
+from sos_harness import load_run, relays
 from sos_harness.loop import Bench
 from sos_harness.relays import NotAvailableError, Way
-from sos_harness.run_log import Unit
+from sos_harness.results import parse, tables
+from sos_harness.results.figures import Found, percentile
+from sos_harness.results.run_log import Unit
+from sos_harness.results.tables import Column
 from sos_harness.scenario import MBIT, Kind, Scenario, Scheme
 from sos_harness.site import Site, resident_kb
-from sos_harness.tables import Column
 from sos_harness.transfer import Emit
 from sos_testbed.core.topology import PathOptions
 

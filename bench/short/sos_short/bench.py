@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from sos_harness import load_run, parse, relays, tables
+from sos_harness import load_run, relays
 from sos_harness.loop import Bench
-from sos_harness.run_log import Unit
+from sos_harness.results import parse, tables
+from sos_harness.results.run_log import Unit
+from sos_harness.results.tables import Column
 from sos_harness.scenario import GBIT, Kind, Scenario, Scheme
 from sos_harness.site import Site
-from sos_harness.tables import Column
 from sos_harness.transfer import Emit
 from sos_testbed.core.topology import PathOptions
 

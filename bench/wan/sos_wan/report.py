@@ -1,4 +1,4 @@
-"""Table for a terminal, and chart, of the `wan` benchmark."""
+"""Terminal table and chart of the `wan` benchmark."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
-from sos_harness.figures import Summary, best_peer
-from sos_harness.tables import block, cell, runs
+from sos_harness.results.figures import Summary, best_peer
+from sos_harness.results.tables import block, cell, runs
 
 from sos_wan.cases import SCENARIOS
 

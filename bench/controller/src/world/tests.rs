@@ -1,7 +1,7 @@
 use super::*;
 use crate::network::Topology;
-use crate::packets::syn_number;
-use crate::wire::{frame, put};
+use crate::openflow::packets::syn_number;
+use crate::openflow::wire::{frame, put};
 
 const PATIENCE: Duration = Duration::from_secs(1);
 

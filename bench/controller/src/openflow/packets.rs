@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use crate::wire::{u16_at, u32_at};
+use crate::openflow::wire::{u16_at, u32_at};
 
 /// An Ethernet address.
 pub type Mac = [u8; 6];

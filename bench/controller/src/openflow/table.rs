@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::wire::{FlowMod, put_multipart, reaches_controller, u16_at, u32_at};
+use crate::openflow::wire::{FlowMod, put_multipart, reaches_controller, u16_at, u32_at};
 
 /// Limit of entries of one switch; further entries are refused, as by a hardware table.
 pub const MAX_ENTRIES: usize = 262_144;
@@ -43,8 +43,10 @@ pub enum Outcome {
 #[derive(Debug, Default)]
 pub struct Table {
     entries: HashMap<Identity, Entry>,
-    /// Cookies of the entries that send packets to the controller: a small map, which is searched for each packet.
+    /// Cookies of the entries that send packets to the controller.
     punts: BTreeMap<Identity, u64>,
+    /// Number of changes of `punts`.
+    version: u64,
 }
 
 impl Table {
@@ -56,6 +58,11 @@ impl Table {
     /// True if the table has no entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
+    }
+
+    /// Number of changes of the entries that send packets to the controller: while it is the same, `punts` has the same results.
+    pub fn version(&self) -> u64 {
+        self.version
     }
 
     /// Apply a flow-mod (6.4).
@@ -73,7 +80,7 @@ impl Table {
                 let meant = |e: &Entry| (e.cookie ^ change.cookie) & change.cookie_mask == 0;
                 if self.entries.get(&identity).is_some_and(meant) {
                     self.entries.remove(&identity);
-                    self.punts.remove(&identity);
+                    self.version += u64::from(self.punts.remove(&identity).is_some());
                 }
                 Outcome::Changed
             }
@@ -89,7 +96,8 @@ impl Table {
             return Outcome::Full;
         }
         if reaches_controller(change.instructions) {
-            self.punts.insert(identity.clone(), change.cookie);
+            let before = self.punts.insert(identity.clone(), change.cookie);
+            self.version += u64::from(before != Some(change.cookie));
         }
         let (cookie, timeouts, flags) = (change.cookie, change.timeouts, change.flags);
         self.entries
@@ -106,9 +114,10 @@ impl Table {
         };
         self.entries.retain(|identity, entry| !meant(identity, entry.cookie));
         self.punts.retain(|identity, cookie| !meant(identity, *cookie));
+        self.version += 1;
     }
 
-    /// Cookie of the entry that sends a frame to the controller; None without such an entry.
+    /// Cookie of the entry that sends a frame to the controller; None without such an entry. Compares the frame with all these entries.
     pub fn punts(&self, in_port: u32, frame: &[u8]) -> Option<u64> {
         let matching = self.punts.iter().filter(|(identity, _)| matches(&identity.oxms, in_port, frame));
         matching
@@ -137,7 +146,7 @@ impl Table {
 }
 
 fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    crate::wire::u64_at(bytes, at)
+    crate::openflow::wire::u64_at(bytes, at)
 }
 
 fn put_entry(out: &mut Vec<u8>, identity: &Identity, entry: &Entry) {
@@ -213,8 +222,8 @@ fn value(class: u16, field: u8, in_port: u32, frame: &[u8]) -> Option<[u8; 8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::packets::{Party, syn};
-    use crate::wire::{PORT_CONTROLLER, Request, parse};
+    use crate::openflow::packets::{Party, syn};
+    use crate::openflow::wire::{PORT_CONTROLLER, Request, parse};
     use std::net::Ipv4Addr;
 
     /// Match of untagged frames, ethertype IPv4, protocol TCP, destination 10.0.1.0/24, bare SYN.

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 
-from sos_harness.figures import OK, Row
+from sos_harness.results.figures import OK, Row
 from sos_harness.scenario import Scenario, Scheme
 
 SET_UP_S = 4.0

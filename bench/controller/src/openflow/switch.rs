@@ -3,10 +3,10 @@
 use std::mem;
 
 use crate::network::SwitchPlan;
-use crate::packets::FlowKey;
+use crate::openflow::packets::FlowKey;
+use crate::openflow::table::{Outcome, Table};
+use crate::openflow::wire::{self, FlowMod, Request, WireError, outputs, u16_at};
 use crate::stats::Messages;
-use crate::table::{Outcome, Table};
-use crate::wire::{self, FlowMod, Request, WireError, outputs, u16_at};
 
 /// Limit of bytes that the controller has not read; above the limit the run ends, because its measurements would be meaningless.
 pub const MAX_UNSENT: usize = 256 * 1024 * 1024;

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from sos_harness.figures import OK, Summary
+from sos_harness.results.figures import OK, Summary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

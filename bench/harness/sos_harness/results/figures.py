@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from sos_harness.parse import Received, bytes_at
+from sos_harness.results.parse import Received, bytes_at
 
 STEADY_FROM = 0.4
 """Share of a transfer that counts as start-up: 8 of 20 s. At 164 ms the rate of plain TCP grows for 5 s."""
