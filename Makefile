@@ -13,10 +13,12 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 python := .venv/bin/python
 cargo_folders := agent-image testbed/linkemu bench/controller
 # All suites except the soak test, which takes an hour by itself, and the peers, which need two clusters of their own
-e2e_whole := $(filter-out %_soak.py %_peers.py,$(wildcard e2e/tests/test_e2e_?_*.py))
+e2e_whole := $(filter-out %_soak.py,$(wildcard e2e/tests/unit/test_e2e_?_*.py e2e/tests/test_e2e_?_*.py))
 e2e_short := --small $(foreach suite,install traffic uninstall,e2e/tests/test_e2e_?_$(suite).py) \
-	$(foreach test,first_accelerated_byte_comes_within_three_minutes two_hundred_simultaneous_connections_succeed,e2e/tests/test_e2e_p_peers.py::test_$(test))
-$(foreach suite,load install traffic faults upgrade scale external overlay soak peers uninstall,$(eval e2e_$(suite) := e2e/tests/test_e2e_?_$(suite).py))
+	$(foreach test,first_accelerated_byte_comes_within_three_minutes two_hundred_simultaneous_connections_succeed,e2e/tests/peers/test_peers_1_traffic.py::test_$(test))
+e2e_peers := e2e/tests/peers
+e2e_load := e2e/tests/unit/test_e2e_?_load.py
+$(foreach suite,install traffic faults upgrade scale external overlay soak uninstall,$(eval e2e_$(suite) := e2e/tests/test_e2e_?_$(suite).py))
 python_folders := compile operator controller-image testbed e2e bench
 
 help: ## this list

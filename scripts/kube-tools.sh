@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Builds kube-apiserver, kube-controller-manager, etcd, kubectl, helm, kind and kube-router from the Go module proxy, so
-# that tests get a real API server and garbage collector, and e2e tests their tools, on machines that can reach package
-# registries but no container registry or download site.
+# Builds kube-apiserver, kube-controller-manager, etcd, kubectl, helm, kind, kube-router and promtool from the Go module
+# proxy, so that tests get a real API server, garbage collector and evaluator of alerts, and e2e tests their tools, on
+# machines that can reach package registries but no container registry or download site.
 #
-#   scripts/kube-tools.sh                 build all missing tools, without kube-router
+#   scripts/kube-tools.sh                 build all missing tools, without kube-router and promtool
 #   scripts/kube-tools.sh helm kubectl    build only these tools, if missing
 #   scripts/kube-tools.sh --where TOOL    print the path of TOOL (PATH first, then the cache); exit 1 if it is missing
 #   scripts/kube-tools.sh --help
@@ -19,8 +19,9 @@ readonly ETCD_VERSION=v3.6.8
 readonly HELM_VERSION=v3.20.2
 readonly KIND_VERSION=v0.33.0
 readonly KUBE_ROUTER_VERSION=v2.1.0
+readonly PROMETHEUS_VERSION=v0.313.5 # the module of Prometheus 3.13
 readonly USUAL_TOOLS=(etcd kubectl kube-apiserver kube-controller-manager helm kind)
-readonly ALL_TOOLS=("${USUAL_TOOLS[@]}" kube-router)
+readonly ALL_TOOLS=("${USUAL_TOOLS[@]}" kube-router promtool)
 
 cache="${SOS_CACHE:-$HOME/.cache/sos}"
 bin="$cache/bin"
@@ -88,6 +89,9 @@ make_tool() {
     kube-router)
       build kube-router github.com/cloudnativelabs/kube-router/v2 "$KUBE_ROUTER_VERSION" \
         github.com/cloudnativelabs/kube-router/v2/cmd/kube-router "" ;;
+    promtool) # tests of rules need no service discovery; its clients of all clouds would take most of the build
+      GOFLAGS="$GOFLAGS -tags=remove_all_sd" build promtool github.com/prometheus/prometheus "$PROMETHEUS_VERSION" \
+        github.com/prometheus/prometheus/cmd/promtool "" ;;
     kind) build kind sigs.k8s.io/kind "$KIND_VERSION" sigs.k8s.io/kind "" ;;
     *) die "unknown tool: $1 (known: ${ALL_TOOLS[*]})" ;;
   esac

@@ -2,7 +2,7 @@
 # Prepares a fresh Debian 12 machine for `make demo`, `make test` and ./lab, and prints each installation.
 #
 #   scripts/setup.sh lab     Debian packages, Python environment, the programs of a lab
-#   scripts/setup.sh test    as lab, and the tools of the test suites (an API server, helm)
+#   scripts/setup.sh test    as lab, and the tools of the test suites (an API server, helm, promtool)
 #   scripts/setup.sh compiled    as lab, and the headers for compiling C modules for Python
 #   scripts/setup.sh --if-needed lab    as lab; does nothing if this source tree has been set up before
 #
@@ -137,7 +137,7 @@ main() {
   fi
   if [ "$what" = test ]; then
     # prints its own progress; silent if all tools exist
-    scripts/kube-tools.sh etcd kube-apiserver kube-controller-manager kubectl helm
+    scripts/kube-tools.sh etcd kube-apiserver kube-controller-manager kubectl helm promtool
   fi
   if [ "$what" = compiled ]; then python_headers; fi
 }

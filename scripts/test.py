@@ -34,7 +34,8 @@ SUITE_TIMEOUT_S = 2400
 GRACE_S = 60  # time for an interrupted suite to clean up
 AT_ONCE = max(1, min(3, os.cpu_count() or 1))  # parallel suites, and parallel files of a suite
 NICE = 10  # niceness of suites that compute, so that suites with sockets, timers and switches have precedence
-_TESTS_NAMESPACE = re.compile(r"(sosn-\w+-[0-9a-f]{8}|c[0-9a-f]{6}-\w+)\b")  # of the tests of sos-node and of the controller
+# of the tests of sos-node, of the controller and of sos-agent
+_TESTS_NAMESPACE = re.compile(r"(sosn-\w+-[0-9a-f]{8}|c[0-9a-f]{6}-\w+|sa[0-9a-f]+-\w+)\b")
 _CARGO_RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed;", re.MULTILINE)
 _CARGO_FAILED = re.compile(r"^test (\S+) (?:- should panic )?\.\.\. FAILED$", re.MULTILINE)
 _PYTEST_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?::.+?)(?: - .*)?$", re.MULTILINE)
@@ -88,8 +89,8 @@ def pytest_suite(folder: str, *arguments: str, name: str = "", files_at_once: in
 
 def compiled_suite() -> Suite:
     """Suite of the controller's tests with the modules of scripts/compiled.sh, without tests that fuzz the sources or replace a class."""
-    left_out = ("fuzz", "engine_bugs")
-    ignored = (f"--ignore=controller-image/tests/process/test_controller_{name}.py" for name in left_out)
+    left_out = ("process/test_controller_fuzz", "process/test_controller_engine_bugs", "services/test_controller_replan_extent")
+    ignored = (f"--ignore=controller-image/tests/{name}.py" for name in left_out)
     source = pytest_suite("controller-image", *ignored, name="controller-compiled")
     modules = TOP / "out" / "compiled" / "site"
     environment = ("env", f"PYTHONPATH={modules}", f"SOS_COMPILED={modules}")
