@@ -1,9 +1,9 @@
 """Single entry point of the controller's core: `Engine.handle(event, now)` takes an event and returns commands.
 
 Its parts: `plan` (entries of services), `stale_entries` (entries of an earlier run), `table_limits` (full tables), `entry_check` (switches
-that do not have the entries that they acknowledge), `setup`, `mobility` and `teardown` (sessions), `forwarding` and `routing` (plain
-traffic), `balances`, `order_sender`. They share one `State`; `state.out` collects the commands of the event being handled. Nothing here
-blocks, reads a clock or draws a random number; the same events give the same commands.
+that do not have the entries that they acknowledge), `setup`, `mobility` and `teardown` (sessions), `agent_messages` (beacons and
+orders), `forwarding` and `routing` (plain traffic), `balances`, `order_sender`. They share one `State`; `state.out` collects the commands
+of the event being handled. Nothing here blocks, reads a clock or draws a random number; the same events give the same commands.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from sos_controller.core.plain.outcome import Outcome
 from sos_controller.core.probing import Probing
 from sos_controller.core.replan_gap import ReplanGap
 from sos_controller.core.services.plan import Plan
+from sos_controller.core.sessions.agent_messages import AgentMessages
 from sos_controller.core.sessions.mobility import Mobility
 from sos_controller.core.sessions.order_sender import OrderSender
 from sos_controller.core.sessions.setup import SetUp
@@ -29,21 +30,13 @@ from sos_controller.core.sessions.teardown import Teardown
 from sos_controller.core.stale_entries import StaleEntries
 from sos_controller.core.state import MAX_PORTS, Identity, State, Switch
 from sos_controller.core.table_limits import TableLimits
-from sos_controller.core.tables.agents import Agent, Surroundings
+from sos_controller.core.tables.agents import Agent
 from sos_controller.core.types import DatapathId, Location, PortNo, format_dpid
-from sos_controller.core.wire import order
-from sos_controller.core.wire.beacon import BeaconError
-from sos_controller.core.wire.keys import FROM_AGENT, KeyRing
-from sos_controller.core.wire.order import Header, OrderError, OrderType
-from sos_controller.core.wire.packets import Datagram, ethertype, parse_arp, parse_udp
-from sos_controller.core.wire.path_report import decode_path_report
-from sos_controller.core.wire.plain_report import decode_plain_report
+from sos_controller.core.wire.keys import KeyRing
+from sos_controller.core.wire.packets import ethertype, parse_arp
 
 READ_AGAIN_S = 5.0
 """Delay before an unanswered request for a datapath's entries is repeated."""
-AWAY_S = 3600.0
-"""Time without beacons after which an agent counts as lost even if its switch is silent or disconnected; until then, the agent may still
-carry traffic."""
 DEAF_AFTER_S = 0.5
 """Maximum gap between two ticks. A longer gap means that the controller itself was stopped, and could not receive or send."""
 LISTEN_S = 1.5
@@ -70,8 +63,8 @@ class Engine:
         self.teardown = Teardown(self.state, self.order_sender)
         self.balances = Balances(self.state)
         self.setup = SetUp(self.state, self.order_sender, self.plan, self.forwarding, self.teardown)
+        self.agent_messages = AgentMessages(self.state, self.setup, self.teardown, self.forwarding, self.order_sender)
         self.setup.begun, self.mobility.give_up = self.mobility.begun, self.setup.give_up
-        self._around = Surroundings(self.state.site_of, self.state.topology.is_inter_switch)
         self.stale_entries = StaleEntries(self.state)
         self.entry_check = EntryCheck(self.state, self._read)
         self.table_limits = TableLimits(self.state, self._read, self.balances.take_over)
@@ -106,7 +99,7 @@ class Engine:
             Kind.ROUTE: lambda switch, event: self._punted_ipv4(self.routing.packet, switch, event),
         }
         self._by_ethertype: dict[int, Callable[[Switch, events.PacketIn], None]] = {  # all other packets
-            ETH_IPV4: lambda _switch, event: self._datagram(Location(event.dpid, event.in_port), event.data),
+            ETH_IPV4: lambda _switch, event: self.agent_messages.datagram(Location(event.dpid, event.in_port), event.data),
             ETH_ARP: self._arp,
             ETH_LLDP: lambda _switch, event: self._probe_seen(Location(event.dpid, event.in_port), event.data),
         }
@@ -180,82 +173,8 @@ class Engine:
         if state.topology.observe(seen.origin, receiver, state.now):
             if not was:
                 self.forwarding.purge(state.hosts.forget_location(receiver))
-                self._lose_agents(lambda agent: agent.location == receiver)
+                self.agent_messages.lose(lambda agent: agent.location == receiver)
             self._links_changed()
-
-    def _datagram(self, location: Location, data: bytes) -> None:
-        state, packet = self.state, parse_udp(data)
-        config = state.config
-        if packet is None or config is None or packet.destination != state.discovery_ip:
-            return
-        if packet.destination_port == config.discovery.beacon_port:
-            self._beacon(location, packet)
-        elif packet.destination_port == config.discovery.order_port:
-            try:
-                self._order(packet.payload)
-            except OrderError as error:
-                state.count("orders_dropped", str(error))
-
-    def _beacon(self, location: Location, packet: Datagram) -> None:
-        state = self.state
-        try:
-            heard = state.agents.hear(packet.payload, location, self._around, (state.wall_ms, state.now))
-        except BeaconError as error:
-            state.count("beacons_dropped", str(error))
-            return
-        state.count("beacons")
-        agent = heard.agent
-        if heard.restarted:
-            self._sessions_lost(agent)
-        if heard.appeared or heard.restarted:
-            self.forwarding.purge(state.hosts.forget_location(agent.location))
-            self.teardown.agent_heard(agent.agent_id, agent.beacon.mac)
-            self.order_sender.send(agent, OrderType.WATCH, b"")
-            state.dirty |= {"plan", "forwarding"}
-            self._tell_agent(agent, "restarted" if heard.restarted else "appeared")
-        elif heard.turned:
-            state.dirty.add("plan")
-            self._tell_agent(agent, "changed")
-
-    def _order(self, data: bytes) -> None:
-        header = order.decode_header(data)
-        state = self.state
-        if header.controller_id != state.controller_id:
-            return
-        agent = state.agents.get(header.agent_id)
-        if agent is None:
-            raise OrderError("agent")
-        key = state.agents.ring.derive(FROM_AGENT, agent.beacon.site_id, header.key_id, header.agent_id)
-        if key is None:
-            raise OrderError("key")
-        if not order.signed_by(data, key):
-            raise OrderError("tag")
-        if not state.agents.accept_order(header.agent_id, header.boot_id, header.sequence, header.time_ms, state.wall_ms):
-            raise OrderError("replay")
-        self._obey(header, order.body(data))
-
-    def _obey(self, header: Header, body: bytes) -> None:
-        agent_id = header.agent_id
-        if header.type == OrderType.READY:
-            self.setup.ready(agent_id, *order.decode_ready(body), header.reply_to)
-        elif header.type == OrderType.REFUSED:
-            uuid, reason = order.decode_refused(body)
-            self.setup.refused(agent_id, uuid, reason)
-        elif header.type == OrderType.ENDED:
-            unborn = self.teardown.ended(agent_id, order.decode_ended(body), header.sequence)
-            if unborn is not None:
-                self.setup.give_up(unborn, Outcome.AGENT_ENDED)
-        elif header.type == OrderType.SESSION_REPORT:
-            self.teardown.report(agent_id, order.decode_report(body))
-        elif header.type == OrderType.FLOW_REPORT:
-            if self.state.agent_sessions.report(agent_id, order.decode_flow_report(body), self.state.now):
-                self.state.dirty.add("plan")
-        elif header.type == OrderType.PATH_REPORT:
-            self.state.path_stats.report(agent_id, decode_path_report(body), self.state.now)
-        elif header.type == OrderType.PLAIN_REPORT:
-            self.state.plain_traffic.report(agent_id, decode_plain_report(body), self.state.now)
-        else:
-            raise OrderError("type")
 
     # -- datapaths
 
@@ -407,7 +326,7 @@ class Engine:
         self.balances.configure()
         self.routing.configure()
         self.order_sender.forget_templates()
-        self._lose_agents(lambda agent: (state.site_of(agent.location.dpid) or (0,))[0] != agent.beacon.site_id)
+        self.agent_messages.lose(lambda agent: (state.site_of(agent.location.dpid) or (0,))[0] != agent.beacon.site_id)
         self._tunnels_changed(state.tunnels.configure(state.tunnel_numbers))
         state.topology.keep(state.claims.keys())
         for switch in claimed:
@@ -464,7 +383,7 @@ class Engine:
             return
         d = state.config.discovery
         if state.now >= self._listening_from:
-            self._miss_agents(float(d.beacon_expiry_seconds))
+            self.agent_messages.miss(float(d.beacon_expiry_seconds))
             present = state.present(d.link_expiry_seconds * SILENT)
             if state.topology.expire(state.now, d.link_expiry_seconds, present, state.is_down):
                 self._links_changed()
@@ -526,32 +445,8 @@ class Engine:
         is_inter_switch = state.topology.is_inter_switch
         for location in {host.location for host in state.hosts.all() if is_inter_switch(host.location)}:
             self.forwarding.purge(state.hosts.forget_location(location))
-        self._lose_agents(lambda agent: is_inter_switch(agent.location))
+        self.agent_messages.lose(lambda agent: is_inter_switch(agent.location))
         self._links_changed()
-
-    def _lose_agents(self, gone: Callable[[Agent], bool]) -> None:
-        for agent in self.state.agents.forget(gone):
-            self._sessions_lost(agent)
-            self.state.dirty |= {"plan", "forwarding"}
-            self._tell_agent(agent, "gone")
-
-    def _miss_agents(self, expiry_s: float) -> None:
-        """Stop choosing agents whose beacons are missing. Declare an agent lost only if its switch has sent messages since the agent's last
-        beacon. If the switch is silent or disconnected too, perhaps only the connection to the switch is broken."""
-        state = self.state
-        for agent in state.agents.all():
-            if not agent.silent and state.now - agent.seen_at > expiry_s:
-                agent.silent = True
-                self.teardown.agent_silent(agent.agent_id)
-                state.dirty.add("plan")
-        self._lose_agents(lambda agent: state.missed_s(agent) > expiry_s or state.now - agent.seen_at > AWAY_S)
-
-    def _sessions_lost(self, agent: Agent) -> None:
-        self.state.agent_sessions.forget(agent.agent_id)
-        self.state.path_stats.forget(agent.agent_id)
-        self.state.plain_traffic.forget(agent.agent_id)
-        for session in self.teardown.agent_lost(agent.agent_id):
-            self.setup.give_up(session, Outcome.AGENT_LOST)
 
     def _tell_agent(self, agent: Agent, what: str) -> None:
         self.state.notice("agent", id=agent.agent_id.hex(), name=agent.beacon.name, site=agent.beacon.site_id, state=what)

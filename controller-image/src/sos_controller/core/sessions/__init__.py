@@ -9,6 +9,7 @@ answered, it delivers the SYN. `teardown` ends each side.
 - `setup`: states of a session up to ACTIVE; time-outs and retransmission of Prepare
 - `prepare_body`: bodies of Prepare orders; `order_sender`: signs and sends orders and probes
 - `redirect`: flow entries of one session
+- `agent_messages`: beacons and orders of agents, and agents without beacons; calls `setup` and `teardown`
 - `server_lookup`: ARP requests for unknown servers; the SYN is not delayed: `setup` installs egress entries on all switches of the site
 - `refusal`: resets for services that require acceleration
 - `mobility`: detects a host with sessions at another switch, and moves its redirect entries
