@@ -4,6 +4,7 @@
 //! expire, end reports are retransmitted until acknowledged, sessions are reported.
 
 pub mod active_sessions;
+pub mod expired_sessions;
 pub mod pending_end_reports;
 pub mod preparations;
 
@@ -19,6 +20,7 @@ use sos_wire::{
 use crate::documents::config::AgentConfig;
 use crate::documents::config::keys::AgentKeys;
 use crate::orders::active_sessions::{ActiveSessions, Party};
+use crate::orders::expired_sessions::ExpiredSessions;
 use crate::orders::pending_end_reports::PendingEnds;
 use crate::orders::preparations::{Preparation, Preparations};
 use crate::policy::arming::{self, Health, Unreachable};
@@ -134,6 +136,7 @@ pub struct OrderProtocol {
     reports: u32,
     controllers: BTreeMap<ControllerId, Controller>,
     preparations: Preparations,
+    expired: ExpiredSessions,
     running: ActiveSessions,
     ends: PendingEnds,
 }
@@ -149,6 +152,7 @@ impl OrderProtocol {
             reports: 0,
             controllers: BTreeMap::new(),
             preparations: Preparations::default(),
+            expired: ExpiredSessions::default(),
             running: ActiveSessions::default(),
             ends: PendingEnds::default(),
         }
@@ -205,22 +209,27 @@ impl OrderProtocol {
     /// from now on.
     ///
     /// # Errors
-    /// The preparation is for another flow or peer, or a session of that UUID is already running: the new session must not continue.
+    /// The session must not continue: the preparation is for another flow or peer, a session of that UUID is already running, or the
+    /// preparation has expired. After expiry, the entries that redirect the server's answers to this agent no longer exist, so the server
+    /// would answer the client itself.
     pub fn begin_opened(
         &mut self,
         session: SessionUuid,
         peer: AgentId,
         flow: FlowKey,
         now: Instant,
-    ) -> Result<Option<Preparation>, FlowMismatch> {
+    ) -> Result<Option<Preparation>, OpenRefusal> {
         if self.running.contains((session, Party { role: Role::Egress, peer })) {
-            return Err(FlowMismatch);
+            return Err(OpenRefusal::Mismatch);
         }
-        let Some(preparation) = self.preparations.take_standing(session, now) else { return Ok(None) };
+        let Some(preparation) = self.preparations.take_standing(session, now) else {
+            let expired = self.expired.contains(session) || self.preparations.contains(session);
+            return if expired { Err(OpenRefusal::Expired) } else { Ok(None) };
+        };
         let prepared = (preparation.prepare.role, preparation.prepare.peer, preparation.flow());
         if prepared != (Role::Egress, peer, flow) {
             self.preparations.insert(preparation);
-            return Err(FlowMismatch);
+            return Err(OpenRefusal::Mismatch);
         }
         self.running.begin(&preparation.prepare, preparation.controller);
         Ok(Some(preparation))
@@ -253,8 +262,12 @@ impl OrderProtocol {
     pub fn poll(&mut self, env: &Env<'_>) -> Vec<Vec<u8>> {
         let mut out = Vec::new();
         while let Some(lapsed) = self.preparations.take_lapsed(env.now) {
+            if lapsed.prepare.role == Role::Egress {
+                self.expired.insert(lapsed.prepare.session, env.now);
+            }
             out.extend(self.tell_lapsed(&lapsed, env));
         }
+        self.expired.forget_old(env.now);
         for (controller, ended) in self.ends.due(env.now) {
             out.extend(self.sign(controller, 0, OrderBody::Ended(ended), env));
         }
@@ -427,15 +440,22 @@ impl OrderProtocol {
     #[cfg(test)]
     fn assert_invariants(&self) {
         self.preparations.assert_invariants();
+        self.expired.assert_invariants();
         assert!(self.controllers.len() <= MAX_CONTROLLERS);
         assert!(self.ends.len() <= crate::orders::pending_end_reports::MAX_PENDING_ENDS);
     }
 }
 
-/// Flow or peer of a session differ from the preparation with its UUID, or the UUID belongs to a running session.
+/// Reason for refusing a session that a peer opens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("flow and peer are not those prepared for this session, or its UUID is taken")]
-pub struct FlowMismatch;
+pub enum OpenRefusal {
+    /// Flow or peer of the session differ from the preparation with its UUID, or the UUID belongs to a running session.
+    #[error("flow and peer are not those prepared for this session, or its UUID is taken")]
+    Mismatch,
+    /// The preparation has expired.
+    #[error("the preparation has expired")]
+    Expired,
+}
 
 mod prepare;
 pub use prepare::confirms;

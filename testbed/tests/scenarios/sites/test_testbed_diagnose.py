@@ -31,7 +31,7 @@ SMALL_MTU = 1300
 FILE_BYTES = 2_000_000
 UPLOADED = (201, 204)  # HTTP status for a new and for a replaced file
 SHUNNED_S, SLACK_S = 30, 15  # an agent keeps a silent server plain for 30 s (arming.rs), plus detection time
-HUNG_S = 120  # time until hanging sessions have ended: the kernel's RTO doubles with each retransmission
+HUNG_S = 90  # time until hanging sessions have ended; less than the 127 s after which the kernel gives up an unanswered SYN
 FILE_S = 12
 """Limit for a transfer of the file, which takes a fifth of a second over a link of the lab."""
 PORT = 5009

@@ -263,6 +263,31 @@ fn foreign_and_unsigned_orders_are_dropped() {
 }
 
 #[test]
+fn a_session_whose_preparation_has_expired_is_refused() {
+    let mut world = World::new();
+    world.config.services[0].role = ServiceRole::Egress;
+    world.config.services[0].to = vec!["10.0.0.0/25".parse().unwrap()];
+    let egress = Prepare {
+        role: Role::Egress,
+        client: "10.0.0.139:4000".parse().unwrap(),
+        server: "10.0.0.11:22".parse().unwrap(),
+        ..prepare(1)
+    };
+    assert_eq!(world.prepare(&egress), OrderBody::Ready(uuid(1)));
+    assert_eq!(ended(&world.pass(Duration::from_secs(6))), [(uuid(1), EndReason::PreparationExpired)]);
+    let open = |world: &mut World, session| {
+        let now = world.now();
+        world.protocol.begin_opened(session, egress.peer, flow(&egress), now)
+    };
+    assert_eq!(open(&mut world, uuid(1)), Err(OpenRefusal::Expired));
+    assert_eq!(
+        open(&mut world, uuid(2)),
+        Ok(None),
+        "a session without an order is for the services to judge"
+    );
+}
+
+#[test]
 fn an_egress_session_must_be_the_prepared_flow() {
     let mut world = World::new();
     world.live.clear(); // an egress agent needs no stream: the ingress agent may notice the new stream earlier
@@ -277,9 +302,12 @@ fn an_egress_session_must_be_the_prepared_flow() {
     assert_eq!(world.prepare(&egress), OrderBody::Ready(uuid(1)));
     let wrong = FlowKey { server: "10.0.0.12:22".parse().unwrap(), ..flow(&egress) };
     let now = world.now();
-    assert_eq!(world.protocol.begin_opened(uuid(1), egress.peer, wrong, now), Err(FlowMismatch));
+    assert_eq!(world.protocol.begin_opened(uuid(1), egress.peer, wrong, now), Err(OpenRefusal::Mismatch));
     let stranger = AgentId([0xEE; 16]);
-    assert_eq!(world.protocol.begin_opened(uuid(1), stranger, flow(&egress), now), Err(FlowMismatch));
+    assert_eq!(
+        world.protocol.begin_opened(uuid(1), stranger, flow(&egress), now),
+        Err(OpenRefusal::Mismatch)
+    );
     assert_eq!(
         world.protocol.begin_arriving(flow(&egress), now),
         None,
@@ -290,8 +318,8 @@ fn an_egress_session_must_be_the_prepared_flow() {
     let lapsed = world.protocol.prepared_peers()[&egress.peer];
     assert_eq!(
         world.protocol.begin_opened(uuid(1), egress.peer, flow(&egress), lapsed),
-        Ok(None),
-        "the preparation has expired"
+        Err(OpenRefusal::Expired),
+        "the preparation has expired, and is still listed"
     );
     world.config.services.clear(); // deleting the service must not end a set-up whose client the peer has already accepted
     let taken = world.protocol.begin_opened(uuid(1), egress.peer, flow(&egress), now).unwrap();

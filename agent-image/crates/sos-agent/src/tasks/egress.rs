@@ -105,7 +105,7 @@ fn admit(context: &AgentContext, info: &OpenInfo, flow: FlowKey) -> Result<Admit
     }
     let preparation = context
         .with_order_protocol(|protocol, env| protocol.begin_opened(session, info.peer, flow, env.now))
-        .map_err(|mismatch| refused(&mismatch))?;
+        .map_err(|refusal| refused(&refusal))?;
     let labels = flow_policy::opened(&context.config(), flow, info.peer, preparation.as_ref())
         .ok_or_else(|| refused(&"no service covers it"))?;
     Ok(Admitted { labels: Labels(labels), ordered: preparation.is_some() })
