@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo quick-start quick-start-bridge test test-long test-compiled test-soak e2e check lint fmt fuzz bench bench-controller bench-matrix bench-operator bench-relay bench-sessions bench-short bench-wan crds deb figures lab clean setup setup-test setup-compiled worlds
+.PHONY: help demo quick-start quick-start-bridge test test-long test-compiled test-soak e2e check lint fmt fuzz bench bench-controller bench-matrix bench-operator bench-relay bench-sessions bench-short bench-wan crds deb plugin release figures lab clean setup setup-test setup-compiled worlds
 
 # The folder operator/ must never shadow Python's module operator (CONTRIBUTING.md)
 export PYTHONSAFEPATH := 1
@@ -94,6 +94,12 @@ figures: setup ## tables of docs/performance.md from benchmark results in out/be
 
 crds: ## all CustomResourceDefinitions as one file, out/sos.crds.yaml, a part of each release
 	@scripts/crds.sh $(or $(OUT),out)/sos.crds.yaml
+
+plugin: setup ## kubectl sos as one executable file, out/kubectl-sos, which needs Python 3.11 only (docs/plugin.md)
+	@$(python) scripts/plugin.py --out $(or $(OUT),out)
+
+release: setup ## the files of a release in out/release: chart, list of images, plugin, krew manifest, CRDs, checksums; REGISTRY=ghcr.io/acme of the images, VERSION=0.1.0, REPOSITORY=https://github.com/acme/sos (needs helm)
+	@$(python) scripts/release.py --registry '$(or $(REGISTRY),$(error REGISTRY is missing: make release REGISTRY=ghcr.io/acme))' $(if $(VERSION),--version '$(VERSION)') $(if $(REPOSITORY),--home '$(REPOSITORY)')
 
 deb: setup ## the Debian package of the agent for machines outside Kubernetes, in out/ (docs/concepts/machines.md)
 	@scripts/deb.sh $(or $(OUT),out)

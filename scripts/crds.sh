@@ -11,7 +11,7 @@ file=$1
 # Label of all CRDs, by which users list, wait for and delete them together.
 readonly LABEL='    app.kubernetes.io/part-of: sos'
 
-version="$(sed -n 's/^appVersion: //p' "$top/charts/sos/Chart.yaml")"
+version="${VERSION:-$(sed -n 's/^appVersion: //p' "$top/charts/sos/Chart.yaml")}"
 mkdir -p "$(dirname "$file")"
 new="$(mktemp "$file.XXXXXX")"
 trap 'rm -f "$new"' EXIT

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from operator_fixtures import children, play_kubelet
@@ -22,7 +23,6 @@ from sos_kubectl.base.source import API_VERSION, Controller, Kubectl
 from sos_kubectl.commands import report
 from sos_kubectl.support_bundle import scrub
 from sos_kubectl.support_bundle.archive import MEMBER_MAX_BYTES, Bundle
-from typer.testing import CliRunner
 
 keys = st.binary(min_size=32, max_size=32)
 around = st.sampled_from(["", " ", '"', "\n", "key=", "key: ", "'", "<", ","])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from sos_compile.model.world import Json
+if TYPE_CHECKING:  # the plugin imports this module without pydantic (scripts/plugin.py)
+    from sos_compile.model.world import Json
 
 MAX_AGENTS = 64
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from sos_compile.model.world import Json
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # the plugin imports this module without pydantic (scripts/plugin.py)
+    from sos_compile.model.world import Json
 
 
 def selects(selector: Json, labels: dict[str, str]) -> bool:

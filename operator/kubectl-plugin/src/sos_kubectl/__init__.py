@@ -1,6 +1,6 @@
 """`kubectl sos`: show what a cluster's SOS objects and controllers report, for operators at a terminal.
 
-`commands`         one module per verb; the only package that knows typer
+`commands`         one module per verb; the only package that knows click
 `diagnose`         facts and findings of `diagnose`
 `views`            pure views of `status`, `topology`, `flows`, `trace`
 `lifecycle`        pure parts of `drain` and `uninstall`

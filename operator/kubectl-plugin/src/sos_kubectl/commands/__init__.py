@@ -10,5 +10,7 @@
 `enroll`      a machine outside Kubernetes becomes a site
 `peer`        pair this cluster with another one
 `uninstall`   ordered removal of the release
+`version`     versions of the plugin and of the cluster's components
+`completion`  shell completion, as kubectl's completion queries it
 `options`     options that several verbs share
 """

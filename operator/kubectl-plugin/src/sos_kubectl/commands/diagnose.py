@@ -4,28 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address, IPv4Interface
-from typing import Annotated
 
-import typer
+import click
 
 from sos_kubectl.base.signals import ended_once
 from sos_kubectl.base.source import Controller, SourceError
-from sos_kubectl.commands.options import (
-    NO,
-    ContextOption,
-    Form,
-    FormOption,
-    LabOption,
-    NameOption,
-    NamespaceOption,
-    UrlOption,
-    agents,
-    colour,
-    kubectl,
-    say,
-    show,
-    the_lab,
-)
+from sos_kubectl.commands import completion
+from sos_kubectl.commands.options import NO, Form, agents, colour, kubectl, say, show, source_options, the_lab
 from sos_kubectl.diagnose import checks, gather, render
 from sos_kubectl.diagnose.facts import Asked
 from sos_kubectl.diagnose.gather import Look
@@ -37,8 +22,6 @@ from sos_kubectl.diagnose.routed.facts import as_config
 from sos_kubectl.targets.agent_configs import Agent
 from sos_kubectl.targets.agents import Agents
 from sos_kubectl.targets.cluster import Cluster
-
-AddressOption = Annotated[str, typer.Option(metavar="ADDRESS/LENGTH", help="In a cluster: address of this site's pod, 10.0.0.120/24.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,34 +37,48 @@ class Options:
     pod_timeout: float
 
 
+@click.command(short_help="Send TCP with and without SOS, and report the first fault.")
+@click.argument("from_site", metavar="[FROM", required=False, default="", shell_complete=completion.sites)
+@click.argument("to_site", metavar="TO]", required=False, default="", shell_complete=completion.sites)
+@click.option("--service", default="", help="Only this service: namespace/name; its sites need not be named.")
+@click.option("--server", default="", metavar="ADDRESS:PORT", help="Also test whether this server of TO listens.")
+@click.option("--seconds", type=click.IntRange(1, 30), default=3, show_default=True, help="Duration of each of the four transfers.")
+@click.option("--from-address", default="", metavar="ADDRESS/LENGTH", help="In a cluster: address of the pod at FROM, 10.0.0.120/24.")
+@click.option("--to-address", default="", metavar="ADDRESS/LENGTH", help="In a cluster: address of the pod at TO.")
+@click.option(
+    "--pod-timeout", type=click.FloatRange(1, 300), default=60.0, show_default=True, help="In a cluster: seconds until both pods are ready."
+)
+@source_options
 def diagnose(  # noqa: PLR0913, PLR0917 - one parameter per option
-    from_site: Annotated[str, typer.Argument(metavar="[FROM", help="Site that opens connections.")] = "",
-    to_site: Annotated[str, typer.Argument(metavar="TO]", help="Site they go to. Without both: every pair of sites with a service.")] = "",
-    service: Annotated[str, typer.Option("--service", help="This service: namespace/name; its sites need not be named.")] = "",
-    server: Annotated[str, typer.Option("--server", metavar="ADDRESS:PORT", help="Also test whether this server of TO listens.")] = "",
-    seconds: Annotated[int, typer.Option(min=1, max=30, help="Duration of each of the four transfers.")] = 3,
-    from_address: AddressOption = "",
-    to_address: AddressOption = "",
-    pod_timeout: Annotated[float, typer.Option(min=1, max=300, help="In a cluster: seconds until both pods must be ready.")] = 60.0,
-    name: NameOption = "default",
-    namespace: NamespaceOption = "",
-    url: UrlOption = "",
-    lab: LabOption = "",
-    output: FormOption = Form.TEXT,
-    context: ContextOption = "",
+    from_site: str,
+    to_site: str,
+    service: str,
+    server: str,
+    seconds: int,
+    from_address: str,
+    to_address: str,
+    pod_timeout: float,
+    name: str,
+    namespace: str,
+    url: str,
+    lab: str,
+    output: Form,
+    context: str,
 ) -> None:
-    """Send real TCP between two sites, with and without SOS, and report the first fault.
+    """Send real TCP from site FROM to site TO, with and without SOS, and report the first fault.
+
+    Without FROM and TO, every pair of sites with a service is tested.
 
     In a cluster, a short-lived pod is created at each site with your rights, and deleted afterwards; with --lab, the lab's hosts send.
     Between sites without bridges (wan.type: Routed), the agents are asked, and no traffic is sent.
     """
     if bool(from_site) != bool(to_site):
-        raise typer.BadParameter("name both sites, or none")
+        raise click.UsageError("name both sites, or none")
     for address in filter(None, (from_address, to_address)):
         _interface(address)
     own = _server(server)
     if own is not None and not from_site and not service:
-        raise typer.BadParameter("--server needs the two sites or --service, too")
+        raise click.UsageError("--server needs the two sites or --service, too")
     place = None if url else agents(namespace, context, lab)
     known = _agents(place)
     direct = selection.routed_pairs(known, (from_site, to_site), service)
@@ -100,7 +97,7 @@ def diagnose(  # noqa: PLR0913, PLR0917 - one parameter per option
         lambda: [line for number, result in enumerate(results) for line in ([""] if number else []) + result.lines],
     )
     if any(result.document["verdict"] not in (checks.OK, routed_checks.READY) for result in results):
-        raise typer.Exit(NO)
+        raise click.exceptions.Exit(NO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +164,9 @@ def _interface(text: str) -> None:
     try:
         IPv4Interface(text)
     except ValueError:
-        raise typer.BadParameter(f"{text}: ADDRESS/LENGTH, say 10.0.0.120/24") from None
+        raise click.UsageError(f"{text}: ADDRESS/LENGTH, say 10.0.0.120/24") from None
     if "/" not in text:
-        raise typer.BadParameter(f"{text}: with the length of the site's subnet, say {text}/24")
+        raise click.UsageError(f"{text}: with the length of the site's subnet, say {text}/24")
 
 
 def _server(text: str) -> tuple[str, int] | None:
@@ -179,7 +176,7 @@ def _server(text: str) -> tuple[str, int] | None:
     try:
         found = str(IPv4Address(address)), int(port)
     except (AddressValueError, ValueError):
-        raise typer.BadParameter(f"--server {text}: ADDRESS:PORT, say 10.0.0.139:5001") from None
+        raise click.UsageError(f"--server {text}: ADDRESS:PORT, say 10.0.0.139:5001") from None
     if not 1 <= found[1] <= 65535:
-        raise typer.BadParameter(f"--server {text}: a port is 1 to 65535")
+        raise click.UsageError(f"--server {text}: a port is 1 to 65535")
     return found

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 from sos_kubectl.base import tables
 from sos_kubectl.base.source import Controller, SourceError
-from sos_kubectl.commands import options
-from sos_kubectl.commands.options import NO, ContextOption, Form, FormOption, LabOption, NameOption, NamespaceOption, UrlOption, say, show
+from sos_kubectl.commands import completion, options
+from sos_kubectl.commands.options import NO, Form, say, show, source_options
 from sos_kubectl.lifecycle import drain as draining
 from sos_kubectl.lifecycle.drain import AmbiguousError, Kept, Progress, Target
 from sos_kubectl.targets import agent_configs
@@ -24,21 +24,27 @@ Look = Callable[[], Json]
 POLL_S = 0.5
 
 
-def drain(  # noqa: PLR0913, PLR0917 - one parameter per option
-    target: Annotated[str, typer.Argument(metavar="NODE|AGENT", help="A node (all of its agents), or one agent: NODE-POOL.")],
-    undo: Annotated[bool, typer.Option("--undo", help="Let the agents return; uses the API server only.")] = False,
-    timeout: Annotated[float, typer.Option(min=0, max=3600, help="Seconds to wait for running sessions.")] = 120.0,
-    name: NameOption = "default",
-    namespace: NamespaceOption = "",
-    url: UrlOption = "",
-    lab: LabOption = "",
-    output: FormOption = Form.TEXT,
-    context: ContextOption = "",
+@click.command(short_help="Drain the agents of a node, or one agent.")
+@click.argument("target", metavar="NODE|AGENT", shell_complete=completion.nodes)
+@click.option("--undo", is_flag=True, help="Let the agents return; uses the API server only.")
+@click.option("--timeout", type=click.FloatRange(0, 3600), default=120.0, show_default=True, help="Seconds to wait for running sessions.")
+@source_options
+def drain(  # noqa: PLR0913 - one parameter per option
+    target: str,
+    *,
+    undo: bool,
+    timeout: float,
+    name: str,
+    namespace: str,
+    url: str,
+    lab: str,
+    output: Form,
+    context: str,
 ) -> None:
-    """Drain an agent: it takes no new sessions, running sessions continue for spec.drainSeconds, and new connections go plain or to another
-    agent.
+    """Drain all agents of a node (NODE), or one agent (NODE-POOL).
 
-    The node gets the label drain.sos.network/POOL, which keeps the pool's agent away until --undo removes it.
+    A draining agent takes no new sessions, running sessions continue for spec.drainSeconds, and new connections go plain or to another
+    agent. The node gets the label drain.sos.network/POOL, which keeps the pool's agent away until --undo removes it.
     """
     if undo:
         kept = _undone(lab, context, target)
@@ -61,7 +67,7 @@ def drain(  # noqa: PLR0913, PLR0917 - one parameter per option
     done = {"agents": names, "draining": True, "sessions": ended.sessions, **left, "done": ended.done}
     show(output, lambda: done, lambda: ended.outcome(wanted, timeout))
     if not ended.done:
-        raise typer.Exit(NO)
+        raise click.exceptions.Exit(NO)
 
 
 def _direct(target: str, place: Agents) -> tuple[list[Target], Look] | None:

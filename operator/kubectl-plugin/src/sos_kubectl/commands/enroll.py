@@ -8,14 +8,14 @@ import secrets
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 from sos_compile.documents.enrollment import build_enrollment
 
 from sos_kubectl.base.source import Kubectl, SourceError
 from sos_kubectl.commands import options
-from sos_kubectl.commands.options import ContextOption, say
+from sos_kubectl.commands.options import context_option, namespace_option, say
 from sos_kubectl.enrollment import archive, machine
 from sos_kubectl.enrollment.machine import Machine
 from sos_kubectl.peering import invitation
@@ -26,25 +26,35 @@ NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 ID_BYTES, KEY_BYTES = 16, 32
 
 
-def enroll(  # noqa: PLR0913, PLR0917 - one parameter per option
-    name: Annotated[str, typer.Argument(metavar="MACHINE", help="Name of the machine, which is also the name of its site.")],
-    prefix: Annotated[list[str] | None, typer.Option(help="Prefix of the machine's hosts, like 10.20.0.0/16; repeat for more.")] = None,
-    address: Annotated[
-        list[str] | None, typer.Option(help="The machine's own address for streams; one for each path: repeat for more.")
-    ] = None,
-    interface: Annotated[str, typer.Option(help="The machine's interface towards its hosts.")] = "",
-    blocked: Annotated[bool, typer.Option("--blocked", help="Nothing can connect to the machine, e.g. due to NAT.")] = False,
-    endpoint: Annotated[
-        list[str] | None, typer.Option(help="ADDRESS:PORT by which the machine reaches an agent here. Default: the agents' nodes.")
-    ] = None,
-    renew: Annotated[bool, typer.Option("--renew", help="Write the archive of an enrolled machine again, with a new key.")] = False,
-    again: Annotated[bool, typer.Option("--again", help="Write the archive of an enrolled machine again, with the same keys.")] = False,
-    binary: Annotated[Path | None, typer.Option(help="Add this sos-agent to the archive, as usr/bin/sos-agent.")] = None,
-    file: Annotated[Path | None, typer.Option("-f", "--file", help="Write the archive to this file. Default: standard output.")] = None,
-    namespace: Annotated[str, typer.Option("-n", "--namespace", help="The operator's namespace. Default: where it is found.")] = "",
-    context: ContextOption = "",
+@click.command(short_help="Make a machine outside Kubernetes a site of this cluster.")
+@click.argument("name", metavar="MACHINE")
+@click.option("--prefix", multiple=True, help="Prefix of the machine's hosts, like 10.20.0.0/16; repeat for more.")
+@click.option("--address", multiple=True, help="The machine's own address for streams; one for each path: repeat for more.")
+@click.option("--interface", default="", help="The machine's interface towards its hosts.")
+@click.option("--blocked", is_flag=True, help="Nothing can connect to the machine, e.g. due to NAT.")
+@click.option("--endpoint", multiple=True, help="ADDRESS:PORT by which the machine reaches an agent here. Default: the agents' nodes.")
+@click.option("--renew", is_flag=True, help="Write the archive of an enrolled machine again, with a new key.")
+@click.option("--again", is_flag=True, help="Write the archive of an enrolled machine again, with the same keys.")
+@click.option("--binary", type=click.Path(path_type=Path), help="Add this sos-agent to the archive, as usr/bin/sos-agent.")
+@click.option("-f", "--file", type=click.Path(path_type=Path), help="Write the archive to this file. Default: standard output.")
+@namespace_option
+@context_option
+def enroll(  # noqa: PLR0913 - one parameter per option
+    *,
+    name: str,
+    prefix: tuple[str, ...],
+    address: tuple[str, ...],
+    interface: str,
+    blocked: bool,
+    endpoint: tuple[str, ...],
+    renew: bool,
+    again: bool,
+    binary: Path | None,
+    file: Path | None,
+    namespace: str,
+    context: str,
 ) -> None:
-    """Create a SosPeer for a machine outside Kubernetes, and write the archive for the machine.
+    """Create the SosPeer MACHINE for a machine outside Kubernetes, and write the archive for the machine. Its site has the same name.
 
     On the machine, as root: tar -C / -xf MACHINE.tar && systemctl enable sos-agent && systemctl restart sos-agent.
 
@@ -73,14 +83,14 @@ def enroll(  # noqa: PLR0913, PLR0917 - one parameter per option
     say(f"on the machine, as root: tar -C / -xf {archive_name} && systemctl enable sos-agent && systemctl restart sos-agent")
 
 
-def _declared(name: str, prefix: list[str] | None, address: list[str] | None, interface: str, *, blocked: bool) -> Machine:
+def _declared(name: str, prefix: tuple[str, ...], address: tuple[str, ...], interface: str, *, blocked: bool) -> Machine:
     if not NAME.fullmatch(name):
         raise SourceError(f"{name!r} is not a valid name: write at most 63 lower-case letters, digits and '-'")
     for option, value in (("--prefix", prefix), ("--address", address), ("--interface", interface)):
         if not value:
             raise SourceError(f"{option} is missing: a new machine needs it")
-    prefixes = tuple(_ipv4("--prefix", text, ipaddress.IPv4Network) for text in prefix or ())
-    addresses = tuple(_ipv4("--address", text, ipaddress.IPv4Address) for text in address or ())
+    prefixes = tuple(_ipv4("--prefix", text, ipaddress.IPv4Network) for text in prefix)
+    addresses = tuple(_ipv4("--address", text, ipaddress.IPv4Address) for text in address)
     return Machine(name, prefixes, addresses, interface, blocked)
 
 
@@ -91,9 +101,9 @@ def _ipv4(option: str, text: str, kind: type[ipaddress.IPv4Network | ipaddress.I
         raise SourceError(f"{option} {text}: {error}") from None
 
 
-def _endpoints(texts: list[str] | None) -> list[tuple[str, int]]:
+def _endpoints(texts: tuple[str, ...]) -> list[tuple[str, int]]:
     found = []
-    for text in texts or ():
+    for text in texts:
         address, _, port = text.rpartition(":")
         if not (port.isascii() and port.isdecimal() and 1 <= int(port) <= 65535):
             raise SourceError(f"--endpoint {text}: write an address and a port, like 192.0.2.7:14790")
@@ -103,7 +113,7 @@ def _endpoints(texts: list[str] | None) -> list[tuple[str, int]]:
 
 def _agents(kubectl: Kubectl, here: str) -> list[tuple[str, int]]:
     pods = kubectl.json("get", "pods", "-n", here, "-l", invitation.AGENTS, "-o", "json")["items"]
-    found = _endpoints(list(invitation.own_endpoints(pods)))
+    found = _endpoints(tuple(invitation.own_endpoints(pods)))
     if not found:
         raise SourceError("no agent of a site with wan.type: Routed runs yet: wait for it, or set --endpoint")
     return found

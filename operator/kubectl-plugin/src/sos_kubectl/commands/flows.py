@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
 
-import typer
+import click
 
-from sos_kubectl.commands.options import (
-    ContextOption,
-    Form,
-    FormOption,
-    LabOption,
-    NameOption,
-    NamespaceOption,
-    UrlOption,
-    controller,
-    show,
-)
+from sos_kubectl.commands.options import Form, controller, show, source_options
 from sos_kubectl.views import network
 
 
-def flows(  # noqa: PLR0913, PLR0917 - one parameter per option
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Print changes as they happen, until interrupted.")] = False,
-    plain: Annotated[bool, typer.Option("--plain", help="List connections of services that went plain, with the reason.")] = False,
-    name: NameOption = "default",
-    namespace: NamespaceOption = "",
-    url: UrlOption = "",
-    lab: LabOption = "",
-    output: FormOption = Form.TEXT,
-    context: ContextOption = "",
+@click.command(short_help="List running sessions, or connections that went plain.")
+@click.option("-f", "--follow", is_flag=True, help="Print changes as they happen, until interrupted.")
+@click.option("--plain", is_flag=True, help="List connections of services that went plain, with the reason.")
+@source_options
+def flows(  # noqa: PLR0913 - one parameter per option
+    *,
+    follow: bool,
+    plain: bool,
+    name: str,
+    namespace: str,
+    url: str,
+    lab: str,
+    output: Form,
+    context: str,
 ) -> None:
     """List the running sessions; with --plain, the connections that went plain."""
     asked = controller(name, namespace, url, context, lab)
@@ -39,7 +33,7 @@ def flows(  # noqa: PLR0913, PLR0917 - one parameter per option
         return
     if follow:
         for change in asked.events():
-            typer.echo(json.dumps(change) if output is Form.JSON else "\n".join(network.event(change)))
+            click.echo(json.dumps(change) if output is Form.JSON else "\n".join(network.event(change)))
         return
     sessions, agents = asked.get("/v1/sessions"), asked.get("/v1/agents")
     show(output, lambda: sessions, lambda: network.flows(sessions, agents))

@@ -6,16 +6,20 @@ import json
 import sys
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 from sos_kubectl.base.source import Controller, Kubectl, SourceError
+from sos_kubectl.commands import completion
 from sos_kubectl.targets import lab
 from sos_kubectl.targets.agents import Agents, ClusterAgents
 
 NO, FAILED = 1, 2
 """Exit codes: negative result; wrong usage, or no answer."""
+
+
+Command = Callable[..., Any]
 
 
 class Form(StrEnum):
@@ -25,12 +29,39 @@ class Form(StrEnum):
     JSON = "json"
 
 
-FormOption = Annotated[Form, typer.Option("-o", "--output", help="text or json.")]
-ContextOption = Annotated[str, typer.Option("--context", help="Context of the kubeconfig, as for kubectl.")]
-NameOption = Annotated[str, typer.Option("--controller", help="Name of the SosController.")]
-NamespaceOption = Annotated[str, typer.Option("-n", "--namespace", help="The operator's namespace. Default: where a controller is found.")]
-UrlOption = Annotated[str, typer.Option("--url", help="Ask this controller directly, without kubectl: http://HOST:8080.")]
-LabOption = Annotated[str, typer.Option("--lab", help="A lab of this machine instead of a cluster, by name; '-' for the only one.")]
+output_option = click.option(
+    "-o", "--output", type=click.Choice(Form, case_sensitive=False), default="text", show_default=True, help="Format of the output."
+)
+context_option = click.option(
+    "--context", default="", is_eager=True, shell_complete=completion.contexts, help="Context of the kubeconfig, as for kubectl."
+)
+namespace_option = click.option("-n", "--namespace", default="", help="The operator's namespace. Default: where it is found.")
+
+
+def source_options(command: Command) -> Command:
+    """Add the options that select a controller, and the output format."""
+    for option in (
+        context_option,
+        output_option,
+        click.option(
+            "--lab",
+            default="",
+            shell_complete=completion.labs,
+            help="A lab of this machine instead of a cluster, by name; '-' for the only one.",
+        ),
+        click.option("--url", default="", help="Query this controller directly, without kubectl: http://HOST:8080."),
+        click.option("-n", "--namespace", default="", help="The operator's namespace. Default: where a controller is found."),
+        click.option(
+            "--controller",
+            "name",
+            default="default",
+            show_default=True,
+            shell_complete=completion.controllers,
+            help="Name of the SosController.",
+        ),
+    ):
+        command = option(command)
+    return command
 
 
 def controller(name: str, namespace: str, url: str, context: str, lab: str = "") -> Controller:
@@ -73,9 +104,9 @@ def colour() -> bool:
 
 def show(form: Form, as_json: Callable[[], Any], as_lines: Callable[[], list[str]]) -> None:
     """Print an answer."""
-    typer.echo(json.dumps(as_json(), indent=2) if form is Form.JSON else "\n".join(as_lines()))
+    click.echo(json.dumps(as_json(), indent=2) if form is Form.JSON else "\n".join(as_lines()))
 
 
 def say(line: str) -> None:
     """Print progress to standard error, so that standard output stays machine-readable."""
-    typer.echo(line, err=True)
+    click.echo(line, err=True)

@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 from sos_kubectl.base.source import API_VERSION, PART_OF, Controller, Kubectl, SourceError
 from sos_kubectl.commands import options
-from sos_kubectl.commands.options import ContextOption, Form, FormOption, LabOption, NameOption, NamespaceOption, UrlOption, say, show
+from sos_kubectl.commands.options import Form, say, show, source_options
 from sos_kubectl.support_bundle import scrub
 from sos_kubectl.support_bundle.archive import Bundle
 from sos_kubectl.targets.lab import Lab
@@ -31,19 +31,24 @@ NAMESPACES_MAX = 100
 """Maximum number of namespaces queried one by one, if the user may not list events in all namespaces."""
 
 
+@click.command(short_help="Write a support bundle without secrets.")
+@click.option(
+    "-f", "--file", type=click.Path(path_type=Path), help="The archive to write. Default: sos-report-<time>.tar.gz in this folder."
+)
+@source_options
 def report(  # noqa: PLR0913, PLR0917 - one parameter per option
-    file: Annotated[Path | None, typer.Option("-f", "--file", help="The archive to write. Default: sos-report-<time>.tar.gz here.")] = None,
-    name: NameOption = "default",
-    namespace: NamespaceOption = "",
-    url: UrlOption = "",
-    lab: LabOption = "",
-    output: FormOption = Form.TEXT,
-    context: ContextOption = "",
+    file: Path | None,
+    name: str,
+    namespace: str,
+    url: str,
+    lab: str,
+    output: Form,
+    context: str,
 ) -> None:
     """Write a support bundle: objects, events, logs, the controller's answers. Secrets are not read, and keys are removed."""
     path = file or Path(f"sos-report-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz")
     if not path.name.endswith(".tar.gz"):
-        raise typer.BadParameter(f"--file {path}: it ends with .tar.gz")
+        raise click.UsageError(f"--file {path}: it ends with .tar.gz")
     try:
         bundle = Bundle(path)
     except OSError as error:
@@ -71,7 +76,7 @@ def report(  # noqa: PLR0913, PLR0917 - one parameter per option
         lambda: [f"{path}: {bundle.members} files, {path.stat().st_size // 1024 + 1} KiB"],
     )
     if bundle.members <= 2:  # about.json and missing.txt
-        raise typer.Exit(options.FAILED)
+        raise click.exceptions.Exit(options.FAILED)
 
 
 def _try(bundle: Bundle, what: str, do: Callable[[], None]) -> None:

@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
 
-import typer
+import click
 
 from sos_kubectl.base.source import SourceError
-from sos_kubectl.commands.options import (
-    NO,
-    ContextOption,
-    Form,
-    FormOption,
-    colour,
-    kubectl,
-    show,
-)
+from sos_kubectl.commands.options import NO, Form, colour, context_option, kubectl, output_option, show
 from sos_kubectl.views import overview
 
 POLL_S = 1.0
 
 
-def status(
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until everything is ready.")] = False,
-    timeout: Annotated[float, typer.Option(min=0, help="Maximum time of --wait, in seconds.")] = 120.0,
-    output: FormOption = Form.TEXT,
-    context: ContextOption = "",
-) -> None:
+@click.command(short_help="List all SOS objects, with the reason if one is not ready.")
+@click.option("--wait", is_flag=True, help="Wait until everything is ready.")
+@click.option("--timeout", type=click.FloatRange(min=0), default=120.0, show_default=True, help="Maximum time of --wait, in seconds.")
+@output_option
+@context_option
+def status(*, wait: bool, timeout: float, output: Form, context: str) -> None:
     """List all SOS objects, with the reason of each that is not ready."""
     cluster, end = kubectl(context), time.monotonic() + timeout
     rows = overview.rows(cluster.objects())
@@ -40,4 +31,4 @@ def status(
                 raise
     show(output, lambda: overview.as_json(rows), lambda: overview.lines(rows, colour()))
     if not overview.is_ready(rows):
-        raise typer.Exit(NO)
+        raise click.exceptions.Exit(NO)

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from sos_kubectl.commands.options import (
-    ContextOption,
-    Form,
-    FormOption,
-    LabOption,
-    NameOption,
-    NamespaceOption,
-    UrlOption,
-    colour,
-    controller,
-    show,
-)
+import click
+
+from sos_kubectl.commands.options import Form, colour, controller, show, source_options
 from sos_kubectl.views import network
 
 
+@click.command(short_help="List datapaths, agents, hosts and links.")
+@source_options
 def topology(  # noqa: PLR0913, PLR0917 - one parameter per option
-    name: NameOption = "default",
-    namespace: NamespaceOption = "",
-    url: UrlOption = "",
-    lab: LabOption = "",
-    output: FormOption = Form.TEXT,
-    context: ContextOption = "",
+    name: str,
+    namespace: str,
+    url: str,
+    lab: str,
+    output: Form,
+    context: str,
 ) -> None:
     """List datapaths, agents, hosts and links, as a controller sees them."""
     asked = controller(name, namespace, url, context, lab)

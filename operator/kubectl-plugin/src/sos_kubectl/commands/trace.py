@@ -3,50 +3,40 @@
 from __future__ import annotations
 
 from ipaddress import IPv4Address
-from typing import Annotated
 
-import typer
+import click
 
 from sos_kubectl.base.source import Controller, Json, SourceError
-from sos_kubectl.commands.options import (
-    NO,
-    ContextOption,
-    Form,
-    FormOption,
-    LabOption,
-    NameOption,
-    NamespaceOption,
-    UrlOption,
-    agents,
-    colour,
-    controller,
-    say,
-    show,
-)
+from sos_kubectl.commands.options import NO, Form, agents, colour, controller, say, show, source_options
 from sos_kubectl.targets.agents import Agents
 from sos_kubectl.views import routed_trace
 from sos_kubectl.views import trace as tracing
 
 
+@click.command(short_help="Predict the outcome of a connection, with the reason.")
+@click.argument("client", type=IPv4Address, metavar="SRC")
+@click.argument("server", type=IPv4Address, metavar="DST")
+@click.argument("port", type=click.IntRange(1, 65535), metavar="PORT")
+@source_options
 def trace(  # noqa: PLR0913, PLR0917 - one parameter per option
-    client: Annotated[IPv4Address, typer.Argument(parser=IPv4Address, help="Address the connection comes from.", metavar="SRC")],
-    server: Annotated[IPv4Address, typer.Argument(parser=IPv4Address, help="Address it goes to.", metavar="DST")],
-    port: Annotated[int, typer.Argument(min=1, max=65535, help="TCP port of the server.", metavar="PORT")],
-    name: NameOption = "default",
-    namespace: NamespaceOption = "",
-    url: UrlOption = "",
-    lab: LabOption = "",
-    output: FormOption = Form.TEXT,
-    context: ContextOption = "",
+    client: IPv4Address,
+    server: IPv4Address,
+    port: int,
+    name: str,
+    namespace: str,
+    url: str,
+    lab: str,
+    output: Form,
+    context: str,
 ) -> None:
-    """Predict the outcome of a connection, with the reason. No packet is sent."""
+    """Predict the outcome of a connection from address SRC to TCP port PORT of server DST, with the reason. No packet is sent."""
     question = tracing.Question(client, server, port)
     found = None if url else _direct(question, agents(namespace, context, lab))
     if found is None:
         found = _by_controller(question, controller(name, namespace, url, context, lab))
     show(output, lambda: tracing.as_json(found), lambda: tracing.lines(found, colour()))
     if found.outcome in ("plain", "refused", "unknown"):
-        raise typer.Exit(NO)
+        raise click.exceptions.Exit(NO)
 
 
 def _direct(question: tracing.Question, place: Agents) -> tracing.Trace | None:

@@ -6,14 +6,14 @@ import json
 import secrets
 import sys
 import time
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 from sos_kubectl.base.signals import ended_once
 from sos_kubectl.base.source import OPERATORS_CHILDREN, PART_OF, Kubectl, SourceError
 from sos_kubectl.commands import options
-from sos_kubectl.commands.options import NO, ContextOption, Form, FormOption, NamespaceOption, say, show
+from sos_kubectl.commands.options import NO, Form, context_option, namespace_option, output_option, say, show
 from sos_kubectl.lifecycle import removal
 from sos_kubectl.lifecycle.removal import RemovalError
 
@@ -24,13 +24,15 @@ CHILDREN = "deployments,daemonsets,services,configmaps"
 DELETE_S = 60
 
 
-def uninstall(  # noqa: PLR0913, PLR0917 - one parameter per option
-    purge: Annotated[bool, typer.Option("--purge", help="Also remove users' objects and the CRDs.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    timeout: Annotated[int, typer.Option(min=10, max=3600, help="Seconds that the removal may take.")] = 240,
-    namespace: NamespaceOption = "",
-    output: FormOption = Form.TEXT,
-    context: ContextOption = "",
+@click.command(short_help="Remove everything that the operator created.")
+@click.option("--purge", is_flag=True, help="Also remove users' objects and the CRDs.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--timeout", type=click.IntRange(10, 3600), default=240, show_default=True, help="Seconds that the removal may take.")
+@namespace_option
+@output_option
+@context_option
+def uninstall(  # noqa: PLR0913 - one parameter per option
+    *, purge: bool, yes: bool, timeout: int, namespace: str, output: Form, context: str
 ) -> None:
     """Remove everything that the operator created: agents drain, nodes take their bridges down, then the rest is deleted.
 
@@ -60,7 +62,7 @@ def uninstall(  # noqa: PLR0913, PLR0917 - one parameter per option
     document = {"removed": not failed, "why": failed or kept or None, "purged": purged, "left": f"what helm installed: {last}"}
     show(output, lambda: document, lambda: removal.outcome(failed, kept, last, purge=purge))
     if failed or kept:
-        raise typer.Exit(NO)
+        raise click.exceptions.Exit(NO)
 
 
 def _operators(kubectl: Kubectl, where: tuple[str, ...]) -> list[Json]:
@@ -87,7 +89,7 @@ def _served(kubectl: Kubectl) -> list[str]:
 def _ask(question: str) -> None:
     if not sys.stdin.isatty():
         raise SourceError("no terminal to ask for confirmation: use --yes")
-    typer.confirm(question, abort=True, err=True)
+    click.confirm(question, abort=True, err=True)
 
 
 def _run(kubectl: Kubectl, operator: Json, job: Json, timeout: int) -> str:

@@ -149,13 +149,22 @@ def _process(agent: Json) -> int | None:
 
 def find(name: str) -> Lab:
     """The lab of that name; "" = the only one. SourceError lists the existing labs."""
-    root = Path(os.environ.get("SOS_STATE", STATE))
-    labs = [lab for path in sorted(root.glob("*/lab.json")) if (lab := _read(path)) is not None]
+    labs = _all()
     chosen = [lab for lab in labs if name in ("", lab.facts["name"], lab.root.name)]
     if len(chosen) != 1:
         names = ", ".join(sorted(lab.facts["name"] for lab in labs)) or "none (./lab up)"
         raise SourceError(f"{f'no lab {name}' if name else 'which lab?'}; up: {names}")
     return chosen[0]
+
+
+def names() -> list[str]:
+    """Names of the labs that are up."""
+    return sorted(lab.facts["name"] for lab in _all())
+
+
+def _all() -> list[Lab]:
+    root = Path(os.environ.get("SOS_STATE", STATE))
+    return [lab for path in sorted(root.glob("*/lab.json")) if (lab := _read(path)) is not None]
 
 
 def _read(path: Path) -> Lab | None:

@@ -5,5 +5,6 @@
 `trace`         `trace`: step by step, with reasons
 `routed_trace`  `trace` between sites without bridges
 `agent_state`   one agent of such a site: does it accept sessions, is its configuration in force
+`versions`      `version`: versions of the workloads of SOS
 `pairs`         pairs of such agents, and the paths between them
 """
