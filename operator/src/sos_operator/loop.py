@@ -77,7 +77,7 @@ async def assembled(settings: Settings, metrics: Metrics) -> AsyncIterator[Parts
 
 def _defaults(settings: Settings) -> tuple[Object, ...] | None:
     try:
-        return load_defaults(settings.defaults_dir, settings)
+        return load_defaults(settings.defaults_dir)
     except DefaultsError as error:
         # An error in the chart's values must not stop the reconciliation of all other objects.
         log.error(f"the default objects stay as they are: {error} (values defaults.*)")

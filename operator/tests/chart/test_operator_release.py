@@ -92,6 +92,15 @@ def names_of(kube: Kube, kind: str) -> set[str]:
     return {o["metadata"]["name"] for o in children(kube, kind)}
 
 
+def assert_no_object_can_be_taken_for_the_releases(kube: Kube) -> None:
+    """Argo CD, tracking by label, prunes objects without an owner that carry the label of the application and are in no template."""
+    kinds = ("secrets", "configmaps", "poddisruptionbudgets", "podmonitors", "networkpolicies", "services", "deployments")
+    ours = [o["metadata"] for kind in kinds for o in children(kube, kind)]
+    alone = {meta["name"] for meta in ours if not meta.get("ownerReferences")}
+    assert alone >= {"sos-master", "sos-operator-state", "sos-controllers", "sos-node"}
+    assert not [m["name"] for m in ours if not m.get("ownerReferences") and "app.kubernetes.io/instance" in m["labels"]]
+
+
 def test_policies_and_pod_monitors_follow_settings_and_kinds(installed: Kube, tmp_path: Path) -> None:
     """Runs with the chart's rights: no failure without the kind PodMonitor, creation with the kind, removal when monitoring is off."""
     wanted = {"sos-operator", "sos-controller", "sos-agent", "sos-node"}
@@ -113,6 +122,7 @@ def test_policies_and_pod_monitors_follow_settings_and_kinds(installed: Kube, tm
             with served(kube, "PodMonitor"):
                 eventually("the PodMonitors", lambda: names_of(kube, "podmonitors") == wanted)
                 running.settle()
+                assert_no_object_can_be_taken_for_the_releases(kube)
                 kube.kubectl("delete", "podmonitor", "sos-node", "-n", NAMESPACE)
                 eventually("the deleted PodMonitor", lambda: names_of(kube, "podmonitors") == wanted)
                 running.process.terminate()

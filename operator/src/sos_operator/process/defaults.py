@@ -11,7 +11,6 @@ import sos_compile
 
 from sos_operator.core.model.kinds import AGENT, CONTROLLER
 from sos_operator.core.model.objects import Object, Resource
-from sos_operator.core.model.options import Settings
 from sos_operator.core.secrets.secrets import labels
 
 ALLOWED = frozenset({AGENT.kind, CONTROLLER.kind})
@@ -24,7 +23,7 @@ class DefaultsError(ValueError):
     """The folder holds something that is not a default object."""
 
 
-def load_defaults(folder: Path | None, settings: Settings) -> tuple[Object, ...]:
+def load_defaults(folder: Path | None) -> tuple[Object, ...]:
     """The objects of the folder, labelled as ours. Raises DefaultsError that names file and object."""
     if folder is None or not any(folder.glob("*.yaml")):
         return ()
@@ -40,7 +39,7 @@ def load_defaults(folder: Path | None, settings: Settings) -> tuple[Object, ...]
         if problems:
             raise DefaultsError(problems[0].line())
         meta = item.obj["metadata"]
-        own = labels(settings, COMPONENT)
+        own = labels(COMPONENT)
         found.append({**item.obj, "metadata": {**meta, "labels": {**(meta.get("labels") or {}), **own}}})
     return tuple(found)
 

@@ -116,6 +116,6 @@ def state_manifest(settings: Settings, data: Mapping[str, str]) -> Object:
     return {
         "apiVersion": CONFIG_MAP.api_version,
         "kind": CONFIG_MAP.kind,
-        "metadata": {"name": STATE_NAME, "namespace": settings.namespace, "labels": labels(settings, "operator")},
+        "metadata": {"name": STATE_NAME, "namespace": settings.namespace, "labels": labels("operator")},
         "data": dict(data),
     }

@@ -28,7 +28,7 @@ def _selector(settings: Settings, component: str) -> Object:
 
 
 def _metadata(settings: Settings, name: str, component: str) -> Object:
-    return {"name": name, "namespace": settings.namespace, "labels": labels(settings, component)}
+    return {"name": name, "namespace": settings.namespace, "labels": labels(component)}
 
 
 def _controllers_budget(settings: Settings) -> Object:

@@ -124,5 +124,5 @@ def stored_cards(seen: Seen) -> dict[str, Received]:
 
 
 def _config_map(settings: Settings, name: str, data: Mapping[str, str], owner: Resource | None) -> Object:
-    metadata = {"name": name, "namespace": settings.namespace, "labels": labels(settings, COMPONENT)} | owned_by(owner)
+    metadata = {"name": name, "namespace": settings.namespace, "labels": labels(COMPONENT)} | owned_by(owner)
     return {"apiVersion": CONFIG_MAP.api_version, "kind": CONFIG_MAP.kind, "metadata": metadata, "data": dict(data)}

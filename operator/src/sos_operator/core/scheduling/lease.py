@@ -118,7 +118,7 @@ def reference(settings: Settings, name: str) -> Object:
 def new_lease(settings: Settings, name: str, content: Object, deployment: Deployment | None) -> Object:
     """A Lease to create. Owned by the operator's Deployment, if there is one, and deleted with it."""
     lease = reference(settings, name)
-    lease["metadata"]["labels"] = labels(settings, "operator")
+    lease["metadata"]["labels"] = labels("operator")
     if deployment is not None:
         owner = {"apiVersion": deployment.api_version, "kind": deployment.kind, "name": deployment.name, "uid": deployment.meta.uid}
         lease["metadata"]["ownerReferences"] = [owner]

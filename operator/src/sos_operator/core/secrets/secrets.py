@@ -37,11 +37,14 @@ class Wanted:
     """Object that uses the Secret and owns it if the operator created it; None if it belongs to the release."""
 
 
-def labels(settings: Settings, component: str) -> dict[str, str]:
-    """Labels of objects that the operator creates itself (`sos_compile` labels all other objects in the same way)."""
+def labels(component: str) -> dict[str, str]:
+    """Labels of objects that the operator creates itself.
+
+    `sos_compile` labels all other objects in the same way, and with `app.kubernetes.io/instance`. Objects without an owner must not have
+    that label: Argo CD, if it tracks objects by label, would take them for objects of the release that are in no template, and prune them.
+    """
     return {
         "app.kubernetes.io/name": "sos",
-        "app.kubernetes.io/instance": settings.release,
         "app.kubernetes.io/component": component,
         "app.kubernetes.io/part-of": "sos",
         "app.kubernetes.io/managed-by": "sos-operator",
@@ -83,7 +86,7 @@ def adoption(secret: Secret, wanted: Wanted) -> Object | None:
 
 def build_secret(settings: Settings, name: str, component: str, files: Mapping[str, str], owner: Resource | None = None) -> Object:
     """A Secret manifest with the given files."""
-    own = {"name": name, "namespace": settings.namespace, "labels": labels(settings, component)}
+    own = {"name": name, "namespace": settings.namespace, "labels": labels(component)}
     return {
         "apiVersion": SECRET.api_version,
         "kind": SECRET.kind,
