@@ -1,9 +1,12 @@
 {{/* Name prefix of the release's objects, at most 50 characters, so that a suffix always fits into the 63 characters of a label. */}}
 {{- define "sos.fullname" -}}
-{{- if contains "sos" .Release.Name -}}
+{{- $name := .Values.nameOverride | default "sos" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- else if contains $name .Release.Name -}}
 {{- .Release.Name | trunc 50 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-sos" .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 50 | trimSuffix "-" -}}
 {{- end -}}
 {{- end -}}
 
@@ -20,6 +23,9 @@ app.kubernetes.io/part-of: sos
 app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- with .root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{/* Reference of an image. Call with (dict "root" . "image" .Values.images.agent). */}}
@@ -28,6 +34,15 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- if not (kindIs "invalid" .image.registry) -}}{{- $registry = .image.registry -}}{{- end -}}
 {{- if $registry }}{{ $registry }}/{{ end }}{{ .image.repository }}
 {{- if .image.digest }}@{{ .image.digest }}{{ else }}:{{ .image.tag | default .root.Chart.AppVersion }}{{ end -}}
+{{- end -}}
+
+{{/* Names of the ServiceAccounts of the pods that the operator starts, as JSON. */}}
+{{- define "sos.serviceAccounts" -}}
+{{- $found := dict -}}
+{{- range $part := list "controller" "agent" "node" -}}
+{{- $_ := set $found $part (printf "%s-%s" (include "sos.fullname" $) $part) -}}
+{{- end -}}
+{{- toJson $found -}}
 {{- end -}}
 
 {{/* Environment of the operator and of the uninstall Job: the settings of one program. */}}
@@ -40,6 +55,8 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 - {name: SOS_IMAGE_AGENT, value: {{ include "sos.image" (dict "root" . "image" .Values.images.agent) | quote }}}
 - {name: SOS_IMAGE_NODE, value: {{ include "sos.image" (dict "root" . "image" .Values.images.node) | quote }}}
 - {name: SOS_IMAGE_OVS, value: {{ include "sos.image" (dict "root" . "image" .Values.images.ovs) | quote }}}
+- {name: SOS_SERVICE_ACCOUNTS, value: {{ include "sos.serviceAccounts" . | quote }}}
+- {name: SOS_POD_SECURITY, value: {{ include "sos.securityContext" . | quote }}}
 - {name: SOS_IMAGE_PULL_POLICY, value: {{ .Values.images.pullPolicy | quote }}}
 - {name: SOS_IMAGE_PULL_SECRETS, value: {{ join "," .Values.images.pullSecrets | quote }}}
 - {name: SOS_LOG_LEVEL, value: {{ .Values.operator.logLevel | quote }}}
@@ -70,16 +87,22 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- with .Values.monitoring.podMonitors }}{{ if .enabled }}
 - {name: SOS_POD_MONITORS, value: {{ dict "interval" .interval "labels" .labels | toJson | quote }}}
 {{- end }}{{ end }}
+{{- with .Values.operator.extraEnv }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
-{{/* Security context of all pods: user, group and seccomp profile. */}}
+{{/* Security context of all pods: user, group and seccomp profile. With --reuse-values, a release of an earlier version has no value. */}}
+{{- define "sos.securityContext" -}}
+{{- $user := 65532 -}}
+{{- $seccomp := dict "type" "RuntimeDefault" -}}
+{{- $default := dict "runAsNonRoot" true "runAsUser" $user "runAsGroup" $user "fsGroup" $user "seccompProfile" $seccomp -}}
+{{- toJson (.Values.podSecurityContext | default $default) -}}
+{{- end -}}
+
 {{- define "sos.podSecurity" -}}
 securityContext:
-  runAsNonRoot: true
-  runAsUser: 65532
-  runAsGroup: 65532
-  fsGroup: 65532
-  seccompProfile: {type: RuntimeDefault}
+  {{- include "sos.securityContext" . | fromJson | toYaml | nindent 2 }}
 {{- end -}}
 
 {{- define "sos.pullSecrets" -}}
@@ -124,7 +147,7 @@ The test needs two SosSites with nodes, and a free address at each site; `kubect
     helm upgrade {{ $release }} charts/sos -n {{ $namespace }} --reuse-values \
       --set test.client.site=SITE --set test.client.address=ADDRESS/LENGTH \
       --set test.server.site=SITE --set test.server.address=ADDRESS/LENGTH --set test.port=PORT
-    helm test {{ $release }} -n {{ $namespace }} && kubectl logs job/{{ .job }} -n {{ $namespace }}
+    helm test {{ $release }} -n {{ $namespace }}; kubectl logs job/{{ .job }} -n {{ $namespace }}
 {{- end -}}
 
 {{/* Annotation that attaches a pod of the test to a site. Call with (dict "root" . "end" .Values.test.client). */}}

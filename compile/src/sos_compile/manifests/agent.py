@@ -22,6 +22,7 @@ from sos_compile.manifests.common import (
     node_name_variable,
     priority,
     security_context,
+    service_account,
 )
 from sos_compile.manifests.pod_protection import build_agent_policy, build_disruption_budget
 from sos_compile.model.memo import Source
@@ -104,6 +105,7 @@ def _pod(pool: Pool, placed: PlacedSite, name: str, slot: int, settings: Setting
         # bridge.
         **({} if _uses_multus(pool, placed) else {"hostNetwork": True}),
         "dnsPolicy": "Default",
+        **service_account(settings.service_accounts.agent),
         **priority(settings.node_priority),
         "terminationGracePeriodSeconds": pool.drain_s + STOP_MARGIN_S,
         "tolerations": [{"operator": "Exists"}],

@@ -98,6 +98,11 @@ def build_pod(settings: Settings, labels: Mapping[str, str], spec: Json) -> Json
     return {"metadata": {"labels": dict(labels)}, "spec": {"automountServiceAccountToken": False, **pull, **spec}}
 
 
+def service_account(name: str) -> Json:
+    """Return a pod's ServiceAccount, if it has one of its own."""
+    return {"serviceAccountName": name} if name else {}
+
+
 def priority(name: str) -> Json:
     """Return a pod's priority class, if it has one."""
     return {"priorityClassName": name} if name else {}

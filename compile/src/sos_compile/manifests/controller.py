@@ -17,6 +17,7 @@ from sos_compile.manifests.common import (
     mount,
     priority,
     secret_volume,
+    service_account,
 )
 from sos_compile.manifests.pod_protection import build_network_policy
 from sos_compile.model.memo import Source
@@ -33,7 +34,6 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 OPENFLOW_PORT = 6653  # IANA
 API_PORT = 8080
 FAMILY = {"ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack"}  # switches connect by IPv4 in every cluster
-USER = 65532  # "nonroot" of the usual minimal images
 CONFIG, KEYS, TOKEN, STATE = "/etc/sos/config", "/etc/sos/keys", "/etc/sos/token", "/var/lib/sos"
 TLS = "/etc/sos/tls"
 
@@ -105,13 +105,8 @@ def _service(metadata: Json, spec: Json, selector: dict[str, str]) -> Json:
 
 def _deployment(controller: Controller, metadata: Json, selector: dict[str, str], settings: Settings) -> Json:
     pod = {
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        **service_account(settings.service_accounts.controller),
+        "securityContext": settings.pod_security,
         **priority(settings.controller_priority),
         **_placement(controller, settings),
         "terminationGracePeriodSeconds": 10,

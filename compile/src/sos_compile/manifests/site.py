@@ -22,6 +22,7 @@ from sos_compile.manifests.common import (
     priority,
     secret_volume,
     security_context,
+    service_account,
 )
 from sos_compile.manifests.kernel_modules import build_modules, module_volumes
 from sos_compile.model.memo import Source
@@ -57,6 +58,7 @@ def _pod(placed: PlacedSite, config_map: str, settings: Settings) -> Json:
     return {
         "hostNetwork": True,
         "dnsPolicy": "Default",
+        **service_account(settings.service_accounts.node),
         **priority(settings.node_priority),
         "terminationGracePeriodSeconds": 30,
         "tolerations": [{"operator": "Exists"}],

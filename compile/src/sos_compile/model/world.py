@@ -113,6 +113,28 @@ class Ports:
 
 
 @dataclass(frozen=True)
+class ServiceAccounts:
+    """Names of the pods' ServiceAccounts, which have no rights and whose tokens are not mounted; "" for the namespace's default. OpenShift
+    binds the permitted security contexts to ServiceAccounts."""
+
+    controller: str = ""
+    agent: str = ""
+    node: str = ""
+
+
+def non_root_security() -> Json:
+    """Return the security context of a pod without privileges."""
+    user = 65532  # "nonroot" of the usual minimal images
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": user,
+        "runAsGroup": user,
+        "fsGroup": user,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+@dataclass(frozen=True)
 class NetworkPolicies:
     """Peers that may connect to controllers, as in a NetworkPolicy; with an empty tuple, any peer may connect.
 
@@ -150,6 +172,9 @@ class Settings:
     node_priority: str = "system-node-critical"
     resources: DefaultResources = DefaultResources()
     load_modules: bool = False
+    service_accounts: ServiceAccounts = ServiceAccounts()
+    pod_security: Json = field(default_factory=non_root_security)
+    """Security context of controllers' pods."""
     software: str = ""
     """Version of SOS, for site cards."""
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sos_compile import DefaultResources, NetworkPolicies, Ports, find_port_conflict
+from sos_compile import DefaultResources, NetworkPolicies, Ports, ServiceAccounts, find_port_conflict
+from sos_compile.model.world import non_root_security
 
 from sos_operator.core.model.options import Images, PodMonitors, Settings
 
@@ -85,6 +86,22 @@ def _resources(env: Mapping[str, str]) -> DefaultResources:
     return DefaultResources(**(_object(env, "SOS_RESOURCES", fields) or {}))
 
 
+def _pod_security(env: Mapping[str, str]) -> dict[str, Any]:
+    fields = {
+        **dict.fromkeys(("runAsNonRoot",), bool),
+        **dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), int),
+        **dict.fromkeys(("supplementalGroups",), list),
+        **dict.fromkeys(("seccompProfile", "seLinuxOptions", "appArmorProfile"), dict),
+        **dict.fromkeys(("fsGroupChangePolicy",), str),
+    }
+    given = _object(env, "SOS_POD_SECURITY", fields)
+    return non_root_security() if given is None else given
+
+
+def _service_accounts(env: Mapping[str, str]) -> ServiceAccounts:
+    return ServiceAccounts(**(_object(env, "SOS_SERVICE_ACCOUNTS", {"controller": str, "agent": str, "node": str}) or {}))
+
+
 def _ports(env: Mapping[str, str]) -> Ports:
     ports = Ports(**(_object(env, "SOS_PORTS", {"node": int, "agents": int, "tunnels": int}) or {}))
     conflict = find_port_conflict(ports)
@@ -125,6 +142,8 @@ def parse_settings(env: Mapping[str, str]) -> Settings:
         resources=_resources(env),
         ports=_ports(env),
         load_modules=_yes(env, "SOS_LOAD_MODULES"),
+        service_accounts=_service_accounts(env),
+        pod_security=_pod_security(env),
         reads_pods=_yes(env, "SOS_READ_PODS"),
         reads_services=_yes(env, "SOS_READ_SERVICES"),
         network_policies=_network_policies(env),

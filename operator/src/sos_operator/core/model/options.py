@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from sos_compile import DefaultResources, NetworkPolicies, Ports
+from sos_compile import DefaultResources, NetworkPolicies, Ports, ServiceAccounts
+from sos_compile.model.world import non_root_security
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +59,10 @@ class Settings:
     """True if the operator may list and watch the pods of all namespaces."""
     reads_services: bool = False
     """True if the operator may read the Services and EndpointSlices of all namespaces."""
+    service_accounts: ServiceAccounts = field(default_factory=ServiceAccounts)
+    """ServiceAccounts of the pods of controllers, agents and switches."""
+    pod_security: dict[str, Any] = field(default_factory=non_root_security)
+    """Security context of controllers' pods."""
     pod_monitors: PodMonitors | None = None
     """Settings of PodMonitors for all components, created once the cluster serves the kind; None: no PodMonitors."""
     deployment: str = "sos-operator"

@@ -81,6 +81,8 @@ def compile_settings(settings: Settings, generation: int) -> sos_compile.Setting
         resources=settings.resources,
         ports=settings.ports,
         load_modules=settings.load_modules,
+        service_accounts=settings.service_accounts,
+        pod_security=settings.pod_security,
         software=__version__,
     )
 
