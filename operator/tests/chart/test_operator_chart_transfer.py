@@ -38,12 +38,12 @@ def by_kind(*values: str) -> dict[str, dict[str, Any]]:
     return {hook["kind"]: hook for hook in hooks(*values)}
 
 
-def test_without_values_helm_test_prints_missing_values_and_passes() -> None:
+def test_without_values_helm_test_prints_missing_values_and_fails() -> None:
     (job,) = hooks()
     assert job["kind"] == "Job"
     assert "annotations" not in job["spec"]["template"]["metadata"], "the pod is attached to no bridge"
     done = subprocess.run(container_of(job)["command"], capture_output=True, text=True, timeout=30, check=False)
-    assert done.returncode == 0
+    assert done.returncode == 1, "a test that measured nothing is not green"
     assert "No bytes were moved" in done.stdout
     assert f"helm upgrade sos charts/sos -n {NAMESPACE} --reuse-values \\\n" in done.stdout
     assert done.stdout.endswith(f"kubectl logs job/{job['metadata']['name']} -n {NAMESPACE}\n")
@@ -76,7 +76,7 @@ def test_without_values_helm_test_names_the_existing_sites(installed: Kube) -> N
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ((), "transfers nothing until the values under test name two sites"),
+        ((), "transfers nothing and fails until the values under test name two sites"),
         (TESTED, "Check that bytes arrive, faster than by plain TCP: helm test sos"),
         ((*TESTED, "--set", "test.port=0"), "no comparison): helm test sos"),
     ],
