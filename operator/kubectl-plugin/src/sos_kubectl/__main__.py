@@ -12,7 +12,21 @@ from pathlib import Path
 import click
 
 from sos_kubectl.base.source import SourceError
-from sos_kubectl.commands import completion, diagnose, drain, enroll, flows, peer, report, status, topology, trace, uninstall, version
+from sos_kubectl.commands import (
+    completion,
+    diagnose,
+    drain,
+    enroll,
+    estimate,
+    flows,
+    peer,
+    report,
+    status,
+    topology,
+    trace,
+    uninstall,
+    version,
+)
 from sos_kubectl.commands.options import FAILED, NO
 
 INTERRUPTED = 130
@@ -37,6 +51,7 @@ for command in (
     report.report,
     drain.drain,
     enroll.enroll,
+    estimate.estimate,
     uninstall.uninstall,
     peer.peer,
     version.version,

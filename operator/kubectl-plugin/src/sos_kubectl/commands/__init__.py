@@ -10,6 +10,7 @@
 `enroll`      a machine outside Kubernetes becomes a site
 `peer`        pair this cluster with another one
 `uninstall`   ordered removal of the release
+`estimate`    the expected gain on a path, without a cluster
 `version`     versions of the plugin and of the cluster's components
 `completion`  shell completion, as kubectl's completion queries it
 `options`     options that several verbs share
