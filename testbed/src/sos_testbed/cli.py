@@ -113,11 +113,22 @@ def execute(
     which: LabOption = None,
 ) -> None:
     """Run a command at a host: ./lab exec client -- curl -O http://10.0.0.139/100M."""
-    command = context.args[1:] if context.args[:1] == ["--"] else context.args
+    named, command = split_command(context.args)
     if not command:
         raise LabError("nothing to run: ./lab exec HOST -- CMD...")
-    argv = lab.find(which).exec_argv(host, command)
+    argv = lab.find(named or which).exec_argv(host, command)
     os.execvp(argv[0], argv)  # noqa: S606 - the user's own command
+
+
+def split_command(words: list[str]) -> tuple[str | None, list[str]]:
+    """Split the words after a host into the lab that `--lab` names, which may follow the host, too, and the command."""
+    named = None
+    while words and words[0].startswith("--lab"):
+        option, equals, value = words[0].partition("=")
+        if option != "--lab" or not (equals or words[1:2]):
+            break
+        named, words = (value, words[1:]) if equals else (words[1], words[2:])
+    return named, words[1:] if words[:1] == ["--"] else words
 
 
 @app.command(name="status")
@@ -203,11 +214,12 @@ def logs(part: Annotated[str, typer.Argument(help="controller, agent1, edge1-nod
 @app.command()
 def down(
     name: Annotated[str | None, typer.Argument(help="Name of the lab, if several are up.")] = None,
+    which: LabOption = None,
     everything: Annotated[bool, typer.Option("--all", help="All labs of this machine, including interrupted labs.")] = False,
 ) -> None:
     """Take down a lab completely."""
     problems = []
-    for each in lab.every() if everything else [lab.find(name)]:
+    for each in lab.every() if everything else [lab.find(which or name)]:
         try:
             each.down()
         except LabError as error:
@@ -255,7 +267,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGHUP, _interrupt)
     try:
-        status = app(standalone_mode=False)
+        status = app(standalone_mode=False, prog_name="./lab")
         if isinstance(status, int) and status != 0:  # typer turns Ctrl-C inside a command into a status
             print("lab: interrupted" if status == INTERRUPTED else f"lab: status {status}", file=sys.stderr)
             sys.exit(status)

@@ -55,7 +55,8 @@ def test_two_labs_on_one_machine_do_not_affect_each_other(net: Lab, tmp_path: Pa
         assert {net.name, other.name} <= {each["name"] for each in listed}
         ambiguous = cli("exec", "client", "--", "true")
         assert (ambiguous.returncode, "which lab" in ambiguous.stderr) == (1, True)
-        assert cli("exec", "--lab", other.name, "client", "--", "ip", "address", "show", "eth0").stdout.count("10.0.0.11/24") == 1
+        for place in (("--lab", other.name, "client"), ("client", "--lab", other.name)):
+            assert cli("exec", *place, "--", "ip", "address", "show", "eth0").stdout.count("10.0.0.11/24") == 1
     finally:
         other.down()
     assert namespaces([other.root.name]) == []
