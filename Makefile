@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo quick-start quick-start-bridge test test-long test-compiled test-soak e2e check lint fmt fuzz bench bench-controller bench-matrix bench-operator bench-relay bench-sessions bench-short bench-wan crds deb plugin release figures lab clean setup setup-test setup-compiled worlds
+.PHONY: help demo quick-start quick-start-bridge test test-long test-compiled test-soak e2e check lint fmt fuzz bench bench-controller bench-matrix bench-operator bench-relay bench-sessions bench-short bench-wan crds deb docs plugin release figures lab clean setup setup-test setup-compiled worlds
 
 # The folder operator/ must never shadow Python's module operator (CONTRIBUTING.md)
 export PYTHONSAFEPATH := 1
@@ -100,6 +100,13 @@ plugin: setup ## kubectl sos as one executable file, out/kubectl-sos, which need
 
 release: setup ## the files of a release in out/release: chart, list of images, plugin, krew manifest, CRDs, checksums; REGISTRY=ghcr.io/acme of the images, VERSION=0.1.0, REPOSITORY=https://github.com/acme/sos (needs helm)
 	@$(python) scripts/release.py --registry '$(or $(REGISTRY),$(error REGISTRY is missing: make release REGISTRY=ghcr.io/acme))' $(if $(VERSION),--version '$(VERSION)') $(if $(REPOSITORY),--home '$(REPOSITORY)')
+
+docs: setup ## the documentation as a site with search, in out/docs; a link to a page, heading or file that does not exist fails the build
+	@.venv/bin/uv venv -q --clear .venv/docs
+	@.venv/bin/uv pip install -q --python .venv/docs/bin/python --require-hashes -r docs/site/requirements.txt
+	@.venv/docs/bin/sphinx-build -q -E -W --keep-going -b html -d out/docs-cache -c docs/site . out/docs
+	@cp out/docs/README.html out/docs/index.html
+	@echo 'docs: out/docs/index.html'
 
 deb: setup ## the Debian package of the agent for machines outside Kubernetes, in out/ (docs/concepts/machines.md)
 	@scripts/deb.sh $(or $(OUT),out)
