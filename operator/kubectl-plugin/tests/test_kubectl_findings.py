@@ -180,6 +180,7 @@ NATTED = replace(GOOD, seen="192.0.2.1:9")
         ({"through": Pair(5000, NATTED, GOOD)}, "AddressChanged", "service default/bulk"),
         ({"through": None}, "NoPort", "service default/bulk"),
         ({"plain": None}, "NoPort", "10.0.0.11 - 10.0.0.139"),
+        ({"ratios": {"down": (0.7, 0.75, 0.9)}}, "SlowerThanPlain", "service default/bulk"),
         ({"accelerated": False}, "NotAccelerated", "service default/bulk"),
     ],
 )
@@ -190,6 +191,42 @@ def test_each_broken_thing_has_a_name(changes: dict[str, Any], code: str, where:
     assert checks.verdict(facts, [first]) != "ok"
     printed = render.lines(facts, [first], colour=False)
     assert f"first broken: {code} {where}" in printed and max(map(len, printed)) <= tables.WIDTH
+
+
+@pytest.mark.parametrize(
+    ("ratios", "word"), [((0.5, 0.5, 0.5), "slower"), ((0.5, 0.79, 1.2), "slower"), ((0.5, 0.81, 1.2), "ok"), ((0.1, 1.0, 1.0), "ok")]
+)
+def test_slower_than_plain_is_the_verdict_if_most_repetitions_are_slower(ratios: tuple[float, ...], word: str) -> None:
+    facts = healthy(ratios={"up": ratios})
+    assert checks.verdict(facts, checks.findings(facts)) == word
+    assert render.as_json(facts, [])["ratios"] == {"up": list(ratios)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "seconds", "repeated"),
+    [
+        ({}, 3, 4),
+        ({}, 1, 0),  # too short to compare
+        ({"accelerated": False}, 3, 0),
+        ({"plain": Pair(8080, STALLED, GOOD)}, 3, 0),
+        ({"through": Pair(5000, GOOD, GOOD)}, 3, 0),
+    ],
+)
+def test_only_slow_whole_transfers_are_repeated(
+    changes: dict[str, Any], seconds: int, repeated: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = list[tuple[int, str]]()
+
+    def transfer(way: Way, direction: str) -> Transfer:
+        sent.append((way.port, direction))
+        return GOOD if way.port == 8080 else replace(GOOD, bytes=GOOD.bytes // 2)
+
+    monkeypatch.setattr(traffic, "transfer", transfer)
+    facts = healthy(**{"through": Pair(5000, replace(GOOD, bytes=GOOD.bytes // 2), GOOD), "plain": Pair(8080, GOOD, GOOD), **changes})
+    look = gather.Look(place=None, controller=None, seconds=seconds, say=lambda _line: None)  # type: ignore[arg-type]
+    gather._compare(look, facts, Way(End("client", "10.0.0.11"), "10.0.0.139", 5000, seconds), 8080)
+    assert sent == [(5000, "up"), (8080, "up"), (5000, "up"), (8080, "up")][:repeated]
+    assert facts.ratios == ({"up": (0.5, 0.5, 0.5)} if repeated else {})
 
 
 def test_every_finding_has_facts_that_cause_it() -> None:

@@ -7,6 +7,7 @@ For users, "works" means that a transfer arrived; a condition never proves this.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from statistics import median
 from typing import Any
 
 from sos_kubectl.diagnose import links, relevance
@@ -19,7 +20,9 @@ from sos_kubectl.views import trace
 
 Json = dict[str, Any]
 
-OK, DEGRADED, PLAIN, BROKEN, UNKNOWN = "ok", "degraded", "plain", "broken", "unknown"
+OK, SLOWER, DEGRADED, PLAIN, BROKEN, UNKNOWN = "ok", "slower", "degraded", "plain", "broken", "unknown"
+SLOWER_BELOW = 0.8
+"""Fraction of plain TCP's rate below which SOS counts as slower. Single transfers of three seconds differ by a tenth on quiet machines."""
 KEY_REASONS = ("tag", "key", "replay")
 """Reasons for dropping a declared agent's beacon: wrong key, missing key, or a clock that is far off."""
 
@@ -38,6 +41,8 @@ def verdict(facts: Facts, found: list[Finding]) -> str:
         return UNKNOWN
     if not facts.accelerated or any(finding.code == "NotCovered" for finding in found):
         return PLAIN  # the accelerated connection was not the requested one
+    if any(finding.code == "SlowerThanPlain" for finding in found):
+        return SLOWER
     return DEGRADED if found or facts.plain is None else OK
 
 
@@ -214,6 +219,16 @@ def _transfers(facts: Facts) -> Iterable[Finding]:
         )
 
 
+def _slower(facts: Facts) -> Iterable[Finding]:
+    """A finding for each direction in which most of the repeated pairs of transfers were slower through SOS."""
+    service = chosen(facts)
+    for direction, ratios in facts.ratios.items() if service is not None else ():
+        if median(ratios) < SLOWER_BELOW:
+            shares = ", ".join(f"{ratio:.0%}" for ratio in ratios)
+            what = f"{direction.capitalize()}wards, it has reached {shares} of the rate of plain TCP, in transfers one after the other."
+            yield Finding("SlowerThanPlain", f"service {service['id']}", what)  # type: ignore[index]
+
+
 def _not_tried(facts: Facts) -> Iterable[Finding]:
     """Findings for transfers that were not tried for lack of a port: it is unknown whether the path works."""
     if facts.client is None or facts.server is None or facts.ends_error:
@@ -288,6 +303,7 @@ CHECKS: tuple[Callable[[Facts], Iterable[Finding]], ...] = (
         _pending,
         _mtu,
         _transfers,
+        _slower,
         _not_tried,
         _own_server,
     ),

@@ -26,6 +26,10 @@ class Pair:
         """True if both transfers arrived whole."""
         return self.up.ok and self.down.ok
 
+    def of(self, direction: str) -> Transfer:
+        """The transfer `up` or `down`."""
+        return self.up if direction == "up" else self.down
+
 
 @dataclass(frozen=True, slots=True)
 class Server:
@@ -87,5 +91,8 @@ class Facts:
     through: Pair | None = None
     accelerated: bool = False
     """True if a session for the transfer was seen."""
+    ratios: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    """Rates through SOS as fractions of plain TCP's, by direction (`up`, `down`), in pairs of transfers one after the other; empty for a
+    direction in which SOS was fast enough the first time."""
     mtu: Mtu | None = None
     own_server: Server | None = None

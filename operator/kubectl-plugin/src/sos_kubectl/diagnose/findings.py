@@ -34,6 +34,8 @@ REMEDIES: dict[str, str] = {
     "NoPort": "Free a port, or exclude one from a service: without a free port, this path cannot be tested.",
     "ThroughFails": "Switch the service off (spec.mode: Observe) and send the bundle of kubectl sos report.",
     "AddressChanged": "The server does not see the client's own address: look for NAT between the agents and the server.",
+    "SlowerThanPlain": "On a short path without loss, delete the service: SOS gains nothing there. Otherwise look at the agents' CPU time "
+    "and send the bundle of kubectl sos report.",
     "NotAccelerated": "It passed as plain TCP: kubectl sos trace, the agents' logs.",
 }
 ORDER = tuple(REMEDIES)

@@ -12,7 +12,11 @@ from sos_kubectl.diagnose import checks, samples
 from sos_kubectl.diagnose.facts import AgentView, Asked, Facts, Pair, Server
 from sos_kubectl.targets import ports, traffic
 from sos_kubectl.targets.traffic import Way
-from sos_kubectl.targets.transfer import End
+from sos_kubectl.targets.transfer import End, Transfer
+
+COMPARED_FROM_S = 3
+"""Minimum duration of transfers whose rates are compared: shorter ones measure the start of a connection."""
+REPEATS = 2
 
 Json = dict[str, Any]
 Say = Callable[[str], None]
@@ -138,10 +142,32 @@ def _traffic(look: Look, facts: Facts) -> None:
         if service is not None and through_port is not None:
             look.say(f"through service {service['id']}: port {through_port}")
             facts.through = _through(look, facts, (client, server), through_port)
+            if plain_port is not None:
+                _compare(look, facts, Way(client, server.address, through_port, look.seconds), plain_port)
     if facts.asked.server is not None:
         look.say(f"server {facts.asked.server[0]}:{facts.asked.server[1]}")
         near, far = (traffic.connect(end, *facts.asked.server) for end in (server, client))
         facts.own_server = Server(*facts.asked.server, far=far, near=near)
+
+
+def _compare(look: Look, facts: Facts, through: Way, plain_port: int) -> None:
+    """Repeat both transfers in each direction in which SOS was slower than plain TCP: a single pair may be chance."""
+    first = (facts.through, facts.plain)
+    if not facts.accelerated or look.seconds < COMPARED_FROM_S or not all(pair is not None and pair.ok for pair in first):
+        return
+    for direction in ("up", "down"):
+        ratio = _ratio(*(pair.of(direction) for pair in first if pair is not None))
+        if ratio >= checks.SLOWER_BELOW:
+            continue
+        look.say(f"slower than plain TCP {direction}wards: repeating both transfers {REPEATS} times")
+        plain = replace(through, port=plain_port)
+        more = [_ratio(traffic.transfer(through, direction), traffic.transfer(plain, direction)) for _ in range(REPEATS)]
+        facts.ratios[direction] = (ratio, *more)
+
+
+def _ratio(through: Transfer, plain: Transfer) -> float:
+    """Rate through SOS as a fraction of plain TCP's; 1 if plain TCP has failed, which says nothing about SOS."""
+    return (through.mbps if through.ok else 0.0) / plain.mbps if plain.ok and plain.mbps > 0 else 1.0
 
 
 def _plain(look: Look, facts: Facts, ends: tuple[End, End], port: int | None) -> None:

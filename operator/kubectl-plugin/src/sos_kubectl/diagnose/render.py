@@ -14,6 +14,7 @@ Json = dict[str, Any]
 
 WORDS = {
     checks.OK: "ok: bytes arrive both ways, and they are accelerated",
+    checks.SLOWER: "slower: bytes arrive and are accelerated, but plain TCP is faster",
     checks.DEGRADED: "degraded: bytes arrive and are accelerated, but not all is well",
     checks.PLAIN: "plain: bytes arrive, but not accelerated",
     checks.BROKEN: "broken: real transfers fail",
@@ -67,6 +68,7 @@ def as_json(facts: Facts, found: list[Finding]) -> Json:
         "through": _pair(facts.through),
         "plain": _pair(facts.plain),
         "plainReversed": facts.plain_reversed,
+        "ratios": {direction: [round(ratio, 3) for ratio in ratios] for direction, ratios in facts.ratios.items()},
         "mtu": {"local": facts.mtu.local, "forward": facts.mtu.forward, "back": facts.mtu.back} if facts.mtu is not None else None,
         "findings": findings_as_json(found),
     }
