@@ -473,6 +473,42 @@ OTHERS: list[Row] = [
         None,
         None,
     ),
+    (
+        "external pair",
+        "SosController",
+        {"type": "External", "replicas": 2, "external": {"endpoints": ["tcp:192.0.2.1:6653", "tcp:192.0.2.2:6653"]}},
+        None,
+        None,
+    ),
+    (
+        "external pair with one endpoint",
+        "SosController",
+        {"type": "External", "replicas": 2, "external": {"endpoints": ["tcp:192.0.2.1:6653"]}},
+        "spec",
+        "needs an endpoint for each",
+    ),
+    (
+        "external pair with one URL",
+        "SosController",
+        {
+            "type": "External",
+            "replicas": 2,
+            "external": {
+                "endpoints": ["tcp:192.0.2.1:6653", "tcp:192.0.2.2:6653"],
+                "apiURL": "http://192.0.2.1:8080",
+                "tokenSecretName": "token",
+            },
+        },
+        "spec",
+        "apiURL and standbyURL go together",
+    ),
+    (
+        "standby of one external controller",
+        "SosController",
+        {"type": "External", "external": {"endpoints": ["tcp:192.0.2.1:6653"], "standbyURL": "http://192.0.2.2:8080"}},
+        "spec",
+        "remove standbyURL",
+    ),
     ("external without endpoints", "SosController", {"type": "External"}, "spec", "needs spec.external"),
     ("managed with endpoints", "SosController", {"external": {"endpoints": ["tcp:192.0.2.1:6653"]}}, "spec", "remove spec.external"),
     (
