@@ -28,6 +28,11 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end }}
 {{- end -}}
 
+{{/* Labels of an object together with labels from a value, which take precedence. Call with (dict "root" . "component" "" "more" labels). */}}
+{{- define "sos.mergedLabels" -}}
+{{- mergeOverwrite (include "sos.labels" . | fromYaml) (.more | default dict) | toYaml -}}
+{{- end -}}
+
 {{/* Reference of an image. Call with (dict "root" . "image" .Values.images.agent). */}}
 {{- define "sos.image" -}}
 {{- $registry := .root.Values.images.registry -}}
@@ -97,7 +102,10 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- $user := 65532 -}}
 {{- $seccomp := dict "type" "RuntimeDefault" -}}
 {{- $default := dict "runAsNonRoot" true "runAsUser" $user "runAsGroup" $user "fsGroup" $user "seccompProfile" $seccomp -}}
-{{- toJson (.Values.podSecurityContext | default $default) -}}
+{{- $given := ternary $default .Values.podSecurityContext (kindIs "invalid" .Values.podSecurityContext) -}}
+{{- $found := dict -}}
+{{- range $key, $value := $given -}}{{- if not (kindIs "invalid" $value) -}}{{- $_ := set $found $key $value -}}{{- end -}}{{- end -}}
+{{- toJson $found -}}
 {{- end -}}
 
 {{- define "sos.podSecurity" -}}

@@ -99,8 +99,12 @@ def build_pod(settings: Settings, labels: Mapping[str, str], spec: Json) -> Json
 
 
 def service_account(name: str) -> Json:
-    """Return a pod's ServiceAccount, if it has one of its own."""
-    return {"serviceAccountName": name} if name else {}
+    """Return a pod's ServiceAccount, if it has one of its own.
+
+    The deprecated field `serviceAccount` mirrors `serviceAccountName`. Set both, so that the operator's field manager owns both: otherwise
+    the API server restores the name from the mirror when another version of the operator, for example after a rollback, omits the name.
+    """
+    return {"serviceAccountName": name, "serviceAccount": name} if name else {}
 
 
 def priority(name: str) -> Json:
