@@ -23,9 +23,14 @@ PLUGIN, COMPILER = "sos_kubectl", "sos_compile"
 SOURCES = {PLUGIN: TOP / "operator/kubectl-plugin/src", COMPILER: TOP / "compile/src"}
 LIBRARY = "click"
 START = """\
+import os
+import shutil
 import sys
 
 if sys.version_info < (3, 11):
+    found = [path for path in map(shutil.which, ["python3." + str(minor) for minor in (14, 13, 12, 11)]) if path]
+    if found:
+        os.execv(found[0], [found[0]] + sys.argv)
     sys.exit("kubectl-sos needs Python 3.11 or newer, and this is " + sys.version.split()[0])
 
 from sos_kubectl.__main__ import main
@@ -43,18 +48,18 @@ class ImportRefusedError(Exception):
 # --- modules, from their texts -------------------------------------------------------------------------------------------
 
 
-def imported(module: str, text: str, *, is_package: bool) -> set[str]:
-    """Return the dotted names that a module imports at run time: modules, and members of modules that may be modules themselves."""
-    found = set[str]()
+def imported(module: str, text: str, *, is_package: bool) -> set[tuple[str, str]]:
+    """Return what a module imports at run time: pairs of a module and a name in it, which may be a module ("" = the module itself)."""
+    found = set[tuple[str, str]]()
     for node in _run(ast.parse(text).body):
         if isinstance(node, ast.Import):
-            found |= {name.name for name in node.names}
+            found |= {(name.name, "") for name in node.names}
         elif isinstance(node, ast.ImportFrom):
             package = module if is_package else module.rpartition(".")[0]
             for _ in range(node.level - 1):
                 package = package.rpartition(".")[0]
             base = ".".join(filter(None, (package if node.level else "", node.module or "")))
-            found |= {base, *(f"{base}.{name.name}" for name in node.names)}
+            found |= {(base, name.name) for name in node.names}
     return found
 
 
@@ -77,14 +82,26 @@ def needed(texts: Mapping[str, tuple[str, bool]]) -> set[str]:
     while open_:
         module = open_.pop()
         text, is_package = texts[module]
-        for name in sorted(imported(module, text, is_package=is_package)):
-            top = name.partition(".")[0]
-            if top not in (*SOURCES, LIBRARY) and top not in sys.stdlib_module_names:
-                raise ImportRefusedError(f"{module} imports {top}, which is neither in the standard library nor in {NAME}")
-            if name in texts and name not in reached and not (top == COMPILER and texts[name][1]):
-                reached.add(name)
-                open_.append(name)
+        for base, member in sorted(imported(module, text, is_package=is_package)):
+            _check(texts, module, base, member)
+            for name in (base, f"{base}.{member}"):
+                if name in texts and name not in reached and not _is_empty(texts, name):
+                    reached.add(name)
+                    open_.append(name)
     return reached
+
+
+def _check(texts: Mapping[str, tuple[str, bool]], module: str, base: str, member: str) -> None:
+    top = base.partition(".")[0]
+    if top not in (*SOURCES, LIBRARY) and top not in sys.stdlib_module_names:
+        raise ImportRefusedError(f"{module} imports {top}, which is neither in the standard library nor in {NAME}")
+    if member and _is_empty(texts, base) and f"{base}.{member}" not in texts:
+        raise ImportRefusedError(f"{module} imports {member} from {base}, whose __init__.py is empty in {NAME}: import it from its module")
+
+
+def _is_empty(texts: Mapping[str, tuple[str, bool]], name: str) -> bool:
+    """True for the compiler's packages."""
+    return name.partition(".")[0] == COMPILER and name in texts and texts[name][1]
 
 
 def members(texts: Mapping[str, tuple[str, bool]], reached: set[str]) -> dict[str, str]:

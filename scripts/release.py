@@ -163,6 +163,8 @@ def package_chart(version: str, registry: str, home: str, out: Path) -> dict[str
 
 def build(version: str, registry: str, home: str, out: Path) -> None:
     """Write all files of a release to the folder `out`, which is emptied first."""
+    if out.exists() and any(out.iterdir()) and not (out / SUMS).exists():
+        raise ReleaseError(f"--out {out}: this folder has files, but no {SUMS} of an earlier release; name another folder")
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     references = package_chart(version, registry, home, out)
@@ -193,7 +195,7 @@ def main() -> None:
         ("home", HOME, "https://github.com/acme/sos"),
     ):
         value = getattr(options, name)
-        if value and not pattern.fullmatch(value):
+        if (value or name == "registry") and not pattern.fullmatch(value):
             parser.error(f"--{name} {value}: write it like {example}")
     try:
         build(options.version, options.registry, options.home.rstrip("/"), options.out)

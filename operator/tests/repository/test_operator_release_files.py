@@ -80,7 +80,13 @@ def test_the_packaged_chart_describes_itself(release: Path) -> None:
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("--registry", "https://ghcr.io/acme"), ("--registry", "ghcr.io/acme/"), ("--version", "v0.1"), ("--home", "github.com/acme")],
+    [
+        ("--registry", "https://ghcr.io/acme"),
+        ("--registry", "ghcr.io/acme/"),
+        ("--registry", ""),
+        ("--version", "v0.1"),
+        ("--home", "github.com/acme"),
+    ],
 )
 def test_a_wrong_option_is_named(option: str, value: str, tmp_path: Path) -> None:
     given = {"--registry": REGISTRY, option: value}
@@ -160,6 +166,37 @@ def test_an_import_that_the_file_lacks_is_named(plugin: ModuleType) -> None:
     texts = {"sos_kubectl": ("", True), "sos_kubectl.a": ("def f():\n    import yaml\n", False)}
     with pytest.raises(plugin.ImportRefusedError, match=r"sos_kubectl\.a imports yaml"):
         plugin.needed(texts)
+
+
+def test_a_name_of_an_emptied_package_is_named(plugin: ModuleType) -> None:
+    texts = {
+        "sos_kubectl": ("", True),
+        "sos_kubectl.a": ("def f():\n    from sos_compile import compile_world\n", False),
+        "sos_compile": ("from sos_compile.compiler import compile_world\n", True),
+    }
+    with pytest.raises(plugin.ImportRefusedError, match=r"sos_kubectl\.a imports compile_world from sos_compile"):
+        plugin.needed(texts)
+
+
+def test_an_older_python_runs_a_newer_one(tmp_path: Path, plugin: ModuleType) -> None:
+    """The first lines of the file, with an interpreter of a newer minor version in PATH."""
+    start = plugin.START.partition("from sos_kubectl")[0].replace("sys.version_info", "(3, 9)")
+    (tmp_path / "start.py").write_text(start)
+    (tmp_path / "python3.13").write_text("#!/bin/sh\necho newer $*\n")
+    (tmp_path / "python3.13").chmod(0o755)
+    command = [*ALONE, str(tmp_path / "start.py"), "status"]
+    found = subprocess.run(command, env={"PATH": str(tmp_path) + ":/bin"}, capture_output=True, text=True, timeout=60, check=False)
+    assert found.stdout == f"newer {tmp_path / 'start.py'} status\n"
+    (tmp_path / "python3.13").unlink()
+    missing = subprocess.run(command, env={"PATH": str(tmp_path)}, capture_output=True, text=True, timeout=60, check=False)
+    assert missing.returncode == 1 and "needs Python 3.11 or newer" in missing.stderr
+
+
+def test_a_folder_with_other_files_is_not_emptied(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("kept")
+    done = built(tmp_path, "--registry", REGISTRY)
+    assert done.returncode == 1 and "name another folder" in done.stderr
+    assert (tmp_path / "mine").read_text() == "kept"
 
 
 def test_only_reached_modules_of_the_compiler_are_included(plugin: ModuleType, release: Path) -> None:

@@ -29,7 +29,8 @@ def test_a_workflow_reads_only_unless_a_job_declares_more(path: Path) -> None:
 
 def test_a_release_is_published_only_after_checks_and_suites_of_its_commit() -> None:
     jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yaml").read_text())["jobs"]
-    assert jobs["release"]["needs"] == "images"
+    assert (jobs["release"]["needs"], jobs["build"]["needs"]) == ("build", "images")
+    assert "permissions" not in jobs["build"], "dependencies run code during the build"
     assert set(jobs["images"]["needs"]) == {"check", "e2e"}
     for name in ("check", "e2e", "images"):
         called = yaml.safe_load((ROOT / jobs[name]["uses"]).read_text())
