@@ -60,13 +60,16 @@ def test_the_command_prints_the_limit_and_the_gain() -> None:
     done = CliRunner().invoke(app, ["estimate", "20ms", "1%", "1gbit", "--size", "1GB"])
     assert done.exit_code == 0, done.output
     assert "loss" in done.output and "times as fast" in done.output
-    short = CliRunner().invoke(app, ["estimate", "1ms", "0", "1gbit"])
+    short = CliRunner().invoke(app, ["estimate", "1ms", "0%", "1gbit"])
     assert "gains little" in short.output
     document = json.loads(CliRunner().invoke(app, ["estimate", "164ms", "0%", "1gbit", "-o", "json"]).output)
     assert [row["limit"] for row in document["estimates"]][1:] == ["the link", "the link"]
 
 
-@pytest.mark.parametrize(("words", "named"), [("160 0 1gbit", "RTT"), ("1ms 101% 1gbit", "LOSS"), ("1ms 0 1gb", "RATE")])
+WRONG = [("160 0% 1gbit", "RTT"), ("1ms 11% 1gbit", "LOSS"), ("1ms 0.01 1gbit", "LOSS"), ("1ms 0% 1gb", "RATE")]
+
+
+@pytest.mark.parametrize(("words", "named"), WRONG)
 def test_a_wrong_quantity_is_named_with_an_example(words: str, named: str) -> None:
     done = CliRunner().invoke(app, ["estimate", *words.split()])
-    assert done.exit_code == 2 and named in done.output
+    assert done.exit_code == 2 and f"Invalid value for '{named}'" in done.output

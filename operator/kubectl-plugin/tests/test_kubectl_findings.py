@@ -229,6 +229,16 @@ def test_only_slow_whole_transfers_are_repeated(
     assert facts.ratios == ({"up": (0.5, 0.5, 0.5)} if repeated else {})
 
 
+def test_a_repeated_transfer_that_fails_means_broken_not_slower(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traffic, "transfer", lambda way, _direction: GOOD if way.port == 8080 else STALLED)
+    facts = healthy(through=Pair(5000, replace(GOOD, bytes=GOOD.bytes // 2), GOOD), plain=Pair(8080, GOOD, GOOD))
+    look = gather.Look(place=None, controller=None, seconds=3, say=lambda _line: None)  # type: ignore[arg-type]
+    gather._compare(look, facts, Way(End("client", "10.0.0.11"), "10.0.0.139", 5000, 3), 8080)
+    found = checks.findings(facts)
+    assert [finding.code for finding in found] == ["ThroughFails"]
+    assert checks.verdict(facts, found) == "broken"
+
+
 def test_every_finding_has_facts_that_cause_it() -> None:
     """The table above is complete: every code follows from some facts. Two codes are of sites without bridges only."""
     (mark,) = [m for m in test_each_broken_thing_has_a_name.pytestmark if m.name == "parametrize"]

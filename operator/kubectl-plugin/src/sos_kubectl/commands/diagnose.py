@@ -42,7 +42,13 @@ class Options:
 @click.argument("to_site", metavar="TO]", required=False, default="", shell_complete=completion.sites)
 @click.option("--service", default="", help="Only this service: namespace/name; its sites need not be named.")
 @click.option("--server", default="", metavar="ADDRESS:PORT", help="Also test whether this server of TO listens.")
-@click.option("--seconds", type=click.IntRange(1, 30), default=3, show_default=True, help="Duration of each of the four transfers.")
+@click.option(
+    "--seconds",
+    type=click.IntRange(1, 30),
+    default=3,
+    show_default=True,
+    help="Duration of a transfer. Four to twelve are made.",
+)
 @click.option("--from-address", default="", metavar="ADDRESS/LENGTH", help="In a cluster: address of the pod at FROM, 10.0.0.120/24.")
 @click.option("--to-address", default="", metavar="ADDRESS/LENGTH", help="In a cluster: address of the pod at TO.")
 @click.option(

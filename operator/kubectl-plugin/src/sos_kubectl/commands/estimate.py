@@ -29,12 +29,13 @@ class Quantity(click.ParamType[float]):
             self.fail(f"{value}: write it like {self.example}", param, ctx)
         number = float(found[1]) * factor
         if not self.low <= number <= self.high:
-            self.fail(f"{value} is out of bounds", param, ctx)
+            low, high = (f"{bound / factor:g}{found[2]}" for bound in (self.low, self.high))
+            self.fail(f"{value}: between {low} and {high}", param, ctx)
         return number
 
 
 RTT = Quantity("RTT", {"ms": 1e-3, "s": 1.0}, 1e-4, 10.0, "160ms")
-LOSS = Quantity("LOSS", {"%": 0.01, "": 1.0}, 0.0, 0.5, "0.01%")
+LOSS = Quantity("LOSS", {"%": 0.01}, 0.0, 0.1, "0.01%")
 RATE = Quantity("RATE", {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}, 1e4, 1e12, "1gbit")
 SIZE = Quantity("SIZE", {"": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12}, 1.0, 1e18, "10GB")
 

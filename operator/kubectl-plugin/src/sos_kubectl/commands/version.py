@@ -6,7 +6,7 @@ from importlib.metadata import version as installed
 
 import click
 
-from sos_kubectl.base.source import PART_OF
+from sos_kubectl.base.source import PART_OF, SourceError
 from sos_kubectl.commands.options import Form, context_option, kubectl, output_option, say, show
 from sos_kubectl.views import versions
 
@@ -19,11 +19,15 @@ PACKAGE = "sos-kubectl"
 @context_option
 def version(*, client: bool, output: Form, context: str) -> None:
     """Show the versions of the plugin and of operators, controllers, agents and switches in the cluster."""
-    plugin = installed(PACKAGE)
-    found = None
+    plugin, found, failed = installed(PACKAGE), None, ""
     if not client:
-        workloads = kubectl(context).json("get", "deployments,daemonsets", "--all-namespaces", "-l", PART_OF, "-o", "json")["items"]
-        found = versions.rows(workloads)
+        try:
+            listed = kubectl(context).json("get", "deployments,daemonsets", "--all-namespaces", "-l", PART_OF, "-o", "json")
+            found = versions.rows(listed["items"])
+        except SourceError as error:
+            failed = str(error)
     show(output, lambda: versions.as_json(plugin, found), lambda: versions.lines(plugin, found))
     if why := versions.skew(plugin, found or ()):
         say(why)
+    if failed:
+        raise SourceError(f"the versions in the cluster are unknown: {failed}")

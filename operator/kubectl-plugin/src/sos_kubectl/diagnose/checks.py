@@ -222,11 +222,13 @@ def _transfers(facts: Facts) -> Iterable[Finding]:
 def _slower(facts: Facts) -> Iterable[Finding]:
     """A finding for each direction in which most of the repeated pairs of transfers were slower through SOS."""
     service = chosen(facts)
-    for direction, ratios in facts.ratios.items() if service is not None else ():
+    if service is None or facts.through is None or not facts.through.ok:
+        return
+    for direction, ratios in facts.ratios.items():
         if median(ratios) < SLOWER_BELOW:
             shares = ", ".join(f"{ratio:.0%}" for ratio in ratios)
-            what = f"{direction.capitalize()}wards, it has reached {shares} of the rate of plain TCP, in transfers one after the other."
-            yield Finding("SlowerThanPlain", f"service {service['id']}", what)  # type: ignore[index]
+            what = f"{direction.capitalize()}wards, SOS reached {shares} of plain TCP's rate in consecutive transfers."
+            yield Finding("SlowerThanPlain", f"service {service['id']}", what)
 
 
 def _not_tried(facts: Facts) -> Iterable[Finding]:

@@ -5,7 +5,7 @@ Values only; `gather` fills them, and `checks` evaluates them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sos_kubectl.targets.transfer import End, Mtu, Transfer
@@ -29,6 +29,10 @@ class Pair:
     def of(self, direction: str) -> Transfer:
         """The transfer `up` or `down`."""
         return self.up if direction == "up" else self.down
+
+    def with_transfer(self, direction: str, transfer: Transfer) -> Pair:
+        """The same pair with another transfer in one direction."""
+        return replace(self, up=transfer) if direction == "up" else replace(self, down=transfer)
 
 
 @dataclass(frozen=True, slots=True)
