@@ -1,6 +1,7 @@
 """`kubectl sos`: show what a cluster's SOS objects and controllers report, for operators at a terminal.
 
-`commands`         one module per verb; the only package that knows click
+`commands`         one module per verb
+`cli`              options and completion; only it, `commands` and `__main__` know click
 `diagnose`         facts and findings of `diagnose`
 `views`            pure views of `status`, `topology`, `flows`, `trace`
 `lifecycle`        pure parts of `drain` and `uninstall`

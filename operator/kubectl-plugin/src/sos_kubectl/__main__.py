@@ -12,8 +12,9 @@ from pathlib import Path
 import click
 
 from sos_kubectl.base.source import SourceError
+from sos_kubectl.cli import completion
+from sos_kubectl.cli.options import FAILED, NO
 from sos_kubectl.commands import (
-    completion,
     diagnose,
     drain,
     enroll,
@@ -27,7 +28,6 @@ from sos_kubectl.commands import (
     uninstall,
     version,
 )
-from sos_kubectl.commands.options import FAILED, NO
 
 INTERRUPTED = 130
 

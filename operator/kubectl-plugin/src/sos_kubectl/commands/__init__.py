@@ -12,6 +12,4 @@
 `uninstall`   ordered removal of the release
 `estimate`    the expected gain on a path, without a cluster
 `version`     versions of the plugin and of the cluster's components
-`completion`  shell completion, as kubectl's completion queries it
-`options`     options that several verbs share
 """

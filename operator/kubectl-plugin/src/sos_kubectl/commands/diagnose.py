@@ -9,8 +9,8 @@ import click
 
 from sos_kubectl.base.signals import ended_once
 from sos_kubectl.base.source import Controller, SourceError
-from sos_kubectl.commands import completion
-from sos_kubectl.commands.options import NO, Form, agents, colour, kubectl, say, show, source_options, the_lab
+from sos_kubectl.cli import completion
+from sos_kubectl.cli.options import NO, Form, agents, colour, kubectl, say, show, source_options, the_lab
 from sos_kubectl.diagnose import checks, gather, render
 from sos_kubectl.diagnose.facts import Asked
 from sos_kubectl.diagnose.gather import Look

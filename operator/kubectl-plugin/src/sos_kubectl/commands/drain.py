@@ -10,8 +10,8 @@ import click
 
 from sos_kubectl.base import tables
 from sos_kubectl.base.source import Controller, SourceError
-from sos_kubectl.commands import completion, options
-from sos_kubectl.commands.options import NO, Form, say, show, source_options
+from sos_kubectl.cli import completion, options
+from sos_kubectl.cli.options import NO, Form, say, show, source_options
 from sos_kubectl.lifecycle import drain as draining
 from sos_kubectl.lifecycle.drain import AmbiguousError, Kept, Progress, Target
 from sos_kubectl.targets import agent_configs

@@ -14,8 +14,8 @@ import click
 from sos_compile.documents.enrollment import build_enrollment
 
 from sos_kubectl.base.source import Kubectl, SourceError
-from sos_kubectl.commands import options
-from sos_kubectl.commands.options import context_option, namespace_option, say
+from sos_kubectl.cli import options
+from sos_kubectl.cli.options import context_option, namespace_option, say
 from sos_kubectl.enrollment import archive, machine
 from sos_kubectl.enrollment.machine import Machine
 from sos_kubectl.peering import invitation

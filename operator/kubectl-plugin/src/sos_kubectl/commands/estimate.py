@@ -6,7 +6,7 @@ import re
 
 import click
 
-from sos_kubectl.commands.options import Form, output_option, show
+from sos_kubectl.cli.options import Form, output_option, show
 from sos_kubectl.views import estimate as view
 from sos_kubectl.views.estimate import Path
 

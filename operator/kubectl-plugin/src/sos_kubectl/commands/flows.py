@@ -6,7 +6,7 @@ import json
 
 import click
 
-from sos_kubectl.commands.options import Form, controller, show, source_options
+from sos_kubectl.cli.options import Form, controller, show, source_options
 from sos_kubectl.views import network
 
 

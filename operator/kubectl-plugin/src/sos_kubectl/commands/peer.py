@@ -11,8 +11,8 @@ import click
 
 from sos_kubectl.base import names, tables
 from sos_kubectl.base.source import Kubectl, SourceError
-from sos_kubectl.commands import completion, options
-from sos_kubectl.commands.options import Form, context_option, namespace_option, output_option, say, show
+from sos_kubectl.cli import completion, options
+from sos_kubectl.cli.options import Form, context_option, namespace_option, output_option, say, show
 from sos_kubectl.peering import invitation
 from sos_kubectl.peering.invitation import End
 

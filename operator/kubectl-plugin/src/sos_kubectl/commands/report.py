@@ -13,8 +13,8 @@ from typing import Any
 import click
 
 from sos_kubectl.base.source import API_VERSION, PART_OF, Controller, Kubectl, SourceError
-from sos_kubectl.commands import options
-from sos_kubectl.commands.options import Form, say, show, source_options
+from sos_kubectl.cli import options
+from sos_kubectl.cli.options import Form, say, show, source_options
 from sos_kubectl.support_bundle import scrub
 from sos_kubectl.support_bundle.archive import Bundle
 from sos_kubectl.targets.lab import Lab

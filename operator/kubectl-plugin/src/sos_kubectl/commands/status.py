@@ -7,7 +7,7 @@ import time
 import click
 
 from sos_kubectl.base.source import SourceError
-from sos_kubectl.commands.options import NO, Form, colour, context_option, kubectl, output_option, show
+from sos_kubectl.cli.options import NO, Form, colour, context_option, kubectl, output_option, show
 from sos_kubectl.views import overview
 
 POLL_S = 1.0

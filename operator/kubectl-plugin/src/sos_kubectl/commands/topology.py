@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from sos_kubectl.commands.options import Form, colour, controller, show, source_options
+from sos_kubectl.cli.options import Form, colour, controller, show, source_options
 from sos_kubectl.views import network
 
 

@@ -7,7 +7,7 @@ from ipaddress import IPv4Address
 import click
 
 from sos_kubectl.base.source import Controller, Json, SourceError
-from sos_kubectl.commands.options import NO, Form, agents, colour, controller, say, show, source_options
+from sos_kubectl.cli.options import NO, Form, agents, colour, controller, say, show, source_options
 from sos_kubectl.targets.agents import Agents
 from sos_kubectl.views import routed_trace
 from sos_kubectl.views import trace as tracing

@@ -12,8 +12,8 @@ import click
 
 from sos_kubectl.base.signals import ended_once
 from sos_kubectl.base.source import OPERATORS_CHILDREN, PART_OF, Kubectl, SourceError
-from sos_kubectl.commands import options
-from sos_kubectl.commands.options import NO, Form, context_option, namespace_option, output_option, say, show
+from sos_kubectl.cli import options
+from sos_kubectl.cli.options import NO, Form, context_option, namespace_option, output_option, say, show
 from sos_kubectl.lifecycle import removal
 from sos_kubectl.lifecycle.removal import RemovalError
 

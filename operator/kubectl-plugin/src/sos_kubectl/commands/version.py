@@ -7,7 +7,7 @@ from importlib.metadata import version as installed
 import click
 
 from sos_kubectl.base.source import PART_OF, SourceError
-from sos_kubectl.commands.options import Form, context_option, kubectl, output_option, say, show
+from sos_kubectl.cli.options import Form, context_option, kubectl, output_option, say, show
 from sos_kubectl.views import versions
 
 PACKAGE = "sos-kubectl"

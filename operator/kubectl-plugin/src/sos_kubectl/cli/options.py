@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from sos_kubectl.base.source import Controller, Kubectl, SourceError
-from sos_kubectl.commands import completion
+from sos_kubectl.cli import completion
 from sos_kubectl.targets import lab
 from sos_kubectl.targets.agents import Agents, ClusterAgents
 
