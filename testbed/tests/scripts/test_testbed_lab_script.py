@@ -24,9 +24,10 @@ def test_help_sets_nothing_up(arguments: tuple[str, ...], tmp_path: Path) -> Non
     assert set(listed.split(", ")) == names
 
 
-def test_other_commands_set_up_first(tmp_path: Path) -> None:
+@pytest.mark.parametrize("arguments", [("status",), ("exec", "client", "--", "df", "-h")])
+def test_other_commands_set_up_first(arguments: tuple[str, ...], tmp_path: Path) -> None:
     script = Path(shutil.copy(ROOT / "lab", tmp_path / "lab"))
-    done = subprocess.run([str(script), "status"], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([str(script), *arguments], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode != 0 and "scripts/setup.sh" in done.stderr
 
 
