@@ -50,7 +50,7 @@ def view(world: ScaleWorld) -> dict[str, Any]:
     }
 
 
-def planned_anew(world: ScaleWorld) -> dict[str, Any]:
+def full_plan(world: ScaleWorld) -> dict[str, Any]:
     """Plan everything from scratch, without sending anything."""
     world.engine.state.out = []
     world.engine.plan.configure()
@@ -77,7 +77,7 @@ def test_incremental_plan_equals_a_plan_from_scratch(history: list[tuple[str, in
             restores.append(getattr(world, what)(number))
         world.run(0.4 + number)
         found = view(world)
-        assert found == planned_anew(world)
+        assert found == full_plan(world)
 
 
 def test_paths_give_way_to_a_smaller_table_and_return() -> None:

@@ -104,7 +104,7 @@ def test_a_backup_is_no_fault_while_another_node_has_the_virtual_address() -> No
     assert checks.verdict(given, found) == "plain"
 
 
-def test_an_agent_that_reaches_nobody_is_one_finding() -> None:
+def test_an_agent_without_streams_is_one_finding() -> None:
     (finding,) = checks.findings(facts(a1=peers("a1", GONE, "b1", "b2")))
     assert "no stream to any of 2 agents of east" in finding.what and "10001 of 198.51.100.3" in finding.what
 

@@ -47,7 +47,7 @@ def constraints() -> dict[str, Any]:
 
 
 def refusals(allowed: dict[str, Any], pod: dict[str, Any]) -> set[str]:
-    """What OpenShift's admission would refuse in a pod, as the names of the constraints' fields."""
+    """Return the fields of the constraints that the pod violates, by the rules of OpenShift's admission plugin."""
     said = set()
     if pod.get("hostNetwork") and not allowed["allowHostNetwork"]:
         said.add("allowHostNetwork")
