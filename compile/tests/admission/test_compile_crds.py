@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from admission_table import CHANGES, TABLE, build, machine
+from admission_specs import machine
+from admission_table import CHANGES, TABLE, build
 from sos_compile import admit
 from sos_compile.admission import cel_rules
 from sos_compile.admission.load import crds

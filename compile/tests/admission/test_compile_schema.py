@@ -4,7 +4,8 @@ import copy
 from typing import Any
 
 import pytest
-from admission_table import CHANGES, SELECT, TABLE, build
+from admission_specs import SELECT
+from admission_table import CHANGES, TABLE, build
 from hypothesis import given
 from hypothesis import strategies as st
 from sos_compile import Reason, admit
