@@ -1,25 +1,19 @@
 """scripts/figures.py: benchmark figures become tables of a page."""
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from testbed_scripts import load_script
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module")
 def figures() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("sos_figures", ROOT / "scripts" / "figures.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look up their module there
-    spec.loader.exec_module(module)
-    return module
+    return load_script("figures")
 
 
 def row(scheme: str, runs: int, **medians: float) -> dict[str, Any]:

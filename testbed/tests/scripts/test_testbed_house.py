@@ -1,23 +1,17 @@
 """scripts/house.py: pure counting functions."""
 
-import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from testbed_scripts import load_script
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module")
 def house() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("sos_house", ROOT / "scripts" / "house.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look up their module there
-    spec.loader.exec_module(module)
-    return module
+    return load_script("house")
 
 
 def test_percentiles_are_nearest_rank(house: ModuleType) -> None:

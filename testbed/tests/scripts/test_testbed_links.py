@@ -1,23 +1,17 @@
 """scripts/links.py: checks of code names and glossary terms."""
 
-import importlib.util
-from pathlib import Path
 from types import ModuleType
 
 import pytest
+from testbed_scripts import load_script
 
-ROOT = Path(__file__).resolve().parents[3]
 FILES = ("scripts/lint.py", "controller-image/src/sos_controller/core/engine.py")
 MODULES = {"sos_compile": "from sos_compile.world import World", "sos_compile.world": "class World:\n    def add(self): ...\n"}
 
 
 @pytest.fixture(scope="module")
 def links() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("sos_links", ROOT / "scripts" / "links.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("links")
 
 
 @pytest.mark.parametrize("name", ["scripts/lint.py", "core/engine.py", "sos_compile", "sos_compile.world", "sos_compile.world.World.add"])

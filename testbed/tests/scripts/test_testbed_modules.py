@@ -1,21 +1,15 @@
 """scripts/modules.py: imports, import cycles and package pages."""
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[3]
+from testbed_scripts import load_script
 
 
 @pytest.fixture(scope="module")
 def modules() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("sos_modules", ROOT / "scripts" / "modules.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("modules")
 
 
 def test_blanked_rust_keeps_positions_and_only_the_braces_of_code(modules: ModuleType) -> None:
