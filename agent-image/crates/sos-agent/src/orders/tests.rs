@@ -91,6 +91,20 @@ impl World {
         self.order(CONTROLLER, OrderBody::Prepare(prepare.clone())).pop().unwrap().body
     }
 
+    /// Prepares a session with number 1 at this agent as egress agent.
+    fn prepare_egress(&mut self) -> Prepare {
+        self.config.services[0].role = ServiceRole::Egress;
+        self.config.services[0].to = vec!["10.0.0.0/25".parse().unwrap()];
+        let egress = Prepare {
+            role: Role::Egress,
+            client: "10.0.0.139:4000".parse().unwrap(),
+            server: "10.0.0.11:22".parse().unwrap(),
+            ..prepare(1)
+        };
+        assert_eq!(self.prepare(&egress), OrderBody::Ready(uuid(1)));
+        egress
+    }
+
     fn read(&self, datagrams: &[Vec<u8>]) -> Vec<Order> {
         let key = site_key().order_to_controller(self.config.agent_id);
         datagrams.iter().map(|bytes| UnverifiedOrder::parse(bytes).unwrap().verify(&key).unwrap()).collect()
@@ -265,15 +279,7 @@ fn foreign_and_unsigned_orders_are_dropped() {
 #[test]
 fn a_session_whose_preparation_has_expired_is_refused() {
     let mut world = World::new();
-    world.config.services[0].role = ServiceRole::Egress;
-    world.config.services[0].to = vec!["10.0.0.0/25".parse().unwrap()];
-    let egress = Prepare {
-        role: Role::Egress,
-        client: "10.0.0.139:4000".parse().unwrap(),
-        server: "10.0.0.11:22".parse().unwrap(),
-        ..prepare(1)
-    };
-    assert_eq!(world.prepare(&egress), OrderBody::Ready(uuid(1)));
+    let egress = world.prepare_egress();
     assert_eq!(ended(&world.pass(Duration::from_secs(6))), [(uuid(1), EndReason::PreparationExpired)]);
     let open = |world: &mut World, session| {
         let now = world.now();
@@ -291,15 +297,7 @@ fn a_session_whose_preparation_has_expired_is_refused() {
 fn an_egress_session_must_be_the_prepared_flow() {
     let mut world = World::new();
     world.live.clear(); // an egress agent needs no stream: the ingress agent may notice the new stream earlier
-    world.config.services[0].role = ServiceRole::Egress;
-    world.config.services[0].to = vec!["10.0.0.0/25".parse().unwrap()];
-    let egress = Prepare {
-        role: Role::Egress,
-        client: "10.0.0.139:4000".parse().unwrap(),
-        server: "10.0.0.11:22".parse().unwrap(),
-        ..prepare(1)
-    };
-    assert_eq!(world.prepare(&egress), OrderBody::Ready(uuid(1)));
+    let egress = world.prepare_egress();
     let wrong = FlowKey { server: "10.0.0.12:22".parse().unwrap(), ..flow(&egress) };
     let now = world.now();
     assert_eq!(world.protocol.begin_opened(uuid(1), egress.peer, wrong, now), Err(OpenRefusal::Mismatch));
