@@ -18,7 +18,7 @@ EXECUTABLE = "kubectl_complete-sos"
 FILES, NO_FILES = ":0", ":4"
 """Directives: let the shell complete file names; do not."""
 QUERY_S = 2.0
-"""Time limit for a query of the cluster: whoever types waits for it."""
+"""Time limit for a query of the cluster, for which the user waits while typing."""
 
 Callback = Callable[[click.Context, click.Parameter, str], list[str]]
 
