@@ -232,14 +232,13 @@ fn open_hold(config: &AgentConfig, clients: &TcpListener) -> Result<(Hold, Optio
 impl Agent {
     async fn run(self) -> Result<(), RunError> {
         let segment_marks = segment_marks();
-        let Listeners { clients, redirected, streams, datagrams, control } =
-            listen(&self.config, segment_marks.as_deref())?;
-        let (hold, copies) = open_hold(&self.config, &clients)?;
+        let listeners = listen(&self.config, segment_marks.as_deref())?;
+        let (hold, copies) = open_hold(&self.config, &listeners.clients)?;
         let (in_pods, in_bridge) = (self.config.is_in_pods(), self.config.bridge().is_some());
         let address = self.config.stream_address(0);
         let (node, generation, boot) = (self.config.node.clone(), self.config.generation, self.boot.0);
         info!(node, generation, boot, %address, "agent starts");
-        let controllers = control.as_ref().map(|control| Controllers {
+        let controllers = listeners.control.as_ref().map(|control| Controllers {
             orders: Arc::clone(&control.orders),
             address: SocketAddrV4::new(control.discovery.address, control.discovery.order_port),
         });
@@ -255,24 +254,7 @@ impl Agent {
         let metrics = TcpListener::from_std(self.metrics).map_err(socket_error("metricsAddress"))?;
 
         let mut tasks = Tasks::default();
-        tasks.add("clients", ingress::accept_clients(Arc::clone(&context), clients, Arrival::Transparent));
-        if let Some(listener) = redirected {
-            tasks.add(
-                "redirected",
-                ingress::accept_clients(Arc::clone(&context), listener, Arrival::Rewritten),
-            );
-        }
-        for (socket, label) in datagrams.into_iter().zip(0..) {
-            tunnel.open_datagrams(socket, label).map_err(socket_error("stream port for datagrams"))?;
-        }
-        for (listener, label) in streams.into_iter().zip(0..) {
-            tasks.add("streams", accept_streams(Arc::clone(&context), listener, label));
-        }
-        if let Some(Control { beacons, orders, discovery }) = control {
-            let to = SocketAddrV4::new(discovery.address, discovery.beacon_port);
-            tasks.add("orders", tasks::orders(Arc::clone(&context), orders));
-            tasks.add("beacon", tasks::beacon(Arc::clone(&context), beacons, to));
-        }
+        tasks.serve(&context, listeners)?;
         if let Some((interface, address)) = context.config().intake.as_ref().and_then(Intake::followed) {
             tasks.add("virtual address", follow_address(Arc::clone(&context), interface.to_owned(), address));
         }
@@ -326,6 +308,33 @@ impl Tasks {
             duty.await;
             name
         });
+    }
+
+    /// Adds the tasks that serve the bound sockets.
+    fn serve(&mut self, context: &Arc<AgentContext>, listeners: Listeners) -> Result<(), RunError> {
+        let Listeners { clients, redirected, streams, datagrams, control } = listeners;
+        self.add("clients", ingress::accept_clients(Arc::clone(context), clients, Arrival::Transparent));
+        if let Some(listener) = redirected {
+            self.add(
+                "redirected",
+                ingress::accept_clients(Arc::clone(context), listener, Arrival::Rewritten),
+            );
+        }
+        for (socket, label) in datagrams.into_iter().zip(0..) {
+            context
+                .tunnel()
+                .open_datagrams(socket, label)
+                .map_err(socket_error("stream port for datagrams"))?;
+        }
+        for (listener, label) in streams.into_iter().zip(0..) {
+            self.add("streams", accept_streams(Arc::clone(context), listener, label));
+        }
+        if let Some(Control { beacons, orders, discovery }) = control {
+            let to = SocketAddrV4::new(discovery.address, discovery.beacon_port);
+            self.add("orders", tasks::orders(Arc::clone(context), orders));
+            self.add("beacon", tasks::beacon(Arc::clone(context), beacons, to));
+        }
+        Ok(())
     }
 
     /// Waits for a signal, then drains; a second signal ends the drain. If a task ends, the process exits: a restart is better than a partly
