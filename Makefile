@@ -60,11 +60,12 @@ test-soak: setup-test ## the longest tests: an operator killed fifty times, an A
 e2e: setup ## tests on a kind cluster: images, chart, pods, faults (root; needs a container engine); SUITE=install|traffic|faults|upgrade|scale|external|overlay|soak|peers|uninstall: a single suite; SUITE=short: the minimum for each change, with fewer nodes; MINUTES=60: duration of the soak
 	@$(if $(MINUTES),SOS_E2E_SOAK_MINUTES=$(MINUTES)) $(python) -m pytest $(or $(e2e_$(or $(SUITE),whole)),$(error there is no SUITE $(SUITE): `make help` names them)) $(if $(KEEP),--keep-cluster)
 
-bench: setup bench-controller ## more paths than the demo, both directions, 1 Gbit/s; the controller compared with a learning switch; the operator; balances; sampling; handshakes; results in out/bench (root)
+bench: setup bench-controller ## more paths than the demo, both directions, 1 Gbit/s; the controller compared with a learning switch; the operator; balances; sampling; handshakes; a port scan beside pings; results in out/bench (root)
 	@$(python) -m sos_testbed bench --out out/bench
 	@$(python) -m sos_testbed bench-balance --out out/bench
 	@$(python) bench/measure/sampling.py --out out/bench
 	@$(python) bench/measure/handshakes.py --out out/bench
+	@$(python) bench/measure/ack_scan.py --out out/bench
 	@$(MAKE) --no-print-directory bench-operator
 
 bench-controller: setup-compiled ## the controller part of bench: PEER='CMD with {port}' measures another controller, too
