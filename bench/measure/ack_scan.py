@@ -24,7 +24,7 @@ from ipaddress import IPv4Interface
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sos_testbed.core import topology
+from sos_testbed.core import realise, topology
 from sos_testbed.core.model import Host, Topology
 from sos_testbed.core.topology import PathOptions
 from sos_testbed.lifecycle import lab as labs
@@ -79,7 +79,7 @@ def mac_of(lab: Lab, host: str) -> str:
 
 def wait_armed(lab: Lab) -> None:
     """Wait until the scanner's switch sends SYNs of the service to the controller. Until then, it has no entries of the service."""
-    dump = labs.realise.ovs(lab.plan, "edge1", "ovs-ofctl", "dump-flows", "br-sos", "table=0")
+    dump = realise.ovs(lab.plan, "edge1", "ovs-ofctl", "dump-flows", "br-sos", "table=0")
     deadline = time.monotonic() + END_S
     while not re.search(r"tp_dst=.*CONTROLLER", subprocess.run(dump, capture_output=True, text=True, check=True).stdout):
         if time.monotonic() > deadline:
@@ -89,7 +89,7 @@ def wait_armed(lab: Lab) -> None:
 
 def megaflows(lab: Lab) -> int:
     """Number of cached decisions at the scanner's switch."""
-    show = labs.realise.ovs(lab.plan, "edge1", "ovs-appctl", "dpctl/show")
+    show = realise.ovs(lab.plan, "edge1", "ovs-appctl", "dpctl/show")
     found = re.search(r"flows: (\d+)", subprocess.run(show, capture_output=True, text=True, check=True).stdout)
     if found is None:
         raise SystemExit("dpctl/show reports no number of flows")
