@@ -23,5 +23,5 @@ mkdir "$dir/source"
 files | (cd "$sources" && xargs cp --parents -t "$dir/source")
 HATCH_BUILD_HOOK_ENABLE_MYPYC=true "$top/.venv/bin/uv" build -q --wheel "$dir/source" -o "$dir/wheel"
 "$top/.venv/bin/uv" pip install -q --python "$top/.venv/bin/python" --no-deps --target "$dir/site" "$dir"/wheel/*.whl
-[ -e "$dir"/site/sos_controller/core/engine.*.so ] || { echo "compiled: nothing was compiled into $dir/site" >&2; exit 1; }
+compgen -G "$dir/site/sos_controller/core/engine.*.so" >/dev/null || { echo "compiled: nothing was compiled into $dir/site" >&2; exit 1; }
 echo "$stamp" >"$dir/stamp"
