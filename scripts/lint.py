@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ BIN = TOP / ".venv" / "bin"
 PYTHON_FOLDERS = ("compile", "operator", "controller-image", "testbed", "e2e", "bench", "scripts")
 TYPED_BENCHES = tuple(TOP / "bench" / name for name in ("controller", "measure", "harness", "wan", "relay", "short", "sessions", "matrix"))
 PLUGIN = TOP / "operator" / "kubectl-plugin" / "src"
+BLOCKS = TOP / "scripts" / "shell_blocks"
 CARGO_FOLDERS = ("agent-image", "agent-image/fuzz", "testbed/linkemu", "bench/controller")
 
 
@@ -22,10 +22,11 @@ def commands() -> list[tuple[str, ...]]:
         ("test", "!", "-e", "operator/__init__.py"),
         (sys.executable, "scripts/generate.py", "--check"),
         (sys.executable, "scripts/links.py"),
+        (sys.executable, "scripts/blocks.py"),
         (sys.executable, "scripts/modules.py"),
         (str(BIN / "ruff"), "check", *PYTHON_FOLDERS),
         (str(BIN / "ruff"), "format", "--check", "-q", *PYTHON_FOLDERS),
-        *((str(BIN / "mypy"), str(source)) for source in (*sorted(TOP.glob("*/src")), PLUGIN, *TYPED_BENCHES)),
+        *((str(BIN / "mypy"), str(source)) for source in (*sorted(TOP.glob("*/src")), PLUGIN, *TYPED_BENCHES, BLOCKS)),
     ]
     if (TOP / ".importlinter").exists():
         found.append((str(BIN / "lint-imports"),))
@@ -33,8 +34,7 @@ def commands() -> list[tuple[str, ...]]:
         manifest = ("--manifest-path", f"{folder}/Cargo.toml")
         found.append(("cargo", "fmt", *manifest, "--all", "--check"))
         found.append(("cargo", "clippy", "-q", "--locked", *manifest, "--workspace", "--all-targets", "--", "-D", "warnings"))
-    if shutil.which("shellcheck"):
-        found.append(("shellcheck", "lab", *(str(path) for path in sorted((TOP / "scripts").glob("*.sh")))))
+    found.append((str(BIN / "shellcheck"), "lab", ".ci/run", *(str(path) for path in sorted((TOP / "scripts").glob("*.sh")))))
     return found
 
 
