@@ -122,7 +122,7 @@ def _unattached(lines: Sequence[str], blocks: Sequence[Block]) -> Iterator[tuple
     """Comments that mark no block."""
     fences = {block.line - 1 for block in blocks}
     for number, line in enumerate(lines, 1):
-        if "<!-- run:" in line and (RUN.match(line) is None or number + 1 not in fences):
+        if line.lstrip().startswith("<!-- run:") and (RUN.match(line) is None or number + 1 not in fences):
             yield number, "<!-- run: NAME --> must stand alone, directly above a fence; NAME consists of a-z, 0-9 and -"
 
 
