@@ -115,6 +115,21 @@ def test_service_that_cannot_meet_its_requirement_keeps_its_precedence(setup: st
     world.syn(40000)
     assert is_refused(world)
     assert not world.engine.state.sessions
+    refused, hidden = snapshot.plain(world.engine)["services"]
+    assert (refused["id"], refused["refused"]) == ("default/blocked", {"NotEncrypted": 1})
+    assert (hidden["id"], hidden["reasons"]) == ("default/bulk", {"Shadowed": 1})
+
+
+@pytest.mark.parametrize("mode", ["Accelerate", "Observe"])
+def test_service_without_requirements_is_plain_for_its_own_reason(mode: str) -> None:
+    made = document(1)
+    del made["hash"]
+    made["services"][0] |= {"mode": mode, "percent": 0}
+    world = World({**made, "hash": document_hash(made)})
+    world.converge()
+    world.syn(40000)
+    (row,) = snapshot.plain(world.engine)["services"]
+    assert row["reasons"] == {"Percent" if mode == "Accelerate" else "Observed": 1}
 
 
 @pytest.mark.parametrize(("mode", "reason"), [("refuse", "AgentSessions"), ("silent", "NoAnswer")])

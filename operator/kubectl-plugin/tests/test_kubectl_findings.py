@@ -155,6 +155,7 @@ NATTED = replace(GOOD, seen="192.0.2.1:9")
         ({"config": service(mode="Observe")}, "NotRedirected", "service default/bulk"),
         ({"config": service(percent=0)}, "NotRedirected", "service default/bulk"),
         ({"ends_error": "no pod"}, "NoEnds", "west, east"),
+        ({"config": service(percent=0, require=["Encrypted"])}, "NotEncrypted", "service default/bulk"),
         (
             {"status": status(datapaths=[{"dpid": "01", "name": "edge1", "site": "west", "connected": False}])},
             "DatapathDisconnected",

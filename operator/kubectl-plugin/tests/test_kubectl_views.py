@@ -245,6 +245,12 @@ def test_a_plain_connection_has_the_first_missing_condition_as_reason(question: 
     assert as_json(found)["why"] == found.why
 
 
+def test_a_connection_that_cannot_be_encrypted_as_required_is_refused() -> None:
+    found = asked(change=lambda c: c["services"][0].update(percent=0, require=["Encrypted"]))
+    assert found.outcome == "refused" and "not encrypted" in found.why
+    assert lines(found, colour=False)[-1] == "refused by service default/bulk"
+
+
 def test_a_trace_names_the_percentage_and_the_uplinks() -> None:
     found = asked(change=lambda c: c["services"][0].update(percent=30))
     assert found.outcome == "accelerated" and any("30 %" in said for _, said in found.steps)

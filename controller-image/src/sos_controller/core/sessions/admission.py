@@ -90,8 +90,16 @@ class Admission:
         first = covering[0].service
         reason = outcome.reason
         if outcome is Outcome.NO_SERVICE:
-            reason = PlainReason.OBSERVED if first.mode == "Observe" else PlainReason.PERCENT
+            reason = _left_out(first)
             for hidden in (policy.service for policy in covering[1:] if accelerated(policy.service) and not accelerated(first)):
                 state.plain_traffic.plain(hidden.id, PlainReason.SHADOWED, syn.key, state.now)
         if reason is not None:
             state.plain_traffic.plain(first.id, reason, syn.key, state.now)
+
+
+def _left_out(service: Service) -> PlainReason:
+    """Return the reason why a service does not accelerate a connection that it covers. A service with requirements never has a control
+    group: the compiler sets its percent to 0 while the streams of its sites are not encrypted (docs/adr/0061)."""
+    if service.mode == "Observe":
+        return PlainReason.OBSERVED
+    return PlainReason.NOT_ENCRYPTED if service.require else PlainReason.PERCENT

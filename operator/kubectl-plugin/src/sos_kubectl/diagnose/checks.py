@@ -117,6 +117,9 @@ def declared_service(facts: Facts) -> Iterable[Finding]:
         yield _not_covered(facts, service)
     elif service["mode"] != "Accelerate" or service["percent"] <= 0:
         what = f"Its mode is {service['mode']}" if service["mode"] != "Accelerate" else "Its percent is 0"
+    elif service["percent"] <= 0 and service.get("require"):
+        what = "It requires Encrypted, and the streams between its sites are not encrypted: all of its connections are refused."
+        yield Finding("NotEncrypted", f"service {service['id']}", what)
         yield Finding("NotRedirected", f"service {service['id']}", f"{what}: all of its connections stay plain.")
 
 

@@ -14,6 +14,7 @@ REMEDIES: dict[str, str] = {
     "NoService": "Apply a SosService from the one site to the other.",
     "NotCovered": "Change the service's prefixes or ports, or the address asked for: kubectl sos trace follows it step by step.",
     "NotRedirected": "Set spec.mode to Accelerate and spec.percent to 100, if it is to be accelerated.",
+    "NotEncrypted": "Set spec.transport.encryption: TLS in the SosLink or SosPeer of the two sites: kubectl sos status names it.",
     "NoEnds": "Diagnose needs a host at each site (in a cluster: the right to create pods).",
     "DatapathDisconnected": "Look at Open vSwitch and sos-node there, and check that they reach the controller's port 6653.",
     "LinkDown": "Look at the cable or the interface: the switch says that the port has no carrier.",

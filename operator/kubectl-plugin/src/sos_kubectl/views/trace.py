@@ -136,6 +136,9 @@ def _balance(spreading: list[Json], status: Json, found: Trace) -> bool:
 def _redirects(service: Json, found: Trace) -> bool:
     if service["mode"] != "Accelerate":
         return found.step(False, f"its mode is {service['mode']}: it is measured and stays plain")
+    if service["percent"] <= 0 and service.get("require"):
+        found.outcome = "refused"
+        return found.step(False, "it requires Encrypted, and the streams between its sites are not encrypted: all of it is refused")
     if service["percent"] <= 0:
         return found.step(False, "its percent is 0: all of it stays plain")
     if service["percent"] < ALL:
