@@ -1,4 +1,4 @@
-"""Convert measured figures to tables of docs/performance.md.
+"""Convert measured figures to tables of docs/performance.md and docs/sizing.md.
 
 docs/figures/NAME.json is the file out/bench/NAME.json of one complete benchmark run, with the commit at which it was measured.
 `python scripts/figures.py [DIR]` copies the files of DIR (out/bench) and rewrites the page. It accepts only figures of committed
@@ -11,7 +11,7 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -193,6 +193,67 @@ def short_requests(document: Json) -> str:
     return "\n".join(("", *lines(head, body), ""))
 
 
+GB_PER_GBIT = 0.125
+STREAMS = {"sos": "TCP", "sos-tls": "TCP with TLS", "sos-quic": "QUIC", "sos-zstd": "TCP, compressed"}
+"""Schemes of SOS, with their streams in words."""
+LOADS = {
+    "1gbit": "1 Gbit/s, no delay", "flat": "no rate limit, no delay",
+    "100mbit-text": "100 Mbit/s, 20 ms, source code", "1000mbit-text": "1 Gbit/s, 20 ms, source code", **PATHS,
+}  # fmt: skip
+"""Scenarios of bench-relay and bench-wan for sizing, with their names."""
+SESSION_COUNTS = (1_000, 4_096, 10_000)
+"""Numbers of sessions in the table of memory; 4,096 is the default limit of an agent."""
+
+
+def cores(row: Json) -> tuple[str, str]:
+    """Cores per Gbit/s of user data at the sender's and the receiver's agent."""
+    sides = (median(row, f"cpu_{side}_s_per_gb") * GB_PER_GBIT for side in ("sender", "receiver"))
+    sender, receiver = (f"{side:.2f}" for side in sides)
+    return sender, receiver
+
+
+def relay_cores(document: Json) -> str:
+    """Cores per Gbit/s in bench-relay: one row per load and kind of streams."""
+    rows = [row for row in document["rows"] if row["scheme"] in STREAMS and row["scenario"] in LOADS and row["runs"]]
+    head = ("load", "streams", "rate, Mbit/s", "sender's agent", "receiver's agent")
+    body = ((LOADS[row["scenario"]], STREAMS[row["scheme"]], f"{median(row, 'mbps_total'):,.0f}", *cores(row)) for row in rows)
+    return "\n".join(("", *lines(head, body), ""))
+
+
+def path_cores(document: Json) -> str:
+    """Cores per Gbit/s, and buffered data, of one transfer in bench-wan over each path without competing traffic."""
+    rows = [row for row in document["rows"] if row["scheme"] == "sos" and row["scenario"] in PATHS and row["runs"]]
+    head = ("path", "rate, Mbit/s", "sender's agent", "receiver's agent", "reorder buffer, MB")
+    figures = (("mbps_total", ",.0f"), ("reorder_peak_mb", ".0f"))
+    found = ((PATHS[row["scenario"]], cores(row), [f"{median(row, name):{form}}" for name, form in figures]) for row in rows)
+    return "\n".join(("", *lines(head, ((path, rate, *both, buffered) for path, both, (rate, buffered) in found)), ""))
+
+
+def session_memory(document: Json) -> str:
+    """Memory of idle sessions in bench-sessions: measured per session, and multiplied by SESSION_COUNTS."""
+    row = next(row for row in document["rows"] if row["scenario"] == "idle" and row["scheme"] == "sos")
+    head = ("idle sessions", "kB per session", *(f"{count:,} sessions, MB" for count in SESSION_COUNTS))
+    body = []
+    for side in ("sender", "receiver"):
+        each = median(row, f"rss_{side}_kb_per_session")
+        body.append((f"{side}'s agent", f"{each:.1f}", *(f"{each * count / 1000:.0f}" for count in SESSION_COUNTS)))
+    return "\n".join(("", *lines(head, body), ""))
+
+
+def connection_cores(document: Json) -> str:
+    """Connections per CPU second of the busier agent in bench-short, and cores at two rates."""
+    row = next(row for row in document["rows"] if row["scenario"] == "connections" and row["scheme"] == "sos")
+    per_core = median(row, "connections_per_cpu_s")
+    head = ("", "connections per CPU second", "cores at 100 connections/s", "cores at 1,000 connections/s")
+    body = [("busier agent", f"{per_core:,.0f}", *(f"{rate / per_core:.3f}" for rate in (100, 1_000)))]
+    return "\n".join(("", *lines(head, body), ""))
+
+
+SIZING = {
+    "relay_cores": ("relay", relay_cores), "path_cores": ("wan", path_cores),
+    "session_memory": ("sessions", session_memory), "connection_cores": ("short", connection_cores),
+}  # fmt: skip
+"""Tables of docs/sizing.md, each with its benchmark."""
 SUMMARIES = {"long_paths": ("wan", long_paths), "short_requests": ("short", short_requests)}
 
 
@@ -207,8 +268,17 @@ def parts() -> dict[str, str]:
 
 
 def summaries() -> dict[str, str]:
-    """Summaries of the page, by name."""
-    return {name: make(kept(source)) for name, (source, make) in SUMMARIES.items() if (KEPT / f"{source}.json").exists()}
+    """Summaries of docs/performance.md, by name."""
+    return _made(SUMMARIES)
+
+
+def sizing() -> dict[str, str]:
+    """Tables of docs/sizing.md, by name."""
+    return _made(SIZING)
+
+
+def _made(tables: Mapping[str, tuple[str, Callable[[Json], str]]]) -> dict[str, str]:
+    return {name: make(kept(source)) for name, (source, make) in tables.items() if (KEPT / f"{source}.json").exists()}
 
 
 def check(name: str, document: Json) -> None:
@@ -241,7 +311,7 @@ def take(folder: Path) -> list[str]:
 
 def main() -> int:
     """Keep figures; exit status 1 if some are unfit for the page."""
-    parser = argparse.ArgumentParser(description="Keep measured figures and write the tables of docs/performance.md from them.")
+    parser = argparse.ArgumentParser(description="Keep measured figures and write the tables of the pages from them.")
     parser.add_argument("folder", nargs="?", type=Path, default=TOP / "out" / "bench", help="output folder of the benchmarks (out/bench)")
     folder = parser.parse_args().folder
     try:

@@ -5,6 +5,8 @@ charts/sos/README.md        tables of values, from the comments of values.yaml
 docs/api-reference.md       from crds/
 docs/operations.md          tables of metrics (spec/metrics) and alerts (charts/sos)
 docs/performance.md         tables of measured figures (docs/figures, by scripts/figures.py)
+docs/sizing.md              tables of measured figures, and the requests of values.yaml
+docs/support.md             tables of what ran with which versions (docs/figures/support.json, by scripts/support.py)
 
 In a page, the text between `<!-- generated: NAME -->` and `<!-- end -->` is generated; the rest is edited by hand.
 """
@@ -24,6 +26,7 @@ import yaml
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # not on the path with PYTHONSAFEPATH
 
 import figures
+import support
 
 TOP = Path(__file__).resolve().parents[1]
 CHART = TOP / "charts" / "sos"
@@ -84,6 +87,16 @@ def value_tables(text: str) -> str:
         rows_of.setdefault(path[0], []).append((f"`{'.'.join(path)}`", f"`{json.dumps(value, ensure_ascii=False)}`", words))
     parts = [f"\n**{group}**: {comments[group,]}\n\n{table(('key', 'default', 'meaning'), rows)}" for group, rows in rows_of.items()]
     return "".join(parts)
+
+
+def request_table(values: Json) -> str:
+    """Table of the requests and limits of each container, by default."""
+    parts = {"operator": values["operator"]["resources"], **values["dataPlane"]["resources"]}
+    rows = []
+    for name, part in parts.items():
+        requests, limits = part["requests"], part.get("limits", {})
+        rows.append((f"`{name}`", requests["cpu"], requests["memory"], limits.get("memory", "none")))
+    return "\n" + table(("container", "CPU request", "memory request", "memory limit"), rows)
 
 
 # --- the API ------------------------------------------------------------------------------------------------------------
@@ -202,6 +215,9 @@ def wanted() -> dict[Path, str]:
     found[TOP / "docs" / "api-reference.md"] = api_reference()
     found[TOP / "docs" / "operations.md"] = filled(TOP / "docs" / "operations.md", metrics=metric_tables(), alerts=alert_table())
     found[TOP / "docs" / "performance.md"] = filled(TOP / "docs" / "performance.md", **figures.parts(), **figures.summaries())
+    requests = request_table(yaml.safe_load((CHART / "values.yaml").read_text()))
+    found[TOP / "docs" / "sizing.md"] = filled(TOP / "docs" / "sizing.md", requests=requests, **figures.sizing())
+    found[TOP / "docs" / "support.md"] = filled(TOP / "docs" / "support.md", **support.tables(support.read(support.FILE)))
     return found
 
 

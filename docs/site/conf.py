@@ -16,10 +16,10 @@ REPOSITORY = os.environ.get("SOS_REPOSITORY", "")
 """Address of the repository's source browser, for links to folders without a page."""
 LINK = re.compile(r"(?<!!)\[(?P<label>[^\]\n]*)\]\((?P<target>[^)#\s]+)\)")
 NAVIGATION = {
-    "Start": ["docs/quick-start", "docs/install", "docs/platforms", "docs/faq", "docs/quick-start-bridge"],
+    "Start": ["docs/quick-start", "docs/install", "docs/platforms", "docs/support", "docs/faq", "docs/quick-start-bridge"],
     "Concepts": ["docs/concepts/README", *(f"docs/concepts/{page}" for page in ("pods", "peers", "machines", "nodes", "fail-open"))],
     "More concepts": [*(f"docs/concepts/{page}" for page in ("measuring", "balance", "keys", "operator")), "docs/glossary"],
-    "Operation": ["docs/operations", "docs/troubleshooting", "docs/alerts", "docs/plugin", "docs/security", "charts/sos/README"],
+    "Operation": ["docs/operations", "docs/sizing", "docs/troubleshooting", "docs/alerts", "docs/plugin", "docs/security", "charts/sos/README"],
     "Reference": ["docs/api-reference", "docs/performance", "CHANGELOG"],
     "Examples": ["examples/*/README"],
     "Internals": ["docs/architecture", "docs/finding-your-way", "spec/README", "spec/[a-qs-z]*", "docs/adr/README", "docs/adr/0*"],

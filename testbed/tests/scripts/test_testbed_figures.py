@@ -113,3 +113,21 @@ def test_kept_figures_equal_the_measured_figures(figures: ModuleType, tmp_path: 
     assert figures.take(tmp_path) == ["wan"]
     assert json.loads((tmp_path / "kept" / "wan.json").read_text()) == measured
     assert list(figures.parts()) == ["wan"]
+
+
+def test_sizing_has_cores_per_gbit_and_memory_per_number_of_sessions(figures: ModuleType) -> None:
+    relay = {**row("sos-tls", 5, mbps_total=998, cpu_sender_s_per_gb=0.8, cpu_receiver_s_per_gb=0.96), "scenario": "1gbit"}
+    text = figures.relay_cores(document(relay, {**relay, "scheme": "haproxy"}))
+    assert text.splitlines()[3:] == ["| 1 Gbit/s, no delay | TCP with TLS | 998 | 0.10 | 0.12 |"]
+    path = row("sos", 5, mbps_total=930, cpu_sender_s_per_gb=0.4, cpu_receiver_s_per_gb=0.8, reorder_peak_mb=3.9)
+    assert figures.path_cores(document(path)).splitlines()[3:] == ["| 59 ms | 930 | 0.05 | 0.10 | 4 |"]
+    idle = {**row("sos", 5, rss_sender_kb_per_session=10.4, rss_receiver_kb_per_session=12.0), "scenario": "idle"}
+    assert figures.session_memory(document(idle)).splitlines()[4] == "| receiver's agent | 12.0 | 12 | 49 | 120 |"
+    burst = {**row("sos", 5, connections_per_cpu_s=20_000), "scenario": "connections"}
+    assert figures.connection_cores(document(burst)).splitlines()[3] == "| busier agent | 20,000 | 0.005 | 0.050 |"
+
+
+def test_sizing_page_has_every_table(figures: ModuleType) -> None:
+    page = (ROOT / "docs" / "sizing.md").read_text()
+    assert list(figures.sizing()) == list(figures.SIZING)
+    assert [name for name in figures.SIZING if f"<!-- generated: {name} -->\n" not in page] == []
