@@ -6,6 +6,7 @@ docs/api-reference.md       from crds/
 docs/operations.md          tables of metrics (spec/metrics) and alerts (charts/sos)
 docs/performance.md         tables of measured figures (docs/figures, by scripts/figures.py)
 docs/sizing.md              tables of measured figures, and the requests of values.yaml
+docs/upgrading.md           entries of CHANGELOG.md that an upgrade has to take into account
 docs/support.md             tables of what ran with which versions (docs/figures/support.json, by scripts/support.py)
 
 In a page, the text between `<!-- generated: NAME -->` and `<!-- end -->` is generated; the rest is edited by hand.
@@ -193,6 +194,22 @@ def alert_table() -> str:
     return "\n" + table(("alert", "severity", "when", "for", "what it means"), rows)
 
 
+# --- upgrading ----------------------------------------------------------------------------------------------------------
+
+ACTION = re.compile(r"\*\*Breaking\*\*|\bUpgrade (?:the pods of )?[`\w-]+ |\bReplace the pods\b")
+"""Words of an entry of the changelog that an upgrade has to take into account."""
+
+
+def upgrade_notes(changelog: str) -> str:
+    """Entries of the changelog that matter for an upgrade, by release, newest first; links are relative to docs/."""
+    found = []
+    for section in re.split(r"^## ", changelog, flags=re.MULTILINE)[1:]:
+        title, _, text = section.partition("\n")
+        entries = re.findall(r"^- .*\n(?:  .*\n)*", text, re.MULTILINE)
+        found.append(f"\n### {title.strip()}\n\n" + ("".join(filter(ACTION.search, entries)) or "Nothing.\n"))
+    return "".join(found).replace("](docs/", "](").replace("](CONTRIBUTING.md", "](../CONTRIBUTING.md")
+
+
 # --- files --------------------------------------------------------------------------------------------------------------
 
 
@@ -218,6 +235,8 @@ def wanted() -> dict[Path, str]:
     requests = request_table(yaml.safe_load((CHART / "values.yaml").read_text()))
     found[TOP / "docs" / "sizing.md"] = filled(TOP / "docs" / "sizing.md", requests=requests, **figures.sizing())
     found[TOP / "docs" / "support.md"] = filled(TOP / "docs" / "support.md", **support.tables(support.read(support.FILE)))
+    notes = upgrade_notes((TOP / "CHANGELOG.md").read_text())
+    found[TOP / "docs" / "upgrading.md"] = filled(TOP / "docs" / "upgrading.md", notes=notes)
     return found
 
 

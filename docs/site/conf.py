@@ -19,7 +19,10 @@ NAVIGATION = {
     "Start": ["docs/quick-start", "docs/install", "docs/platforms", "docs/support", "docs/faq", "docs/quick-start-bridge"],
     "Concepts": ["docs/concepts/README", *(f"docs/concepts/{page}" for page in ("pods", "peers", "machines", "nodes", "fail-open"))],
     "More concepts": [*(f"docs/concepts/{page}" for page in ("measuring", "balance", "keys", "operator")), "docs/glossary"],
-    "Operation": ["docs/operations", "docs/sizing", "docs/troubleshooting", "docs/alerts", "docs/plugin", "docs/security", "charts/sos/README"],
+    "Operation": [
+        *(f"docs/{page}" for page in ("operations", "upgrading", "sizing", "troubleshooting", "alerts", "plugin", "security")),
+        "charts/sos/README",
+    ],
     "Reference": ["docs/api-reference", "docs/performance", "CHANGELOG"],
     "Examples": ["examples/*/README"],
     "Internals": ["docs/architecture", "docs/finding-your-way", "spec/README", "spec/[a-qs-z]*", "docs/adr/README", "docs/adr/0*"],

@@ -51,7 +51,16 @@ def test_required_fields_rules_and_limits_are_shown(generate: ModuleType) -> Non
 
 
 def test_stale_files_are_named_and_rewritten(tmp_path: Path) -> None:
-    for part in ("scripts/generate.py", "scripts/figures.py", "crds", "charts", "docs", "spec/metrics"):
+    for part in (
+        "scripts/generate.py",
+        "scripts/figures.py",
+        "scripts/support.py",
+        "CHANGELOG.md",
+        "crds",
+        "charts",
+        "docs",
+        "spec/metrics",
+    ):
         source, target = ROOT / part, tmp_path / part
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
@@ -73,3 +82,13 @@ def test_stale_files_are_named_and_rewritten(tmp_path: Path) -> None:
         assert f"{stale} is stale" in said
     assert run()[0] == 0
     assert run("--check") == (0, "")
+
+
+def test_upgrade_notes_are_the_entries_that_need_an_action(generate: ModuleType) -> None:
+    changelog = (
+        "# Changelog\n\n## Unreleased\n\n### Added\n\n- A field ([page](docs/page.md)).\n  Upgrade agents first.\n- Another field.\n\n"
+        "### Fixed\n\n- **Breaking**: a name.\n\n## 0.1.0\n\n- The first release.\n"
+    )
+    assert generate.upgrade_notes(changelog) == (
+        "\n### Unreleased\n\n- A field ([page](page.md)).\n  Upgrade agents first.\n- **Breaking**: a name.\n\n### 0.1.0\n\nNothing.\n"
+    )
