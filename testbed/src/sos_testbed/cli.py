@@ -58,6 +58,14 @@ class Network(StrEnum):
     BALANCE = "balance"
 
 
+class Datapath(StrEnum):
+    """Datapaths of Open vSwitch: in the kernel, in user space, or the kernel's where it has one."""
+
+    SYSTEM = "system"
+    NETDEV = "netdev"
+    AUTO = "auto"
+
+
 def say(text: str) -> None:
     """Print progress to standard error, so that standard output stays machine-readable."""
     print(text, file=sys.stderr, flush=True)
@@ -90,6 +98,7 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter per option
     example: Annotated[list[Path] | None, typer.Option(help="Folder or file with custom resources; repeat for more.")] = None,
     no_service: Annotated[bool, typer.Option("--no-service", help="Leave the example's SosServices out.")] = False,
     name: Annotated[str | None, typer.Option(help="A name for the lab.")] = None,
+    datapath: Annotated[Datapath | None, typer.Option(help="Datapath of all switches instead of the declared one.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Build a lab and wait until its agents and services are ready."""
@@ -100,6 +109,7 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter per option
         path2=_path(chosen.path2, path2_rate or rate, path2_rtt or rtt, path2_loss or loss, path2_queue or queue),
         services=not no_service,
         name=name,
+        datapath=None if datapath is None else datapath.value,
         stays=True,
     )
     built = lab.up(replace(options, examples=tuple(example)) if example else options, say)

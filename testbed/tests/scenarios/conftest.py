@@ -24,6 +24,7 @@ from sos_testbed.core.web import SOS_PORT
 from sos_testbed.lifecycle import faults, northbound
 from sos_testbed.lifecycle import lab as labs
 from sos_testbed.lifecycle.lab import Lab, Options
+from sos_testbed.lifecycle.time_factor import limit_s
 from sos_testbed.measurements import measure
 from sos_testbed.measurements.measure import Request
 
@@ -104,7 +105,7 @@ def metrics(net: Lab, agent: str) -> str:
     if place.key not in net.documents.agents:
         return ""
     port = net.documents.agents[place.key]["metricsAddress"].rpartition(":")[2]
-    argv = net.exec_argv(agent, ("curl", "-sS", "-m", "2", f"http://127.0.0.1:{port}/metrics"))
+    argv = net.exec_argv(agent, ("curl", "-sS", "-m", f"{limit_s(2):g}", f"http://127.0.0.1:{port}/metrics"))
     return subprocess.run(argv, capture_output=True, text=True, check=False).stdout
 
 
@@ -166,7 +167,7 @@ def explain(net: Lab) -> None:
 
 def eventually(what: str, check: Callable[[], Any], within_s: float = SETTLE_S) -> Any:
     """Wait until `check` returns a true value and return it; a LabError counts as false."""
-    deadline = time.monotonic() + within_s
+    deadline = time.monotonic() + limit_s(within_s)
     while True:
         try:
             value: Any = check()
@@ -174,7 +175,7 @@ def eventually(what: str, check: Callable[[], Any], within_s: float = SETTLE_S) 
             value, what = None, f"{what} ({error})"
         if value:
             return value
-        assert time.monotonic() < deadline, f"not within {within_s:g} s: {what}"
+        assert time.monotonic() < deadline, f"not within {limit_s(within_s):g} s: {what}"
         time.sleep(0.2)
 
 
@@ -236,10 +237,10 @@ def peer(net: Lab, host: str, *arguments: str) -> subprocess.Popen[str]:
 def outcome(program: subprocess.Popen[str], within_s: float) -> dict[str, Any]:
     """Last line that a peer printed."""
     try:
-        output, _ = program.communicate(timeout=within_s)
+        output, _ = program.communicate(timeout=limit_s(within_s))
     except subprocess.TimeoutExpired:
         program.kill()
-        raise AssertionError(f"no end within {within_s} s: {program.args}") from None
+        raise AssertionError(f"no end within {limit_s(within_s):g} s: {program.args}") from None
     result: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
     return result
 
@@ -248,4 +249,4 @@ def cli(*arguments: str, state: Path | None = None, timeout_s: float = 120) -> s
     """Run ./lab from a command line."""
     environment = dict(os.environ) if state is None else {**os.environ, "SOS_STATE": str(state)}
     argv = (sys.executable, "-m", "sos_testbed", *arguments)
-    return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=timeout_s, env=environment)
+    return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=limit_s(timeout_s), env=environment)

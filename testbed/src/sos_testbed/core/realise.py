@@ -63,6 +63,8 @@ class LabPlan:
     controllers: tuple[str, ...] = (controllers.DEFAULT,)
     rewriting: frozenset[str] = frozenset()
     """Switches that rewrite addresses; these switches and their hosts run without segmentation offload."""
+    time_factor: float = 1.0
+    """Factor of the time limits of commands (`lifecycle.time_factor`)."""
 
     def netns(self, part: str) -> str:
         """The namespace of a part."""
@@ -205,7 +207,8 @@ def ovs(plan: LabPlan, switch: str, tool: str, *argv: str) -> tuple[str, ...]:
     """Command line of an OVS tool for one switch, in the switch's namespace, so that the tool cannot outlive the lab."""
     folder = plan.folder(switch)
     database = (f"--db=unix:{folder}/db.sock",) if tool == "ovs-vsctl" else ()
-    return inside(plan.netns(switch), "env", f"OVS_RUNDIR={folder}", tool, f"--timeout={_OVS_TIMEOUT_S}", *database, *argv)
+    limit = f"--timeout={round(_OVS_TIMEOUT_S * plan.time_factor)}"
+    return inside(plan.netns(switch), "env", f"OVS_RUNDIR={folder}", tool, limit, *database, *argv)
 
 
 def build_web(topology: Topology, plan: LabPlan) -> list[Step]:

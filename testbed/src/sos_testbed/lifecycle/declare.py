@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from ipaddress import IPv4Interface
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from sos_compile import AgentAllocation, Allocations, LoadError, Namespace, Node, Observed, Settings, World, compile_world
 from sos_compile import load as load_files
 from sos_compile.keys import files_for_controller, files_for_site
+from sos_compile.model.problem import Reason
 from sos_compile.model.world import Json, Loaded
 
 from sos_testbed.core import controllers
@@ -25,6 +26,11 @@ from sos_testbed.core.realise import AgentLink
 KEY_ID = 1
 SERVICE_KIND = "SosService"
 CONTROLLER_KIND = "SosController"
+SITE_KIND = "SosSite"
+DATAPATHS = ("Auto", "System", "Netdev")
+"""Values of `spec.datapath.type` of a SosSite."""
+REFUSING = (Reason.NOT_ENCRYPTED,)
+"""Reasons of problems with which a service is in force, and its connections are refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +100,29 @@ def without_service(objects: Iterable[Loaded], name: str) -> tuple[Loaded, ...]:
     return tuple(kept)
 
 
-def compile_lab(objects: tuple[Loaded, ...], topology: Topology, generation: int, allocations: Allocations) -> Documents:
-    """Compile for the nodes of a topology. Raise LabError with one line per problem: file, object, field. Pure."""
+def on_datapath(objects: Iterable[Loaded], kind: str) -> tuple[Loaded, ...]:
+    """Objects with this `spec.datapath.type` in every SosSite that has a bridge. Malformed objects stay as they are, for the compiler."""
+    return tuple(_on_datapath(loaded, kind) if loaded.obj.get("kind") == SITE_KIND else loaded for loaded in objects)
+
+
+def _on_datapath(site: Loaded, kind: str) -> Loaded:
+    spec = site.obj.get("spec")
+    if not isinstance(spec, dict) or "intake" in spec:  # only sites without a bridge have an intake
+        return site
+    declared = spec.get("datapath", {})
+    if not isinstance(declared, dict):
+        return site
+    return replace(site, obj={**site.obj, "spec": {**spec, "datapath": {**declared, "type": kind}}})
+
+
+def compile_lab(
+    objects: tuple[Loaded, ...], topology: Topology, generation: int, allocations: Allocations, datapath: str | None = None
+) -> Documents:
+    """Compile for the nodes of a topology, on another datapath than declared unless `datapath` is None. Pure.
+
+    Raise LabError with one line per problem: file, object, field.
+    """
+    objects = objects if datapath is None else on_datapath(objects, datapath)
     places = [(switch.name, switch.site, "") for switch in topology.switches]
     places += [(node.name, node.site, str(node.wan[0][1].ip)) for node in topology.nodes]
     nodes = tuple(Node(name=name, labels={"sos.network/site": site}, address=address) for name, site, address in places)
@@ -108,7 +135,8 @@ def compile_lab(objects: tuple[Loaded, ...], topology: Topology, generation: int
         observed=Observed(endpoints=endpoints, allocations=allocations),
     )
     compiled = compile_world(world)
-    errors = [problem.line() for problem in compiled.problems if not problem.warning]
+    in_force = [problem for problem in compiled.problems if problem.warning or problem.reason in REFUSING]
+    errors = [problem.line() for problem in compiled.problems if problem not in in_force]
     if errors:
         raise LabError("\n".join(errors))
     manned = {place.key for place in topology.agents}
@@ -122,7 +150,7 @@ def compile_lab(objects: tuple[Loaded, ...], topology: Topology, generation: int
         nodes={name: compiled.nodes[name] for name in sorted(compiled.nodes)},
         agents=agents,
         allocations=compiled.allocations,
-        warnings=tuple(problem.line() for problem in compiled.problems if problem.warning),
+        warnings=tuple(problem.line() for problem in in_force),
         generation=generation,
     )
 

@@ -10,7 +10,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
@@ -28,6 +28,7 @@ from sos_testbed.core.topology import BUILDERS, PathOptions, builder
 from sos_testbed.lifecycle import certificates, declare, endpoints, northbound, process
 from sos_testbed.lifecycle.declare import Documents
 from sos_testbed.lifecycle.runner import Report, Runner, lock, run, silent, uninterrupted, write_file
+from sos_testbed.lifecycle.time_factor import limit_s, parse_factor
 
 READY_TIMEOUT_S = 90.0  # limit for a lab to become ready: discovery takes a few seconds, the rest is slack for busy machines
 PAYLOAD_BYTES = 100_000_000
@@ -63,6 +64,9 @@ class Options:
     """Files and folders; if empty, the example folder of the topology."""
     services: bool = True
     name: str | None = None
+    datapath: str | None = None
+    """Datapath of all switches, one of `declare.DATAPATHS`, instead of the sites' `spec.datapath.type`. None: the value of `SOS_DATAPATH`,
+    and without that variable, as declared."""
     stays: bool = False
     """Keep the lab up until `down`. Any other lab belongs to the process that created it; if this process is killed, the next `up` takes
     the lab down."""
@@ -75,6 +79,15 @@ class Options:
     def files(self) -> tuple[Path, ...]:
         """Folders of the custom resources."""
         return self.examples or (_REPOSITORY / "examples" / builder(self.topology).example,)
+
+    def chosen_datapath(self, environment: Mapping[str, str]) -> str | None:
+        """Datapath of all switches, or None for the declared one; LabError for an unknown name. Letter case does not matter."""
+        wanted = self.datapath or environment.get("SOS_DATAPATH")
+        if not wanted:
+            return None
+        if wanted.title() not in declare.DATAPATHS:
+            raise LabError(f"no datapath {wanted!r}; there are {', '.join(declare.DATAPATHS)}")
+        return wanted.title()
 
 
 def state_root() -> Path:
@@ -145,13 +158,14 @@ class Lab:
             programs=Programs(**self.facts["programs"]),
             controllers=tuple(self.facts.get("controllers", [controllers.DEFAULT])),
             rewriting=frozenset(self.facts.get("rewriting", [])),
+            time_factor=parse_factor(os.environ),
         )
 
     @property
     def documents(self) -> Documents:
         """Documents of the latest declaration."""
         if self._documents is None:
-            self._documents = declare.compile_lab(self.objects, self.topology, self.facts["generation"], self._allocations)
+            self._documents = self._compile(self.objects, self.facts["generation"])
         return self._documents
 
     @property
@@ -159,9 +173,9 @@ class Lab:
         """Custom resources in force."""
         return tuple(Loaded(**raw) for raw in self.facts["objects"])
 
-    @property
-    def _allocations(self) -> Allocations:
-        return declare.parse_allocations(self.facts["allocations"])
+    def _compile(self, objects: tuple[Loaded, ...], generation: int) -> Documents:
+        allocations = declare.parse_allocations(self.facts["allocations"])
+        return declare.compile_lab(objects, self.topology, generation, allocations, self.facts.get("datapath"))
 
     def exec_argv(self, part: str, command: Iterable[str]) -> tuple[str, ...]:
         """Command line that runs a program in the namespace of a host, agent or switch."""
@@ -214,7 +228,7 @@ class Lab:
         """Compile objects, write the files of agents and nodes, and push the next generation to the controllers."""
         with lock(self.root / "lock"):
             before = self.documents
-            documents = declare.compile_lab(objects, self.topology, self.facts["generation"] + 1, self._allocations)
+            documents = self._compile(objects, self.facts["generation"] + 1)
             self._refuse_to_hurry(documents)
             if set(documents.controllers) != set(before.controllers):
                 raise LabError(f"a lab keeps the controllers it was brought up with: {', '.join(before.controllers)}")
@@ -311,14 +325,15 @@ def up(options: Options, report: Report = silent) -> Lab:
         raise LabError("a lab needs root: it makes network namespaces")
     topology = options.build()
     objects = declare.load(options.files(), services=options.services)
-    documents = declare.compile_lab(objects, topology, 1, Allocations())
+    datapath = options.chosen_datapath(os.environ)
+    documents = declare.compile_lab(objects, topology, 1, Allocations(), datapath)
     programs = find_programs(dict(os.environ))
     sweep(report)
     lab = Lab(_new_folder(), report)
     try:
         with lock(lab.root / "lock"):
             with lock(state_root().with_suffix(".names")):  # two labs that start simultaneously must not choose the same name
-                lab.save(**_first_facts(options, topology, programs))
+                lab.save(**_first_facts(options, topology, programs), datapath=datapath)
             lab._remember(objects, documents)
             _build(lab, topology, documents)
             wait_ready(lab, documents)
@@ -415,7 +430,7 @@ def _missing(lab: Lab, documents: Documents, controller: str) -> list[str]:
 
 def wait_ready(lab: Lab, documents: Documents, timeout_s: float = READY_TIMEOUT_S) -> None:
     """Wait until datapaths, links, agents and services are up; raise LabError that names unmet conditions or an ended program."""
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + limit_s(timeout_s)
     told = ""
     while True:
         try:
@@ -427,7 +442,7 @@ def wait_ready(lab: Lab, documents: Documents, timeout_s: float = READY_TIMEOUT_
         if dead := lab.dead():
             raise LabError(f"{dead[0]} has ended: {tail(lab, dead[0])}")
         if time.monotonic() > deadline:
-            raise LabError(f"not ready after {timeout_s:.0f} s: waiting for {', '.join(waits)}; logs in {lab.root}/log")
+            raise LabError(f"not ready after {limit_s(timeout_s):.0f} s: waiting for {', '.join(waits)}; logs in {lab.root}/log")
         if (line := f"waiting for {', '.join(waits)}") != told and not line.startswith("waiting for controller"):
             lab.report(told := line)
         time.sleep(_POLL_S)

@@ -9,6 +9,7 @@ from sos_testbed.core import controllers
 from sos_testbed.core.model import LabError
 from sos_testbed.core.realise import LabPlan, inside
 from sos_testbed.lifecycle.runner import run
+from sos_testbed.lifecycle.time_factor import limit_s
 
 _TIMEOUT_S = 5
 
@@ -46,7 +47,7 @@ def _request(plan: LabPlan, controller: str, path: str, arguments: tuple[str, ..
 
 def _answer(netns: str, name: str, url: str, arguments: tuple[str, ...], stdin: str = "") -> Any:
     path = "/" + url.split("/", 3)[3]
-    argv = inside(netns, "curl", "-sS", "-m", str(_TIMEOUT_S), "-w", "\n%{http_code}", *arguments, url)
+    argv = inside(netns, "curl", "-sS", "-m", f"{limit_s(_TIMEOUT_S):g}", "-w", "\n%{http_code}", *arguments, url)
     text, _, status = run(argv, what=f"{name} {path}", timeout_s=_TIMEOUT_S + 5, stdin=stdin).rpartition("\n")
     try:
         answer = json.loads(text)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from sos_testbed.core.model import LabError
 from sos_testbed.core.steps import Spawn
+from sos_testbed.lifecycle.time_factor import limit_s
 
 _POLL_S = 0.02
 _KILL_WAIT_S = 5.0  # limit for a killed process to end: it ends immediately unless it is blocked in the kernel
@@ -84,7 +85,7 @@ def stop(pid_file: Path, grace_s: float) -> None:
         _signal(pid.number, signal.SIGTERM)
         if not _gone(pid, grace_s):
             _signal(pid.number, signal.SIGKILL)
-            _gone(pid, _KILL_WAIT_S)
+            _gone(pid, limit_s(_KILL_WAIT_S))
     pid_file.unlink(missing_ok=True)
 
 
@@ -100,13 +101,13 @@ def kill(pid_file: Path) -> None:
     pid = find(pid_file)
     if pid is not None:
         _signal(pid.number, signal.SIGKILL)
-        _gone(pid, _KILL_WAIT_S)
+        _gone(pid, limit_s(_KILL_WAIT_S))
     pid_file.unlink(missing_ok=True)
 
 
 def kill_in_namespace(netns: str) -> None:
     """SIGKILL all processes of a namespace; raise LabError if a process survives."""
-    deadline = time.monotonic() + _KILL_WAIT_S
+    deadline = time.monotonic() + limit_s(_KILL_WAIT_S)
     while pids := _pids_in(netns):
         if time.monotonic() > deadline:
             raise LabError(f"processes {pids} in {netns} still run after SIGKILL")

@@ -34,6 +34,7 @@ from sos_testbed.core.steps import (
     parse_undo,
 )
 from sos_testbed.lifecycle import process
+from sos_testbed.lifecycle.time_factor import limit_s
 
 COMMAND_TIMEOUT_S = 60.0  # limit for one command; on an idle machine, every command of a lab takes less than a second
 LOCK_TIMEOUT_S = 60.0
@@ -107,9 +108,9 @@ class Runner:
 
     def _undo(self, undo: Undo) -> None:
         if isinstance(undo, Run):
-            subprocess.run(undo.argv, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=COMMAND_TIMEOUT_S)
+            subprocess.run(undo.argv, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=limit_s(COMMAND_TIMEOUT_S))
         elif isinstance(undo, Stop):
-            process.stop(self.pid_file(undo.name), undo.grace_s)
+            process.stop(self.pid_file(undo.name), limit_s(undo.grace_s))
         elif isinstance(undo, DeleteNamespace):
             self._delete_namespace(undo.name)
         elif isinstance(undo, RemoveTree):
@@ -124,12 +125,13 @@ class Runner:
 
 def run(argv: tuple[str, ...], *, what: str, timeout_s: float = COMMAND_TIMEOUT_S, stdin: str = "") -> str:
     """Run a command and return its output; raise LabError with the last line of its error output."""
+    limit = limit_s(timeout_s)
     try:
-        done = subprocess.run(argv, input=stdin, capture_output=True, text=True, check=False, timeout=timeout_s)
+        done = subprocess.run(argv, input=stdin, capture_output=True, text=True, check=False, timeout=limit)
     except FileNotFoundError:
         raise LabError(f"{what}: {argv[0]} is not installed") from None
     except subprocess.TimeoutExpired:
-        raise LabError(f"{what}: still running after {timeout_s:.0f} s: {' '.join(argv)}") from None
+        raise LabError(f"{what}: still running after {limit:.0f} s: {' '.join(argv)}") from None
     if done.returncode != 0:
         complaint = (done.stderr.strip() or done.stdout.strip() or f"status {done.returncode}").splitlines()[-1]
         raise LabError(f"{what}: {complaint} ({' '.join(argv)})")
@@ -164,7 +166,7 @@ def lock(path: Path, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
     """Lock a lab exclusively. The kernel releases the lock when the holder dies."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + limit_s(timeout_s)
     try:
         while True:
             try:

@@ -22,6 +22,7 @@ from sos_testbed.lifecycle import faults, northbound
 from sos_testbed.lifecycle import lab as labs
 from sos_testbed.lifecycle.lab import Lab, Options, make_payload
 from sos_testbed.lifecycle.runner import run
+from sos_testbed.lifecycle.time_factor import limit_s
 from sos_testbed.measurements import measure
 
 COUNT = 100
@@ -79,7 +80,7 @@ def declare(lab: Lab, at: str, weights: Mapping[str, int]) -> None:
     kept = tuple(loaded for loaded in lab.objects if loaded.obj.get("kind") != "SosService")
     documents = lab.declare((*kept, service(at, weights)))
     labs.wait_ready(lab, documents)
-    deadline = time.monotonic() + _TAKEN_WAIT_S
+    deadline = time.monotonic() + limit_s(_TAKEN_WAIT_S)
     while message := northbound.get(lab.plan, "/v1/status")["services"][0]["message"]:
         if time.monotonic() > deadline:
             raise LabError(f"uplinks are missing: {message}")
@@ -144,7 +145,7 @@ def _log(lab: Lab) -> Path:
 
 def _lines(log: Path, count: int) -> list[str]:
     """Wait for this many lines of a log and return them."""
-    deadline = time.monotonic() + _LOG_WAIT_S
+    deadline = time.monotonic() + limit_s(_LOG_WAIT_S)
     while True:
         lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
         if len(lines) >= count:

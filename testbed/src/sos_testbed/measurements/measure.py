@@ -18,6 +18,7 @@ from sos_testbed.core.model import Host, LabError, Router, Shape
 from sos_testbed.core.web import SOS_PORT
 from sos_testbed.lifecycle.lab import Lab
 from sos_testbed.lifecycle.runner import run
+from sos_testbed.lifecycle.time_factor import limit_s
 
 # A full Ethernet frame: 1500 bytes IP, 14 header, 4 checksum, 20 preamble and gap. A TCP payload with timestamps has 1448 bytes.
 FRAME_BYTES = 1538
@@ -95,7 +96,8 @@ def formula_mbps(shape: Shape) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Parameters of a transfer: `path` is below the lab's www folder for a download, any file for an upload."""
+    """Parameters of a transfer: `path` is below the lab's www folder for a download, any file for an upload. `max_time_s` is multiplied by
+    the machine's time factor (`lifecycle.time_factor`)."""
 
     client: str = "client"
     server: str = "server"
@@ -133,14 +135,14 @@ def address(lab: Lab, host: str) -> str:
 def curl_argv(lab: Lab, request: Request, arguments: tuple[str, ...]) -> tuple[str, ...]:
     """Command line of a transfer; curl reports as JSON on standard output."""
     # no -f, because callers evaluate the status; -s, because the progress meter would cost a system call per buffer
-    command = ("curl", "-sS", "--max-time", f"{request.max_time_s:.1f}", "-w", "%{json}", *arguments)
+    command = ("curl", "-sS", "--max-time", f"{limit_s(request.max_time_s):.1f}", "-w", "%{json}", *arguments)
     return lab.exec_argv(request.client, command)
 
 
 def _transfer(lab: Lab, request: Request, arguments: tuple[str, ...], *, upload: bool) -> Transfer:
     argv = curl_argv(lab, request, arguments)
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=request.max_time_s + _CURL_GRACE_S)
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=limit_s(request.max_time_s + _CURL_GRACE_S))
     except subprocess.TimeoutExpired:
         raise LabError(f"curl at {request.client} did not end within its time") from None
     return parse_transfer(lab, request, done.stdout, upload=upload)
@@ -170,7 +172,7 @@ def parse_transfer(lab: Lab, request: Request, report: str, *, upload: bool) -> 
 def _server_saw(lab: Lab, server: str, client_address: str) -> str:
     """Remote address in the server's log line for this client, else in the last line; "" if the log is empty."""
     log = lab.root / server / "access.log"
-    deadline = time.monotonic() + _LOG_WAIT_S
+    deadline = time.monotonic() + limit_s(_LOG_WAIT_S)
     while True:
         lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
         for line in reversed(lines):
@@ -256,12 +258,12 @@ def _probe_server(lab: Lab) -> Iterator[None]:
         yield
     finally:
         server.terminate()
-        server.wait(timeout=10)
+        server.wait(timeout=limit_s(10))
 
 
 def wait_listening(lab: Lab, host: str, port: int) -> None:
     """Wait until a TCP port of a host accepts connections; raise LabError after a few seconds."""
-    deadline = time.monotonic() + _START_WAIT_S
+    deadline = time.monotonic() + limit_s(_START_WAIT_S)
     command = lab.exec_argv(host, ("ss", "-Hltn", f"sport = :{port}"))
     while not run(command, what="ss").strip():
         if time.monotonic() > deadline:
