@@ -84,6 +84,27 @@ def test_fragments_of_plain_connections_are_copied_at_intervals() -> None:
     assert Location(E1, PORT_CONTROLLER) in outs(world, AT_CLIENT, up_ward(LATER))
 
 
+def test_session_begun_after_plain_fragments_gets_its_fragments_at_once() -> None:
+    """Fragments of a plain connection stop copies for QUIET_S. A session of the same hosts must not lose its fragments for that long."""
+    world = up()
+    copied(world, AT_CLIENT, up_ward(FIRST))
+    copied(world, AT_SERVER, down_ward(FIRST))
+    world.syn(SPORT)
+    assert outs(world, AT_CLIENT, up_ward(LATER)) == {AT_INGRESS}
+    assert outs(world, AT_SERVER, down_ward(LATER)) == {AT_EGRESS}
+    world.tick(QUIET_S + 1.0)
+    world.network.expire(world.now)
+    assert outs(world, AT_CLIENT, up_ward(LATER)) == {AT_INGRESS}
+
+
+def test_session_begun_after_plain_fragments_at_a_rewriting_site_gets_copies_again() -> None:
+    world = up(rewrite="OpenFlow")
+    copied(world, AT_CLIENT, up_ward(FIRST))
+    assert Location(E1, PORT_CONTROLLER) not in outs(world, AT_CLIENT, up_ward(LATER))
+    world.syn(SPORT)
+    assert Location(E1, PORT_CONTROLLER) in outs(world, AT_CLIENT, up_ward(LATER))
+
+
 def test_rewriting_site_aborts_fragmented_sessions_and_makes_the_host_plain() -> None:
     world = up(rewrite="OpenFlow")
     world.syn(SPORT)
@@ -122,7 +143,7 @@ def test_fragment_processing_is_rate_limited() -> None:
     world = up()
     world.now = float(int(world.now) + 1)
     for _ in range(MAX_PER_SECOND):
-        copied(world, AT_CLIENT, up_ward(FIRST))
+        copied(world, AT_CLIENT, bytes(60))
     world.syn(SPORT)
     copied(world, AT_CLIENT, up_ward(FIRST))
     assert world.engine.state.counters["fragments", "led"] == 0

@@ -68,11 +68,19 @@ class Redirection(NamedTuple):
     until: float
 
 
+class Quiet(NamedTuple):
+    """Switch and end of an entry that stops copies of a pair's fragments."""
+
+    dpid: DatapathId
+    until: float
+
+
 class Fragments:
     """Pairs of hosts that have sent fragments."""
 
     def __init__(self, state: State) -> None:
         self._state = state
+        self._quiet: dict[Pair, Quiet] = {}  # bounded by MAX_PER_SECOND copies in QUIET_S
         self._redirected: dict[Pair, Redirection] = {}
         self._plain: OrderedDict[Pair, float] = OrderedDict()
         self._second, self._taken = 0, 0
@@ -116,12 +124,7 @@ class Fragments:
         if not theirs:
             self._hush(dpid, (source, target))
             return []
-        agents = {agent for agent, _, _ in theirs}
-        transparent = not any(state.rewritten_port(agent, ingress, 1) for agent, ingress, _ in theirs)
-        if len(agents) == 1 and transparent and len(self._redirected) < MAX_REDIRECTED:
-            self._redirected[source, target] = Redirection(agents.pop(), claim[0].name, state.now + KEEP_S)
-            self._lead((source, target))
-            state.count("fragments", "led")
+        if self._redirect((source, target), claim[0].name):
             return []
         state.count("fragments", "plain")
         self._hush(dpid, (source, target))  # the reset takes time; if it is lost, the next copy repeats it
@@ -129,6 +132,16 @@ class Fragments:
         if len(self._plain) > MAX_PLAIN:
             self._plain.popitem(last=False)
         return [session for _, _, session in theirs]
+
+    def begun(self, session: Session) -> None:
+        """Follow the fragments of a new session at once, if plain connections of its hosts have just sent fragments: their switch sends no
+        copies for up to QUIET_S."""
+        state = self._state
+        for pair in ((session.client, session.server), (session.server, session.client)):
+            quiet = self._quiet.pop(pair, None)
+            claim = None if quiet is None or quiet.until <= state.now or pair in self._redirected else state.claims.get(quiet.dpid)
+            if quiet is not None and claim is not None and not self._redirect(pair, claim[0].name):
+                state.out.append(Apply(quiet.dpid, (), (self._quiet_entry(pair),), 0, False))
 
     def is_plain(self, client: Address, server: Address) -> bool:
         """Return whether connections between two hosts are plain because of their fragments."""
@@ -147,6 +160,8 @@ class Fragments:
     def tick(self) -> None:
         """Stop redirecting to agents that are gone, or that have had no session of the two hosts for KEEP_S."""
         state = self._state
+        while self._quiet and next(iter(self._quiet.values())).until <= state.now:
+            del self._quiet[next(iter(self._quiet))]
         for pair, led in list(self._redirected.items()):
             agent = state.agents.get(led.agent)
             if any(agent_id == led.agent for agent_id, _, _ in self._sessions(*pair)):
@@ -164,6 +179,18 @@ class Fragments:
                 found.append((session.ingress if ingress else session.egress, ingress, session))
         return found
 
+    def _redirect(self, pair: Pair, site: str) -> bool:
+        """Redirect fragments to the agent of the pair's sessions. Return False if that is impossible."""
+        state, theirs = self._state, self._sessions(*pair)
+        agents = {agent for agent, _, _ in theirs}
+        rewritten = any(state.rewritten_port(agent, ingress, 1) for agent, ingress, _ in theirs)
+        if len(agents) != 1 or rewritten or len(self._redirected) >= MAX_REDIRECTED:
+            return False
+        self._redirected[pair] = Redirection(agents.pop(), site, state.now + KEEP_S)
+        self._lead(pair)
+        state.count("fragments", "led")
+        return True
+
     def _lead(self, pair: Pair) -> None:
         """Install redirect entries at all switches of the sender's site, since the sender may move between them."""
         state, led = self._state, self._redirected[pair]
@@ -178,9 +205,13 @@ class Fragments:
         return FlowEntry(TABLE_REDIRECT, shared(PRIORITY_REDIRECTED, cookie), _between(pair), actions, cookie)
 
     def _hush(self, dpid: DatapathId, pair: Pair) -> None:
+        self._quiet.pop(pair, None)  # the oldest comes first
+        self._quiet[pair] = Quiet(dpid, self._state.now + QUIET_S)
+        self._state.out.append(Apply(dpid, (self._quiet_entry(pair),), (), 0, False))
+
+    def _quiet_entry(self, pair: Pair) -> FlowEntry:
         cookie = self._state.cookie(Kind.FRAGMENT)
-        entry = FlowEntry(TABLE_REDIRECT, shared(PRIORITY_REDIRECTED, cookie), _between(pair), (Goto(TABLE_FORWARD),), cookie, QUIET_S)
-        self._state.out.append(Apply(dpid, (entry,), (), 0, False))
+        return FlowEntry(TABLE_REDIRECT, shared(PRIORITY_REDIRECTED, cookie), _between(pair), (Goto(TABLE_FORWARD),), cookie, QUIET_S)
 
 
 def _between(pair: Pair) -> Match:

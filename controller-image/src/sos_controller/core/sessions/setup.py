@@ -314,6 +314,7 @@ class SetUp:
             installed = partial(self._installed, session, is_egress)
             for dpids, entry in placed:
                 state.programmer.install(dpids, entry, installed, state.out)
+        self._plan.fragments.begun(session)
         if self.begun is not None:
             self.begun(session)
 
