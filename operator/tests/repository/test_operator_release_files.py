@@ -158,6 +158,28 @@ def test_kubectl_runs_and_completes_the_single_file(release: Path, kube: Kube, t
     assert {line.partition("\t")[0] for line in kubectl("__complete", "sos", "trace", "-o", "")} >= {"text", "json"}
 
 
+def test_lines_of_the_page_install_the_plugin_and_its_completion(release: Path, tmp_path: Path) -> None:
+    folder = tmp_path / ".local" / "bin"
+    folder.mkdir(parents=True)
+    path = os.pathsep.join((str(folder), str(Path(tool("kubectl")).parent), os.environ["PATH"]))
+    environment = {**os.environ, "HOME": str(tmp_path), "PATH": path, "KUBECONFIG": str(tmp_path / "none")}
+
+    def lines_of(name: str) -> str:
+        """Run a block of docs/plugin.md in the folder of the release."""
+        blocks = (sys.executable, str(ROOT / "scripts" / "blocks.py"), "--print", name)
+        text = subprocess.run(blocks, capture_output=True, text=True, timeout=60, check=True).stdout
+        argv = ("bash", "-euo", "pipefail", "-c", text)
+        done = subprocess.run(argv, cwd=release, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert lines_of("plugin-install") == f"kubectl-sos {VERSION}\n"
+    lines_of("plugin-completion")
+    second_name = (str(folder / "kubectl_complete-sos"), "peer", "inv")
+    completed = subprocess.run(second_name, capture_output=True, text=True, timeout=60, check=True)
+    assert completed.stdout.startswith("invite")
+
+
 def test_the_same_sources_give_the_same_plugin(release: Path, plugin: ModuleType) -> None:
     assert plugin.build(VERSION) == (release / "kubectl-sos").read_bytes()
 
