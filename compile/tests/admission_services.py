@@ -31,6 +31,18 @@ SERVICES: list[Row] = [
         None,
         None,
     ),
+    *(
+        (
+            f"{end} {prefix}",
+            "SosService",
+            {**ENDS, end: {**ENDS[end], "prefixes": [prefix]}},
+            f"spec.{end}.prefixes[0]",
+            "hosts cannot have",
+        )
+        for end in ("from", "to")
+        for prefix in ("0.0.0.0/8", "127.0.0.1/32", "169.254.0.0/16", "239.0.0.0/8", "240.0.0.0/4", "198.18.255.254/32")
+    ),
+    ("every destination", "SosService", {**ENDS, "to": {"prefixes": ["0.0.0.0/0"]}}, None, None),
     ("accept Confirmed", "SosService", {**ENDS, "accept": "Confirmed"}, None, None),
     ("accept Learned, reactive", "SosService", {**ENDS, "accept": "Learned", "setup": "Reactive"}, None, None),
     ("accept Early, proactive", "SosService", {**ENDS, "accept": "Early", "setup": "Proactive"}, None, None),

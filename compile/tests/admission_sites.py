@@ -150,6 +150,11 @@ SITES: list[Row] = [
     ("uplink without address", "SosSite", addressed(None, "192.0.2.1"), "spec.wan.uplinks[0]", "go together"),
     ("uplink with half an address", "SosSite", addressed("192.0.2.2", "192.0.2.1"), "spec.wan.uplinks[0].address", "like 192.0.2.2/30"),
     ("uplink with an IPv6 address", "SosSite", addressed("2001:db8::2/64", "192.0.2.1"), "spec.wan.uplinks[0].address", "IPv4"),
+    *(
+        (f"uplink at {text}", "SosSite", addressed(text, "192.0.2.1"), "spec.wan.uplinks[0].address", "an uplink cannot have")
+        for text in ("127.0.0.1/8", "224.0.0.5/24", "0.0.0.1/30", "255.255.255.254/31", "198.18.255.254/32")
+    ),
+    ("uplink with a link-local address", "SosSite", addressed("169.254.7.2/30", "169.254.7.1"), None, None),
     ("uplink with a gateway by name", "SosSite", addressed("192.0.2.2/30", "router"), "spec.wan.uplinks[0].gateway", "like 192.0.2.1"),
     ("base uplink of an overlay", "SosSite", {**SELECT, "wan": {"uplinks": [WAN0]}}, "spec.wan", "no uplink may"),
     (

@@ -180,6 +180,10 @@ OTHERS: list[Row] = [
     ("peer of no prefix", "SosPeer", {"prefixes": []}, "spec.prefixes", None),
     ("peer with host bits", "SosPeer", {"prefixes": ["10.2.0.1/16"]}, "spec.prefixes[0]", "set the host bits to zero"),
     ("peer without a length", "SosPeer", {"prefixes": ["10.2.0.0"]}, "spec.prefixes[0]", "write a prefix"),
+    ("peer of any address", "SosPeer", {"prefixes": ["0.0.0.0/0"]}, None, None),
+    ("peer of multicast", "SosPeer", {"prefixes": ["224.0.0.0/4"]}, "spec.prefixes[0]", "hosts cannot have addresses of"),
+    ("machine of any address", "SosPeer", {**machine(), "prefixes": ["0.0.0.0/0"]}, "spec.prefixes", "hosts of a machine cannot have"),
+    ("machine beside loopback", "SosPeer", {**machine(), "prefixes": ["126.0.0.0/7"]}, "spec.prefixes", "hosts of a machine cannot have"),
     ("peer of IPv6", "SosPeer", {"prefixes": ["2001:db8::/32"]}, "spec.prefixes[0]", "only IPv4"),
     *(
         (f"endpoint {text}", "SosPeer", {"prefixes": ["10.2.0.0/16"], "endpoints": [text]}, "spec.endpoints[0]", "like 192.0.2.7:14790")

@@ -5,9 +5,12 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 _THIS_NETWORK = ipaddress.IPv4Network("0.0.0.0/8")  # RFC 6890 section 2.2.2
 _BROADCAST = ipaddress.IPv4Address("255.255.255.255")
+
+_REMEMBERED = 8_192  # parsed texts: the validation rules of one object parse each of its prefixes up to twenty times
 
 CIDR = re.compile(r"^[0-9A-Fa-f:.]+/[0-9]{1,3}\Z")
 
@@ -21,6 +24,7 @@ def is_cidr(text: str) -> bool:
     return True
 
 
+@lru_cache(maxsize=_REMEMBERED)
 def parse_cidr(text: str) -> ipaddress.IPv4Interface | ipaddress.IPv6Interface:
     """Return the address and its network. Raises ValueError, also for a netmask in place of the length."""
     if not CIDR.match(text):
