@@ -1,10 +1,12 @@
 """Handshakes through switches and controller, compared with plain TCP: first byte of 1 kB at 100 ms, and a full accept queue.
 
-    bench/measure/handshakes.py [--rounds 25] [--examples DIR] [--out out/bench]
+    bench/measure/handshakes.py [--rounds 25] [--examples DIR] [--out out/bench] [--check]
                                               (root; from the top of the repository, with .venv/bin/python)
 
 Each round measures a plain, a known and an unknown server. A known server has accepted on its port before (`accept: Learned`); each
 connection to an unknown server uses a new port. The busy server has a backlog of 0 and accepts nothing for 6 s after its first connection.
+With --check the exit status is 1 if a target is missed: a first byte later than its share of plain TCP's (TARGETS), or a busy server that
+does not serve all clients of the covered port.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ MOST_ROUNDS = 90
 """Number of covered ports of the example from UNKNOWN on."""
 BUSY = {"plain": 6400, "covered": 5399}
 BUSY_S, AT_ONCE, END_S = 6.0, 4, 120.0
+TARGETS = {"known": 0.51, "unknown": 1.02}
+"""Latest first byte, relative to plain TCP: one round trip of two, and both, each with 2 % for processing."""
 
 
 def argv(lab: Lab, host: str, *words: object) -> tuple[str, ...]:
@@ -97,12 +101,22 @@ def busy(lab: Lab, port: int) -> dict[str, Any]:
     }
 
 
+def missed(medians: dict[str, float], queues: dict[str, dict[str, Any]]) -> list[str]:
+    """Targets that the results miss, one line each."""
+    ratios = {kind: medians[kind] / medians["plain"] for kind in TARGETS}
+    late = {kind: ratio for kind, ratio in ratios.items() if ratio > TARGETS[kind]}
+    found = [f"{kind} server: first byte {ratio:.3f} of plain, target {TARGETS[kind]}" for kind, ratio in late.items()]
+    served = queues["covered"]["served"]
+    return found + ([f"busy server, covered: {served} of {AT_ONCE} served"] if served < AT_ONCE else [])
+
+
 def main() -> None:
     """Measure, print the results, write handshakes.json."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=25, help=f"connections of each kind, at most {MOST_ROUNDS} (default 25)")
     parser.add_argument("--examples", type=Path, help="folder of custom resources for the topology (default: the topology's own)")
     parser.add_argument("--out", type=Path, default=Path("out/bench"))
+    parser.add_argument("--check", action="store_true", help="end with status 1 if a target is missed")
     arguments = parser.parse_args()
     if not 1 <= arguments.rounds <= MOST_ROUNDS:
         parser.error(f"--rounds: 1 to {MOST_ROUNDS}")
@@ -122,6 +136,11 @@ def main() -> None:
         print(f"{kind}: first byte of 1 kB {1e3 * median:.1f} ms (median of {arguments.rounds}), {median / medians['plain']:.3f} of plain")
     for kind, queue in queues.items():
         print(f"busy server, {kind}: {queue['served']} of {queue['of']} served, the last after {queue['longestS']:.1f} s {queue['errors']}")
+    targets = missed(medians, queues)
+    for line in targets:
+        print(f"missed: {line}")
+    if arguments.check and targets:
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":
