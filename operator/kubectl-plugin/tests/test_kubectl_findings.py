@@ -139,6 +139,7 @@ REFUSED = {
 }
 PENDING = {"id": "default/bulk", "state": "Pending", "reason": "NoPath", "message": "", "needed": ["01"], "acknowledged": []}
 ONE = {"agents": [agent("bb", "east")]}
+BYPASSED = {"reason": "ServerElsewhere", "client": "10.0.0.11:4711", "server": "10.0.0.139:5000", "ageSeconds": 3.2}
 NATTED = replace(GOOD, seen="192.0.2.1:9")
 
 
@@ -154,8 +155,9 @@ NATTED = replace(GOOD, seen="192.0.2.1:9")
         ({"asked": Asked("west", "east", server=("10.0.0.139", 80))}, "NotCovered", "10.0.0.139:80"),
         ({"config": service(mode="Observe")}, "NotRedirected", "service default/bulk"),
         ({"config": service(percent=0)}, "NotRedirected", "service default/bulk"),
-        ({"ends_error": "no pod"}, "NoEnds", "west, east"),
         ({"config": service(percent=0, require=["Encrypted"])}, "NotEncrypted", "service default/bulk"),
+        ({"plain_connections": [BYPASSED], "accelerated": False}, "ServerElsewhere", "10.0.0.139:5000"),
+        ({"ends_error": "no pod"}, "NoEnds", "west, east"),
         (
             {"status": status(datapaths=[{"dpid": "01", "name": "edge1", "site": "west", "connected": False}])},
             "DatapathDisconnected",
@@ -192,6 +194,30 @@ def test_each_broken_thing_has_a_name(changes: dict[str, Any], code: str, where:
     assert checks.verdict(facts, [first]) != "ok"
     printed = render.lines(facts, [first], colour=False)
     assert f"first broken: {code} {where}" in printed and max(map(len, printed)) <= tables.WIDTH
+
+
+PORT_5001 = Asked("west", "east", server=("10.0.0.139", 5001))
+
+
+@pytest.mark.parametrize(
+    ("row", "changes", "found"),
+    [
+        ({}, {}, True),
+        ({}, {"accelerated": True}, False),
+        ({"server": "10.0.0.139:5001"}, {"accelerated": True}, True),
+        ({"server": "10.0.0.140:5000"}, {}, False),
+        ({"server": "10.0.0.139:5001"}, {"asked": PORT_5001}, True),
+        ({"server": "10.0.0.139:5002"}, {"asked": PORT_5001}, False),
+        ({"ageSeconds": checks.RECENT_S + 0.1}, {}, False),
+        ({"reason": "ServerUnreachable"}, {}, False),
+        ({"reason": "Option", "client": GOOD.own}, {}, False),
+        ({"reason": "ServerSilent", "client": GOOD.own}, {}, True),
+        ({"reason": "ServerSilent", "client": GOOD.own}, {"through": Pair(5000, GOOD, STALLED)}, False),
+    ],
+)
+def test_answers_that_bypass_the_agent_are_a_finding_while_they_are_seen(row: dict[str, Any], changes: dict[str, Any], found: bool) -> None:
+    facts = healthy(**{"plain_connections": [{**BYPASSED, **row}], "accelerated": False, **changes})
+    assert ("ServerElsewhere" in codes(facts)) == found
 
 
 @pytest.mark.parametrize(

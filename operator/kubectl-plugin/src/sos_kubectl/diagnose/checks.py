@@ -23,6 +23,10 @@ Json = dict[str, Any]
 OK, SLOWER, DEGRADED, PLAIN, BROKEN, UNKNOWN = "ok", "slower", "degraded", "plain", "broken", "unknown"
 SLOWER_BELOW = 0.8
 """Fraction of plain TCP's rate below which SOS counts as slower. Single transfers of three seconds differ by a tenth on quiet machines."""
+RECENT_S = 300
+"""Age in seconds up to which a plain connection counts, as for the condition Accelerating."""
+UNANSWERED = ("ServerSilent", "ServerUnreachable")
+"""Reasons of connections whose server has not answered an agent."""
 KEY_REASONS = ("tag", "key", "replay")
 """Reasons for dropping a declared agent's beacon: wrong key, missing key, or a clock that is far off."""
 
@@ -115,11 +119,11 @@ def declared_service(facts: Facts) -> Iterable[Finding]:
         yield Finding("NoService", where, f"There is {wanted} for connections opened by {asked.from_site} to {asked.to_site}{hint}.")
     elif not _covers(facts, service):
         yield _not_covered(facts, service)
-    elif service["mode"] != "Accelerate" or service["percent"] <= 0:
-        what = f"Its mode is {service['mode']}" if service["mode"] != "Accelerate" else "Its percent is 0"
     elif service["percent"] <= 0 and service.get("require"):
         what = "It requires Encrypted, and the streams between its sites are not encrypted: all of its connections are refused."
         yield Finding("NotEncrypted", f"service {service['id']}", what)
+    elif service["mode"] != "Accelerate" or service["percent"] <= 0:
+        what = f"Its mode is {service['mode']}" if service["mode"] != "Accelerate" else "Its percent is 0"
         yield Finding("NotRedirected", f"service {service['id']}", f"{what}: all of its connections stay plain.")
 
 
@@ -222,6 +226,24 @@ def _transfers(facts: Facts) -> Iterable[Finding]:
         )
 
 
+def _answers_elsewhere(facts: Facts) -> Iterable[Finding]:
+    """A finding for each port of the server whose answers bypass the egress agent, as the controller has recently seen. A transfer of this
+    diagnosis shows the same if it arrived as plain TCP after the server had not answered the agent."""
+    asked, through, host = facts.asked.server, facts.through, facts.server
+    rows = [row for row in facts.plain_connections if row["ageSeconds"] <= RECENT_S]
+    servers = {row["server"] for row in rows if row["reason"] == "ServerElsewhere"}
+    if through is not None and through.ok and host is not None:
+        own = {part.own for part in (through.up, through.down)}
+        silent = {row["server"] for row in rows if row["reason"] in UNANSWERED and row["client"] in own}
+        ours = f"{host.address}:{through.port}"
+        servers = servers - {ours} if facts.accelerated else servers | (silent & {ours})
+    for server in sorted(servers):
+        address, port = server.rsplit(":", 1)
+        if (address == asked[0] and int(port) == asked[1]) if asked is not None else (host is not None and address == host.address):
+            what = f"{server} answers plain connections, but its answers do not pass its site's switches, so no agent can serve it."
+            yield Finding("ServerElsewhere", server, what)
+
+
 def _slower(facts: Facts) -> Iterable[Finding]:
     """A finding for each direction in which most of the repeated pairs of transfers were slower through SOS."""
     service = chosen(facts)
@@ -308,6 +330,7 @@ CHECKS: tuple[Callable[[Facts], Iterable[Finding]], ...] = (
         _pending,
         _mtu,
         _transfers,
+        _answers_elsewhere,
         _slower,
         _not_tried,
         _own_server,

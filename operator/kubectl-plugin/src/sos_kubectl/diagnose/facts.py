@@ -98,5 +98,7 @@ class Facts:
     ratios: dict[str, tuple[float, ...]] = field(default_factory=dict)
     """Rates through SOS as fractions of plain TCP's, by direction (`up`, `down`), in pairs of transfers one after the other; empty for a
     direction in which SOS was fast enough the first time."""
+    plain_connections: list[Json] = field(default_factory=list)
+    """Connections of the service that recently went plain, as the controller lists them."""
     mtu: Mtu | None = None
     own_server: Server | None = None

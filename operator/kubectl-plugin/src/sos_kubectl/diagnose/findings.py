@@ -32,6 +32,7 @@ REMEDIES: dict[str, str] = {
     "ServicePending": "kubectl sos status and kubectl sos topology say what the service waits for.",
     "ServerRefuses": "Nothing listens there: start the server, or correct the address and port. SOS is not involved.",
     "ServerUnreachable": "It does not answer even from beside it: look at the server's host and its firewall. SOS is not involved.",
+    "ServerElsewhere": "Route the server's answers through its site's switches, or exclude the server from the service.",
     "NoPort": "Free a port, or exclude one from a service: without a free port, this path cannot be tested.",
     "ThroughFails": "Switch the service off (spec.mode: Observe) and send the bundle of kubectl sos report.",
     "AddressChanged": "The server does not see the client's own address: look for NAT between the agents and the server.",

@@ -101,11 +101,18 @@ def _control(look: Look, facts: Facts) -> None:
     try:
         facts.status, facts.agents, facts.topology = (look.controller.get(what) for what in ("/v1/status", "/v1/agents", "/v1/topology"))
         facts.controller_error = ""
+        facts.plain_connections = _plain_connections(look, facts)
     except SourceError as error:
         facts.controller_error = str(error)
     for agent_id, name, site in look.place.agents(facts.config):
         if site in (facts.asked.from_site, facts.asked.to_site):
             facts.views[agent_id] = _view(look, name, site)
+
+
+def _plain_connections(look: Look, facts: Facts) -> list[Json]:
+    """The connections of the chosen service that recently went plain."""
+    service = checks.chosen(facts)
+    return [] if service is None else list(look.controller.get(f"/v1/plain?service={service['id']}")["connections"])
 
 
 def _view(look: Look, name: str, site: str) -> AgentView:
