@@ -7,6 +7,7 @@ product is not repeated in the vectors.
 import hashlib
 import hmac
 import ipaddress
+import itertools
 import json
 import struct
 import sys
@@ -375,9 +376,89 @@ def slots() -> list[dict]:
     return sorted(rows, key=lambda row: (row["agents"], row["takes"]))
 
 
+ARMED = {
+    "one service: the sum of its lists": ([(64, 64, 64, 0, 0)], 192),
+    "the same service twice": ([(3, 3, 3, 0, 0), (3, 3, 3, 0, 0)], 9),
+    "overlapping clients": ([(4, 2, 2, 0, 0), (4, 3, 1, 2, 0)], 100),
+    "separate clients and overlapping servers": ([(2, 8, 2, 0, 0), (2, 8, 2, 100, 4), (2, 8, 2, 200, 2)], 100),
+    "held and not held": ([(1, 1, 2, 0, 0, True), (1, 1, 4, 0, 0), (1, 2, 4, 0, 0, True)], 100),
+    "one too large": ([(9, 9, 9, 0, 0), (40, 40, 40, 4, 4), (2, 2, 2, 0, 0)], 100),
+    "too large by one": ([(9, 9, 9, 0, 0), (4, 4, 4, 100, 100)], 34),
+    "none fits": ([(9, 9, 9, 0, 0)], 26),
+    "forty services": ([(n % 5 + 1, n % 7 + 1, n % 3 + 1, n % 11, n % 13, n % 2 == 0) for n in range(40)], 1_000),
+    "forty services, some left out": ([(n % 5 + 1, n % 7 + 1, n % 3 + 1, n % 11, n % 13, n % 2 == 0) for n in range(40)], 120),
+}
+"""For each vector its limit and its services: numbers of clients, servers and ports, numbers of the first client and server, and whether
+they are held. Values of one list are not adjacent."""
+
+
+def pieces(rules: list[dict], which: frozenset, field: str) -> list[tuple]:
+    """Split a field where the set of services that contain a value changes: first and last value, and the services."""
+    ranges = [(index, first, last) for index in which for first, last in rules[index][field]]
+    cuts = sorted({value for _, first, last in ranges for value in (first, last + 1)})
+    found: list[tuple] = []
+    for first, after in itertools.pairwise(cuts):
+        named = frozenset(index for index, low, high in ranges if low <= first <= high)
+        if found and found[-1][1] + 1 == first and found[-1][2] == named:
+            found[-1] = (found[-1][0], after - 1, named)
+        elif named:
+            found.append((first, after - 1, named))
+    return found
+
+
+def regions(rules: list[dict]) -> int:
+    """Count the regions of services (node-config.md clause 11)."""
+    servers, ports = set(), set()
+    clients = pieces(rules, frozenset(range(len(rules))), "clients")
+    for *_, by_client in clients:
+        table = []
+        for first, last, both in pieces(rules, by_client, "servers"):
+            held: list[tuple] = []
+            for low, high, named in pieces(rules, both, "ports"):
+                if held and held[-1][1] + 1 == low and held[-1][2] == rules[min(named)]["held"]:
+                    held[-1] = (held[-1][0], high, held[-1][2])
+                else:
+                    held.append((low, high, rules[min(named)]["held"]))
+            ports.add(tuple(held))
+            table.append((first, last, tuple(held)))
+        servers.add(tuple(table))
+    return len(clients) + sum(map(len, servers)) + sum(map(len, ports))
+
+
+def fitting(rules: list[dict], limit: int) -> list[int]:
+    """Find services that fit together, in order, by halves and with at most 32 attempts."""
+    kept: list[int] = []
+    waiting, attempts = [list(range(len(rules)))], 0
+    while waiting:
+        more = waiting.pop(0)
+        if not more or attempts == 32:
+            continue
+        attempts += 1
+        if regions([rules[index] for index in kept + more]) <= limit:
+            kept += more
+        elif len(more) > 1:
+            waiting = [more[: len(more) // 2], more[len(more) // 2 :], *waiting]
+    return kept
+
+
+def arming() -> list[dict]:
+    """Vectors of the regions that services take at an agent, and of the services that do not fit (node-config.md clause 11)."""
+    rows = []
+    for name, (services, limit) in ARMED.items():
+        rules = []
+        for clients, servers, ports, client, server, *held in services:
+            lists = {"clients": (0x0A000000 + client, clients), "servers": (0x0A010000 + server, servers), "ports": (5000, ports)}
+            rules.append({field: [[first + 2 * i, first + 2 * i] for i in range(n)] for field, (first, n) in lists.items()})
+            rules[-1]["held"] = bool(held and held[0])
+        kept = fitting(rules, limit)
+        left_out = [index for index in range(len(rules)) if index not in kept]
+        rows.append({"name": name, "rules": rules, "limit": limit, "regions": regions([rules[i] for i in kept]), "leftOut": left_out})
+    return rows
+
+
 FILES = {
     "keys/v1.json": keys, "beacon/v1.json": beacons, "order/v1.json": orders, "frame/v1.json": frames, "card/v1.json": cards,
-    "card/bad.json": bad_cards, "slots/v1.json": slots,
+    "card/bad.json": bad_cards, "slots/v1.json": slots, "arming/v1.json": arming,
 }  # fmt: skip
 
 

@@ -75,6 +75,7 @@ class Memo:
     entries: Cache[ServiceEntry] = field(default_factory=Cache)
     texts: Cache[str] = field(default_factory=Cache)
     shadows: Cache[dict[ObjectKey, Shadow]] = field(default_factory=Cache)
+    arming: Cache[tuple[int, list[int]]] = field(default_factory=Cache)
     faults: dict[ObjectKey, tuple[Hashable, Fault]] = field(default_factory=dict)
     """Objects that the last compilation left out, with their identity at that time."""
 
@@ -85,6 +86,7 @@ class Memo:
         self.entries.begin()
         self.texts.begin()
         self.shadows.begin()
+        self.arming.begin()
 
     def text(self, document: Json, *, laid_out: bool) -> str:
         """Return a document as a file's text; cached by its hash and generation."""

@@ -14,6 +14,7 @@ from sos_compile.model.world import AgentAllocation, Allocations, Claim, World
 from sos_compile.resolve import agents, broadcast_loops, lan, peers, sites
 from sos_compile.resolve.allocate import numbers
 from sos_compile.resolve.services import (
+    arming,
     balances,
     claims,
     client_pods,
@@ -54,7 +55,8 @@ def resolve(world: World, objects: Objects, verdicts: Verdicts, memo: Memo) -> N
     judge = placement.Judge(objects, with_agents, world.settings.namespace, labels, pods, servers, verdicts)
     transports = pair_transport.Transports(pair_transport.accept(objects.pairs, with_agents, verdicts), known_peers, with_agents)
     placed_services, balanced, kept_claims = _services(world, judge, transports, controller_ids)
-    accelerated, offered = peers.in_force(placed_services, with_agents, cards, verdicts)
+    in_force, offered = peers.in_force(placed_services, with_agents, cards, verdicts)
+    accelerated = arming.limited(in_force, with_agents, verdicts, memo)
 
     def percent(namespace: str, site: str) -> int | None:
         return judge.rule(namespace, with_agents[site].site).sessions_percent
