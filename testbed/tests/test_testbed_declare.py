@@ -9,6 +9,7 @@ from sos_testbed.core import controllers
 from sos_testbed.core.model import LabError, Topology
 from sos_testbed.core.topology import BUILDERS
 from sos_testbed.lifecycle import declare
+from sos_testbed.lifecycle.lab import Options
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 TWO_SITES = EXAMPLES / "01-two-sites"
@@ -22,7 +23,7 @@ def topology(name: str = "figure8") -> Topology:
 @pytest.mark.parametrize("name", [name for name in sorted(BUILDERS) if BUILDERS[name].example == TWO_SITES.name])
 def test_the_default_example_fits_every_topology(name: str) -> None:
     of = topology(name)
-    documents = declare.compile_lab(declare.load([TWO_SITES]), of, 1, Allocations())
+    documents = declare.compile_lab(declare.load(Options(topology=name).files()), of, 1, Allocations())
     assert set(documents.nodes) == {switch.name for switch in of.switches}
     assert [link.address for link in declare.agent_links(of, documents)] == ["10.0.0.126/24", "10.0.0.254/24"]
     assert len(documents.agent_ids("default")) == 2
@@ -111,3 +112,12 @@ def test_an_example_for_other_sites_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(LabError, match="no SosSite selects the nodes of core1, core2, edge1, edge2"):
         declare.compile_lab(declare.load([tmp_path]), topology(), 1, Allocations())
+
+
+def test_tunnels_of_an_overlay_lab_connect_the_nodes_addresses() -> None:
+    of = topology("overlay")
+    documents = declare.compile_lab(declare.load(Options(topology="overlay").files()), of, 1, Allocations())
+    remotes = {name: [tunnel["remote"] for tunnel in document["tunnels"]] for name, document in documents.nodes.items()}
+    assert remotes == {"edge1": ["192.0.2.2"], "edge2": ["192.0.2.1"]}
+    assert not any(document["uplinks"] for document in documents.nodes.values())
+    assert {document["bridge"]["mtu"] for document in documents.nodes.values()} == {host.mtu for host in of.hosts}

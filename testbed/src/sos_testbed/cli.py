@@ -53,6 +53,7 @@ class Network(StrEnum):
     POOLS = "pools"
     ROUTED = "routed"
     ROUTED_WAN = "routed-wan"
+    OVERLAY = "overlay"
     LINE = "line"
     GENI = "geni"
     BALANCE = "balance"

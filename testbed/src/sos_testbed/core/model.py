@@ -60,10 +60,14 @@ def bdp_bytes(rate_bps: int, rtt_us: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switch:
-    """One Open vSwitch in its own namespace; `site` is the value of its node's label `sos.network/site`."""
+    """One Open vSwitch in its own namespace; `site` is the value of its node's label `sos.network/site`.
+
+    `underlay`: interface outside the bridge with the node's address, over which the site's tunnels run, and the address.
+    """
 
     name: str
     site: str
+    underlay: tuple[str, IPv4Interface] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,12 +86,13 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """An ordinary machine with an address and, if needed, a default route."""
+    """An ordinary machine with an address and, if needed, a default route or an MTU below that of Ethernet."""
 
     name: str
     switch: str
     address: IPv4Interface
     gateway: IPv4Address | None = None
+    mtu: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

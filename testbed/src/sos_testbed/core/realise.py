@@ -35,6 +35,7 @@ _NODE_SYSCTLS = (
     ("net.ipv4.tcp_wmem", "4096 65536 67108864"),
     ("net.ipv4.tcp_slow_start_after_idle", "0"),
 )
+_ETHERNET_MTU = 1500
 _OVS_SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
 
 
@@ -108,6 +109,8 @@ def build_network(topology: Topology, plan: LabPlan) -> list[Step]:
     steps += _management(topology, plan)
     for index, wire in enumerate(topology.wires):
         steps += _wire(plan, wire, index)
+    for switch in topology.switches:
+        steps += _underlay(plan, switch)
     return steps
 
 
@@ -181,16 +184,21 @@ def build_controllers(plan: LabPlan) -> list[Step]:
 def build_agents(topology: Topology, plan: LabPlan) -> list[Step]:
     """Steps of the agents, each in its own namespace."""
     steps: list[Step] = []
+    nodes = {node.name for node in topology.nodes}
     for place in topology.agents:
         steps.append(_folder(plan.folder(place.name)))
         config = plan.root / "agent-config"
         if place.key != place.switch:  # the file with the node's name belongs to the default pool
             config /= f"{place.key}.json"
-        argv = (
+        argv: tuple[str, ...] = (
             plan.programs.agent,
             *("--config", str(config), "--node", place.switch, "--keys", str(plan.root / "keys" / place.switch)),
             *("--state", str(plan.folder(place.name)), "--attach", "none"),
         )
+        pods = [host.name for host in topology.hosts if place.switch in nodes and host.switch == place.switch]
+        if pods:
+            steps += _pods(plan, place.name, pods)
+            argv += ("--netns", str(_pod_folder(plan, place.name)))
         steps.append(_spawn(plan, place.name, place.name, argv, f"agent {place.name}"))
     return steps
 
@@ -356,6 +364,19 @@ def _switch(plan: LabPlan, switch: Switch, *, tso: bool) -> Iterator[Step]:
     yield _spawn(plan, f"{name}-node", name, node, f"sos-node {name}")
 
 
+def _underlay(plan: LabPlan, switch: Switch) -> Iterator[Step]:
+    """Steps of the interface that a switch's tunnels use. Its kernel segments tunnelled packets, because the emulator cannot read
+    super-frames inside a tunnel (testbed/linkemu)."""
+    if switch.underlay is None:
+        return
+    port, address = switch.underlay
+    netns, title = plan.netns(switch.name), f"underlay {switch.name}"
+    yield from _address(netns, port, str(address), title)
+    for feature in ("tx-udp_tnl-segmentation", "tx-udp_tnl-csum-segmentation"):
+        argv = inside(netns, "ethtool", "-K", port, feature)
+        yield _run(title, (*argv, "off"), (*argv, "on"))
+
+
 def _node(plan: LabPlan, node: Node) -> Iterator[Step]:
     """Steps of a gateway without a bridge, as docs/concepts/pods.md requires: forwarding, routes, and large socket buffers for streams."""
     netns, title = plan.netns(node.name), f"node {node.name}"
@@ -372,6 +393,9 @@ def _host(plan: LabPlan, host: Host, port_no: int | None) -> Iterator[Step]:
     """Steps of a host at a switch, or at a node without switch ports (`port_no` None)."""
     netns, title = plan.netns(host.name), f"host {host.name}"
     yield from _veth(plan, (host.name, "eth0"), (host.switch, host.name if port_no is not None else LAN_PORT), title)
+    if host.mtu is not None:
+        mtu = ("ip", "-n", netns, "link", "set", "eth0", "mtu")
+        yield _run(title, (*mtu, str(host.mtu)), (*mtu, str(_ETHERNET_MTU)))
     yield from _address(netns, "eth0", str(host.address), title)
     yield _ordinary(netns, "eth0", host.address, title)
     if host.gateway is not None:
@@ -386,6 +410,20 @@ def _ordinary(netns: str, interface: str, address: IPv4Interface, title: str) ->
     route = ("ip", "-n", netns, "route", "change", str(address.network), "dev", interface, "proto", "kernel", "scope", "link")
     source = ("src", str(address.ip))
     return _run(title, (*route, *source, "congctl", "cubic"), (*route, *source))
+
+
+def _pod_folder(plan: LabPlan, agent: str) -> PurePosixPath:
+    return plan.folder(agent) / "netns"
+
+
+def _pods(plan: LabPlan, agent: str, hosts: list[str]) -> Iterator[Step]:
+    """Steps of the folder in which an agent finds the network namespaces of its node's hosts, which are the pods of a site with intake
+    Pods. The machine's own folder has the hosts of other labs, too."""
+    folder, title = _pod_folder(plan, agent), f"pods of {agent}"
+    yield _folder(folder)
+    for host in hosts:
+        name = plan.netns(host)
+        yield _run(title, ("ln", "-sfn", f"/run/netns/{name}", f"{folder}/{name}"), ("rm", "-f", f"{folder}/{name}"))
 
 
 def _router(plan: LabPlan, router: Router) -> Iterator[Step]:

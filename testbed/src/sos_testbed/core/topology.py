@@ -20,6 +20,9 @@ r"""Named topologies of labs. Pure.
 `routed-wan` has no switches: agent1 and agent2 are the gateways of client and server, and two emulated wires connect them
 (examples/08-routed-wan). Each wire has an address at both gateways; plain traffic takes the first wire.
 
+`overlay` has two switches, joined by a VXLAN tunnel over one emulated wire between their nodes instead of uplinks. Hosts have the MTU of
+the tunnel (examples/01-two-sites/overlay).
+
 `line` is figure8 without core2. `geni` (thesis 4.8, table 20) is figure8 with path round trips of 54 and 160 ms at 1 Gbit/s.
 The emulated wires, at edge1 or agent1, have the whole delay of their path; the other wires are plain cables.
 """
@@ -37,6 +40,7 @@ DEFAULT_RATE_BPS = 500_000_000
 DEFAULT_RTT_US = 59_000  # the paper's path between Clemson and Cambridge
 
 UPLINKS = 5
+OVERLAY_MTU = 1450  # of a site whose tunnels add 50 bytes to packets of 1500 (docs/install.md)
 
 _RATE_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 _TIME_UNITS = {"us": 1.0, "ms": 1e3, "s": 1e6}
@@ -181,6 +185,15 @@ def line(path1: PathOptions, _path2: PathOptions) -> Topology:
     return _edges(("core1",), _path("core1", "wan0", path1.shape()), "line")
 
 
+def overlay(path1: PathOptions, _path2: PathOptions) -> Topology:
+    """Two sites joined by a tunnel between their nodes."""
+    plain = _edges((), (Wire(a=End(switch="edge1", port="wan0"), b=End(switch="edge2", port="wan0"), shape=path1.shape()),), "overlay")
+    switches = (
+        replace(switch, underlay=("wan0", IPv4Interface(f"192.0.2.{number}/30"))) for number, switch in enumerate(plain.switches, 1)
+    )
+    return replace(plain, switches=tuple(switches), hosts=tuple(replace(host, mtu=OVERLAY_MTU) for host in plain.hosts))
+
+
 def geni(path1: PathOptions, path2: PathOptions) -> Topology:
     """figure8, named after the national network of the thesis."""
     wires = (*_path("core1", "wan0", path1.shape()), *_path("core2", "wan1", path2.shape()))
@@ -211,12 +224,13 @@ def balance(path1: PathOptions, path2: PathOptions) -> Topology:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Builder:
-    """A named topology, the defaults of its two paths, and its folder of examples/."""
+    """A named topology, the defaults of its two paths, and its folder of examples/, with the subfolder that is applied after it."""
 
     build: Callable[[PathOptions, PathOptions], Topology]
     path1: PathOptions
     path2: PathOptions
     example: str = "01-two-sites"
+    variant: str = ""
 
 
 BUILDERS: dict[str, Builder] = {
@@ -224,6 +238,7 @@ BUILDERS: dict[str, Builder] = {
     "pools": Builder(build=pools, path1=PathOptions(), path2=PathOptions()),
     "routed": Builder(build=routed, path1=PathOptions(), path2=PathOptions(), example="06-routed"),
     "routed-wan": Builder(build=routed_wan, path1=PathOptions(), path2=PathOptions(), example="08-routed-wan"),
+    "overlay": Builder(build=overlay, path1=PathOptions(), path2=PathOptions(), variant="overlay"),
     "line": Builder(build=line, path1=PathOptions(), path2=PathOptions()),
     "geni": Builder(  # thesis table 20: 54 and 160 ms, 952 Mbit/s of UDP payload on each path, as on a gigabit wire
         build=geni,

@@ -17,7 +17,7 @@ from sos_compile import AgentAllocation, Allocations, LoadError, Namespace, Node
 from sos_compile import load as load_files
 from sos_compile.keys import files_for_controller, files_for_site
 from sos_compile.model.problem import Reason
-from sos_compile.model.world import Json, Loaded
+from sos_compile.model.world import Claim, Json, Loaded
 
 from sos_testbed.core import controllers
 from sos_testbed.core.model import DEFAULT_POOL, LabError, Topology, agent_key
@@ -123,7 +123,7 @@ def compile_lab(
     Raise LabError with one line per problem: file, object, field.
     """
     objects = objects if datapath is None else on_datapath(objects, datapath)
-    places = [(switch.name, switch.site, "") for switch in topology.switches]
+    places = [(each.name, each.site, str(each.underlay[1].ip) if each.underlay else "") for each in topology.switches]
     places += [(node.name, node.site, str(node.wan[0][1].ip)) for node in topology.nodes]
     nodes = tuple(Node(name=name, labels={"sos.network/site": site}, address=address) for name, site, address in places)
     endpoints = _endpoints(objects) if topology.switches else {}
@@ -215,13 +215,15 @@ def encode_allocations(allocations: Allocations) -> dict[str, Any]:
         "controllers": dict(allocations.controllers),
         "nodes": dict(allocations.nodes),
         "agents": [asdict(agent) for agent in allocations.agents],
+        "claims": {service: asdict(claim) for service, claim in allocations.claims.items()},
     }
 
 
 def parse_allocations(raw: dict[str, Any]) -> Allocations:
     """Read allocations back from the lab's folder."""
     agents = tuple(AgentAllocation(**agent) for agent in raw["agents"])
-    return Allocations(sites=raw["sites"], controllers=raw["controllers"], nodes=raw["nodes"], agents=agents)
+    claims = {service: Claim(**claim) for service, claim in raw.get("claims", {}).items()}  # earlier labs have none
+    return Allocations(sites=raw["sites"], controllers=raw["controllers"], nodes=raw["nodes"], agents=agents, claims=claims)
 
 
 def _key(loaded: Loaded) -> tuple[str, str, str]:

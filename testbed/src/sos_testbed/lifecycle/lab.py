@@ -46,8 +46,12 @@ TLS = EXAMPLE / "tls"  # applied after EXAMPLE: the controller requires TLS
 REWRITE = EXAMPLE / "rewrite"  # applied after EXAMPLE: the switches of both sites rewrite addresses
 
 
-ONE_PATH = _REPOSITORY / "examples" / "08-routed-wan" / "one-path"
-"""Applied after examples/08-routed-wan (topology routed-wan): changes its service to use only the first path."""
+ROUTED_WAN = _REPOSITORY / "examples" / "08-routed-wan"
+"""Example of topology routed-wan."""
+
+ONE_PATH = ROUTED_WAN / "one-path"  # applied after ROUTED_WAN: changes its service to use only the first path
+
+PODS = ROUTED_WAN / "pods"  # applied after ROUTED_WAN: agents open their sockets inside the hosts, which are pods
 
 PROACTIVE = _REPOSITORY / "examples" / "03-proactive"
 """Example with the sites of EXAMPLE and a service that is set up proactively."""
@@ -78,7 +82,9 @@ class Options:
 
     def files(self) -> tuple[Path, ...]:
         """Folders of the custom resources."""
-        return self.examples or (_REPOSITORY / "examples" / builder(self.topology).example,)
+        chosen = builder(self.topology)
+        folder = _REPOSITORY / "examples" / chosen.example
+        return self.examples or ((folder, folder / chosen.variant) if chosen.variant else (folder,))
 
     def chosen_datapath(self, environment: Mapping[str, str]) -> str | None:
         """Datapath of all switches, or None for the declared one; LabError for an unknown name. Letter case does not matter."""
