@@ -19,6 +19,7 @@ from sos_testbed.lifecycle import lab as labs
 from sos_testbed.lifecycle.lab import EXAMPLE, REWRITE, Lab, Options, make_payload
 from sos_testbed.measurements import measure
 from taps import KINDS, agents, saw, talk, tapped
+from vlans import accelerated_again, connect_plainly
 
 SIZE = 20_000_000
 COVERED_PORT = "5004"
@@ -100,6 +101,12 @@ def test_fifty_simultaneous_connections_are_accelerated(net: Lab, tmp_path: Path
     assert done.returncode == 0, done.stderr
     assert {measure.sha256(tmp_path / f"copy-{number}") for number in range(1, 51)} == {measure.sha256(small)}
     assert accepted(net) - before == 50
+
+
+def test_hosts_in_another_vlan_connect_plainly(net: Lab) -> None:
+    make_payload(net.root / "www" / "small", 100_000)
+    connect_plainly(net, tag="100")
+    accelerated_again(net)
 
 
 def test_half_close_works_and_a_refusing_server_causes_an_error(net: Lab) -> None:

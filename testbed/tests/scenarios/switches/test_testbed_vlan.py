@@ -6,29 +6,24 @@ client -- edge1 ======= core1 ------- edge2 -- server
 """
 
 import json
-import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
-from conftest import PROGRAMS, eventually, metrics
-from sos_testbed.core import realise
-from sos_testbed.core.web import PLAIN_PORT, SOS_PORT
+from conftest import PROGRAMS, eventually, with_service
+from sos_testbed.core.web import SOS_PORT
 from sos_testbed.lifecycle import declare
 from sos_testbed.lifecycle import lab as labs
 from sos_testbed.lifecycle.lab import PROACTIVE, Lab
+from vlans import accelerated_again, connect_plainly, fetch, run, taken_over, vsctl
 
 PROBER = PROGRAMS / "prober.py"
 VLAN = 7
 SERVER = "10.0.0.139"
 PLAIN, COVERED = 6061, 5061
-COUNTERS_AGE_S = 1.0
-"""Maximum age of an agent's counters: it reads nftables at most once a second."""
-HUNG_S = 15
-"""Limit for a connection to open. A SYN is retransmitted after 1, 3 and 7 s; a client that has not connected by then never connects."""
+COLUMNS = {"access": {"tag": "100"}, "native": {"tag": "100", "vlan_mode": "native-untagged"}}
 
 SERVE = """
 import socket, sys, threading
@@ -46,55 +41,18 @@ def small(net: Lab) -> None:
     labs.make_payload(net.root / "www" / "small", 200_000)
 
 
-def vsctl(net: Lab, switch: str, *argv: str) -> None:
-    subprocess.run(realise.ovs(net.plan, switch, "ovs-vsctl", *argv), check=True, capture_output=True)
-
-
-def run(*argv: str, check: bool = True) -> str:
-    return subprocess.run(argv, check=check, capture_output=True, text=True, timeout=60).stdout
-
-
-def fetch(argv_in: tuple[str, ...], url: str) -> str:
-    """HTTP status of a download by curl: `200`, or `000` if no connection opens in time."""
-    return run(*argv_in, "curl", "-s", "-m", str(HUNG_S), "-o", "/dev/null", "-w", "%{http_code}", url, check=False)
-
-
-def taken_over(net: Lab) -> int:
-    """Number of SYNs that the ingress agent has accelerated."""
-    time.sleep(COUNTERS_AGE_S + 0.1)
-    found = re.search(r'^sos_agent_syns_total\{decision="accelerated"\} (\d+)$', metrics(net, "agent1"), flags=re.MULTILINE)
-    return 0 if found is None else int(found[1])
-
-
-def passed_by(net: Lab, switch: str) -> bool:
-    """True if the base table excludes a port in another VLAN from the service's entries (spec/node-config.md clause 34)."""
-    argv = realise.ovs(net.plan, switch, "ovs-ofctl", "-O", "OpenFlow13", "dump-flows", "br-sos")
-    return any("priority=65100,in_port=" in line for line in run(*argv).splitlines())
-
-
-@contextmanager
-def tagged_port(net: Lab, switch: str, name: str, **columns: str) -> Iterator[None]:
-    """Assign a host's port to a VLAN during the block."""
-    vsctl(net, switch, "set", "port", name, *(f"{column}={value}" for column, value in columns.items()))
-    try:
-        yield
-    finally:
-        for column in columns:
-            vsctl(net, switch, "clear", "port", name, column)
-
-
-@pytest.mark.parametrize("columns", [{"tag": "100"}, {"tag": "100", "vlan_mode": "native-untagged"}], ids=["access", "native"])
-def test_hosts_in_another_vlan_connect_plainly(net: Lab, columns: dict[str, str]) -> None:
-    with tagged_port(net, "edge1", "client", **columns), tagged_port(net, "edge2", "server", **columns):
-        eventually("sos-node excludes both ports", lambda: passed_by(net, "edge1") and passed_by(net, "edge2"))
-        before = taken_over(net)
-        for port in (PLAIN_PORT, SOS_PORT, SOS_PORT):
-            assert fetch(net.exec_argv("client", ()), f"http://{SERVER}:{port}/small") == "200", port
-        assert taken_over(net) == before
-    eventually(
-        "accelerated again",
-        lambda: fetch(net.exec_argv("client", ()), f"http://{SERVER}:{SOS_PORT}/small") == "200" and taken_over(net) > before,
-    )
+@pytest.mark.parametrize(
+    ("columns", "setup"), [("access", "reactive"), ("access", "proactive"), ("access", "observe"), ("native", "reactive")]
+)
+def test_hosts_in_another_vlan_connect_plainly(net: Lab, columns: str, setup: str) -> None:
+    objects = net.objects
+    changed = {"proactive": lambda: declare.load((PROACTIVE,)), "observe": lambda: with_service(objects, mode="Observe")}
+    if setup in changed:
+        net.declare(changed[setup]())
+        labs.wait_ready(net, net.documents)
+    connect_plainly(net, **COLUMNS[columns])
+    if setup != "observe":
+        accelerated_again(net)
 
 
 @contextmanager
