@@ -17,8 +17,8 @@ from shell_blocks.shell import is_placeholder
 WRAPPERS = ("sudo", "time", "nice", "exec", "command")
 EXTERNAL = frozenset(
     (
-        *("cat", "cd", "chmod", "cp", "curl", "date", "echo", "export", "grep", "install", "jq", "ln", "mkdir", "ping", "printf", "rm"),
-        *("scp", "sed", "sha256sum", "ssh", "systemctl", "tar", "test", "true", "base64", "source", "modprobe", "apt-get", "git"),
+        *("cat", "cd", "chmod", "cp", "curl", "date", "echo", "export", "grep", "install", "jq", "ln", "mkdir", "ping", "printf", "read"),
+        *("rm", "scp", "sed", "sha256sum", "ssh", "systemctl", "tar", "test", "true", "base64", "source", "modprobe", "apt-get", "git"),
         *("docker", "podman", "kind", "cosign", "go", "cargo", "krew", "pip", "uv", "pytest", "python", "ruff"),
         *("ip", "ss", "nft", "ovs-vsctl", "ovs-ofctl", "ovs-appctl", "ovs-dpctl", "iperf3", "tc", "wrk", "haproxy", "crane", "skopeo"),
     )
