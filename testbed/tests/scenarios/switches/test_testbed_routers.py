@@ -2,27 +2,43 @@
 
 inner -- client -- edge1 ======= core1 ------- edge2 -- server -- inner      client or server is the router of an inner host
 
-Segmentation offload is off, as at all rewriting sites: Open vSwitch 3.1 in user space segments large packets by its port's MTU.
+Hosts and agents have segmentation offload, except at rewriting sites.
 """
 
+import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from conftest import SHARED, accepted, armed, eventually, lend, say
+from conftest import RTT_US, SHARED, accepted, armed, eventually, lend, say
 from sos_testbed.lifecycle import lab as labs
-from sos_testbed.lifecycle.lab import EXAMPLE, REWRITE, Lab, Options
+from sos_testbed.lifecycle.lab import EXAMPLE, PROACTIVE, REWRITE, Lab, Options
 from sos_testbed.measurements import measure
 
 COVERED, PLAIN = 5071, 6071
 SIZE = 3_000_000
 SMALL_MTU = 1400
 PATIENCE_S = 60
+RUNS = 3
+RTO_S = 0.2
+"""Minimum RTO of Linux. A processor that is busy for longer than a round trip of a site causes one spurious timeout, in either transfer."""
+EXAMPLES = {"transparent": (EXAMPLE,), "proactive": (PROACTIVE,), "rewriting": (EXAMPLE, REWRITE)}
 
-SERVE = """
-import socket, sys
+# The receiver reports the number of bytes and the longest time without bytes since the connection was opened.
+RECEIVE = """
+import socket, sys, time
+def receive(connection):
+    got, stall, last = 0, 0.0, time.monotonic()
+    while data := connection.recv(1 << 20):
+        got, stall, last = got + len(data), max(stall, time.monotonic() - last), time.monotonic()
+    return f"{got} {stall}"
+"""
+
+SERVE = (
+    RECEIVE
+    + """
 listener = socket.create_server(("", int(sys.argv[1])))
 print("listening", flush=True)
 connection, _ = listener.accept()
@@ -32,34 +48,28 @@ if way == "down":
     connection.shutdown(socket.SHUT_WR)
     connection.recv(1)
 else:
-    got = 0
-    while data := connection.recv(1 << 20):
-        got += len(data)
-    connection.sendall(b"%d" % got)
+    connection.sendall(receive(connection).encode())
 """
+)
 
-FETCH = """
-import socket, sys, time
+FETCH = (
+    RECEIVE
+    + """
 address, port, way, size = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
-connection, then = socket.create_connection((address, port), timeout=50), time.monotonic()
+connection = socket.create_connection((address, port), timeout=50)
 if way == "up":
     connection.sendall(b"y" * size)
     connection.shutdown(socket.SHUT_WR)
-    got = int(connection.recv(99))
+    print(connection.recv(99).decode())
 else:
-    got = 0
-    while data := connection.recv(1 << 20):
-        got += len(data)
-print(got, time.monotonic() - then)
+    print(receive(connection))
 """
+)
 
 
 @pytest.fixture(scope="module")
 def routers(request: pytest.FixtureRequest) -> Iterator[Lab]:
-    examples = (EXAMPLE, REWRITE) if request.param == "rewriting" else (EXAMPLE,)
-    built = labs.up(Options(path1=SHARED.path1, path2=SHARED.path2, examples=examples), say)
-    for name, device in (("client", "eth0"), ("server", "eth0"), ("agent1", "net0"), ("agent2", "net0")):
-        sh(*built.exec_argv(name, ("ethtool", "-K", device, "tso", "off", "gso", "off")))
+    built = labs.up(Options(path1=SHARED.path1, path2=SHARED.path2, examples=EXAMPLES[request.param]), say)
     yield built
     built.down()
 
@@ -125,13 +135,18 @@ def behind(net: Lab, host: str, address: str, *, fragments: bool = False) -> Ite
         subprocess.run(
             ("ip", "netns", "exec", there, "sysctl", "-qw", "net.ipv4.ip_forward=0", "net.ipv4.conf.eth0.proxy_arp=0"), check=False
         )
-        for end in ("client", "server"):
-            subprocess.run(net.exec_argv(end, ("ip", "route", "flush", "cache")), check=False)
+        forget(net)
         sh("ip", "netns", "del", inner)
 
 
+def forget(net: Lab) -> None:
+    """Clear the path MTUs that hosts and agents have discovered."""
+    for part in ("client", "server", "agent1", "agent2"):
+        sh(*net.exec_argv(part, ("ip", "route", "flush", "cache")))
+
+
 def transfer(net: Lab, serving: tuple[str, ...], fetching: tuple[str, ...], target: str, port: int, way: str) -> float:
-    """Transfer all bytes in this direction; return the duration in seconds."""
+    """Transfer all bytes in this direction; return the longest time without bytes at the receiver, in seconds."""
     argv = (*serving, sys.executable, "-uc", SERVE, str(port), way, str(SIZE))
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as server:
         try:
@@ -141,55 +156,61 @@ def transfer(net: Lab, serving: tuple[str, ...], fetching: tuple[str, ...], targ
                 capture_output=True, text=True, check=False, timeout=PATIENCE_S,
             )  # fmt: skip
             assert done.returncode == 0, done.stderr
-            size, seconds = done.stdout.split()
+            size, stall = done.stdout.split()
             assert int(size) == SIZE
-            return float(seconds)
+            return float(stall)
         finally:
             server.kill()
 
 
-def both(net: Lab, inner: str, host: str, address: str, way: str) -> tuple[float, float]:
-    """Durations of a plain and a covered transfer between an inner host and the opposite site, with cleared path MTU caches."""
-    seconds = []
-    for port in (PLAIN, COVERED):
-        before, own = accepted(net), ("ip", "netns", "exec", inner)
-        other = tuple(net.exec_argv("server" if host == "client" else "client", ()))
-        ends = (other, own, measure.address(net, "server")) if host == "client" else (own, other, address)
-        seconds.append(transfer(net, *ends, port, way))
-        if port == COVERED and accepted(net) == before:  # plain, because set-up took over a second on a busy machine: repeat
-            seconds[-1] = transfer(net, *ends, port, way)
-        assert accepted(net) - before == (port == COVERED)
-        sh(*net.exec_argv("server" if host == "client" else "client", ("ip", "route", "flush", "cache")))
-    print(host, way, seconds)
-    return seconds[0], seconds[1]
+def ends(net: Lab, inner: str, host: str, address: str) -> tuple[tuple[str, ...], tuple[str, ...], str]:
+    """Commands that run a program at server and client of a transfer between an inner host and the opposite site, and the target."""
+    own = ("ip", "netns", "exec", inner)
+    other = tuple(net.exec_argv("server" if host == "client" else "client", ()))
+    return (other, own, measure.address(net, "server")) if host == "client" else (own, other, address)
 
 
-@pytest.mark.parametrize("routers", ["rewriting"], indirect=True)
+def stall(net: Lab, between: tuple[tuple[str, ...], tuple[str, ...], str], port: int, way: str) -> float:
+    """Longest stall of a transfer whose sender has yet to discover the path MTU."""
+    before, tries = accepted(net), 3 if port == COVERED else 1
+    for _ in range(tries):  # a covered connection is plain if its set-up takes over a second on a busy machine
+        forget(net)
+        found = transfer(net, *between, port, way)
+        if (accepted(net) > before) == (port == COVERED):
+            return found
+    raise AssertionError(f"port {port}: {accepted(net) - before} connections accelerated")
+
+
+@pytest.mark.parametrize("routers", list(EXAMPLES), indirect=True)
 @pytest.mark.parametrize(("host", "address", "way"), [("server", "10.0.0.140", "up"), ("client", "10.0.0.12", "down")])
-def test_path_mtu_discovery_behind_a_router_is_as_fast_as_plain(net: Lab, host: str, address: str, way: str) -> None:
-    """Deliver the router's ICMP errors to the agent, although the agent sends with a host's address."""
+def test_path_mtu_discovery_behind_a_router_stalls_no_longer_than_plain(net: Lab, host: str, address: str, way: str) -> None:
+    """Deliver the router's ICMP errors to the agent, although the agent sends with a host's address. Without them, its kernel would probe
+    the path MTU for half a minute."""
     eventually("an armed agent", lambda: armed(net))
     with behind(net, host, address) as inner:
-        plain, covered = both(net, inner, host, address, way)
-    assert covered < 2 * plain + 5.0, "without ICMP errors the kernel would probe the path MTU for half a minute"
+        between = ends(net, inner, host, address)
+        stalls = {port: [stall(net, between, port, way) for _ in range(RUNS)] for port in (PLAIN, COVERED)}
+    print(host, way, stalls)
+    plain, covered = (statistics.median(stalls[port]) for port in (PLAIN, COVERED))
+    assert covered <= plain + RTT_US / 1e6 + RTO_S, stalls
 
 
 # Inner hosts have other addresses than in the test above: an agent that still knows the small path MTU to an address announces a small MSS,
 # so no segment would be fragmented.
-@pytest.mark.parametrize("routers", ["rewriting", "transparent"], indirect=True)
+@pytest.mark.parametrize("routers", list(EXAMPLES), indirect=True)
 @pytest.mark.parametrize(("host", "address", "way"), [("client", "10.0.0.13", "up"), ("server", "10.0.0.141", "down")])
 def test_fragments_reach_the_agent_or_make_their_hosts_plain(net: Lab, host: str, address: str, way: str) -> None:
     eventually("an armed agent", lambda: armed(net))
     with behind(net, host, address, fragments=True) as inner:
-        own = ("ip", "netns", "exec", inner)
-        other = tuple(net.exec_argv("server" if host == "client" else "client", ()))
-        ends = (other, own, measure.address(net, "server")) if host == "client" else (own, other, address)
-        plain = transfer(net, *ends, PLAIN, way)
+        between = ends(net, inner, host, address)
+        plain = [transfer(net, *between, PLAIN, way) for _ in range(RUNS)]
         if rewrites(net):  # the first fragmented connection is reset, all later connections are plain
-            eventually("an accelerated connection that is reset", lambda: resets(net, *ends, way))
-        covered = transfer(net, *ends, COVERED, way)
+            eventually("an accelerated connection that is reset", lambda: resets(net, *between, way))
+        before = accepted(net)
+        covered = [transfer(net, *between, COVERED, way) for _ in range(RUNS)]
+        assert (accepted(net) > before) != rewrites(net)
     print(host, way, plain, covered)
-    assert covered < 2 * plain + 5.0
+    assert statistics.median(covered) <= statistics.median(plain) + RTT_US / 1e6 + RTO_S
 
 
 def resets(net: Lab, serving: tuple[str, ...], fetching: tuple[str, ...], target: str, way: str) -> bool:
