@@ -27,6 +27,10 @@ readonly PACKAGES=(
   python3-venv        # the Python environment
   ca-certificates git
 )
+# Packages that only tests need.
+readonly TEST_PACKAGES=(
+  nmap                # scans covered and plain ports
+)
 readonly UV_VERSION=0.13.8
 
 say() { printf 'setup: %s\n' "$*" >&2; }
@@ -34,14 +38,14 @@ die() { say "$*"; exit 1; }
 
 missing_packages() {
   local package
-  for package in "${PACKAGES[@]}"; do
+  for package in "$@"; do
     dpkg-query -W -f '${db:Status-Abbrev}' "$package" 2>/dev/null | grep -q '^ii' || printf '%s\n' "$package"
   done
 }
 
 install_packages() {
   local missing
-  mapfile -t missing < <(missing_packages)
+  mapfile -t missing < <(missing_packages "$@")
   [ "${#missing[@]}" -eq 0 ] || install "${missing[@]}"
 }
 
@@ -130,12 +134,13 @@ main() {
   stamp=".venv/.set-up"
   print="$(fingerprint)"
   if [ "$if_needed" = no ] || [ "$(cat "$stamp" 2>/dev/null)" != "$print" ]; then
-    install_packages
+    install_packages "${PACKAGES[@]}"
     python_environment
     build
     printf '%s\n' "$print" >"$stamp"
   fi
   if [ "$what" = test ]; then
+    install_packages "${TEST_PACKAGES[@]}"
     # prints its own progress; silent if all tools exist
     scripts/kube-tools.sh etcd kube-apiserver kube-controller-manager kubectl helm promtool
   fi

@@ -9,6 +9,7 @@ client -- edge1 ======= core1 ------- edge2 -- server
 """
 
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from conftest import PEERS, PROGRAMS, RTT_US, SHARED, accepted, eventually, say, sessions, with_service
+from conftest import PEERS, PROGRAMS, RTT_US, SHARED, accepted, eventually, host_legs, say, sessions, with_service
 from sos_testbed.lifecycle import lab as labs
 from sos_testbed.lifecycle.lab import PROACTIVE, Lab
 from sos_testbed.measurements import measure
@@ -27,10 +28,17 @@ PROGRAM = PROGRAMS / "handshakes.py"
 RTT_S = RTT_US / 1e6
 PLAIN, COVERED = 6300, 5300
 """First ports of both kinds. Each test uses different ports, because a port that has accepted a connection is a known server."""
-REFUSED, REJECTED, DROPPED, FULL, KNOWN, SET = 100, 110, 120, 130, 140, 160  # offsets of the tests' ports from the first ports
-SILENT_S = 0.7  # an egress agent waits this long for an answer; an ICMP error ends the wait earlier
+REFUSED, REJECTED, DROPPED, FULL, KNOWN, SET, SECOND = 100, 110, 120, 130, 140, 160, 170  # offsets of the tests' ports from the first ports
 SLACK_S = 1.0  # slack for a busy machine
 END_S = 60.0
+PROCESSING_S = 0.01
+"""Time for agents and controller to process a SYN, besides the round trip after which they forward it to the server. An idle machine takes
+a fifth of it."""
+REPEATED = 5
+"""Number of connections where a round trip counts. The fastest is judged: other load makes connections slower, never faster."""
+BUSY = ((0, 6.0, 4), (5, 4.0, 20))
+"""Busy servers: backlog, seconds without an accept after the first connection, number of simultaneous clients."""
+SECOND_ADDRESS = "10.0.0.140"
 
 
 @pytest.fixture(scope="module", params=[(), (PROACTIVE,)], ids=["reactive", "proactive"])
@@ -47,10 +55,15 @@ def run(net: Lab, *arguments: object) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def start(net: Lab, host: str, *words: object) -> subprocess.Popen[str]:
+    """Start a program at a host; it ends with the test at the latest."""
+    PEERS.append(subprocess.Popen(net.exec_argv(host, tuple(map(str, words))), stdout=subprocess.PIPE, text=True))
+    return PEERS[-1]
+
+
 def serve(net: Lab, port: int, backlog: int = 100, busy_s: float = 0) -> None:
     """Start a server for the rest of the test."""
-    argv = net.exec_argv("server", (sys.executable, str(PROGRAM), "serve", str(port), str(backlog), str(busy_s)))
-    PEERS.append(subprocess.Popen(argv, text=True))
+    start(net, "server", sys.executable, PROGRAM, "serve", port, backlog, busy_s)
     measure.wait_listening(net, "server", port)
 
 
@@ -70,6 +83,13 @@ def firewall(net: Lab, verdict: str) -> Iterator[None]:
         subprocess.run(net.exec_argv("server", ("nft", "delete table ip f")), check=True)
 
 
+def settle(net: Lab) -> None:
+    """Wait until sessions need not wait for the switches' caches to expire, as for ten seconds after arming (ADR 0020)."""
+    server = measure.address(net, "server")
+    serve(net, COVERED + KNOWN)
+    eventually("no wait for caches", lambda: run(net, "each", server, COVERED + KNOWN, 1)[0]["connect_s"] < RTT_S / 2)
+
+
 def both(net: Lab, what: str, which: int, count: int) -> tuple[list[dict], list[dict]]:
     server = measure.address(net, "server")
     return run(net, what, server, PLAIN + which, count), run(net, what, server, COVERED + which, count)
@@ -82,6 +102,23 @@ def test_scan_reports_the_same_open_ports_plain_and_covered(net: Lab) -> None:
     server = measure.address(net, "server")
     plain, covered = run(net, "scan", server, PLAIN, PLAIN + 99), run(net, "scan", server, COVERED, COVERED + 99)
     assert plain == covered == {"open": list(range(0, 100, 5)), "refused": 80, "other": []}
+    plain, covered = scanned(net, PLAIN), scanned(net, COVERED)
+    assert plain == covered and sum(line.endswith("/tcp open") for line in covered) == 20, (plain, covered)
+
+
+def scanned(net: Lab, first: int) -> list[str]:
+    """Output of nmap for 100 ports, with offsets instead of ports and without names of services, addresses and durations."""
+    argv = ("nmap", "-sT", "-Pn", "-n", "-p", f"{first}-{first + 99}", measure.address(net, "server"))
+    done = subprocess.run(net.exec_argv("client", argv), capture_output=True, text=True, check=False, timeout=END_S)
+    assert done.returncode == 0, done.stderr
+    found = []
+    for line in done.stdout.splitlines():
+        port = re.match(r"(\d+)/(\w+) +(\w+)", line)
+        if port:
+            found.append(f"{int(port[1]) - first}/{port[2]} {port[3]}")
+        elif not line.startswith(("Starting Nmap", "Nmap done", "Host is up", "PORT")):
+            found.append(line)
+    return found
 
 
 def test_refusal_arrives_at_most_a_round_trip_later_than_plain(net: Lab) -> None:
@@ -92,11 +129,14 @@ def test_refusal_arrives_at_most_a_round_trip_later_than_plain(net: Lab) -> None
 
 @pytest.mark.parametrize("kind", ["admin-prohibited", "port-unreachable", "host-unreachable"])
 def test_clients_receive_the_same_icmp_error_as_over_plain_tcp(net: Lab, kind: str) -> None:
+    settle(net)
     with firewall(net, f"reject with icmp type {kind}"):
-        (plain,), (covered,) = both(net, "each", REJECTED, 1)
-    assert plain["error"] and (covered["error"], covered["errno"]) == (plain["error"], plain["errno"])
-    assert not covered["connect_s"]
-    assert covered["first_byte_s"] < plain["first_byte_s"] + SILENT_S
+        plain, covered = both(net, "each", REJECTED, REPEATED)
+    (expected,) = {(one["error"], one["errno"], one["connect_s"]) for one in plain}
+    assert expected[0] and {(one["error"], one["errno"], one["connect_s"]) for one in covered} == {expected}
+    own, agents = (min(one["first_byte_s"] for one in seen) for seen in (plain, covered))
+    print(f"lab: {kind}: plain {own * 1e3:.1f} ms, covered {agents * 1e3:.1f} ms")
+    assert agents <= own + RTT_S + PROCESSING_S
 
 
 def test_a_server_that_drops_syns_times_out_as_over_plain_tcp(net: Lab) -> None:
@@ -116,21 +156,45 @@ def test_a_server_that_drops_syns_times_out_as_over_plain_tcp(net: Lab) -> None:
     assert seen[1]["connect_s"] <= seen[0]["connect_s"] + 2, "the client's kernel retransmits the SYN independently"
 
 
-def test_full_accept_queue_resets_no_client(net: Lab) -> None:
-    # Five simultaneous clients for a queue of one, at a server that is busy for four seconds. Some clients wait long over plain TCP, too.
-    for port in (PLAIN + FULL, COVERED + FULL):
-        serve(net, port, 0, 4)
-    plain, covered = both(net, "connect", FULL, 5)
-    assert {one["error"] for one in covered} <= {"", "TimeoutError"}, covered
-    assert sum(not one["error"] for one in covered) >= sum(not one["error"] for one in plain), (plain, covered)
+def test_every_client_of_a_busy_server_is_served(net: Lab) -> None:
+    """More clients connect at once than the accept queue has places, and the server accepts seconds later, as over plain TCP."""
+    server, clients = measure.address(net, "server"), {}
+    for number, (backlog, busy_s, count) in enumerate(BUSY):
+        for first in (PLAIN, COVERED):
+            serve(net, first + FULL + number, backlog, busy_s)
+            clients[first, count] = start(net, "client", sys.executable, PROGRAM, "connect", server, first + FULL + number, count)
+    seen = {each: json.loads(client.communicate(timeout=END_S)[0]) for each, client in clients.items()}
+    for (first, count), found in seen.items():
+        last = max(one["first_byte_s"] for one in found)
+        errors = [one["error"] for one in found if one["error"]]
+        print(f"lab: port {first}: {count - len(errors)} of {count} served, the last after {last:.1f} s {errors}")
+    assert not [one for found in seen.values() for one in found if one["error"]]
+
+
+def test_curl_takes_the_second_address_of_a_name_whose_first_refuses(net: Lab) -> None:
+    first, device = measure.address(net, "server"), ("dev", "eth0")
+    subprocess.run(net.exec_argv("server", ("ip", "address", "replace", f"{SECOND_ADDRESS}/24", *device)), check=True)
+    try:
+        seen = []
+        for port in (PLAIN + SECOND, COVERED + SECOND):
+            start(net, "server", sys.executable, "-m", "http.server", "--bind", SECOND_ADDRESS, "--directory", net.root / "www", port)
+            measure.wait_listening(net, "server", port)
+            words = ("-s", "-m", "20", "-o", "/dev/null", "--resolve", f"two:{port}:{first},{SECOND_ADDRESS}")
+            said = ("-w", "%{http_code} %{remote_ip} %{num_connects}", f"http://two:{port}/")
+            seen.append(
+                subprocess.run(net.exec_argv("client", ("curl", *words, *said)), capture_output=True, text=True, check=False).stdout
+            )
+        assert seen[0] == seen[1] == f"200 {SECOND_ADDRESS} 1"
+        agents = ("agent1", "agent2")
+        eventually("the end of the connection, for which the server needs its address", lambda: not any(host_legs(net, a) for a in agents))
+    finally:
+        subprocess.run(net.exec_argv("server", ("ip", "address", "del", f"{SECOND_ADDRESS}/24", *device)), check=True)
 
 
 def test_known_server_saves_a_round_trip_and_unknown_server_adds_none(net: Lab) -> None:
     serve(net, PLAIN + KNOWN)
-    serve(net, COVERED + KNOWN)
     server = measure.address(net, "server")
-    # For ten seconds after arming, each session waits until the switches' caches have expired (ADR 0020)
-    eventually("no wait for caches", lambda: run(net, "each", server, COVERED + KNOWN, 1)[0]["connect_s"] < RTT_S / 2)
+    settle(net)
     plain, known = both(net, "each", KNOWN, 12)
     unknown = []
     for port in range(COVERED + KNOWN + 1, COVERED + KNOWN + 9):
