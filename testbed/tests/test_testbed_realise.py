@@ -22,7 +22,7 @@ from sos_testbed.core.realise import (
     build_switches,
     build_web,
 )
-from sos_testbed.core.steps import DeleteNamespace, Run, Spawn, Step, Stop, encode_undo, parse_undo
+from sos_testbed.core.steps import DeleteNamespace, Run, Spawn, Step, Stop, encode_undo, essential, parse_undo
 from sos_testbed.core.topology import BUILDERS, POOLS
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -104,6 +104,17 @@ def test_namespaces_are_deleted_after_their_content(name: str) -> None:
         for word in words:
             if word in made:
                 assert made[word] <= place
+
+
+@pytest.mark.parametrize("name", sorted(BUILDERS))
+def test_only_commands_inside_deleted_namespaces_need_no_undo(name: str) -> None:
+    undos = [step.undo for step in everything(topology(name), plan())]
+    kept = essential(undos)
+    assert [undo for undo in undos if not isinstance(undo, Run)] == [undo for undo in kept if not isinstance(undo, Run)]
+    left_out = [undo.argv for undo in undos if undo not in kept and isinstance(undo, Run)]
+    assert left_out and all("sos-abc123-" in f"{argv[2]} {argv[3]}" for argv in left_out)
+    without_deletion = [undo for undo in undos if not isinstance(undo, DeleteNamespace)]
+    assert essential(without_deletion) == without_deletion
 
 
 @pytest.mark.parametrize("name", sorted(BUILDERS))

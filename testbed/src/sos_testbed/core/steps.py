@@ -5,6 +5,7 @@ The undo of every `Step` is known before the step is executed. Undos are idempot
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -94,3 +95,16 @@ def parse_undo(raw: dict[str, Any]) -> Undo:
     if "argv" in fields:
         fields["argv"] = tuple(fields["argv"])
     return kind(**fields)
+
+
+def essential(undos: Sequence[Undo]) -> list[Undo]:
+    """Undos without the commands inside namespaces that other undos delete: the kernel deletes the contents together with the namespace."""
+    deleted = {undo.name for undo in undos if isinstance(undo, DeleteNamespace)}
+    return [undo for undo in undos if not (isinstance(undo, Run) and _namespace(undo.argv) in deleted)]
+
+
+def _namespace(argv: Sequence[str]) -> str | None:
+    """Namespace to which the effect of a command is limited, if the command names one."""
+    if argv[:3] == ("ip", "netns", "exec"):
+        return argv[3]
+    return argv[2] if argv[:2] == ("ip", "-n") else None

@@ -31,6 +31,7 @@ from sos_testbed.core.steps import (
     Undo,
     WriteFile,
     encode_undo,
+    essential,
     parse_undo,
 )
 from sos_testbed.lifecycle import process
@@ -68,7 +69,7 @@ class Runner:
     def undo_all(self) -> list[str]:
         """Replay the journal backwards and remove the folder; return one line for each failed undo."""
         problems = []
-        for undo in reversed(list(self._journal())):
+        for undo in reversed(essential(list(self._journal()))):
             try:
                 self._undo(undo)
             except (LabError, OSError) as error:
