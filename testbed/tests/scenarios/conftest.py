@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from sos_compile.model.world import Loaded
@@ -23,7 +23,7 @@ from sos_testbed.core.topology import PathOptions
 from sos_testbed.core.web import SOS_PORT
 from sos_testbed.lifecycle import faults, northbound
 from sos_testbed.lifecycle import lab as labs
-from sos_testbed.lifecycle.lab import Lab, Options
+from sos_testbed.lifecycle.lab import EXAMPLE, REWRITE, Lab, Options
 from sos_testbed.lifecycle.time_factor import limit_s
 from sos_testbed.measurements import measure
 from sos_testbed.measurements.measure import Request
@@ -45,9 +45,30 @@ def say(line: str) -> None:
     print(f"lab: {line}", flush=True)
 
 
-@pytest.fixture(scope="module")
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--one-lab", action="store_true", help="one lab for all modules that share one, instead of one for each")
+
+
+def scope_of_shared(fixture_name: str, config: pytest.Config) -> Literal["session", "module"]:
+    """A lab for each module lets modules run in parallel; --one-lab saves the time to build them where they do not."""
+    return "session" if one_lab(config) else "module"
+
+
+def one_lab(config: pytest.Config) -> bool:
+    return bool(config.getoption("one_lab", default=False))
+
+
+@pytest.fixture(scope=scope_of_shared)
 def shared() -> Iterator[Lab]:
     built = labs.up(SHARED, say)
+    yield built
+    built.down()
+
+
+@pytest.fixture(scope=scope_of_shared)
+def rewriting() -> Iterator[Lab]:
+    """Lab whose edge switches rewrite addresses."""
+    built = labs.up(replace(SHARED, examples=(EXAMPLE, REWRITE)), say)
     yield built
     built.down()
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from conftest import PROGRAMS, outcome, peer
 from sos_testbed.lifecycle.lab import Lab
+from sos_testbed.lifecycle.time_factor import limit_s
 from sos_testbed.measurements import measure
 
 TAP = PROGRAMS / "tap.py"
@@ -24,7 +25,7 @@ class Tap:
         self.result: dict[str, Any] = {}
 
     def stop(self) -> None:
-        output, _ = self._program.communicate(timeout=60)
+        output, _ = self._program.communicate(timeout=limit_s(60))
         self.result = json.loads(output.strip().splitlines()[-1])
 
 

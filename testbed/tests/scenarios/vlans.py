@@ -10,6 +10,7 @@ from conftest import accepted, eventually, metrics
 from sos_testbed.core import realise
 from sos_testbed.core.web import PLAIN_PORT, SOS_PORT
 from sos_testbed.lifecycle.lab import Lab
+from sos_testbed.lifecycle.time_factor import limit_s
 from sos_testbed.measurements import measure
 
 COUNTERS_AGE_S = 1.0
@@ -23,12 +24,12 @@ def vsctl(net: Lab, switch: str, *argv: str) -> None:
 
 
 def run(*argv: str, check: bool = True) -> str:
-    return subprocess.run(argv, check=check, capture_output=True, text=True, timeout=60).stdout
+    return subprocess.run(argv, check=check, capture_output=True, text=True, timeout=limit_s(60)).stdout
 
 
 def fetch(argv_in: tuple[str, ...], url: str) -> str:
     """HTTP status of a download by curl: `200`, or `000` if no connection opens in time."""
-    return run(*argv_in, "curl", "-s", "-m", str(HUNG_S), "-o", "/dev/null", "-w", "%{http_code}", url, check=False)
+    return run(*argv_in, "curl", "-s", "-m", f"{limit_s(HUNG_S):g}", "-o", "/dev/null", "-w", "%{http_code}", url, check=False)
 
 
 def taken_over(net: Lab) -> int:

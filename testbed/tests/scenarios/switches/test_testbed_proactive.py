@@ -18,6 +18,7 @@ from sos_testbed.core.topology import PathOptions
 from sos_testbed.lifecycle import declare, faults, northbound
 from sos_testbed.lifecycle import lab as labs
 from sos_testbed.lifecycle.lab import PROACTIVE, Lab, Options
+from sos_testbed.lifecycle.time_factor import limit_s
 from sos_testbed.measurements import measure
 from sos_testbed.measurements.measure import Request
 
@@ -144,7 +145,7 @@ def test_new_connections_are_plain_after_an_agent_dies_without_a_controller(net:
 def works(net: Lab, tmp_path: Path) -> bool:
     # Use curl with a short timeout: a connection that is open at the agent's death hangs, and only later connections count.
     url = f"http://{measure.address(net, 'server')}/tiny"
-    argv = net.exec_argv("client", ("curl", "-sf", "-m", "1", "-o", str(tmp_path / "copy"), url))
+    argv = net.exec_argv("client", ("curl", "-sf", "-m", f"{limit_s(1):g}", "-o", str(tmp_path / "copy"), url))
     return subprocess.run(argv, check=False).returncode == 0 and measure.same_bytes(
         net.root / "www" / "tiny", tmp_path / "copy", complete=True
     )

@@ -10,13 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import SHARED, accepted, baseline, eventually, flowing, lend, outcome, peer, say, sessions, transfers
+from conftest import accepted, baseline, eventually, flowing, lend, outcome, peer, sessions, transfers
 from sos_testbed.cli import dump_flows
 from sos_testbed.core.flows import parse_flows
 from sos_testbed.core.web import PLAIN_PORT, SOS_PORT
 from sos_testbed.lifecycle import faults
-from sos_testbed.lifecycle import lab as labs
-from sos_testbed.lifecycle.lab import EXAMPLE, REWRITE, Lab, Options, make_payload
+from sos_testbed.lifecycle.lab import Lab, make_payload
 from sos_testbed.measurements import measure
 from taps import KINDS, agents, saw, talk, tapped
 from vlans import accelerated_again, connect_plainly
@@ -26,13 +25,6 @@ COVERED_PORT = "5004"
 REDIRECT_PORT = 9877
 SMALL = 500_000
 FAILED_S = 8.0  # time until a dead agent's beacons have expired, its entries are removed, and the next connection is plain
-
-
-@pytest.fixture(scope="module")
-def rewriting() -> Iterator[Lab]:
-    built = labs.up(Options(path1=SHARED.path1, path2=SHARED.path2, examples=(EXAMPLE, REWRITE)), say)
-    yield built
-    built.down()
 
 
 @pytest.fixture

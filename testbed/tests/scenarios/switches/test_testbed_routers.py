@@ -12,19 +12,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from conftest import RTT_US, SHARED, accepted, armed, eventually, lend, say
+from conftest import RTT_US, SHARED, accepted, armed, eventually, lend, one_lab, say
 from sos_testbed.lifecycle import lab as labs
 from sos_testbed.lifecycle.lab import EXAMPLE, PROACTIVE, REWRITE, Lab, Options
+from sos_testbed.lifecycle.time_factor import limit_s
 from sos_testbed.measurements import measure
 
 COVERED, PLAIN = 5071, 6071
 SIZE = 3_000_000
 SMALL_MTU = 1400
 PATIENCE_S = 60
+CONNECT_S = 50
 RUNS = 3
 RTO_S = 0.2
 """Minimum RTO of Linux. A processor that is busy for longer than a round trip of a site causes one spurious timeout, in either transfer."""
 EXAMPLES = {"transparent": (EXAMPLE,), "proactive": (PROACTIVE,), "rewriting": (EXAMPLE, REWRITE)}
+COMMON = {"transparent": "shared", "rewriting": "rewriting"}
+"""Fixtures of conftest.py that have the same labs."""
 
 # The receiver reports the number of bytes and the longest time without bytes since the connection was opened.
 RECEIVE = """
@@ -56,7 +60,7 @@ FETCH = (
     RECEIVE
     + """
 address, port, way, size = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
-connection = socket.create_connection((address, port), timeout=50)
+connection = socket.create_connection((address, port), timeout=float(sys.argv[5]))
 if way == "up":
     connection.sendall(b"y" * size)
     connection.shutdown(socket.SHUT_WR)
@@ -69,6 +73,9 @@ else:
 
 @pytest.fixture(scope="module")
 def routers(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    if request.param in COMMON and one_lab(request.config):
+        yield request.getfixturevalue(COMMON[request.param])
+        return
     built = labs.up(Options(path1=SHARED.path1, path2=SHARED.path2, examples=EXAMPLES[request.param]), say)
     yield built
     built.down()
@@ -152,8 +159,8 @@ def transfer(net: Lab, serving: tuple[str, ...], fetching: tuple[str, ...], targ
         try:
             assert server.stdout is not None and server.stdout.readline() == "listening\n"
             done = subprocess.run(
-                (*fetching, sys.executable, "-uc", FETCH, target, str(port), way, str(SIZE)),
-                capture_output=True, text=True, check=False, timeout=PATIENCE_S,
+                (*fetching, sys.executable, "-uc", FETCH, target, str(port), way, str(SIZE), f"{limit_s(CONNECT_S)}"),
+                capture_output=True, text=True, check=False, timeout=limit_s(PATIENCE_S),
             )  # fmt: skip
             assert done.returncode == 0, done.stderr
             size, stall = done.stdout.split()
@@ -192,7 +199,7 @@ def test_path_mtu_discovery_behind_a_router_stalls_no_longer_than_plain(net: Lab
         stalls = {port: [stall(net, between, port, way) for _ in range(RUNS)] for port in (PLAIN, COVERED)}
     print(host, way, stalls)
     plain, covered = (statistics.median(stalls[port]) for port in (PLAIN, COVERED))
-    assert covered <= plain + RTT_US / 1e6 + RTO_S, stalls
+    assert covered <= plain + limit_s(RTT_US / 1e6 + RTO_S), stalls
 
 
 # Inner hosts have other addresses than in the test above: an agent that still knows the small path MTU to an address announces a small MSS,
@@ -210,7 +217,7 @@ def test_fragments_reach_the_agent_or_make_their_hosts_plain(net: Lab, host: str
         covered = [transfer(net, *between, COVERED, way) for _ in range(RUNS)]
         assert (accepted(net) > before) != rewrites(net)
     print(host, way, plain, covered)
-    assert statistics.median(covered) <= statistics.median(plain) + RTT_US / 1e6 + RTO_S
+    assert statistics.median(covered) <= statistics.median(plain) + limit_s(RTT_US / 1e6 + RTO_S)
 
 
 def resets(net: Lab, serving: tuple[str, ...], fetching: tuple[str, ...], target: str, way: str) -> bool:
