@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo quick-start quick-start-bridge test test-long test-compiled test-soak e2e check lint fmt fuzz bench bench-controller bench-matrix bench-operator bench-relay bench-sessions bench-short bench-wan crds deb docs plugin release figures lab clean setup setup-test setup-compiled worlds
+.PHONY: help demo quick-start quick-start-bridge test test-long test-compiled test-kernel test-soak e2e check lint fmt fuzz bench bench-controller bench-matrix bench-operator bench-relay bench-sessions bench-short bench-wan crds deb docs plugin release figures lab clean setup setup-test setup-compiled setup-kernel worlds
 
 # The folder operator/ must never shadow Python's module operator (CONTRIBUTING.md)
 export PYTHONSAFEPATH := 1
@@ -34,6 +34,9 @@ setup-compiled:
 	@scripts/setup.sh --if-needed compiled
 	@scripts/compiled.sh out/compiled
 
+setup-kernel:
+	@scripts/setup.sh --if-needed kernel
+
 demo: setup ## measure plain TCP and SOS on long paths, one and two in parallel: table, bars, out/demo.png, out/demo.json (root)
 	@$(python) -m sos_testbed demo --out out
 
@@ -53,6 +56,9 @@ test-long: setup-test ## slow tests, then measuring tests one by one: gigabytes 
 
 test-compiled: setup-compiled ## the controller's tests with the controller compiled as in its image (root)
 	@$(python) scripts/test.py controller-compiled
+
+test-kernel: setup-kernel ## scenarios on Debian's kernel and its Open vSwitch, in a virtual machine (KVM where it boots, else emulation): KERNEL=6.1|backports; ARGS='--only overlay' (testbed/kernel/README.md; root)
+	@$(python) testbed/kernel/run.py $(if $(KERNEL),--kernel $(KERNEL)) $(ARGS)
 
 test-soak: setup-test ## the longest tests: an operator killed fifty times, an API server down for a minute, hosts silent for a quarter of an hour (root)
 	@$(python) scripts/test.py operator-long testbed-long

@@ -11,6 +11,7 @@ TOP = Path(__file__).resolve().parents[1]
 BIN = TOP / ".venv" / "bin"
 PYTHON_FOLDERS = ("compile", "operator", "controller-image", "testbed", "e2e", "bench", "scripts")
 TYPED_BENCHES = tuple(TOP / "bench" / name for name in ("controller", "measure", "harness", "wan", "relay", "short", "sessions", "matrix"))
+KERNEL = TOP / "testbed" / "kernel"
 PLUGIN = TOP / "operator" / "kubectl-plugin" / "src"
 BLOCKS = TOP / "scripts" / "shell_blocks"
 CARGO_FOLDERS = ("agent-image", "agent-image/fuzz", "testbed/linkemu", "bench/controller")
@@ -26,7 +27,7 @@ def commands() -> list[tuple[str, ...]]:
         (sys.executable, "scripts/modules.py"),
         (str(BIN / "ruff"), "check", *PYTHON_FOLDERS),
         (str(BIN / "ruff"), "format", "--check", "-q", *PYTHON_FOLDERS),
-        *((str(BIN / "mypy"), str(source)) for source in (*sorted(TOP.glob("*/src")), PLUGIN, *TYPED_BENCHES, BLOCKS)),
+        *((str(BIN / "mypy"), str(source)) for source in (*sorted(TOP.glob("*/src")), PLUGIN, KERNEL, *TYPED_BENCHES, BLOCKS)),
     ]
     if (TOP / ".importlinter").exists():
         found.append((str(BIN / "lint-imports"),))
@@ -34,7 +35,7 @@ def commands() -> list[tuple[str, ...]]:
         manifest = ("--manifest-path", f"{folder}/Cargo.toml")
         found.append(("cargo", "fmt", *manifest, "--all", "--check"))
         found.append(("cargo", "clippy", "-q", "--locked", *manifest, "--workspace", "--all-targets", "--", "-D", "warnings"))
-    found.append((str(BIN / "shellcheck"), "lab", ".ci/run", *(str(path) for path in sorted((TOP / "scripts").glob("*.sh")))))
+    found.append((str(BIN / "shellcheck"), "lab", ".ci/run", *(str(path) for folder in (TOP / "scripts", KERNEL) for path in sorted(folder.glob("*.sh")))))
     return found
 
 

@@ -4,6 +4,7 @@
 #   scripts/setup.sh lab     Debian packages, Python environment, the programs of a lab
 #   scripts/setup.sh test    as lab, and the tools of the test suites (an API server, helm, promtool)
 #   scripts/setup.sh compiled    as lab, and the headers for compiling C modules for Python
+#   scripts/setup.sh kernel  as lab, and what `make test-kernel` needs for its virtual machine
 #   scripts/setup.sh --if-needed lab    as lab; does nothing if this source tree has been set up before
 #
 # Requires Python 3.11 or newer, Rust (cargo), Go (for `test` only) and apt. Safe to run again: existing installations are kept.
@@ -30,6 +31,12 @@ readonly PACKAGES=(
 # Packages that only tests need.
 readonly TEST_PACKAGES=(
   nmap                # scans covered and plain ports
+)
+# Packages for virtual machines with another kernel (testbed/kernel).
+readonly KERNEL_PACKAGES=(
+  qemu-system-x86           # the virtual machine
+  busybox-static cpio kmod  # its initial file system
+  debian-archive-keyring    # Debian's keys, which verify kernel packages
 )
 readonly UV_VERSION=0.13.8
 
@@ -130,7 +137,7 @@ main() {
   local if_needed=no
   if [ "${1:-}" = --if-needed ]; then if_needed=yes; shift; fi
   local what="${1:-lab}" print stamp
-  case "$what" in lab | test | compiled) ;; *) die "unknown: $what (lab, test or compiled)" ;; esac
+  case "$what" in lab | test | compiled | kernel) ;; *) die "unknown: $what (lab, test, compiled or kernel)" ;; esac
   stamp=".venv/.set-up"
   print="$(fingerprint)"
   if [ "$if_needed" = no ] || [ "$(cat "$stamp" 2>/dev/null)" != "$print" ]; then
@@ -145,6 +152,7 @@ main() {
     scripts/kube-tools.sh etcd kube-apiserver kube-controller-manager kubectl helm promtool
   fi
   if [ "$what" = compiled ]; then python_headers; fi
+  if [ "$what" = kernel ]; then install_packages "${KERNEL_PACKAGES[@]}"; fi
 }
 
 main "$@"

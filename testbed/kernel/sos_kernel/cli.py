@@ -1,0 +1,158 @@
+"""Arguments and course of `make test-kernel`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sos_kernel import boot, debian, initramfs, report, scenarios
+from sos_kernel.debian import Kernel, KernelError
+from sos_kernel.machine import Accelerator, Machine, settings
+from sos_kernel.scenarios import Group
+
+TOP = Path(__file__).resolve().parents[3]
+HERE = TOP / "testbed" / "kernel"
+TESTS = "testbed/tests/scenarios"
+RESULTS = "/run/sos-kernel"  # folder of the results in the guest (init.sh)
+COLLECT_TIMEOUT_S = 120
+CONTROLLER = """
+from sos_controller.openflow import accept, framework
+from sos_controller import app, reload
+from sos_controller.api import northbound
+"""
+"""Import of the modules that a controller imports after its start."""
+RECORDS = "test_testbed_datapath.py"
+"""Module with the test that records the datapath."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Arguments of a run."""
+
+    kernels: tuple[str, ...]
+    groups: tuple[Group, ...]
+    accelerator: str
+    limit_s: float
+    out: Path
+
+
+def say(line: str) -> None:
+    """Print progress."""
+    print(line, flush=True)
+
+
+def parse(arguments: Sequence[str]) -> Choice:
+    """Read the command line and the list of scenarios."""
+    parser = argparse.ArgumentParser(prog="make test-kernel ARGS=...", description=__doc__)
+    parser.add_argument("--kernel", action="append", choices=sorted(debian.SUITES), help="kernel to test; default: 6.1")
+    parser.add_argument("--only", action="append", default=[], metavar="WORD", help="tests and groups whose name contains this word")
+    parser.add_argument("--seeded-fault", action="store_true", help="only the test with a wrong flow entry, which must fail")
+    parser.add_argument("--accelerator", choices=("auto", "kvm", "tcg"), default="auto", help="KVM where it boots, else TCG (default)")
+    parser.add_argument("--minutes", type=float, default=15, help="time limit of each virtual machine (15)")
+    parser.add_argument("--out", type=Path, default=TOP / "out" / "kernel", help="folder of the results (out/kernel)")
+    given = parser.parse_args(arguments)
+    if given.seeded_fault:
+        groups: tuple[Group, ...] = (Group(name="seeded fault", tests=(scenarios.SEEDED,)),)
+    else:
+        groups = scenarios.select(scenarios.parse((HERE / "scenarios.txt").read_text(encoding="utf-8")), given.only)
+    kernels = tuple(dict.fromkeys(given.kernel or ("6.1",)))
+    return Choice(kernels=kernels, groups=groups, accelerator=given.accelerator, limit_s=given.minutes * 60, out=given.out.resolve())
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Test the chosen kernels one after the other; 0 if all scenarios passed on all of them."""
+    choice = parse(arguments)
+    failed = 0
+    for name in choice.kernels:
+        try:
+            failed += test(name, choice)
+        except KernelError as error:
+            say(f"kernel {name}: {error}")
+            failed += 1
+    return 1 if failed else 0
+
+
+def test(name: str, choice: Choice) -> int:
+    """Run the scenarios on one kernel, and print the results; return the number of failures."""
+    if platform.machine() != "x86_64":
+        raise KernelError(f"this machine is {platform.machine()}; the virtual machine is x86_64")
+    if os.geteuid() != 0:
+        raise KernelError("root is needed, because the virtual machine reads all files of this machine")
+    began = time.monotonic()
+    collect(choice.groups)
+    kernel = debian.fetch(name, Path.home() / ".cache" / "sos" / "kernels")
+    folder = choice.out / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    initial = initramfs.pack(kernel, folder, HERE / "guest.sh")
+    machine = Machine(image=kernel.image, initial=initial, results=folder, processors=os.cpu_count() or 1)
+    say(f"kernel: {kernel.package} {kernel.version}, {sum(len(group.tests) for group in choice.groups)} entries of scenarios.txt")
+    try:
+        tried = boot.accelerators(choice.accelerator)
+        accelerator = boot.run(machine, tried, choice.limit_s, lambda chosen: prepare(folder, choice.groups, chosen), say)
+        ended = ""
+    except KernelError as error:
+        accelerator, ended = None, str(error)
+    return conclude(kernel, choice, accelerator, ended, time.monotonic() - began)
+
+
+def collect(groups: Sequence[Group]) -> None:
+    """Collect the tests on this machine: KernelError for a test that does not exist.
+
+    This also writes the byte code of the modules of tests and controller, whose compilation takes minutes on an emulated processor.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    tests = [f"{TESTS}/{test}" for group in groups for test in group.tests]
+    for argv in ([sys.executable, "-m", "pytest", "-q", "--collect-only", *tests], [sys.executable, "-c", CONTROLLER]):
+        done = subprocess.run(argv, cwd=TOP, env=environment, capture_output=True, text=True, check=False, timeout=COLLECT_TIMEOUT_S)
+        if done.returncode != 0:
+            raise KernelError(f"python {argv[1]} {argv[2]}: {(done.stdout + done.stderr).strip()}")
+
+
+def prepare(folder: Path, groups: Sequence[Group], accelerator: Accelerator) -> None:
+    """Write the files that guest.sh reads."""
+    (folder / "settings").write_text(settings(environment(accelerator)), encoding="utf-8")
+    for number, group in enumerate(groups):
+        words = scenarios.arguments(group, TESTS, f"{RESULTS}/group-{number}.xml")
+        (folder / f"group-{number}.arguments").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
+
+
+def environment(accelerator: Accelerator) -> dict[str, str]:
+    """Environment of the scenarios: that of this process as far as labs and tests read it, the datapath and the time factor."""
+    kept = {name: value for name, value in os.environ.items() if name.startswith("SOS_BIN_") or name == "CARGO_TARGET_DIR"}
+    fixed = {"TOP": str(TOP), "PYTHON": sys.executable, "SOS_DATAPATH": "System", "SOS_TIME_FACTOR": str(accelerator.time_factor)}
+    return {**kept, **fixed}
+
+
+def conclude(kernel: Kernel, choice: Choice, accelerator: Accelerator | None, ended: str, seconds: float) -> int:
+    """Print the results and write them to `result.txt`; return the number of failures."""
+    folder = choice.out / kernel.root.parent.name
+    reports = {group.name: _read(folder / f"group-{number}.xml") for number, group in enumerate(choice.groups)}
+    recorded = any(RECORDS in test for group in choice.groups for test in group.tests)
+    verdict = report.judge(reports, recorded=recorded, ended=ended)
+    versions = {"kernel": kernel.release, "open vswitch": switch_version()}
+    machine = f"qemu, {accelerator.name}, time factor {accelerator.time_factor}" if accelerator else "none that booted and ended in time"
+    facts = {**versions, "package": f"{kernel.package} {kernel.version}", "machine": machine, "duration": f"{seconds:.0f} s"}
+    text = report.lines(verdict, facts, versions)
+    for line in text:
+        say(line)
+    (folder / "result.txt").write_text("\n".join(text) + "\n", encoding="utf-8")
+    return verdict.failed
+
+
+def switch_version() -> str:
+    """Version of ovs-vswitchd, which is the same in the virtual machine."""
+    told = subprocess.run(("ovs-vswitchd", "--version"), capture_output=True, text=True, check=True).stdout
+    return told.splitlines()[0].rpartition(" ")[2]
+
+
+def _read(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.exists() else None
