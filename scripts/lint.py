@@ -35,7 +35,8 @@ def commands() -> list[tuple[str, ...]]:
         manifest = ("--manifest-path", f"{folder}/Cargo.toml")
         found.append(("cargo", "fmt", *manifest, "--all", "--check"))
         found.append(("cargo", "clippy", "-q", "--locked", *manifest, "--workspace", "--all-targets", "--", "-D", "warnings"))
-    found.append((str(BIN / "shellcheck"), "lab", ".ci/run", *(str(path) for folder in (TOP / "scripts", KERNEL) for path in sorted(folder.glob("*.sh")))))
+    shell = sorted(path for folder in (TOP / "scripts", KERNEL) for path in folder.glob("*.sh"))
+    found.append((str(BIN / "shellcheck"), "lab", ".ci/run", *map(str, shell)))
     return found
 
 
