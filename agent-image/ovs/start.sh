@@ -20,7 +20,8 @@
 # restored before the switch connects to a controller.
 #
 # The log goes to standard error, whose collector bounds its size; there are no log files.
-# SIGTERM ends both daemons; bridges, ports and tunnel devices stay in the database and in the kernel.
+# SIGTERM ends both daemons; bridges, ports and tunnel devices stay in the database and in the kernel. While RUNDIR/sos-node.hold exists,
+# the daemons end only when the file is gone: sos-node may remove the bridge at its own SIGTERM, for which it needs them.
 set -euo pipefail
 
 rundir=${1:-${OVS_RUNDIR:-/run/openvswitch}}
@@ -42,6 +43,9 @@ keep_flows=$(dirname "$(readlink -f "$0")")/flows.sh
 readonly KEEP_EVERY_S=10
 # Maximum time to restore entries. After that the switch forwards without them; sos-node and controllers install missing entries.
 readonly RESTORE_S=20
+# Maximum wait for sos-node, which ends within 40 s; the kubelet kills both containers after 60 s (terminationGracePeriodSeconds).
+readonly HOLD_S=42
+hold=$rundir/sos-node.hold
 log=(-vconsole:"$level" -vsyslog:off -vfile:off -vPATTERN:console:'%D{%Y-%m-%dT%H:%M:%S.###Z}|%A|%c|%p|%m')
 
 case $tso in
@@ -101,7 +105,15 @@ stop() {
     done
 }
 
+await_node() {
+    local end=$((SECONDS + HOLD_S))
+    while [[ -e $hold ]] && ((SECONDS < end)); do
+        sleep 0.2
+    done
+}
+
 planned() {
+    await_node
     # While the switch still waits for its saved entries, it has no entries to save.
     [[ -z $keeper_pid ]] || timeout $RESTORE_S "$keep_flows" save "$flows" || true
     stop

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from sos_compile.artifacts import FIGURE8, OVERLAY, example_world
 from sos_compile.manifests import naming
 from worlds import nodes, obj, service, site, world, worlds
 
+ROOT = Path(__file__).resolve().parents[3]
 STANDARD = {"name", "instance", "component", "part-of", "managed-by"}
 
 
@@ -116,6 +118,16 @@ def test_update_strategies_match_the_design(figure8: dict[tuple[str, str], dict[
     assert figure8["DaemonSet", "sos-agent-default-west"]["spec"]["updateStrategy"]["type"] == "RollingUpdate"
     assert figure8["Deployment", "sos-controller-default"]["spec"]["strategy"] == {"type": "Recreate"}
     assert pod_of(figure8["DaemonSet", "sos-agent-default-west"])["terminationGracePeriodSeconds"] > 60
+
+
+def test_a_switch_pod_has_time_to_remove_the_bridge_when_it_stops(figure8: dict[tuple[str, str], dict[str, Any]]) -> None:
+    """The limits are constants of sos-node and of the start script of Open vSwitch."""
+    source = (ROOT / "agent-image" / "crates" / "sos-node" / "src" / "planning" / "orphan.rs").read_text()
+    silence, part, removal = (
+        int(re.findall(rf"const {name}: \S+ = \D*(\d+)", source)[0]) for name in ("SILENCE", "LISTENED_PART", "REMOVAL")
+    )
+    held = int(re.findall(r"readonly HOLD_S=(\d+)", (ROOT / "agent-image" / "ovs" / "start.sh").read_text())[0])
+    assert silence // part + removal < held < pod_of(figure8["DaemonSet", "sos-node-west"])["terminationGracePeriodSeconds"]
 
 
 def test_privileges_are_minimal_and_the_controller_has_none(figure8: dict[tuple[str, str], dict[str, Any]]) -> None:

@@ -24,6 +24,8 @@ class Nodes:
         self.slow: set[str] = set()
         self.words: dict[str, tuple[str, str]] = {}
         self.ports: dict[str, int] = {}
+        self.agents: set[str] = set()
+        """User-Agents of the clients."""
 
     def status(self, node: str) -> dict[str, Any]:
         site = self.sites[node]
@@ -48,6 +50,7 @@ class Nodes:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
+                nodes.agents.add(self.headers.get("User-Agent", ""))
                 content = json.dumps(nodes.status(node)).encode()
                 self.send_response(200 if self.path == "/status" else 404)
                 self.send_header("Content-Length", str(len(content)))

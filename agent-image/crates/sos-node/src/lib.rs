@@ -14,13 +14,13 @@
 //!    [`edge::serve`] and [`edge::metrics`] publish it.
 //!
 //! A new uplink is on trial ([`planning::trial`]): it is removed again if it cuts the node off. [`planning::local`] restores the addresses
-//! that the bridge's local port loses in a restart of Open vSwitch.
+//! that the bridge's local port loses in a restart of Open vSwitch. [`planning::orphan`] decides at SIGTERM if the bridge stays.
 //!
 //! | module | contains |
 //! |---|---|
 //! | [`config`], [`names`] | the node-config and the checked texts in it |
 //! | [`observation`] | parsers of rows, flow entries, devices and reset rules; the observed state as one value |
-//! | [`planning`] | the desired state, the difference, the changes that remove it; uplinks on trial, addresses to restore |
+//! | [`planning`] | the desired state, the difference, the changes that remove it; uplinks on trial, addresses to restore, the end of the site |
 //! | [`encode`] | changes and observations as command lines |
 //! | [`status`] | the status |
 //! | [`schedule`] | the times of passes |

@@ -14,6 +14,7 @@ use sos_daemon::log::{self, LogFormat};
 use sos_node::edge::daemon::{Daemon, OfferError, Options, TICK, Ticked};
 use sos_node::edge::metrics::Metrics;
 use sos_node::edge::serve::{self, Shared};
+use sos_node::planning::orphan::SILENCE;
 use sos_node::planning::trial::{MAX_ANCHORS, parse_anchor};
 use sos_node::status::{State, Status};
 
@@ -22,8 +23,8 @@ const ONCE_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Keeps this node's Open vSwitch in the state of its node-config.
 ///
-/// SIGTERM ends the program and leaves the switch as it is; only a config of state Absent removes anything. The environment
-/// variable RUST_LOG sets the log level (default: info).
+/// SIGTERM ends the program and leaves the switch as it is, unless an operator has polled this node before and has been silent for long.
+/// Otherwise only a config of state Absent removes anything. The environment variable RUST_LOG sets the log level (default: info).
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
@@ -54,6 +55,9 @@ struct Arguments {
     /// Address for /healthz, /readyz, /status and /metrics.
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<SocketAddr>,
+    /// Seconds without a poll by the operator after which SIGTERM removes the bridge, since its site is gone.
+    #[arg(long, value_name = "SECONDS", default_value_t = SILENCE.as_secs())]
+    orphaned_after: u64,
     /// Format of the log.
     #[arg(long, value_enum, default_value = "text")]
     log_format: LogFormat,
@@ -84,6 +88,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, String> {
         openflow_tls: arguments.openflow_tls.clone(),
         status_file: arguments.status_file.clone(),
         anchors: arguments.anchor.clone(),
+        orphaned_after: Duration::from_secs(arguments.orphaned_after),
     };
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
@@ -131,8 +136,12 @@ fn serve_and_loop(daemon: &mut Daemon, arguments: &Arguments, stop: &AtomicBool)
             serve::start(address, Arc::clone(&shared)).map_err(|error| format!("{address}: {error}"))?;
         tracing::info!(%bound, "serving HTTP");
     }
-    while !stop.load(Ordering::Relaxed) {
+    loop {
         let began = Instant::now();
+        daemon.polled(shared.last_poll());
+        if stop.load(Ordering::Relaxed) && daemon.may_exit(began) {
+            break;
+        }
         let ticked = daemon.tick(began);
         if let Some(ticked) = &ticked {
             metrics.count_pass(&ticked.made, !ticked.well, began.elapsed().as_secs_f64());
@@ -143,7 +152,7 @@ fn serve_and_loop(daemon: &mut Daemon, arguments: &Arguments, stop: &AtomicBool)
         shared.update(ticked.map(|ticked| ticked.status).as_ref(), Instant::now());
         std::thread::sleep(TICK);
     }
-    tracing::info!("ending; the switch stays as it is");
+    daemon.end();
     Ok(ExitCode::SUCCESS)
 }
 

@@ -16,11 +16,13 @@
 //! | [`change`], [`problem`] | changes, and problems that no change solves |
 //! | [`trial`] | uplinks on trial |
 //! | [`local`] | addresses that the bridge's local port lost in a restart of Open vSwitch |
+//! | [`orphan`] | the decision at SIGTERM: leave the bridge, or remove it because its site has no operator any more |
 
 pub mod change;
 pub mod datapath;
 pub mod desired;
 pub mod local;
+pub mod orphan;
 pub mod plan;
 pub mod problem;
 pub mod trial;

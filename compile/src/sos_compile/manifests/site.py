@@ -34,6 +34,9 @@ COMPONENT = "node"
 CONFIG = "/etc/sos/node"
 TLS = "/etc/sos/tls"
 OVS_CAPABILITIES = ["IPC_LOCK", "NET_ADMIN", "NET_RAW", "SYS_ADMIN", "SYS_NICE"]
+STOP_S = 60
+"""Time limit of a stop. Without an operator, sos-node waits 20 s for a poll and then removes the bridge in at most 20 s
+(spec/node-config.md clause 45); Open vSwitch, which waits for it for up to 42 s, then saves its entries."""
 NODE_CAPABILITIES = ["NET_ADMIN", "NET_RAW", "SYS_ADMIN"]  # SYS_ADMIN: to enter pods' network namespaces (agent-image/Dockerfile)
 
 
@@ -60,7 +63,7 @@ def _pod(placed: PlacedSite, config_map: str, settings: Settings) -> Json:
         "dnsPolicy": "Default",
         **service_account(settings.service_accounts.node),
         **priority(settings.node_priority),
-        "terminationGracePeriodSeconds": 30,
+        "terminationGracePeriodSeconds": STOP_S,
         "tolerations": [{"operator": "Exists"}],
         "affinity": build_node_affinity(placed),
         **build_modules(placed.site, settings),

@@ -17,7 +17,7 @@ import aiohttp
 from sos_operator.core.model.cluster_objects import Pod
 from sos_operator.core.model.remote import agent_status, node_status
 from sos_operator.core.model.remote.agent_status import AgentAnswer
-from sos_operator.core.model.remote.node_status import STATUS_PATH, NodeAnswer, address_of, whom_to_ask
+from sos_operator.core.model.remote.node_status import STATUS_PATH, USER_AGENT, NodeAnswer, address_of, whom_to_ask
 from sos_operator.process.bugs import Bugs
 from sos_operator.remote.bounded_requests import BoundedRequests, bounded_body
 
@@ -61,10 +61,11 @@ class PodStatuses(Generic[Answer]):
 
     async def _ask(self, uid: str, pod: Pod) -> None:
         timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
+        url = f"http://{address_of(pod, self._container)}{STATUS_PATH}"
         async with self._slots:
             self._asked[uid] = time.monotonic()
             try:
-                async with self._session.get(f"http://{address_of(pod, self._container)}{STATUS_PATH}", timeout=timeout) as reply:
+                async with self._session.get(url, headers={"User-Agent": USER_AGENT}, timeout=timeout) as reply:
                     content = await bounded_body(reply, ANSWER_MAX_BYTES)
                     answer = self._parse(content) if reply.status == 200 else None
             except (aiohttp.ClientError, TimeoutError, OSError, ValueError):  # ValueError: an invalid URL

@@ -11,9 +11,11 @@ use sos_daemon::files;
 use crate::config::{NodeConfig, Presence, Refusal, supersedes};
 use crate::edge::memory::Memory;
 use crate::edge::node::{Fingerprint, Node, Pass, Target, TargetError};
+use crate::edge::polls::Polls;
 use crate::edge::store::{self, Store};
 use crate::edge::watch::Watch;
 use crate::encode::Ovs;
+use crate::planning::orphan::{REMOVAL, Step};
 use crate::planning::problem::Problem;
 #[cfg(test)]
 use crate::provoked;
@@ -46,6 +48,8 @@ pub struct Options {
     pub status_file: Option<PathBuf>,
     /// Addresses that must stay reachable when uplinks change.
     pub anchors: Vec<SocketAddr>,
+    /// Time without a poll by the operator after which SIGTERM removes the bridge.
+    pub orphaned_after: Duration,
 }
 
 /// Reason why a config was not put in force.
@@ -80,6 +84,11 @@ pub struct Daemon {
     successor: Option<(Target, Vec<u8>)>,
     /// True after the removal of all objects: then a config with a lower generation is accepted, too.
     removed: bool,
+    polls: Polls,
+    /// True if the bridge's local port has addresses of the node, as far as the last pass has seen.
+    in_use: bool,
+    /// Start of the removal of a bridge whose site has no operator any more. No config is read from then on.
+    removing: Option<Instant>,
 }
 
 /// Result of one tick.
@@ -113,6 +122,7 @@ impl Daemon {
         };
         let watch = Watch::start(node.ovs.database_socket());
         let schedule = Schedule::new(now);
+        let polls = Polls::load(&store, &options.ovs_rundir, options.orphaned_after, now);
         Ok(Self {
             options,
             node,
@@ -125,6 +135,9 @@ impl Daemon {
             in_force,
             successor: None,
             removed: false,
+            polls,
+            in_use: true,
+            removing: None,
         })
     }
 
@@ -189,6 +202,46 @@ impl Daemon {
         Ok(())
     }
 
+    /// Note the time of the operator's last poll.
+    pub fn polled(&mut self, last: Option<Instant>) {
+        if self.has_bridge() {
+            self.polls.note(last);
+        }
+    }
+
+    /// True if the config in force has a bridge.
+    fn has_bridge(&self) -> bool {
+        self.in_force.as_ref().is_some_and(|target| target.config.state == Presence::Present)
+    }
+
+    /// Called at every tick after SIGTERM; true if the program may exit. It removes the bridge first if the site has no operator any more.
+    pub fn may_exit(&mut self, now: Instant) -> bool {
+        if let Some(began) = self.removing {
+            return self.removed || now.duration_since(began) >= REMOVAL;
+        }
+        match self.polls.step(self.in_use, now) {
+            Step::Leave | Step::LeaveInUse => return true,
+            Step::Listen => return false,
+            Step::Remove => {}
+        }
+        self.removing = Some(now);
+        self.successor = None;
+        let former = self.in_force.take();
+        self.in_force = former.map(|former| Target { config: former.config.absent(), flows: vec![] });
+        self.schedule.wake(now);
+        false
+    }
+
+    /// End of the program.
+    pub fn end(&mut self) {
+        self.polls.release_switch();
+        match self.removing {
+            Some(_) if self.removed => tracing::info!("ending; the bridge is removed"),
+            Some(_) => tracing::error!("ending; the bridge could not be removed"),
+            None => tracing::info!("ending; the switch stays as it is"),
+        }
+    }
+
     /// Run a pass if one is due; `None` if not. A panic counts as a failed pass.
     pub fn tick(&mut self, now: Instant) -> Option<Ticked> {
         fence(|| self.act(now)).unwrap_or_else(|| {
@@ -202,7 +255,9 @@ impl Daemon {
     fn act(&mut self, now: Instant) -> Option<Ticked> {
         #[cfg(test)]
         provoked::at("act");
+        self.polls.hold_switch(self.has_bridge(), now);
         if now >= self.config_due
+            && self.removing.is_none()
             && let Err(error) = self.reload(now)
             && self.in_force.is_none()
         {
@@ -236,6 +291,8 @@ impl Daemon {
 
     fn after(&mut self, config: &NodeConfig, pass: Pass) -> Ticked {
         let status = Status::describe(config, &pass.observed, &pass.plan, &pass.errors);
+        let local = pass.observed.links.get(config.bridge.name.as_str());
+        self.in_use = local.is_some_and(|link| !link.addresses.is_empty());
         // A switch that waits for its restored entries will change soon: repeat the pass after the short wait for failures.
         let waits = pass.plan.problems.contains(&Problem::RestoreWait);
         let well = pass.errors.is_empty() && pass.plan.changes.is_empty() && !waits;
@@ -260,6 +317,7 @@ impl Daemon {
             None if self.removed => Ok(()),
             None => {
                 self.node.memory.forget(Instant::now());
+                self.polls.forget(Instant::now());
                 self.store.forget().map_err(|error| error.to_string())
             }
         };
@@ -299,6 +357,7 @@ mod tests {
             openflow_tls: None,
             status_file: None,
             anchors: vec![],
+            orphaned_after: Duration::ZERO,
         };
         Daemon::new(options, Instant::now()).unwrap()
     }

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::header::USER_AGENT;
+use axum::http::{HeaderMap, StatusCode};
 use axum::routing::get;
 use prometheus_client::registry::Registry;
 
@@ -15,18 +16,23 @@ use crate::status::Status;
 /// Time without a heartbeat after which the loop counts as stuck: longer than a pass in which several commands reach their deadlines.
 const STUCK_AFTER: Duration = Duration::from_secs(60);
 
+/// Start of the User-Agent of the operator's polls (spec/node-config.md, clause 45). It is not authenticated: a forged poll only keeps the
+/// bridge, as any program did before this rule.
+const OPERATOR: &str = "sos-operator";
+
 /// State of the loop, for HTTP clients.
 #[derive(Debug)]
 pub struct Shared {
     snapshot: Mutex<(Status, Instant)>,
     registry: Registry,
+    polled: Mutex<Option<Instant>>,
 }
 
 impl Shared {
     /// Starts with a status.
     #[must_use]
     pub fn new(status: Status, registry: Registry, now: Instant) -> Arc<Self> {
-        Arc::new(Self { snapshot: Mutex::new((status, now)), registry })
+        Arc::new(Self { snapshot: Mutex::new((status, now)), registry, polled: Mutex::new(None) })
     }
 
     /// Publish a new status, if any, and a heartbeat of the loop.
@@ -37,6 +43,15 @@ impl Shared {
         if let Some(status) = status {
             snapshot.0 = status.clone();
         }
+    }
+
+    /// Time of the operator's last poll.
+    pub fn last_poll(&self) -> Option<Instant> {
+        *self.polled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note_poll(&self, now: Instant) {
+        *self.polled.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
     }
 
     fn read(&self) -> (Status, Instant) {
@@ -87,8 +102,16 @@ async fn readyz(State(shared): State<Arc<Shared>>) -> (StatusCode, String) {
     (code, format!("{:?}: {}\n", status.state, status.message))
 }
 
-async fn status(State(shared): State<Arc<Shared>>) -> Result<String, StatusCode> {
+async fn status(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Result<String, StatusCode> {
+    if is_operator(&headers) {
+        shared.note_poll(Instant::now());
+    }
     serde_json::to_string(&shared.read().0).map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)
+}
+
+/// True for a poll of the operator; other clients may read the status, too.
+fn is_operator(headers: &HeaderMap) -> bool {
+    headers.get(USER_AGENT).is_some_and(|agent| agent.as_bytes().starts_with(OPERATOR.as_bytes()))
 }
 
 async fn metrics(State(shared): State<Arc<Shared>>) -> Result<String, StatusCode> {

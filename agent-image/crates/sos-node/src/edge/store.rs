@@ -14,6 +14,8 @@ const LAST_GOOD: &str = "node-config.json";
 pub const LOCAL_PORT: &str = "local-port.json";
 /// Uplinks on trial (see [`crate::planning::trial`]).
 pub const UPLINKS: &str = "uplinks.json";
+/// True if an operator has polled this node (see [`crate::planning::orphan`]).
+pub const OPERATOR: &str = "operator.json";
 
 /// Parse a document, which must be for this node.
 ///
@@ -80,7 +82,7 @@ impl Store {
     /// # Errors
     /// It cannot be removed.
     pub fn forget(&self) -> std::io::Result<()> {
-        for name in [LAST_GOOD, LOCAL_PORT, UPLINKS] {
+        for name in [LAST_GOOD, LOCAL_PORT, UPLINKS, OPERATOR] {
             match std::fs::remove_file(self.folder.join(name)) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
                 _ => {}

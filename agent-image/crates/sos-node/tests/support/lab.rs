@@ -301,6 +301,16 @@ impl Lab {
         self.script = Some(Process(command.stdout(Stdio::null()).stderr(log).spawn().unwrap()));
     }
 
+    /// Send SIGTERM to the start script, as the kubelet does.
+    pub(crate) fn terminate_script(&self) {
+        self.script.as_ref().unwrap().signal("-TERM");
+    }
+
+    /// Wait for the end of the start script, which must be successful.
+    pub(crate) fn await_script(&mut self) {
+        assert!(self.script.take().unwrap().0.wait().unwrap().success(), "{}", self.script_log());
+    }
+
     /// Stop the start script as kubelet does, by SIGTERM.
     pub(crate) fn stop_script(&mut self) {
         assert!(self.script.take().unwrap().terminate(), "{}", self.script_log());
@@ -419,9 +429,13 @@ impl Lab {
 
     /// The HTTP answer of the program under test, with headers; empty while the program does not listen.
     pub(crate) fn http(&self, path: &str) -> String {
-        let script = format!(
-            "exec 3<>/dev/tcp/127.0.0.1/9466 && printf 'GET {path} HTTP/1.0\\r\\n\\r\\n' >&3 && cat <&3"
-        );
+        self.http_from("test", path)
+    }
+
+    /// The same for a client with this User-Agent.
+    pub(crate) fn http_from(&self, agent: &str, path: &str) -> String {
+        let request = format!("GET {path} HTTP/1.0\\r\\nUser-Agent: {agent}\\r\\n\\r\\n");
+        let script = format!("exec 3<>/dev/tcp/127.0.0.1/9466 && printf '{request}' >&3 && cat <&3");
         let output = self.ns.command("bash", &["-c", &script]).output().unwrap();
         String::from_utf8(output.stdout).unwrap()
     }

@@ -10,6 +10,7 @@ from sos_operator.core.model.cluster_objects import Pod
 
 STATUS_PATH = "/status"
 CONTAINER = "node"
+USER_AGENT = "sos-operator"  # by which the node process recognises polls of the operator (spec/node-config.md clause 45)
 ASK_AGAIN_S = 5.0  # polling interval of healthy nodes, as no status may be older than 10 s
 ASKED_PER_PASS = 64  # maximum number of nodes queried in a pass, so that a thousand silent nodes do not delay a pass by minutes
 MESSAGE_MAX = 300
