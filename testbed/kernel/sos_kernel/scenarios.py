@@ -55,4 +55,4 @@ def select(groups: Sequence[Group], words: Sequence[str]) -> tuple[Group, ...]:
 def arguments(group: Group, folder: str, report: str) -> list[str]:
     """Arguments of pytest for a group of tests below `folder`."""
     tests = [f"{folder}/{test}" for test in group.tests]
-    return ["-vv", "--color=no", "--one-lab", "-p", "no:cacheprovider", "-o", "junit_family=xunit2", f"--junitxml={report}", *tests]
+    return ["-vv", "--color=no", "--one-lab", "-p", "no:cacheprovider", "-o", "junit_family=xunit1", f"--junitxml={report}", *tests]

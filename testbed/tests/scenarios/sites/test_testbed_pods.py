@@ -15,10 +15,12 @@ from sos_testbed.lifecycle import faults
 from sos_testbed.lifecycle import lab as labs
 from sos_testbed.lifecycle.lab import PODS, ROUTED_WAN, Lab, Options
 from sos_testbed.lifecycle.runner import run
+from sos_testbed.lifecycle.time_factor import limit_s
 from sos_testbed.measurements import measure
 
 SIZE = 8_000_000
 COVERED_PORT = "5003"
+RATE = 2_000_000  # bytes per second
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +53,13 @@ def test_transfers_between_pods_keep_both_addresses(net: Lab, tmp_path: Path, po
 
 def test_running_connection_is_inside_both_pods(net: Lab) -> None:
     """Find the agents' ends of a connection inside the pods: client and server see no other address than each other's."""
-    server = peer(net, "server", "serve", COVERED_PORT, "6000000", "2000000")
+    size = round(limit_s(3) * RATE)  # lasts until the sockets have been listed, also on a slow machine
+    server = peer(net, "server", "serve", COVERED_PORT, str(size), str(RATE))
     measure.wait_listening(net, "server", int(COVERED_PORT))
     client = peer(net, "client", "fetch", measure.address(net, "server"), COVERED_PORT)
     eventually("two ends in each pod", lambda: [ends(net, host) for host in ("client", "server")] == [2, 2], within_s=5)
     got, sent = outcome(client, 60), outcome(server, 60)
-    assert (got["bytes"], got["end"], sent["client"]) == (6_000_000, "eof", got["own"])
+    assert (got["bytes"], got["end"], sent["client"]) == (size, "eof", got["own"])
 
 
 def ends(net: Lab, host: str) -> int:
