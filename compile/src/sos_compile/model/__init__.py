@@ -12,5 +12,6 @@ The input is `World`, the resolved configuration of all objects is `Network`, an
 `ports`           conflicts among the ports on nodes' own addresses
 `problem`         a problem of an object: reason, field, message, remedy
 `memo`            results kept for the next compilation; affects the time taken, never the result
+`classifier`      number of elements that an agent arms for its services
 `addresses`       addresses, prefixes and port ranges as text
 """
