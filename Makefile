@@ -123,8 +123,9 @@ lab: setup ## a lab for experiments (the same as ./lab up)
 
 check: lint test test-compiled test-long test-soak ## all checks that must pass before a change is merged
 
-worlds: setup ## generated worlds at their schemas' limits through CRD admission, the compiler and the parsers of controller, nodes and agents; COUNT=10000 of them
+worlds: setup-test ## generated worlds at their schemas' limits: COUNT=10000 through CRD admission, the compiler and the parsers of controller, nodes and agents; LIVE=1000 on an API server with a running operator (root)
 	$(python) scripts/worlds.py --count $(or $(COUNT),10000)
+	SOS_LIVE_WORLDS=$(or $(LIVE),1000) $(python) -m pytest operator -s -k generated_worlds_cause_no_exit
 
 fuzz: setup ## every parser of network input, a million cases each; findings in out/fuzz/found
 	@$(python) scripts/fuzz.py $(ARGS)
