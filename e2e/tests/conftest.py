@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from sos_e2e.environment import cables, cluster, cni, images
+from sos_e2e.environment import base_images, cables, cluster, cni, images
 from sos_e2e.kube import Kube
 from sos_e2e.observation import node_state, workload
 from sos_e2e.observation.dump import dump
@@ -60,8 +60,9 @@ def tools() -> None:
 
 
 @pytest.fixture(scope="session")
-def built(config: Settings, tools: None) -> dict[str, str]:
-    return images.build(config)
+def built(config: Settings, tools: None) -> Iterator[dict[str, str]]:
+    with base_images.named({base for on in images.bases().values() for base in on.values()}):
+        yield images.build(config)
 
 
 @pytest.fixture(scope="session")

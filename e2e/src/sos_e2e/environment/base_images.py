@@ -1,6 +1,8 @@
 """Base images: the images named in the Dockerfiles, or local substitutes if the engine cannot reach a registry."""
 
+import contextlib
 import re
+from collections.abc import Iterable, Iterator
 
 from sos_e2e.run import CommandError, run, say
 
@@ -29,6 +31,17 @@ def size_of(image: str) -> int | None:
 def available(wanted: dict[str, str]) -> dict[str, str]:
     """Base images by build argument; an unavailable image is replaced by its moving tag if the engine has the tag."""
     return {argument: _available(base) for argument, base in wanted.items()}
+
+
+@contextlib.contextmanager
+def named(wanted: Iterable[str]) -> Iterator[None]:
+    """Give substitutes the names of the images that they replace, so that Dockerfiles build without arguments, as in the README's lines."""
+    with contextlib.ExitStack() as undo:
+        for base in wanted:
+            if (found := _available(base)) != base:
+                run("docker", "tag", found, base)
+                undo.callback(run, "docker", "image", "rm", base, check=False)
+        yield
 
 
 def _available(base: str) -> str:

@@ -57,9 +57,9 @@ def _build(tag: str, *args: str, context: str | os.PathLike[str] = ROOT) -> None
         raise CommandError(f"{' '.join(command)}\n{done.stdout[-6000:]}\n{done.stderr[-3000:]}")
 
 
-def _on(dockerfile: Path) -> dict[str, str]:
-    """Base images of a Dockerfile that this machine uses, by build argument."""
-    return base_images.available(base_images.declared(dockerfile.read_text()))
+def bases() -> dict[Path, dict[str, str]]:
+    """Base images by build argument, of each Dockerfile."""
+    return {dockerfile: base_images.declared(dockerfile.read_text()) for dockerfile, _ in SOURCES.values()}
 
 
 def build_one(tag: str, dockerfile: Path, target: str | None, on: Mapping[str, str], context: Path) -> None:
@@ -83,13 +83,16 @@ def _check_sizes(ref: dict[str, str], on: dict[Path, dict[str, str]]) -> None:
 
 
 def build(settings: Settings) -> dict[str, str]:
-    """Build every image; unchanged layers come from the engine's cache. Raises CommandError if an image exceeds its bound."""
+    """Build every image; unchanged layers come from the engine's cache. Raises CommandError if an image exceeds its bound.
+
+    The engine has all base images (`base_images.named`). There are no build arguments, so that the README's lines find these layers.
+    """
     ref = names(settings)
-    on = {dockerfile: _on(dockerfile) for dockerfile in dict.fromkeys(file for file, _ in SOURCES.values())}
+    on = bases()
     for part, (dockerfile, target) in SOURCES.items():
         say(f"building image {part}")
         # the images agent, node and ovs are built from their own folder; operator and controller also need the compiler's folder
-        build_one(ref[part], dockerfile, target, on[dockerfile], dockerfile.parent if target else ROOT)
+        build_one(ref[part], dockerfile, target, {}, dockerfile.parent if target else ROOT)
     _check_sizes(ref, on)
     say("building image e2e-host (curl and nginx as Debian ships them)")
     folder = settings.out / "host-image"
