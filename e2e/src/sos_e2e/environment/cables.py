@@ -101,7 +101,9 @@ class Panel:
         self._binary, self._space, self._log = emulator(), f"sose2e-{secrets.token_hex(2)}", settings.out / "linkemu.log"
         self.containers = dict(containers)
         run("ip", "netns", "add", self._space)
-        self._holder = subprocess.Popen(["ip", "netns", "exec", self._space, "sleep", "infinity"], start_new_session=True)
+        # Not our output: a pipe behind it would stay open as long as kept cables.
+        null, hold = subprocess.DEVNULL, ["ip", "netns", "exec", self._space, "sleep", "infinity"]
+        self._holder = subprocess.Popen(hold, start_new_session=True, stdin=null, stdout=null, stderr=null)
         wait_for("the emulators' namespace", self._is_inside, 10, interval=0.05)
         self._plugged: dict[Cable, subprocess.Popen[bytes] | None] = {}
 
@@ -154,9 +156,14 @@ class Panel:
             process.wait()
         run("ip", "netns", "del", self._space, check=False)
 
-    def keep(self) -> str:
-        """Return the commands that close the panel by hand."""
-        return f"kill {' '.join(str(process.pid) for process in self._processes())}; ip netns del {self._space}"
+    def keep(self) -> None:
+        """Leave the cables plugged after this process has ended, until one of the containers ends."""
+        place, container = next(iter(self.containers.items()))
+        close = f"kill {' '.join(str(process.pid) for process in self._processes())}; ip netns del {self._space}"
+        watch = f"tail --pid={pid(container)} -f /dev/null; {close}"
+        null = subprocess.DEVNULL
+        subprocess.Popen(["sh", "-c", watch], start_new_session=True, stdin=null, stdout=null, stderr=null)
+        say(f"cables stay plugged until the node at {place} ends; to unplug them by hand: {close}")
 
     def _processes(self) -> list[subprocess.Popen[bytes]]:
         return [*(process for process in self._plugged.values() if process is not None), self._holder]
@@ -174,6 +181,6 @@ def plugged(settings: Settings, containers: Mapping[str, str], cables: Iterable[
         yield panel
     finally:
         if settings.keep:
-            say(f"cables stay plugged: {panel.keep()}")
+            panel.keep()
         else:
             panel.close()
