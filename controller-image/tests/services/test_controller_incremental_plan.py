@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scale_world import ScaleWorld, scale_document
 from sos_controller.core.openflow.pipeline import Kind, cookie_kind
@@ -46,8 +46,14 @@ def view(world: ScaleWorld) -> dict[str, Any]:
         "candidates": [plan.candidates(service, dpid, server_at) for service, dpid in places for server_at in dpids],
         "entries": {dpid: world.engine.state.programmer.entries(dpid) for dpid in world.dpids},
         "no room": dict(world.engine.state.no_room),
-        "status": [(found.service.id, found.reason, plan.table_capacity.message(found.service)) for found in plan.status()],
+        "status": [(found.service.id, found.reason, without_place(plan.table_capacity.message(found.service))) for found in plan.status()],
     }
+
+
+def without_place(message: str) -> str:
+    """Leave the datapath and its numbers out of a message about paths. If paths fit on several datapaths no longer, the message names one
+    of these: the first to have become full, or, in a plan from scratch, the first to be tried."""
+    return "a datapath is too small for paths" if "are left for paths" in message else message
 
 
 def full_plan(world: ScaleWorld) -> dict[str, Any]:
@@ -61,6 +67,7 @@ def full_plan(world: ScaleWorld) -> dict[str, Any]:
 
 
 @given(st.one_of(changes, bounded_changes))
+@example([("cut_link", 0, 8), ("cut_link", 0, 8), ("cut_link", 1, 8), ("limit", 1, 8), ("limit", 0, 8)])
 def test_incremental_plan_equals_a_plan_from_scratch(history: list[tuple[str, int, int]]) -> None:
     world, restores, generation = converged(document()), list[Any](), 1
     for what, number, size in history:
