@@ -9,11 +9,13 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from conftest import RATE_BPS, RTT_US, accepted, eventually, say, with_service
 from requests_of_hosts import MPTCP, answer
+from sos_compile.model.world import Loaded
 from sos_testbed.core.topology import PathOptions
 from sos_testbed.core.web import PLAIN_PORT, SOS_PORT
 from sos_testbed.lifecycle import lab as labs
@@ -142,3 +144,27 @@ def test_removing_the_requirement_allows_plain_connections(net: Lab) -> None:
     eventually("refused again", lambda: answer(net, SOS_PORT) == REFUSED)
     with nothing_plain(net):
         refused(net)
+
+
+def without_tls(objects: tuple[Loaded, ...]) -> tuple[Loaded, ...]:
+    """The service without TLS, and a second service without requirements behind it, whose entries punt the same connections."""
+    changed = with_service(objects, transport={**ENCRYPTED["transport"], "encryption": "None"})
+    (first,) = (loaded for loaded in changed if loaded.obj["kind"] == "SosService")
+    second = {**first.obj, "metadata": {"name": "second", "namespace": "default"}, "spec": {**first.obj["spec"], "require": []}}
+    return (*changed, replace(first, index=1, obj=second))
+
+
+def test_connections_that_are_not_encrypted_as_required_are_refused_with_that_reason(net: Lab) -> None:
+    objects = net.objects
+    net.declare(without_tls(objects))
+    try:
+        eventually("refused", lambda: answer(net, SOS_PORT) == REFUSED)
+        with nothing_plain(net):
+            refused(net)
+            eventually("the reason is reported", lambda: answer(net, SOS_PORT) == REFUSED and "NotEncrypted" in told(net))
+            refused(net)
+        assert "Percent" not in told(net)
+    finally:
+        net.declare(objects)
+        labs.wait_ready(net, net.documents)
+    served(net)
