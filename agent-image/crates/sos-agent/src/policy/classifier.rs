@@ -408,6 +408,39 @@ mod tests {
         }
     }
 
+    /// Services, and the regions of those that fit (spec/node-config.md clause 11).
+    #[derive(serde::Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Row {
+        name: String,
+        rules: Vec<Service>,
+        limit: usize,
+        regions: usize,
+        left_out: Vec<usize>,
+    }
+
+    #[derive(serde::Deserialize)]
+    struct Service {
+        clients: Vec<Range>,
+        servers: Vec<Range>,
+        ports: Vec<Range>,
+        held: bool,
+    }
+
+    #[test]
+    fn regions_equal_the_golden_vectors() {
+        let text = include_str!("../../../../../spec/vectors/arming/v1.json");
+        let rows: Vec<Row> = serde_json::from_str(text).unwrap();
+        assert!(rows.len() >= 10);
+        for Row { name, rules, limit, regions, left_out } in rows {
+            let rule = |Service { clients, servers, ports, held }| Rule { clients, servers, ports, held };
+            let rules: Vec<Rule> = rules.into_iter().map(rule).collect();
+            let (made, mut others) = fitting(&rules, limit);
+            others.sort_unstable();
+            assert_eq!((made.len(), others), (regions, left_out), "{name}");
+        }
+    }
+
     fn apart(first: u32, count: u32) -> Vec<Range> {
         (0..count).map(|i| (first + 2 * i, first + 2 * i)).collect()
     }
