@@ -77,7 +77,7 @@ pub fn handshake(data: &[u8]) {
 /// Copies of held SYNs and of answers to checks: a parsed SYN is rebuilt with a correct checksum, and is parsed to the same SYN again; an answer
 /// belongs to the address and port to which the packet was sent.
 pub fn syn(data: &[u8]) {
-    for packet in nflog::packets(data).chain([data]) {
+    for packet in nflog::packets(data).map(|copied| copied.packet).chain([data]) {
         if let Ok(syn) = Syn::parse(packet) {
             assert!(syn.packet.len() <= packet.len());
             assert_eq!(Syn::parse(&syn.packet), Ok(syn));

@@ -55,7 +55,7 @@ fn syn() {
     run("syn", sos_fuzz::syn);
     let reads = |bytes: &[u8]| {
         sos_agent::netns::nflog::packets(bytes)
-            .any(|p| sos_agent::segments::syn_hold::syn::Syn::parse(p).is_ok())
+            .any(|copied| sos_agent::segments::syn_hold::syn::Syn::parse(copied.packet).is_ok())
     };
     assert!(corpus("syn").iter().any(|(_, bytes)| reads(bytes)), "the corpus contains the copy of a SYN");
     let answers = |bytes: &[u8]| {

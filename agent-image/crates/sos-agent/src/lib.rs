@@ -5,7 +5,7 @@
 //! 1. [`run`] reads the configuration ([`documents::config`]), prepares the network namespace ([`netns`]), makes the [`context::AgentContext`] and the
 //!    tunnel of `sos-tunnel`, and starts the [`tasks`].
 //! 2. nft, in the agent's own namespace or in pods' namespaces ([`tasks::pods`]), redirects a client's SYN to [`tasks::ingress`], through
-//!    [`tasks::held_syns`] if the server must accept first. Ingress finds the flow's order ([`orders`]) or service
+//!    [`tasks::held_syns`] if the service is proactive. Ingress finds the flow's order ([`orders`]) or service
 //!    ([`policy::flow_policy`]) and opens a session of the tunnel towards the peer.
 //! 3. At the peer, [`tasks::egress`] checks the session against the peer's own configuration and connects to the server, normally from
 //!    the client's address (`server_dial`), or uses the connection that `connect_ahead` has opened. `sos-tunnel` relays between the two
@@ -31,7 +31,7 @@
 //! | [`orders::preparations`], [`orders::active_sessions`], [`orders::pending_end_reports`] | its tables |
 //! | [`segments`] (`syn_hold`, `half_open`) | TCP segments that the agent itself sends: held SYNs, checks of the plain path, probes of half-open connections |
 //! | [`virtual_address`] (`watch`, `follow`) | nodes that share a gateway address: decisions; edge: the node's addresses |
-//! | [`netns`] (`plan`, `nft`, `nflog`, `sockets`, `tables`) | edge: the kernel's network; `plan` and `nft` only render |
+//! | [`netns`] (`plan`, `nft`, `nflog`, `sock_diag`, `sockets`, `tables`) | edge: the kernel's network; `plan` and `nft` only render |
 //! | [`netns::pod`] (`namespace`, `nf_tables`) | edge: sockets and table inside a pod's network namespace |
 //! | [`tasks`] | edge: recurring tasks: arming, beacons, orders, reports, reloads |
 //! | [`tasks::ingress`], [`tasks::egress`], [`tasks::held_syns`], [`tasks::server_legs`] | edge: sessions; `connect_ahead` and `server_dial` connect to servers |

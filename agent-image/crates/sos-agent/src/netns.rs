@@ -7,6 +7,7 @@ pub mod nflog;
 pub mod nft;
 pub mod plan;
 pub mod pod;
+pub mod sock_diag;
 pub mod sockets;
 pub mod stream_routes;
 pub mod tables;

@@ -5,7 +5,8 @@
 //!
 //! | module | contains |
 //! |---|---|
-//! | [`syn_hold`] (`syn`, `known_servers`, `injector`) | SYNs held until their server accepts, and the raw sockets that reinject these SYNs |
+//! | [`syn_hold`] (`step`, `syn`, `known_servers`, `injector`) | SYNs held until their server accepts, and the raw sockets that reinject these SYNs |
+//! | [`syn_hold::handshakes`], [`syn_hold::client_backoff`] | clients that do not complete their handshakes |
 //! | [`syn_hold::plain_path`], [`syn_hold::check_packet`] | checks of the plain path by SYNs |
 //! | [`half_open`] (`prober`) | half-open connections of far hosts after a peer was lost: segments; edge: sends them |
 

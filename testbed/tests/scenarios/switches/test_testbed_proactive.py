@@ -8,6 +8,7 @@ client -- edge1 ======= core1 ------- edge2 -- server
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from conftest import RATE_BPS, RTT_US, accepted, eventually, flowing, outcome, p
 from flow_entries import entries, identities, to_controller
 from requests_of_hosts import MPTCP, answer
 from sos_testbed.core.topology import PathOptions
+from sos_testbed.core.web import PLAIN_PORT, SOS_PORT
 from sos_testbed.lifecycle import declare, faults, northbound
 from sos_testbed.lifecycle import lab as labs
 from sos_testbed.lifecycle.lab import PROACTIVE, Lab, Options
@@ -34,6 +36,8 @@ REPORTED_S = 15.0  # limit for a session to appear at the controller; agents rep
 # Limit for new connections to be plain. An agent's listener closes when the agent dies; a SYN lost at this moment is retransmitted after 1
 # and 3 s
 PLAIN_WITHIN_S = 5.0
+RETRANSMITTED_S = 25  # limit for a retransmission of a SYN after the 8 s that the agent waits: after at most 15 s (RFC 6298)
+PROVEN_FAILURES, BACKOFF_S = 3, 30.0  # of a client that has completed handshakes before (client_backoff.rs)
 
 
 @pytest.fixture(scope="module")
@@ -193,3 +197,40 @@ def test_plain_decisions_of_an_agent_are_reported_with_reasons(net: Lab) -> None
         return any((c["reason"], c["by"]) == ("Option", "edge1") and c["client"].endswith(f":{own}") for c in found)
 
     eventually("the agent's report of the plain connection", told, within_s=15)
+
+
+@contextmanager
+def syn_acks_lost(net: Lab) -> Iterator[None]:
+    """Drop the ingress agent's SYN-ACKs at the client, but not the server's: as if the agent were in another VLAN than the client."""
+    place = next(place for place in net.topology.agents if place.name == "agent1")
+    mac = net.documents.agents[place.key]["interface"]["mac"]
+    rule = f"ether saddr {mac} tcp flags & (syn | ack) == syn | ack drop"
+    table = f"table ip lost {{ chain in {{ type filter hook prerouting priority -400; {rule}; }}; }}"
+    subprocess.run(net.exec_argv("client", ("nft", "-f", "-")), input=table, text=True, check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(net.exec_argv("client", ("nft", "delete", "table", "ip", "lost")), check=True)
+
+
+@pytest.mark.slow
+def test_client_that_receives_no_syn_ack_from_the_agent_becomes_plain(net: Lab, tmp_path: Path) -> None:
+    fetched(net, tmp_path)
+    before = accepted(net)
+    urls = [f"http://{measure.address(net, 'server')}:{port}/tiny" for port in (PLAIN_PORT, *(SOS_PORT,) * PROVEN_FAILURES)]
+    with syn_acks_lost(net):
+        # The client has completed handshakes before, so one failure is not enough.
+        argvs = [("curl", "-sf", "-m", str(RETRANSMITTED_S), "-o", "/dev/null", "-w", "%{time_connect}", url) for url in urls]
+        running = [subprocess.Popen(net.exec_argv("client", argv), stdout=subprocess.PIPE, text=True) for argv in argvs]
+        plain, *covered = [(program.communicate(timeout=2 * RETRANSMITTED_S)[0], program.returncode) for program in running]
+        assert plain[1] == 0 and [code for _, code in covered] == [0] * PROVEN_FAILURES
+        say(f"connected after {plain[0]} s on the plain port, {', '.join(seconds for seconds, _ in covered)} s on the covered port")
+        fetched(net, tmp_path)
+        assert accepted(net) == before
+
+        def told() -> int:
+            found = northbound.get(net.plan, "/v1/plain")["connections"]
+            return sum((c["reason"], c["by"]) == ("ClientSilent", "edge1") for c in found)
+
+        eventually("the agent's report", lambda: told() == PROVEN_FAILURES + 1, within_s=REPORTED_S)
+    eventually("accelerated again after the back-off", lambda: takes(net, tmp_path), within_s=2 * BACKOFF_S)

@@ -15,7 +15,8 @@ const CONFIG: u16 = 4 << 8 | 1;
 const ERROR: u16 = 2;
 /// NLM_F_REQUEST and NLM_F_ACK.
 const REQUEST: u16 = 1 | 4;
-/// NFULA_PAYLOAD of a packet; NFULA_CFG_CMD and NFULA_CFG_MODE of a configuration.
+/// NFULA_HWADDR and NFULA_PAYLOAD of a packet; NFULA_CFG_CMD and NFULA_CFG_MODE of a configuration.
+const SENDER: u16 = 8;
 const PAYLOAD: u16 = 9;
 const COMMAND: u16 = 1;
 const MODE: u16 = 2;
@@ -105,15 +106,31 @@ pub(crate) fn acknowledgements(bytes: &[u8]) -> impl Iterator<Item = i32> {
         .map(|error| i32::from_ne_bytes(*error).saturating_neg())
 }
 
+/// Copy of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Copied<'a> {
+    /// Source MAC address; zeros if the packet did not arrive at an Ethernet device.
+    pub sender: [u8; 6],
+    /// The packet from its IP header on.
+    pub packet: &'a [u8],
+}
+
 /// Packets in a datagram that the group has received.
-pub fn packets(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub fn packets(bytes: &[u8]) -> impl Iterator<Item = Copied<'_>> {
     let of_group = messages(bytes).filter(|(kind, _)| *kind == PACKET);
-    let attributes = of_group.filter_map(|(_, body)| body.get(FAMILY_HEADER..)).flat_map(attributes);
-    attributes.filter(|(kind, _)| *kind == PAYLOAD).map(|(_, value)| value)
+    of_group.filter_map(|(_, body)| body.get(FAMILY_HEADER..)).filter_map(copied)
+}
+
+fn copied(body: &[u8]) -> Option<Copied<'_>> {
+    let find = |wanted| attributes(body).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
+    // struct nfulnl_msg_packet_hw: length, padding, address.
+    let ethernet = find(SENDER).filter(|field| field.first_chunk() == Some(&[0, 6]));
+    let sender = ethernet.and_then(|field| field.get(4..10)?.try_into().ok()).unwrap_or_default();
+    Some(Copied { sender, packet: find(PAYLOAD)? })
 }
 
 /// Type and body of each netlink message.
-fn messages(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub(crate) fn messages(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
         let length = rest.first_chunk().map(|length| u32::from_ne_bytes(*length))?;
@@ -155,9 +172,12 @@ mod tests {
         message
     }
 
+    const SENDER_MAC: [u8; 6] = [2, 0x53, 0, 0, 0, 0x11];
+
     fn copy(packet: &[u8]) -> Vec<u8> {
         let mut body = vec![2, 0, 0x14, 0xe1];
         add_attribute(&mut body, 1, &[8, 0, 0, 0]);
+        add_attribute(&mut body, SENDER, &[&[0, 6, 0, 0][..], &SENDER_MAC, &[0, 0]].concat());
         add_attribute(&mut body, PAYLOAD, packet);
         message(PACKET, &body)
     }
@@ -165,8 +185,20 @@ mod tests {
     #[test]
     fn finds_the_packets_of_several_messages() {
         let bytes = [copy(b"first"), message(3, b""), copy(b"second one")].concat();
-        assert_eq!(packets(&bytes).collect::<Vec<_>>(), [&b"first"[..], &b"second one"[..]]);
+        let copied = |packet| Copied { sender: SENDER_MAC, packet };
+        assert_eq!(packets(&bytes).collect::<Vec<_>>(), [copied(b"first"), copied(b"second one")]);
         assert_eq!(packets(&bytes[..bytes.len() - 4]).count(), 1, "the last message is truncated");
+    }
+
+    #[test]
+    fn a_packet_without_an_ethernet_sender_has_none() {
+        for hardware in [None, Some(&[0, 4, 0, 0, 1, 2, 3, 4, 0, 0, 0, 0][..]), Some(&[0, 6, 0, 0, 1])] {
+            let mut body = vec![2, 0, 0x14, 0xe1];
+            hardware.into_iter().for_each(|field| add_attribute(&mut body, SENDER, field));
+            add_attribute(&mut body, PAYLOAD, b"packet");
+            let expected = Copied { sender: [0; 6], packet: b"packet" };
+            assert_eq!(packets(&message(PACKET, &body)).collect::<Vec<_>>(), [expected]);
+        }
     }
 
     #[test]

@@ -7,9 +7,10 @@
 //! 3. A bare SYN with MD5, AO or MPTCP options goes plain: hosts that use these would notice a relay.
 //! 4. A bare SYN goes plain if the switch has marked its service as not armed (spec/node-config.md clause 22).
 //! 5. A bare SYN to a server that has not answered recently (`unreachable`) goes plain.
-//! 6. A bare SYN of a service whose server must accept first (marked in `armed`) is copied to this agent and dropped, on the conditions of
-//!    rule 7. The agent reinjects the SYN later, to the listener or to the server ([`crate::tasks::held_syns`]). A bare SYN with the
-//!    4-tuple of a connection that the agent has accepted is delivered to that connection's socket.
+//! 6. A bare SYN that must be held (marked in `armed`), because its server must accept first, is copied to this agent and dropped, on the
+//!    conditions of rule 7. The agent reinjects the SYN later, to the listener or to the server ([`crate::tasks::held_syns`]). All SYNs of
+//!    proactive services take this way, so that the agent finds clients that do not complete their handshakes. A bare SYN with the 4-tuple
+//!    of a connection that the agent has accepted is delivered to that connection's socket.
 //! 7. A bare SYN inside `armed` (clients, servers and ports, see [`crate::policy::classifier`]) is delivered to the transparent listener
 //!    while `heartbeat` contains an element. The element expires in [`HEARTBEAT_SECONDS`] unless the agent renews it, and `tproxy` does not
 //!    match without a listening socket. So a dead agent intercepts no connection.
@@ -216,10 +217,11 @@ fn plain_chains() -> String {
     )
 }
 
-/// Hands a SYN that was reinjected over `lo` to the transparent listener.
+/// Hands a SYN that was reinjected over `lo` to the transparent listener, and a reset to the half-open connection of this listener.
 fn written_back(listener_port: u16) -> String {
     format!(
         "  chain written_back {{
+    tcp flags & rst == rst tproxy ip to 127.0.0.1:{listener_port} meta mark set {MARK:#x} accept
     meta l4proto tcp tproxy ip to 127.0.0.1:{listener_port} meta mark set {MARK:#x} counter name syn_accelerated accept
     drop
   }}

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use sos_wire::AgentId;
 
-use crate::documents::config::{AgentConfig, Role, Service};
+use crate::documents::config::{AgentConfig, Role, Service, Setup};
 use crate::policy::classifier::{self, Classifier, Rule};
 use crate::policy::flow_policy;
 
-/// Maximum number of elements in nft's sets for all services: the kernel loads this many in about 20 ms, and only after a change. A service
-/// needs one element per prefix and port range, and more if it overlaps with other services.
+/// Maximum number of elements in nft's sets for all services: the kernel loads this many in about 0.25 s of CPU time, and only after a change
+/// (docs/adr/0050). A service needs one element per prefix and port range, and more if it overlaps with other services.
 pub const MAX_ARMED: usize = 16_384;
 /// Time for which a server that did not answer a SYN is left to plain TCP.
 pub const UNREACHABLE_FOR: Duration = Duration::from_secs(30);
@@ -142,20 +142,26 @@ fn covered(config: &AgentConfig, live: &BTreeSet<AgentId>, can_hold: bool) -> (C
     let services: Vec<&Service> = config
         .services
         .iter()
-        .filter(|service| service.role == Role::Ingress && (can_hold || !held(config, service)))
+        .filter(|service| service.role == Role::Ingress && (can_hold || !needs_hold(config, service)))
         .filter(|service| flow_policy::far_agent(config, service, None, |id| live.contains(&id)).is_some())
         .collect();
     let rule = |service: &&Service| {
         let ports = service.ports.iter().map(|ports| (ports.first, ports.last));
-        Rule { held: held(config, service), ..Rule::new(&service.from, &service.to, ports) }
+        Rule { held: can_hold && held(config, service), ..Rule::new(&service.from, &service.to, ports) }
     };
     let (covered, over) = classifier::fitting(&services.iter().map(rule).collect::<Vec<_>>(), MAX_ARMED);
     (covered, over.into_iter().map(|index| services[index].id.clone()).collect())
 }
 
-/// True if the SYNs of a service are held: until its servers accept, until the plain path has been checked, or until a session of its
-/// namespace's share is reserved.
+/// True if the SYNs of a service pass this agent: it must decide about them, or must find clients that do not complete their handshakes.
+/// For a reactive service, the controller does the latter.
 fn held(config: &AgentConfig, service: &Service) -> bool {
+    service.setup == Setup::Proactive || needs_hold(config, service)
+}
+
+/// True if the SYNs of a service must be held: until its servers accept, until the plain path has been checked, or until a session of its
+/// namespace's share is reserved.
+fn needs_hold(config: &AgentConfig, service: &Service) -> bool {
     service.holds() || config.checks_paths() || config.share(service.namespace()).is_some()
 }
 

@@ -8,23 +8,32 @@
 //! docs/adr/0059). The egress agent is asked only afterwards, because it connects from inside the server's pod, where no policy applies.
 //! With `Learned`, an answered check replaces the ask if the egress agent is beside the server: the answer shows that the server accepts. Any
 //! other egress agent may be unable to connect although the server has answered the client's address, so it is asked.
+//!
+//! A client that does not complete its handshake after its SYN was taken is plain for a while ([`handshakes`]).
 
 pub mod check_packet;
+pub mod client_backoff;
+pub mod handshakes;
 pub mod injector;
 pub mod known_servers;
 pub mod plain_path;
+pub mod step;
 pub mod syn;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
 use std::time::{Duration, Instant};
 
-use sos_wire::{AgentId, Marks, PlainReason, RefuseReason, SessionUuid};
+use sos_wire::{AgentId, PlainReason, RefuseReason, SessionUuid};
 
 use crate::documents::config::Accept;
 use crate::policy::flow_key::FlowKey;
+use crate::segments::syn_hold::client_backoff::Client;
+use crate::segments::syn_hold::handshakes::{Arrival, COMPLETE_WITHIN, Due, Handshakes};
 use crate::segments::syn_hold::known_servers::KnownServers;
-use crate::segments::syn_hold::plain_path::{Answer, Check, Path, PlainPaths, State};
+use crate::segments::syn_hold::plain_path::{Answer, Path, PlainPaths, State};
+use crate::segments::syn_hold::step::plain_reason;
+pub use crate::segments::syn_hold::step::{Ask, Covered, Step, is_servers};
 use crate::segments::syn_hold::syn::Syn;
 
 /// Maximum number of SYNs held plus server connections opened ahead for clients that have not completed their handshakes. Further
@@ -35,52 +44,6 @@ pub const MAX_OF_SERVER: usize = MAX_HELD / 4;
 /// Time for which a SYN is held: an egress agent answers within 0.7 s and a round trip. Clients retransmit their SYN after 1 and 3 s (RFC
 /// 6298): the first retransmission repeats the request, and before the second retransmission the connection is plain.
 pub const HELD_FOR: Duration = Duration::from_secs(2);
-/// Time within which a client must complete its handshake after its server has accepted: the kernel retransmits its SYN-ACK to the client
-/// after 1, 3 and 7 s.
-pub const CLAIM_WITHIN: Duration = Duration::from_secs(10);
-
-/// Service setting, egress agent and session of a client whose SYN arrives.
-#[derive(Debug, Clone, Copy)]
-pub struct Covered {
-    /// The service's `accept` setting.
-    pub accept: Accept,
-    /// The egress agent.
-    pub peer: AgentId,
-    /// UUID of the client's session.
-    pub session: SessionUuid,
-    /// Sequence number of a check of the plain path; `None` if the path is not checked.
-    pub check: Option<u32>,
-    /// True if the egress agent connects from inside the server's pod, and so reaches every server that answers a check.
-    pub beside: bool,
-}
-
-/// Action for the edge.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
-    /// Reinject the SYN for this agent's listener.
-    Take(Vec<u8>),
-    /// Reinject the SYN for the server.
-    Leave(Vec<u8>, PlainReason),
-    /// Ask the egress agent to connect.
-    Ask(Ask),
-    /// Notify the egress agent that the session will not begin.
-    Release(AgentId, SessionUuid),
-    /// Send a check of the plain path.
-    Check(Check),
-}
-
-/// Request to the egress agent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ask {
-    /// The session that may begin.
-    pub session: SessionUuid,
-    /// The egress agent.
-    pub peer: AgentId,
-    /// The connection.
-    pub flow: FlowKey,
-    /// The client's DSCP and TTL.
-    pub marks: Marks,
-}
 
 #[derive(Debug)]
 struct Asked {
@@ -88,7 +51,7 @@ struct Asked {
     shared: bool,
     until: Instant,
     /// SYNs that wait for the answer.
-    waiting: BTreeMap<FlowKey, Vec<u8>>,
+    waiting: BTreeMap<FlowKey, (Syn, Client)>,
 }
 
 /// A server connection that the egress agent has opened, while the client completes its handshake with this agent.
@@ -109,6 +72,7 @@ pub struct SynHold {
     /// SYNs that wait for a check.
     unchecked: BTreeMap<FlowKey, (Syn, Covered)>,
     paths: PlainPaths,
+    handshakes: Handshakes,
     of_server: BTreeMap<SocketAddrV4, usize>,
     /// Servers that accepted recently.
     pub known: KnownServers,
@@ -129,6 +93,19 @@ impl SynHold {
 
     /// Handles a client's SYN, or its retransmission.
     pub fn arrive(&mut self, syn: Syn, covered: Covered, now: Instant) -> Vec<Step> {
+        match self.handshakes.arrive(&syn, covered.client(&syn), now) {
+            Arrival::New => self.arrive_new(syn, covered, now),
+            Arrival::Reused(reset) => {
+                let new = self.arrive_new(syn, covered, now);
+                std::iter::once(Step::Reset(reset)).chain(new).collect()
+            }
+            Arrival::Repeated => vec![Step::Take(syn.packet)],
+            Arrival::Silent => self.leave_now(syn, PlainReason::CLIENT_SILENT),
+        }
+    }
+
+    /// Handles a SYN that the agent has not taken before.
+    fn arrive_new(&mut self, syn: Syn, covered: Covered, now: Instant) -> Vec<Step> {
         if let Some((waiting, _)) = self.unchecked.get_mut(&syn.flow) {
             *waiting = syn;
             return Vec::new();
@@ -157,10 +134,23 @@ impl SynHold {
         }
     }
 
-    /// Makes a SYN plain.
-    fn leave_now(&mut self, syn: Syn, reason: PlainReason) -> Vec<Step> {
-        let release = self.stop_holding(syn.flow);
-        std::iter::once(Step::Leave(syn.packet, reason)).chain(release).collect()
+    /// Makes a SYN plain, also if the agent has held or taken an earlier SYN of the connection.
+    pub fn leave_now(&mut self, syn: Syn, reason: PlainReason) -> Vec<Step> {
+        let flow = syn.flow;
+        if self.unchecked.remove(&flow).is_some() {
+            self.leave(flow.server);
+        }
+        let mut steps: Vec<_> = self.handshakes.abandon(flow).map(Step::Reset).into_iter().collect();
+        steps.push(Step::Leave(syn.packet, reason));
+        steps.extend(self.claim(flow).map(|(session, peer)| Step::Release(peer, session)));
+        steps.extend(self.stop_holding(flow));
+        steps
+    }
+
+    /// Reinjects a SYN for the listener, and waits for the client's handshake.
+    fn take(&mut self, syn: Syn, client: Client, now: Instant) -> Step {
+        self.handshakes.begin(&syn, client, now);
+        Step::Take(syn.packet)
     }
 
     /// Removes an earlier SYN of a connection, held for the egress agent's answer; returns a Release if no other SYN waits for this answer.
@@ -183,17 +173,17 @@ impl SynHold {
 
     /// Handles a SYN whose plain path is open or is not checked.
     fn arrive_checked(&mut self, syn: Syn, covered: Covered, now: Instant) -> Option<Step> {
-        let server = syn.flow.server;
+        let (server, client) = (syn.flow.server, covered.client(&syn));
         let known = covered.accept == Accept::Learned && self.known.contains(server, now);
         // A SYN with a claim is a retransmission: the egress agent has the connection, but this agent's SYN-ACK was lost.
         if covered.accept == Accept::Early || self.claims.contains_key(&syn.flow) {
-            return Some(Step::Take(syn.packet));
+            return Some(self.take(syn, client, now));
         }
         if let Some(session) = self.held.get(&syn.flow).copied() {
-            return self.repeat(session, syn);
+            return self.repeat(session, syn, client);
         }
         if known {
-            return Some(Step::Take(syn.packet));
+            return Some(self.take(syn, client, now));
         }
         if self.is_full(server) {
             return Some(Step::Leave(syn.packet, PlainReason::FULL));
@@ -203,21 +193,21 @@ impl SynHold {
 
     /// Handles the retransmission of a held SYN: repeats the request of its connection, since the request or its answer may have been lost
     /// with a stream.
-    fn repeat(&mut self, session: SessionUuid, syn: Syn) -> Option<Step> {
+    fn repeat(&mut self, session: SessionUuid, syn: Syn, client: Client) -> Option<Step> {
         let asked = self.asked.get_mut(&session)?;
         let again = asked.ask.flow == syn.flow;
-        asked.waiting.insert(syn.flow, syn.packet);
+        asked.waiting.insert(syn.flow, (syn, client));
         again.then_some(Step::Ask(asked.ask))
     }
 
     fn hold(&mut self, syn: Syn, covered: Covered, now: Instant) -> Option<Ask> {
-        let server = (syn.flow.server, covered.peer);
+        let (server, client) = ((syn.flow.server, covered.peer), covered.client(&syn));
         *self.of_server.entry(syn.flow.server).or_default() += 1;
         let shared = covered.accept == Accept::Learned;
         let waits_for = self.shared.get(&server).copied().filter(|_| shared);
         if let Some(asked) = waits_for.and_then(|session| self.asked.get_mut(&session)) {
             self.held.insert(syn.flow, asked.ask.session);
-            asked.waiting.insert(syn.flow, syn.packet);
+            asked.waiting.insert(syn.flow, (syn, client));
             return None;
         }
         let ask = Ask { session: covered.session, peer: covered.peer, flow: syn.flow, marks: syn.marks };
@@ -225,7 +215,7 @@ impl SynHold {
         if shared {
             self.shared.insert(server, ask.session);
         }
-        let waiting = BTreeMap::from([(syn.flow, syn.packet)]);
+        let waiting = BTreeMap::from([(syn.flow, (syn, client))]);
         self.asked.insert(ask.session, Asked { ask, shared, until: now + HELD_FOR, waiting });
         Some(ask)
     }
@@ -254,10 +244,10 @@ impl SynHold {
     fn accept(&mut self, session: SessionUuid, now: Instant) -> Vec<Step> {
         let Some(Asked { ask, waiting, .. }) = self.settle(session) else { return Vec::new() };
         self.known.note(ask.flow.server, now);
-        let claim = Claim { session, peer: ask.peer, until: now + CLAIM_WITHIN };
+        let claim = Claim { session, peer: ask.peer, until: now + COMPLETE_WITHIN };
         self.claims.insert(ask.flow, claim);
         *self.of_server.entry(ask.flow.server).or_default() += 1;
-        waiting.into_values().map(Step::Take).collect()
+        waiting.into_values().map(|(syn, client)| self.take(syn, client, now)).collect()
     }
 
     /// Handles the answer to a check.
@@ -298,14 +288,14 @@ impl SynHold {
         if is_servers(reason) {
             self.known.forget(ask.flow.server);
         }
-        waiting.into_values().map(|packet| Step::Leave(packet, plain_reason(reason))).collect()
+        waiting.into_values().map(|(syn, _)| Step::Leave(syn.packet, plain_reason(reason))).collect()
     }
 
     /// Handles a failure to ask the egress agent.
     pub fn fail(&mut self, session: SessionUuid) -> Vec<Step> {
         let asked = self.settle(session);
         let waiting = asked.into_iter().flat_map(|asked| asked.waiting.into_values());
-        waiting.map(|packet| Step::Leave(packet, PlainReason::NO_AGENT)).collect()
+        waiting.map(|(syn, _)| Step::Leave(syn.packet, PlainReason::NO_AGENT)).collect()
     }
 
     /// Handles deadlines: a SYN held for too long goes plain.
@@ -316,7 +306,11 @@ impl SynHold {
         steps.extend(closed.into_iter().flat_map(|path| self.close(path, PlainReason::SERVER_SILENT)));
         for asked in late.into_iter().filter_map(|session| self.settle(session)) {
             steps.push(Step::Release(asked.ask.peer, asked.ask.session));
-            steps.extend(asked.waiting.into_values().map(|syn| Step::Leave(syn, PlainReason::NO_ANSWER)));
+            let waiting = asked.waiting.into_values();
+            steps.extend(waiting.map(|(syn, _)| Step::Leave(syn.packet, PlainReason::NO_ANSWER)));
+        }
+        for due in self.handshakes.expire(now) {
+            steps.extend(self.due(due));
         }
         let late: Vec<_> =
             self.claims.iter().filter(|(_, c)| c.until <= now).map(|(flow, _)| *flow).collect();
@@ -326,11 +320,31 @@ impl SynHold {
         steps
     }
 
+    /// Handles the deadline of a handshake.
+    fn due(&mut self, due: Due) -> Vec<Step> {
+        let (flow, reset) = match due {
+            Due::Examine(flow) => return vec![Step::Examine(flow)],
+            Due::Over(flow, reset) => (flow, reset.map(Step::Reset)),
+        };
+        let release = self.claim(flow).map(|(session, peer)| Step::Release(peer, session));
+        reset.into_iter().chain(release).collect()
+    }
+
+    /// Handles the kernel's answer to [`Step::Examine`].
+    pub fn examined(&mut self, flow: FlowKey, half_open: bool) {
+        self.handshakes.examined(flow, half_open);
+    }
+
+    /// Handles a client that has completed its handshake.
+    pub fn completed(&mut self, flow: FlowKey) {
+        self.handshakes.complete(flow);
+    }
+
     /// Next deadline of [`Self::expire`].
     #[must_use]
     pub fn next_timeout(&self) -> Option<Instant> {
         let own = self.asked.values().map(|a| a.until).chain(self.claims.values().map(|c| c.until));
-        own.chain(self.paths.next_timeout()).min()
+        own.chain(self.paths.next_timeout()).chain(self.handshakes.next_timeout()).min()
     }
 
     /// Takes the server connection opened ahead for a client that has completed its handshake; returns its session and the egress agent.
@@ -364,28 +378,8 @@ impl SynHold {
     }
 }
 
-/// True if the server, or a device in front of it, has not accepted.
-#[must_use]
-pub fn is_servers(reason: RefuseReason) -> bool {
-    matches!(reason, RefuseReason::ServerRefused | RefuseReason::ServerRejected | RefuseReason::ServerSilent)
-}
-
 fn path(flow: FlowKey) -> Path {
     Path { client: *flow.client.ip(), server: flow.server }
-}
-
-fn plain_reason(reason: RefuseReason) -> PlainReason {
-    match reason {
-        RefuseReason::ServerRefused | RefuseReason::ServerRejected => PlainReason::SERVER_REFUSED,
-        RefuseReason::ServerSilent => PlainReason::SERVER_SILENT,
-        RefuseReason::PortTaken => PlainReason::PORT_TAKEN,
-        RefuseReason::Draining => PlainReason::DRAINING,
-        RefuseReason::SessionLimit => PlainReason::SESSIONS,
-        RefuseReason::MemoryLimit => PlainReason::MEMORY,
-        RefuseReason::NotPermitted => PlainReason::NOT_PERMITTED,
-        RefuseReason::ServerUnreachable => PlainReason::SERVER_UNREACHABLE,
-        RefuseReason::UnknownPeer | RefuseReason::UnsupportedTransport => PlainReason::NO_AGENT,
-    }
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use crate::policy::flow_policy;
 use crate::tasks::server_dial::{SILENT_AFTER, can_bind, dial, flow};
 
 /// Lease of a connection opened for a peer, until the session's Open: the time that the ingress agent allows its client for the handshake
-/// ([`crate::segments::syn_hold::CLAIM_WITHIN`]), plus a round trip and a margin.
+/// ([`crate::segments::syn_hold::handshakes::COMPLETE_WITHIN`]), plus a round trip and a margin.
 const LEASE: Duration = Duration::from_secs(12);
 /// Connects to a server at a controller's request, and reports the result to the controller.
 pub(crate) fn connect(context: &Arc<AgentContext>, prepare: &Prepare) {

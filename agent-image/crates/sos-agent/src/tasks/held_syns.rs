@@ -8,23 +8,24 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sos_daemon::bugs::fence;
-use sos_wire::{AgentId, Open, PlainReason, RefuseReason, SessionUuid};
+use sos_wire::{AgentId, Open, PlainReason, RefuseReason, ServiceMark, SessionUuid};
 use tokio::time::{sleep, sleep_until};
 use tracing::{debug, warn};
 
 use crate::context::AgentContext;
 use crate::documents::config::Accept;
-use crate::netns::nflog::{self, Copies};
+use crate::netns::nflog::{self, Copied, Copies};
 use crate::policy::flow_key::FlowKey;
 use crate::policy::flow_policy;
 use crate::segments::syn_hold::check_packet::parse_answer;
+use crate::segments::syn_hold::client_backoff::Source;
 use crate::segments::syn_hold::syn::Syn;
 use crate::segments::syn_hold::{Ask, Covered, Step, is_servers};
 use crate::tasks::ingress::far_agent;
 
 /// Maximum size of a datagram of copies: one packet plus its attributes.
 const BUFFER: usize = 128 << 10;
-/// Maximum sleep of the task while no SYN is held.
+/// Maximum sleep of the task that handles deadlines.
 const IDLE: Duration = Duration::from_secs(1);
 
 /// Pod whose SYNs are held, and the port from which its plain paths are checked.
@@ -42,10 +43,11 @@ pub async fn hold_syns(context: Arc<AgentContext>, copies: Copies, pod: Option<H
     loop {
         match copies.receive(&mut buffer).await {
             Ok(length) => {
-                for packet in nflog::packets(&buffer[..length]) {
+                for Copied { sender, packet } in nflog::packets(&buffer[..length]) {
+                    let from = pod.map_or(Source::Mac(sender), |pod| Source::Pod(pod.address));
                     // A program in a pod may cause copies of any packet: only a packet from the pod's address is handled as the pod's SYN.
                     if pod.is_none_or(|pod| pod.address == source(packet)) {
-                        fence(|| arrived(&context, packet));
+                        fence(|| arrived(&context, packet, from));
                     } else if let Some(pod) = pod {
                         fence(|| checked(&context, packet, pod));
                     }
@@ -64,7 +66,9 @@ pub async fn expire_syns(context: Arc<AgentContext>) {
     loop {
         let (next, held) = context.hold().with(|syns| (syns.next_timeout(), syns.len()));
         context.metrics.held.set(i64::try_from(held).unwrap_or(i64::MAX));
-        let next = next.unwrap_or_else(|| Instant::now() + IDLE);
+        // A SYN that is taken does not wake this task: its deadline is seconds away.
+        let idle = Instant::now() + IDLE;
+        let next = next.map_or(idle, |next| next.min(idle));
         tokio::select! {
             () = sleep_until(next.into()) => {
                 fence(|| {
@@ -86,14 +90,14 @@ fn checked(context: &AgentContext, packet: &[u8], pod: HeldPod) {
 }
 
 /// Handles a copy of a SYN.
-fn arrived(context: &AgentContext, packet: &[u8]) {
+fn arrived(context: &AgentContext, packet: &[u8], source: Source) {
     let syn = match Syn::parse(packet) {
         Ok(syn) => syn,
         Err(error) => return debug!(%error, "a copy is no SYN"),
     };
-    let steps = match covered(context, syn.flow) {
+    let steps = match covered(context, syn.flow, source) {
         Ok(covered) => context.hold().with(|syns| syns.arrive(syn, covered, Instant::now())),
-        Err(Some(reason)) => vec![Step::Leave(syn.packet, reason)],
+        Err(Some(reason)) => context.hold().with(|syns| syns.leave_now(syn, reason)),
         Err(None) => vec![Step::Take(syn.packet)],
     };
     carry_out(context, steps);
@@ -101,7 +105,7 @@ fn arrived(context: &AgentContext, packet: &[u8]) {
 
 /// Returns the parameters of a client's SYN from the configuration, or `Err` if the egress agent need not be asked. `Err` with a reason
 /// makes the connection plain; `Err(None)` reinjects the SYN for the listener.
-fn covered(context: &AgentContext, flow: FlowKey) -> Result<Covered, Option<PlainReason>> {
+fn covered(context: &AgentContext, flow: FlowKey, source: Source) -> Result<Covered, Option<PlainReason>> {
     // A controller has already prepared this client (reactive set-up of a proactive service).
     if context.with_order_protocol(|protocol, env| protocol.expects(flow, env.now)) {
         return Err(None);
@@ -119,7 +123,8 @@ fn covered(context: &AgentContext, flow: FlowKey) -> Result<Covered, Option<Plai
     let accept = if asks { service.accept } else { Accept::Early };
     let check = config.checks_paths().then(rand::random);
     let beside = flow_policy::is_beside(&config, peer, *flow.server.ip());
-    Ok(Covered { accept, peer, session: SessionUuid(rand::random()), check, beside })
+    let (session, service) = (SessionUuid(rand::random()), ServiceMark::of(&service.id));
+    Ok(Covered { service, source, accept, peer, session, check, beside })
 }
 
 /// Handles the egress agent's answer.
@@ -154,6 +159,11 @@ fn carry_out(context: &AgentContext, steps: Vec<Step>) {
             Step::Ask(question) => ask(context, question),
             Step::Release(peer, session) => context.tunnel().release(peer, session),
             Step::Check(check) => context.hold().write(check.path.client, |writers| writers.check(&check)),
+            Step::Examine(flow) => {
+                let half_open = context.hold().is_half_open(flow);
+                context.hold().with(|syns| syns.examined(flow, half_open));
+            }
+            Step::Reset(packet) => context.hold().write(source(&packet), |writers| writers.take(&packet)),
         }
     }
     if waits {

@@ -139,6 +139,7 @@ struct Route {
 /// Route by a preparation, or else by the agent's own services. The session uses the server connection that the egress agent has opened
 /// ahead, if there is one.
 fn route(context: &AgentContext, flow: FlowKey) -> Option<Route> {
+    context.hold().with(|syns| syns.completed(flow));
     if let Some(ordered) = ordered_route(context, |protocol| protocol.begin_arriving(flow, Instant::now())) {
         return Some(ordered);
     }

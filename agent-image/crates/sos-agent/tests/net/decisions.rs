@@ -73,7 +73,7 @@ fn syns_with_options_that_a_relay_would_break_go_plain() {
         send_syn(40_005, &[]);
     });
     near.wait_metric("sos_agent_syns_total{decision=\"plain_options\"}", |syns| syns == 3);
-    near.wait_metric("sos_agent_syns_total{decision=\"accelerated\"}", |syns| syns == 2);
+    near.wait_metric("sos_agent_syns_total{decision=\"held\"}", |syns| syns == 2);
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn a_syn_marked_as_not_armed_goes_plain_and_stays_plain() {
         send_syn(40_002, &[]);
     });
     syns("plain_again", 1);
-    syns("accelerated", 1);
+    syns("held", 1);
     syns("plain", 1);
 }
 
@@ -113,7 +113,7 @@ fn the_retransmitted_syn_of_an_established_plain_connection_stays_plain() {
         send_syn(40_002, &[]);
     });
     near.wait_metric("sos_agent_syns_total{decision=\"plain_again\"}", |syns| syns == 1);
-    near.wait_metric("sos_agent_syns_total{decision=\"accelerated\"}", |syns| syns == 1);
+    near.wait_metric("sos_agent_syns_total{decision=\"held\"}", |syns| syns == 1);
 }
 
 #[test]

@@ -45,7 +45,7 @@ const MACS: [(&str, &str); 6] = [
     ("ctl", "02:53:4f:53:00:01"),
 ];
 
-fn mac(host: &str) -> &'static str {
+pub(crate) fn mac(host: &str) -> &'static str {
     MACS.iter().find(|(name, _)| *name == host).unwrap().1
 }
 

@@ -37,7 +37,7 @@ impl PlainReason {
     pub const NOT_PERMITTED: Self = Self(14);
     /// The server left SYNs unanswered recently.
     pub const SERVER_UNREACHABLE: Self = Self(16);
-    /// Recent clients of the port did not complete their handshakes with the agent.
+    /// The client did not complete its recent handshakes with the agent.
     pub const CLIENT_SILENT: Self = Self(17);
     /// The agent or the switch is not armed for the service.
     pub const NOT_ARMED: Self = Self(18);

@@ -71,7 +71,7 @@ WORDS: Final = {
     PlainReason.AGENT_NOT_PERMITTED: "an agent's own configuration does not cover the connection (it may not be there yet)",
     PlainReason.AGENT_TRANSPORT: "an agent does not support the requested transport",
     PlainReason.SERVER_UNREACHABLE: "the server left SYNs unanswered within the last 30 s",
-    PlainReason.CLIENT_SILENT: "clients on that port did not complete their handshakes with the agent recently",
+    PlainReason.CLIENT_SILENT: "the client did not complete its recent handshakes with the agent",
     PlainReason.NOT_ARMED: "the ingress agent is not armed for the service (starting, or more services than its tables hold)",
     PlainReason.SHADOWED: "a service with precedence covers the connection, and leaves it plain",
     PlainReason.PERCENT: "spec.percent leaves this share plain",

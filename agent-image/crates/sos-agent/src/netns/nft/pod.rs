@@ -38,6 +38,7 @@ const SESSION_TIMEOUTS: &str = "  ct timeout sessions {
 ///   the agent's SYN, and the entry's mark is removed.
 /// * A SYN that is reinjected towards its server is not tracked. Otherwise a sidecar's NAT, which exempts the sidecar's own connections by their
 ///   user, would redirect the agent's packet. The SYN of a check is not tracked for the same reason.
+/// * A reset that is injected for a half-open connection of the listener does not mark the conntrack entry: the pod's connection becomes plain.
 /// * Answers to checks are copied to the agent.
 #[must_use]
 pub fn setup_pod(address: Ipv4Addr, listener_port: u16, check_port: u16) -> String {
@@ -77,6 +78,7 @@ meta mark set {TAKE:#x} accept
     meta l4proto != tcp accept
     meta mark {CHECK:#x} meta mark set 0 accept
     ip saddr {address} meta mark & {NOT_REASON:#x} == {LEAVE:#x} meta mark set meta mark & {REASON:#x} goto plain_syn
+    ip saddr {address} meta mark {TAKE:#x} tcp flags & rst == rst accept
     ip saddr {address} meta mark {TAKE:#x} ct mark set ct mark or {MARK:#x} ct timeout set \"sessions\" accept
     ip daddr {address} meta mark {DIALED:#x} ct mark set ct mark or {DIALED:#x} ct timeout set \"sessions\" accept
     ct direction reply ct mark & {DIALED:#x} == {DIALED:#x} meta mark set meta mark or {MARK:#x} accept

@@ -1,4 +1,5 @@
-//! Packets of checks (docs/adr/0059): the SYN of a check, and the server's answer. Also the segment that detects half-open connections.
+//! Packets of checks (docs/adr/0059): the SYN of a check, and the server's answer. Also the segments that detect, and that reset, half-open
+//! connections.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -27,6 +28,12 @@ pub fn syn(check: &Check, port: u16) -> Vec<u8> {
 #[must_use]
 pub fn acknowledgement(from: SocketAddrV4, to: SocketAddrV4, sequence: u32) -> Vec<u8> {
     segment((from, to), sequence, ACK, &[])
+}
+
+/// A reset, as an IPv4 packet ([`super::handshakes`]).
+#[must_use]
+pub fn reset(from: SocketAddrV4, to: SocketAddrV4, sequence: u32) -> Vec<u8> {
+    segment((from, to), sequence, RST, &[])
 }
 
 /// A TCP segment without data. The kernel fills in the checksum of the IP header (raw(7)).

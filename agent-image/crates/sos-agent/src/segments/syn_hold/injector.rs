@@ -12,6 +12,8 @@ use tracing::{debug, warn};
 
 use crate::netns::nflog::Copies;
 use crate::netns::nft;
+use crate::netns::sock_diag::SocketStates;
+use crate::policy::flow_key::FlowKey;
 use crate::segments::syn_hold::plain_path::Check;
 use crate::segments::syn_hold::{SynHold, check_packet};
 
@@ -42,6 +44,8 @@ pub struct Writers {
     /// Bound to the agent's interface on the bridge, if the agent has one: through other interfaces of the agent's namespace, servers are
     /// not reachable.
     to_server: Mutex<Socket>,
+    /// `None` on a kernel without sock_diag.
+    states: Option<SocketStates>,
     checks: Option<Checks>,
 }
 
@@ -66,7 +70,11 @@ impl Writers {
         if let Some(interface) = interface {
             to_server.bind_device(Some(interface.as_bytes()))?;
         }
-        Ok(Self { to_listener, to_server: Mutex::new(to_server), checks: None })
+        let states = SocketStates::open();
+        if let Err(error) = &states {
+            warn!(%error, "no sock_diag: a client that gives up a connection counts as silent");
+        }
+        Ok(Self { to_listener, to_server: Mutex::new(to_server), states: states.ok(), checks: None })
     }
 
     /// Sockets in a pod's network namespace, which can also check the plain paths of the pod, and the port from which checks are sent.
@@ -148,12 +156,30 @@ impl Hold {
         act(&mut self.syns.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// True if the kernel waits for the client of a connection to complete its handshake, or if the kernel does not tell.
+    pub(crate) fn is_half_open(&self, flow: FlowKey) -> bool {
+        let found = self.writers(*flow.client.ip());
+        let state =
+            found.as_deref().and_then(|writers| writers.states.as_ref()).map(|s| s.is_half_open(flow));
+        match state {
+            Some(Ok(half_open)) => half_open,
+            Some(Err(error)) => {
+                debug!(%error, "the kernel does not tell a connection's state");
+                true
+            }
+            None => true,
+        }
+    }
+
+    /// Writers for a host's packets.
+    fn writers(&self, host: Ipv4Addr) -> Option<Arc<Writers>> {
+        let all = self.writers.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(&Place::Pod(host)).or_else(|| all.get(&Place::Agent)).cloned()
+    }
+
     /// Sends a packet of a host, such as a client's SYN, in the namespace of the host's pod or in the agent's own namespace.
     pub(crate) fn write(&self, host: Ipv4Addr, write: impl FnOnce(&Writers) -> io::Result<usize>) {
-        let writers = {
-            let all = self.writers.lock().unwrap_or_else(PoisonError::into_inner);
-            all.get(&Place::Pod(host)).or_else(|| all.get(&Place::Agent)).cloned()
-        };
+        let writers = self.writers(host);
         // A failed write has the same effect as the loss of the SYN on the wire: the client retransmits it.
         if let Some(Err(error)) = writers.as_deref().map(write) {
             debug!(%error, "a held SYN was not reinjected");

@@ -84,6 +84,14 @@ impl Syn {
         complete_checksum(flow, segment)?;
         Ok(Self { flow, marks: Marks { dscp: bytes[1] >> 2, ttl: packet[8] }, packet })
     }
+
+    /// Initial sequence number.
+    #[must_use]
+    pub fn sequence(&self) -> u32 {
+        let at = usize::from(self.packet[0] & 0x0f) * 4 + 4;
+        let octets = self.packet.get(at..at + 4).and_then(|octets| octets.try_into().ok());
+        octets.map(u32::from_be_bytes).expect("a parsed SYN has a whole TCP header")
+    }
 }
 
 /// Keeps a correct checksum, completes a checksum over the pseudo-header alone (the kernel's CHECKSUM_PARTIAL), and rejects any other
@@ -154,6 +162,7 @@ pub(crate) mod tests {
         let packet = packet(flow(40_000, 5_000));
         let syn = Syn::parse(&packet).unwrap();
         assert_eq!((syn.flow, syn.marks), (flow(40_000, 5_000), Marks { dscp: 10, ttl: 64 }));
+        assert_eq!(syn.sequence(), 7);
         assert_eq!(syn.packet, packet, "a complete checksum is not changed");
     }
 

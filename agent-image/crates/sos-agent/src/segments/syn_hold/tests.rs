@@ -2,7 +2,12 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
+use sos_wire::{Marks, ServiceMark};
+
 use super::*;
+use crate::segments::syn_hold::client_backoff::{FIRST, Source};
+use crate::segments::syn_hold::handshakes::EXAMINE_AFTER;
+use crate::segments::syn_hold::plain_path::Check;
 use crate::segments::syn_hold::syn::tests::{flow, packet};
 
 const FAR: AgentId = AgentId([2; 16]);
@@ -12,7 +17,8 @@ fn syn(client_port: u16, server_port: u16) -> Syn {
 }
 
 fn covered(accept: Accept, number: u16) -> Covered {
-    Covered { accept, peer: FAR, session: uuid(number), check: None, beside: true }
+    let (service, source) = (ServiceMark([1; 8]), Source::Mac([1; 6]));
+    Covered { service, source, accept, peer: FAR, session: uuid(number), check: None, beside: true }
 }
 
 fn uuid(number: u16) -> SessionUuid {
@@ -131,8 +137,63 @@ fn an_incomplete_client_handshake_releases_the_server_connection() {
     let (mut hold, now) = (SynHold::default(), Instant::now());
     arrive(&mut hold, Accept::Confirmed, 1, 80, now);
     hold.answer(FAR, uuid(1), None, now);
-    assert_eq!(hold.expire(now + CLAIM_WITHIN), [Step::Release(FAR, uuid(1))]);
+    assert_eq!(hold.expire(now + EXAMINE_AFTER), [Step::Examine(flow(1, 80))]);
+    hold.examined(flow(1, 80), false);
+    assert_eq!(hold.expire(now + COMPLETE_WITHIN), [Step::Release(FAR, uuid(1))]);
+    assert!(hold.is_empty() && hold.of_server.is_empty() && hold.next_timeout().is_none());
+}
+
+#[test]
+fn a_client_without_a_completed_handshake_is_plain_with_every_accept_setting() {
+    for accept in [Accept::Early, Accept::Learned, Accept::Confirmed] {
+        let (mut hold, now) = (SynHold::default(), Instant::now());
+        hold.known.note(flow(0, 80).server, now);
+        let taken = match arrive(&mut hold, accept, 1, 80, now) {
+            Some(Step::Ask(_)) => hold.answer(FAR, uuid(1), None, now),
+            step => step.into_iter().collect(),
+        };
+        assert_eq!(taken, [take(1, 80)], "{accept:?}");
+        assert_eq!(hold.expire(now + EXAMINE_AFTER), [Step::Examine(flow(1, 80))]);
+        hold.examined(flow(1, 80), true);
+        let over = now + COMPLETE_WITHIN;
+        let other = now + Duration::from_secs(7);
+        let held = arrive(&mut hold, Accept::Confirmed, 2, 80, other);
+        assert!(is_ask(held.as_ref()), "not plain yet");
+        let steps = hold.expire(over);
+        assert!(matches!(steps[0], Step::Reset(_)), "{steps:?}");
+        let released = (accept == Accept::Confirmed).then_some(Step::Release(FAR, uuid(1)));
+        assert_eq!(steps[1..], released.into_iter().collect::<Vec<_>>());
+        let silent = |client| leave(client, 80, PlainReason::CLIENT_SILENT);
+        assert_eq!(arrive(&mut hold, accept, 1, 80, over), Some(silent(1)));
+        let steps = hold.arrive(syn(2, 80), covered(accept, 2), over);
+        assert_eq!(steps, [silent(2), Step::Release(FAR, uuid(2))], "a held SYN is not held any longer");
+        assert!(hold.is_empty() && hold.of_server.is_empty());
+        assert_ne!(arrive(&mut hold, accept, 1, 80, over + FIRST), Some(silent(1)));
+    }
+}
+
+#[test]
+fn a_retransmission_of_a_silent_client_resets_and_releases_its_earlier_connection() {
+    let (mut hold, now) = (SynHold::default(), Instant::now());
+    arrive(&mut hold, Accept::Early, 1, 80, now);
+    let later = now + Duration::from_secs(7);
+    arrive(&mut hold, Accept::Confirmed, 2, 80, later);
+    assert_eq!(hold.answer(FAR, uuid(2), None, later), [take(2, 80)]);
+    hold.expire(now + EXAMINE_AFTER);
+    hold.expire(now + COMPLETE_WITHIN);
+    let steps = hold.arrive(syn(2, 80), covered(Accept::Confirmed, 2), now + COMPLETE_WITHIN);
+    assert!(matches!(steps[0], Step::Reset(_)), "{steps:?}");
+    assert_eq!(steps[1..], [leave(2, 80, PlainReason::CLIENT_SILENT), Step::Release(FAR, uuid(2))]);
     assert!(hold.is_empty() && hold.next_timeout().is_none());
+}
+
+#[test]
+fn a_completed_handshake_leaves_nothing_behind() {
+    let (mut hold, now) = (SynHold::default(), Instant::now());
+    arrive(&mut hold, Accept::Early, 1, 80, now);
+    hold.completed(flow(1, 80));
+    assert!(hold.next_timeout().is_none());
+    assert_eq!(arrive(&mut hold, Accept::Early, 1, 80, now), Some(take(1, 80)), "the ports are used again");
 }
 
 #[test]
@@ -310,10 +371,10 @@ proptest! {
                     let accept = if learned { Accept::Learned } else { Accept::Confirmed };
                     let parameters = Covered { check: checked.then_some(SEQUENCE), ..covered(accept, number) };
                     let steps = hold.arrive(syn(client, server), parameters, now);
-                    if steps.iter().all(|step| matches!(step, Step::Ask(_) | Step::Check(_) | Step::Release(..))) {
-                        waiting.insert(flow(client, server));
-                    } else {
+                    if steps.iter().any(|step| matches!(step, Step::Take(_) | Step::Leave(..))) {
                         waiting.remove(&flow(client, server));
+                    } else {
+                        waiting.insert(flow(client, server));
                     }
                     Vec::new()
                 }
@@ -324,6 +385,7 @@ proptest! {
                 }
                 Event::Claim(client, server) => {
                     hold.claim(flow(client, server));
+                    hold.completed(flow(client, server));
                     Vec::new()
                 }
                 Event::Fail(number) => hold.fail(uuid(number)),
@@ -345,7 +407,9 @@ proptest! {
             let asked: usize = hold.asked.values().map(|asked| asked.waiting.len()).sum();
             prop_assert_eq!(asked, hold.held.len());
         }
-        hold.expire(now + HELD_FOR + CLAIM_WITHIN);
+        hold.expire(now + HELD_FOR + COMPLETE_WITHIN);
+        hold.expire(now + HELD_FOR + COMPLETE_WITHIN);
+        prop_assert!(hold.next_timeout().is_none_or(|due| due > now), "no deadline is left behind");
         prop_assert!(hold.is_empty() && hold.of_server.is_empty() && hold.shared.is_empty() && hold.asked.is_empty());
     }
 }
