@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from conftest import active, armed, eventually, lend, metrics, outcome, peer, sessions, with_service
+from sos_testbed.core import realise
 from sos_testbed.core.realise import emulator_ends
 from sos_testbed.core.topology import PathOptions
 from sos_testbed.lifecycle import faults, process
@@ -99,6 +100,31 @@ def link_down(net: Lab) -> Iterator[None]:
 def link_black(net: Lab) -> Iterator[None]:
     faults.link(net, "edge1-core1", up=False, silent=True)
     yield
+
+
+@contextmanager
+def answers_elsewhere(net: Lab) -> Iterator[None]:
+    """Give the server a second interface, at the client's switch, and route its answers over this interface."""
+    server, switch = net.plan.netns("server"), net.plan.netns("edge1")
+    (client,) = json.loads(
+        subprocess.run(net.exec_argv("client", ("ip", "-j", "link", "show", "eth0")), capture_output=True, check=True).stdout
+    )
+    commands = (
+        ("ip", "-n", switch, "link", "add", "second", "type", "veth", "peer", "name", "eth1", "netns", server),
+        ("ip", "-n", switch, "link", "set", "second", "up"),
+        realise.inside(server, "sysctl", "-qw", "net.ipv4.conf.eth1.arp_ignore=1"),  # the client keeps the address of eth0
+        ("ip", "-n", server, "link", "set", "eth1", "addrgenmode", "none", "up"),
+        ("ip", "-n", server, "neigh", "add", "10.0.0.11", "lladdr", client["address"], "dev", "eth1", "nud", "permanent"),
+        ("ip", "-n", server, "route", "add", "10.0.0.11/32", "dev", "eth1", "src", "10.0.0.139"),
+        realise.ovs(net.plan, "edge1", "ovs-vsctl", "add-port", "br-sos", "second"),
+    )
+    try:
+        for argv in commands:
+            subprocess.run(argv, check=True, capture_output=True)
+        yield
+    finally:
+        subprocess.run(realise.ovs(net.plan, "edge1", "ovs-vsctl", "--if-exists", "del-port", "br-sos", "second"), check=True)
+        subprocess.run(("ip", "-n", switch, "link", "del", "second"), check=True)
 
 
 @contextmanager
@@ -308,6 +334,14 @@ def test_diagnosis_names_the_fault_and_its_location(
         said = diagnose(net, *arguments)
         assert (said["findings"][0]["code"], said["findings"][0]["where"]) == (code, where)
         assert said["verdict"] in verdicts
+
+
+@pytest.mark.slow
+def test_diagnosis_reports_answers_that_bypass_the_egress_agent(net: Lab) -> None:
+    with answers_elsewhere(net):
+        said = diagnose(net)
+        assert said["verdict"] == "plain" and said["findings"][0]["code"] == "ServerElsewhere"
+        assert said["findings"][0]["where"] == f"10.0.0.139:{said['through']['port']}"
 
 
 @pytest.mark.measures
