@@ -198,6 +198,7 @@ class Reconciler:
             received=self._peering.received,
             pairing_errors=self._peering.pairings.errors,
             undelivered=frozenset(output.compiled.machines.keys() & self._peering.pairings.usable.keys() - self._machines.keys()),
+            departing={departing.site: departing for departing in output.departing},
             now_s=time.monotonic(),
             multus=NAD not in self._p.observer.missing,
         )

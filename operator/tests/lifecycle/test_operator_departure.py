@@ -44,7 +44,8 @@ def test_a_site_stays_until_its_nodes_are_clean(running: tuple[Operator, Nodes])
     nodes.slow.add("edge1")
     kube.kubectl("delete", "sossite", "west", "--wait=false")
     eventually("the node-config Absent", lambda: state_of(kube, "west", "edge1") == "Absent")
-    becomes(kube, "sossite/west", "Ready", "False", "Terminating")
+    row = becomes(kube, "sossite/west", "Ready", "False", "Terminating")
+    assert row["message"] == "being deleted: 1 of 1 nodes have not yet removed everything that SOS created: edge1"
     eventually(
         "the DaemonSet of the site's agents gone",
         lambda: not [c for c in children(kube, "daemonsets") if c["metadata"]["name"] == "sos-agent-default-west"],

@@ -131,9 +131,15 @@ def cleaned(departing: Departing, seen: Seen, answers: Mapping[str, NodeAnswer])
 
     Nodes without a pod are skipped. The caller limits the wait for a pod that does not answer.
     """
+    return not uncleaned(departing, seen, answers)
+
+
+def uncleaned(departing: Departing, seen: Seen, answers: Mapping[str, NodeAnswer]) -> list[str]:
+    """The nodes of a departing site that have a pod and have not reported that their bridge is gone."""
     daemon_set = naming.node(PREFIX, departing.site)
     pods = {pod.node for pod in seen.pods if pod.daemon_set == daemon_set}
-    return all(is_clean(departing.site, node, doc["hash"], seen, answers) for node, doc in departing.nodes.items() if node in pods)
+    there = {node: doc["hash"] for node, doc in departing.nodes.items() if node in pods}
+    return sorted(node for node, absent_hash in there.items() if not is_clean(departing.site, node, absent_hash, seen, answers))
 
 
 def is_clean(site: str, node: str, absent_hash: str, seen: Seen, answers: Mapping[str, NodeAnswer]) -> bool:

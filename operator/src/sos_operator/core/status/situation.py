@@ -11,6 +11,7 @@ import sos_compile
 from sos_compile import ObjectKey
 from sos_compile.manifests import naming
 
+from sos_operator.core.desired.departure import Departing
 from sos_operator.core.desired.rollout import Rollout
 from sos_operator.core.model.cluster_objects import Node, Pod
 from sos_operator.core.model.conditions import Verdict
@@ -52,6 +53,8 @@ class Situation:
     """SosPeers of machines whose configuration does not fit into the agents' file."""
     now_s: float = 0.0
     """Time of the pass on the clock of `contacts`."""
+    departing: Mapping[str, Departing] = field(default_factory=dict)
+    """Sites that are being deleted and whose nodes must still be cleaned, by name."""
     multus: bool = True
     """True if the cluster serves NetworkAttachmentDefinitions."""
 
