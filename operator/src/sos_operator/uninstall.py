@@ -1,7 +1,8 @@
 """Remove everything that the operator created, in an order that leaves nothing behind. `helm uninstall` runs this module as its first step.
 
 The operator stops, agents drain and exit, and nodes take their bridges down. Then pods, Secrets and default objects are deleted. Users'
-objects and the CRDs stay; the objects' status reports that no operator serves them.
+objects and the CRDs stay; the objects' status reports that no operator serves them. The module also runs without an operator and a
+release, in the Job of the chart's record (charts/sos/templates/removal.yaml), which it deletes last.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from sos_operator.core.model.cluster_objects import ConfigMap, DaemonSet, Pod
 from sos_operator.core.model.conditions import READY, Verdict
 from sos_operator.core.model.custom_resources import SosSite
 from sos_operator.core.model.errors import KindMissing, NotReady, OperatorError
-from sos_operator.core.model.kinds import CHILD_KINDS, CRD, DEPLOYMENT, GROUP, JOB, NODE, OWN_KINDS, POD, Kind
+from sos_operator.core.model.kinds import CHILD_KINDS, CONFIG_MAP, CRD, DEPLOYMENT, GROUP, JOB, NODE, OWN_KINDS, POD, Kind
 from sos_operator.core.model.objects import Resource
 from sos_operator.core.model.options import Settings
 from sos_operator.core.model.world import Seen
@@ -67,6 +68,8 @@ async def uninstall(settings: Settings, timeout: float, *, purge: bool = False) 
         await _retried(clock, lambda: _sign_off(parts))
         await _remove_tests(parts)
         left += await _purge(parts.cluster, clock) if purge and not left else []
+        if not left:
+            await _retried(clock, lambda: _remove_record(parts))
     for obj in left:
         log.error(f"left behind: {obj.kind} {obj.name}")
     log.info("uninstalled" if not left else "not everything could be removed", extra={"seconds": round(time.monotonic() - clock.start, 1)})
@@ -116,6 +119,14 @@ async def _remove_tests(parts: Parts) -> None:
             await parts.cluster.delete(server)
     except OperatorError as error:
         log.warning(f"left behind: objects of helm test: {error}")
+
+
+async def _remove_record(parts: Parts) -> None:
+    """Delete the record by which a removal without the release would run (charts/sos/templates/removal.yaml), which helm keeps."""
+    settings = parts.settings
+    selector = f"app.kubernetes.io/instance={settings.release},app.kubernetes.io/component=removal"
+    for record in await parts.cluster.list(CONFIG_MAP, settings.namespace, selector):
+        await parts.cluster.delete(record)
 
 
 def _all_leaving(seen: Seen) -> Seen:

@@ -153,6 +153,32 @@ def test_the_operator_can_change_only_its_finalizer_of_a_site(multus: Kube) -> N
         multus.kubectl("delete", "sossite", "guarded")
 
 
+def test_the_operator_cannot_write_what_administrators_apply(multus: Kube) -> None:
+    """The record of the removal has rights: the operator may delete it, but not change or forge it."""
+    operator = multus.config_for("as-operator", multus.kubectl("create", "token", ACCOUNT, "-n", NAMESPACE).stdout.strip())
+
+    def write(name: str, component: str) -> str:
+        labels = {"app.kubernetes.io/component": component}
+        meta = {"name": name, "namespace": NAMESPACE, "labels": labels}
+        record = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"removal.yaml": "kind: ClusterRole"}}
+
+        async def apply() -> str:
+            async with connect(operator) as cluster:
+                try:
+                    await cluster.apply(record)
+                except Refused as error:
+                    return str(error)
+            return ""
+
+        return asyncio.run(apply())
+
+    eventually("the policy in force", lambda: "may not write a record" in write("sos-removal", "operator"))
+    assert "may not write a record" in write("another", "removal")
+    assert write("another", "operator") == ""
+    assert "may not write a record" in write("another", "removal"), "not even by a label"
+    multus.kubectl("delete", "configmap", "another", "-n", NAMESPACE, config=operator)
+
+
 def test_events_of_the_operator_are_about_sos_objects(multus: Kube) -> None:
     """The operator may create events in every namespace, because SosServices may be in every namespace."""
     operator = multus.config_for("as-operator", multus.kubectl("create", "token", ACCOUNT, "-n", NAMESPACE).stdout.strip())

@@ -10,9 +10,10 @@ from typing import Any
 from operator_fixtures import FIGURE8, OWN, children, populated
 from operator_kube import ROOT, Kube, garbage_collector
 from operator_nodes import Nodes, kubelets, start_pods
-from operator_run import NAMESPACE, environment, eventually, operator_running, render
+from operator_run import NAMESPACE, environment, eventually, helm, operator_running, render
 
 OURS = "app.kubernetes.io/managed-by=sos-operator"
+RECORD = "app.kubernetes.io/component=removal"
 
 
 def test_uninstall_leaves_only_users_objects(installed: Kube, tmp_path: Path) -> None:
@@ -23,6 +24,8 @@ def test_uninstall_leaves_only_users_objects(installed: Kube, tmp_path: Path) ->
         (defaults / name).write_text(text)
     with populated(installed) as kube, Nodes(kube).serving() as nodes:
         foreign = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "theirs", "namespace": NAMESPACE}}
+        helm(kube, "upgrade", "sos", str(ROOT / "charts" / "sos"), "-n", NAMESPACE)  # an earlier test may have removed the record
+        assert len(kube.items("configmaps", "-n", NAMESPACE, "-l", RECORD)) == 1
         kube.apply(foreign, *left_by_helm_test())
         with operator_running(kube, tmp_path, SOS_DEFAULTS_DIR=str(defaults)):
             eventually("default objects", lambda: kube.items("sosagents") and kube.items("soscontrollers"))
@@ -46,6 +49,8 @@ def test_uninstall_leaves_only_users_objects(installed: Kube, tmp_path: Path) ->
         assert kube.items("jobs", "-n", NAMESPACE) == []
         assert [o["metadata"]["name"] for o in kube.items("deployments", "-n", NAMESPACE)] == ["sos-operator"]
         assert kube.get("secret", "theirs", "-n", NAMESPACE)
+        assert kube.items("configmaps", "-n", NAMESPACE, "-l", RECORD) == [], "helm keeps the record, so the removal deletes it"
+        assert nodes.agents == {"sos-operator"}, "node processes recognise polls of the operator"
         assert kube.items("sosagents") == kube.items("soscontrollers") == []
         assert {s["metadata"]["name"] for s in kube.items("sossites")} == set(FIGURE8.values())
         for obj in [o for kind in OWN for o in kube.items(kind, "-A")]:
@@ -55,6 +60,8 @@ def test_uninstall_leaves_only_users_objects(installed: Kube, tmp_path: Path) ->
         assert kube.get("sossite", "west")["status"]["siteID"], "the site id is kept for the next installation"
         kube.kubectl("scale", "deployment", "sos-operator", "-n", NAMESPACE, "--replicas=1")
         kube.kubectl("delete", "secret", "theirs", "-n", NAMESPACE)
+        helm(kube, "upgrade", "sos", str(ROOT / "charts" / "sos"), "-n", NAMESPACE)
+        assert len(kube.items("configmaps", "-n", NAMESPACE, "-l", RECORD)) == 1, "an upgrade restores the record"
 
 
 def left_by_helm_test() -> list[dict[str, Any]]:

@@ -94,14 +94,14 @@ class Operator:
             eventually("a pass", lambda goal=before: self.passes() > goal, 30)
 
 
-def environment(kube: Kube, port: int, extra: Mapping[str, str]) -> dict[str, str]:
-    token = kube.kubectl("create", "token", "sos-operator", "-n", NAMESPACE, "--duration=2h").stdout.strip()
+def environment(kube: Kube, port: int, extra: Mapping[str, str], account: str = "sos-operator") -> dict[str, str]:
+    token = kube.kubectl("create", "token", account, "-n", NAMESPACE, "--duration=2h").stdout.strip()
     own = {
         "SOS_NAMESPACE": NAMESPACE,
         "SOS_NETWORK_POLICIES": "{}",  # the chart's default
         "SOS_HTTP_HOST": "127.0.0.1",
         "SOS_HTTP_PORT": str(port),
-        "KUBECONFIG": str(kube.config_for("operator", token)),
+        "KUBECONFIG": str(kube.config_for(account, token)),
     }
     inherited = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
     return inherited | {"HOME": str(kube.folder)} | own | IMAGES | dict(extra)

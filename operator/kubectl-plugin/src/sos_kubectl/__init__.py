@@ -4,7 +4,7 @@
 `cli`              options and completion; only it, `commands` and `__main__` know click
 `diagnose`         facts and findings of `diagnose`
 `views`            pure views of `status`, `topology`, `flows`, `trace`
-`lifecycle`        pure parts of `drain` and `uninstall`
+`lifecycle`        `drain` and `uninstall`
 `support_bundle`   the archive of `report`
 `peering`          pure part of `peer`
 `enrollment`       pure part of `enroll`

@@ -3,7 +3,7 @@
 //! The node process has no access to the API server, so it cannot see that its site was deleted. It sees two things: the operator's polls
 //! of its status, and SIGTERM, which its pod gets when it is replaced, and when it is deleted together with the site. While there is an
 //! operator, the operator has the bridge removed before it lets the pod be deleted, so SIGTERM means a replacement, which must not
-//! interrupt plain traffic. If no operator has polled for a long time, nobody will have the bridge removed, and this process is the last
+//! interrupt plain traffic. If no operator has polled for a long time, no other program will have the bridge removed: this process is the last
 //! program that can do so.
 
 use std::time::{Duration, Instant};

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sos_kubectl.base import names
+from sos_kubectl.base.labels import OPERATORS_CHILDREN, PART_OF
 from sos_kubectl.base.signals import undisturbed
 
 Json = dict[str, Any]
@@ -21,8 +22,6 @@ Json = dict[str, Any]
 API_PORT = 8080
 KINDS = ("soscontrollers", "sossites", "sosagents", "sosservices", "soslinks", "sospeers")
 API_VERSION = "sos.network/v1alpha1"
-OPERATORS_CHILDREN = "app.kubernetes.io/managed-by=sos-operator"
-PART_OF = "app.kubernetes.io/part-of=sos"
 TIMEOUT_S = 10.0
 ANSWER_MAX_BYTES = 64 * 1024 * 1024
 NOT_SERVED = "the server could not find the requested resource"

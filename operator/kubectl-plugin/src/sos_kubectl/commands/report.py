@@ -12,7 +12,8 @@ from typing import Any
 
 import click
 
-from sos_kubectl.base.source import API_VERSION, PART_OF, Controller, Kubectl, SourceError
+from sos_kubectl.base.labels import PART_OF
+from sos_kubectl.base.source import API_VERSION, Controller, Kubectl, SourceError
 from sos_kubectl.cli import options
 from sos_kubectl.cli.options import Form, say, show, source_options
 from sos_kubectl.support_bundle import scrub

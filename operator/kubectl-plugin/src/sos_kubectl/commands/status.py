@@ -6,9 +6,11 @@ import time
 
 import click
 
-from sos_kubectl.base.source import SourceError
+from sos_kubectl.base.source import Kubectl, SourceError
 from sos_kubectl.cli.options import NO, Form, colour, context_option, kubectl, output_option, show
+from sos_kubectl.lifecycle import abandonment
 from sos_kubectl.views import overview
+from sos_kubectl.views.overview import Row
 
 POLL_S = 1.0
 
@@ -21,14 +23,19 @@ POLL_S = 1.0
 def status(*, wait: bool, timeout: float, output: Form, context: str) -> None:
     """List all SOS objects, with the reason of each that is not ready."""
     cluster, end = kubectl(context), time.monotonic() + timeout
-    rows = overview.rows(cluster.objects())
+    rows = _rows(cluster)
     while wait and not overview.is_ready(rows) and time.monotonic() < end:
         time.sleep(min(POLL_S, max(0.0, end - time.monotonic())))
         try:
-            rows = overview.rows(cluster.objects())
+            rows = _rows(cluster)
         except SourceError:  # --wait tolerates an API server that is briefly unreachable
             if time.monotonic() >= end:
                 raise
     show(output, lambda: overview.as_json(rows), lambda: overview.lines(rows, colour()))
     if not overview.is_ready(rows):
         raise click.exceptions.Exit(NO)
+
+
+def _rows(cluster: Kubectl) -> list[Row]:
+    objects = cluster.objects()
+    return overview.rows(objects, abandonment.held_up(cluster, objects))

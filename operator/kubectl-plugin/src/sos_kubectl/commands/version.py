@@ -6,7 +6,8 @@ from importlib.metadata import version as installed
 
 import click
 
-from sos_kubectl.base.source import PART_OF, SourceError
+from sos_kubectl.base.labels import PART_OF
+from sos_kubectl.base.source import SourceError
 from sos_kubectl.cli.options import Form, context_option, kubectl, output_option, say, show
 from sos_kubectl.views import versions
 

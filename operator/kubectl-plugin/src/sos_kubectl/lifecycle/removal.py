@@ -1,18 +1,22 @@
 """Objects that `kubectl sos uninstall` creates and deletes, as values. Pure.
 
 Only `sos_operator uninstall` knows the order of a removal: this module builds the same Job that `helm uninstall` runs, from the
-operator's own Deployment.
+operator's own Deployment. Without a Deployment, `record` builds it.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from sos_kubectl.base import tables
+from sos_kubectl.base.labels import PART_OF
 
 Json = dict[str, Any]
 
 OPERATOR = "operator"
+OPERATORS = f"{PART_OF},app.kubernetes.io/component={OPERATOR}"
+"""Deployments of operators."""
 JOB_LABEL = "uninstall"
 GRACE_S = 60
 """Time for the pod to start, beyond the time limit of the removal."""
@@ -26,7 +30,33 @@ CRDS = tuple(f"{kind}.{GROUP}" for kind in PURGED)
 
 
 class RemovalError(ValueError):
-    """The Deployment is not the operator's."""
+    """The Deployment is not the operator's, or the record is no removal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A Job to run, the objects that it needs, and the message after an interruption."""
+
+    namespace: str
+    job: Json
+    rights: tuple[Json, ...]
+    interrupted: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Name of the Job."""
+        return str(self.job["metadata"]["name"])
+
+
+def plan(deployment: Json, timeout: int, suffix: str) -> Plan:
+    """The removal of everything made by this Deployment's operator. Raises RemovalError for another Deployment."""
+    made = job(deployment, timeout, suffix)
+    return Plan(made["metadata"]["namespace"], made, (), tuple(interrupted(deployment)))
+
+
+def deadline(timeout: int) -> Json:
+    """Time limits of a Job whose two attempts have this time limit in seconds."""
+    return {"activeDeadlineSeconds": 2 * timeout + GRACE_S, "ttlSecondsAfterFinished": KEPT_S}
 
 
 def job(deployment: Json, timeout: int, suffix: str) -> Json:
@@ -54,8 +84,7 @@ def job(deployment: Json, timeout: int, suffix: str) -> Json:
         "metadata": {"name": f"{meta['name'][:40]}-{JOB_LABEL}-{suffix}", "namespace": meta["namespace"], "labels": labels},
         "spec": {
             "backoffLimit": 1,  # a second attempt continues where the first ended
-            "activeDeadlineSeconds": 2 * timeout + GRACE_S,
-            "ttlSecondsAfterFinished": KEPT_S,
+            **deadline(timeout),
             "template": {"metadata": {"labels": labels}, "spec": spec},
         },
     }
@@ -81,11 +110,16 @@ def interrupted(operator: Json) -> list[str]:
     return [*tables.wrapped(said, indent=""), *tables.command(back)]
 
 
-def lost(made: Json, seconds: int) -> str:
-    """Message about a Job whose end was not seen."""
-    meta = made["metadata"]
-    look = f"kubectl -n {meta['namespace']} logs job/{meta['name']}"
-    return f"Job {meta['name']} did not report its end within {seconds} s; it continues without this command: {look}"
+def lost(made: Plan, seconds: int) -> str:
+    """Message about a Job whose end was not seen. Its rights stay as long as it runs."""
+    look = f"kubectl -n {made.namespace} logs job/{made.name}"
+    rights = f"; then kubectl -n {made.namespace} delete {' '.join(names(made.rights))}" if made.rights else ""
+    return f"Job {made.name} did not report its end within {seconds} s; it continues without this command: {look}{rights}"
+
+
+def names(objects: tuple[Json, ...]) -> list[str]:
+    """Objects as arguments of kubectl: kind/name."""
+    return [f"{obj['kind'].lower()}/{obj['metadata']['name']}" for obj in objects]
 
 
 def what_goes(children: list[Json], objects: list[Json], *, purge: bool) -> list[str]:
@@ -101,24 +135,28 @@ def what_goes(children: list[Json], objects: list[Json], *, purge: bool) -> list
     return lines
 
 
-def question(namespace: str, objects: list[Json], *, purge: bool) -> str:
+def question(namespace: str, objects: list[Json], *, purge: bool, abandon: bool = False) -> str:
     """The question to confirm."""
     purged = f", and delete all {len(objects)} SOS objects of this cluster permanently" if purge else ""
-    return "\n".join(tables.wrapped(f"remove everything that the operator of namespace {namespace} created{purged}?", indent=""))
+    unwatched = ", without waiting for agents and nodes" if abandon else ""
+    said = f"remove everything that the operator of namespace {namespace or '(unknown)'} created{unwatched}{purged}?"
+    return "\n".join(tables.wrapped(said, indent=""))
 
 
-def purge_refused(operators: list[Json], namespace: str) -> str:
-    """Reason for refusing a purge: objects and CRDs are cluster-wide, and operators of other namespaces need them; "" if allowed."""
+def refused_for_others(option: str, operators: list[Json], namespace: str) -> str:
+    """Reason for refusing an option that changes users' objects: these are cluster-wide, and operators of other namespaces need them; "" if
+    allowed."""
     others = sorted({item["metadata"]["namespace"] for item in operators} - {namespace})
     if not others:
         return ""
-    return f"--purge: operators in {', '.join(others)} also need the objects and CRDs: uninstall these operators first, without --purge"
+    return f"{option}: operators in {', '.join(others)} also need the objects and CRDs: uninstall these operators first, without {option}"
 
 
 def outcome(failed: str, kept: str, last: str, *, purge: bool) -> list[str]:
-    """Result, and the next step."""
+    """Result, and the next step, if any."""
     if failed:
         return tables.wrapped(f"not removed: {failed}", indent="")
     if kept:
         return [*tables.wrapped(f"removed, but not all objects and CRDs: {kept}", indent=""), "run the same again after correcting this"]
-    return [f"removed{', with objects and CRDs' if purge else '; objects and CRDs stay'}; the rest:", *tables.command(last)]
+    done = f"removed{', with objects and CRDs' if purge else '; objects and CRDs stay'}"
+    return [f"{done}; the rest:", *tables.command(last)] if last else [done]

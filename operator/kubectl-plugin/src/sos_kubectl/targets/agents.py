@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from sos_kubectl.base.source import OPERATORS_CHILDREN, PART_OF, Kubectl, SourceError
+from sos_kubectl.base.labels import OPERATORS_CHILDREN, PART_OF
+from sos_kubectl.base.source import Kubectl, SourceError
 from sos_kubectl.targets import agent_configs, probe_pod
 from sos_kubectl.targets.agent_configs import Agent, Answer
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sos_kubectl.base import names
-from sos_kubectl.base.source import PART_OF, Controller, Kubectl, SourceError
+from sos_kubectl.base.labels import PART_OF
+from sos_kubectl.base.source import Controller, Kubectl, SourceError
 from sos_kubectl.targets import probe_pod
 from sos_kubectl.targets.transfer import End
 

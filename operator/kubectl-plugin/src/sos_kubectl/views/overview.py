@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,9 +25,9 @@ class Row:
     detail: str
 
 
-def rows(objects: Iterable[Json]) -> list[Row]:
-    """The objects in order of dependency."""
-    found = [_row(obj) for obj in objects]
+def rows(objects: Iterable[Json], held_up: Mapping[str, str] | None = None) -> list[Row]:
+    """The objects in order of dependency. `held_up`: messages about SosSites in deletion while no operator runs, by name."""
+    found = [_row(obj, held_up or {}) for obj in objects]
     return sorted(found, key=lambda row: (_ORDER.index(row.kind) if row.kind in _ORDER else len(_ORDER), row.name))
 
 
@@ -59,7 +59,7 @@ def as_json(found: list[Row]) -> Json:
     return {"ready": is_ready(found), "objects": objects}
 
 
-def _row(obj: Json) -> Row:
+def _row(obj: Json, held_up: Mapping[str, str]) -> Row:
     meta, status = obj["metadata"], obj.get("status") or {}
     ready: Json = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), {})
     name = "/".join(part for part in (meta.get("namespace"), meta["name"]) if part)
@@ -68,6 +68,8 @@ def _row(obj: Json) -> Row:
     message = str(ready.get("message", ""))
     if behind:
         state, reason, message = "Unknown", "Pending", "The operator has not seen this spec yet; the figures are about an earlier one."
+    if obj["kind"] == "SosSite" and name in held_up:
+        state, reason, message = "False", "Terminating", held_up[name]
     return Row(obj["kind"], name, state, reason, message, _detail(obj["kind"], obj.get("spec") or {}, status))
 
 
