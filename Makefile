@@ -12,11 +12,13 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 
 python := .venv/bin/python
 cargo_folders := agent-image testbed/linkemu bench/controller
-# All suites except the soak test, which takes an hour by itself, and the peers, which need two clusters of their own
+# All suites except the soak test, which takes an hour by itself, and the peers and the release, which need clusters of their own
 e2e_whole := $(filter-out %_soak.py,$(wildcard e2e/tests/unit/test_e2e_?_*.py e2e/tests/test_e2e_?_*.py))
 e2e_short := --small $(foreach suite,install traffic uninstall,e2e/tests/test_e2e_?_$(suite).py) \
 	$(foreach test,first_accelerated_byte_comes_within_three_minutes two_hundred_simultaneous_connections_succeed,e2e/tests/peers/test_peers_1_traffic.py::test_$(test))
 e2e_peers := e2e/tests/peers
+# Installation of a release from a registry, by the lines of README and docs: two clusters one after another
+e2e_release := e2e/tests/release
 e2e_load := e2e/tests/unit/test_e2e_?_load.py
 $(foreach suite,install traffic faults upgrade scale external overlay soak uninstall,$(eval e2e_$(suite) := e2e/tests/test_e2e_?_$(suite).py))
 python_folders := compile operator controller-image testbed e2e bench
@@ -42,7 +44,7 @@ demo: setup ## measure plain TCP and SOS on long paths, one and two in parallel:
 
 quick-start: setup ## two kind clusters with ordinary pods over an emulated WAN, which keep running for experiments: docs/quick-start.md (root; needs a container engine)
 	@$(python) -m pytest e2e --keep-cluster --cluster sos-e2e-try -k first_accelerated_byte
-	@echo 'The clusters are up. Next: export KUBECONFIG=$(CURDIR)/out/e2e/a/kubeconfig:$(CURDIR)/out/e2e/b/kubeconfig PATH=$(CURDIR)/.venv/bin:$$PATH:~/.cache/sos/bin'
+	@echo 'The clusters are up. Next: export KUBECONFIG=$(CURDIR)/out/e2e/a/kubeconfig:$(CURDIR)/out/e2e/b/kubeconfig PATH=$(CURDIR)/out/release:$$PATH:~/.cache/sos/bin'
 
 quick-start-bridge: setup ## two sites with Open vSwitch on a kind cluster, which keeps running for experiments: docs/quick-start-bridge.md (root; needs a container engine)
 	@$(python) -m pytest e2e --small --keep-cluster --cluster sos-e2e-try -k "sites_become_ready or fast_with_the_service"
@@ -63,7 +65,7 @@ test-kernel: setup-kernel ## scenarios on Debian's kernel and its Open vSwitch, 
 test-soak: setup-test ## the longest tests: an operator killed fifty times, an API server down for a minute, hosts silent for a quarter of an hour (root)
 	@$(python) scripts/test.py operator-long testbed-long
 
-e2e: setup ## tests on a kind cluster: images, chart, pods, faults (root; needs a container engine); SUITE=install|traffic|faults|upgrade|scale|external|overlay|soak|peers|uninstall: a single suite; SUITE=short: the minimum for each change, with fewer nodes; MINUTES=60: duration of the soak
+e2e: setup ## tests on a kind cluster: images, chart, pods, faults (root; needs a container engine); SUITE=install|traffic|faults|upgrade|scale|external|overlay|soak|peers|release|uninstall: a single suite; SUITE=short: the minimum for each change, with fewer nodes; MINUTES=60: duration of the soak
 	@$(if $(MINUTES),SOS_E2E_SOAK_MINUTES=$(MINUTES)) $(python) -m pytest $(or $(e2e_$(or $(SUITE),whole)),$(error there is no SUITE $(SUITE): `make help` names them)) $(if $(KEEP),--keep-cluster)
 
 bench: setup bench-controller ## more paths than the demo, both directions, 1 Gbit/s; the controller compared with a learning switch; the operator; balances; sampling; handshakes; a port scan beside pings; results in out/bench (root)

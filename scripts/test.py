@@ -313,6 +313,7 @@ def main() -> int:
         pytest_suite("controller-image"),  # no parallel files: eventlet is incompatible with execnet (pytest-xdist)
         cargo_suite("agent-image", "agent-image"),
         pytest_suite("compile", nice=NICE),
+        pytest_suite("e2e/tests/unit", name="e2e-unit", nice=NICE),
         cargo_suite("linkemu", "testbed/linkemu"),
         cargo_suite("ofbench", "bench/controller"),
         cargo_suite("agent-fuzz", "agent-image/fuzz"),  # replays the fuzzing corpus

@@ -21,6 +21,7 @@ from sos_e2e.settings import ROOT, Settings, settings
 sys.path.insert(0, str(Path(__file__).parent / "support"))  # helpers of several suites
 
 from paired_clusters import clusters, paired, pods_of_both  # noqa: F401 - fixtures of the tests in `peers`
+from published import published  # noqa: F401 - fixture of the tests in `peers` and `release`
 
 EXAMPLE = ROOT / "examples" / "01-two-sites"
 

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
+from published import Published
 from sos_e2e.environment import power, previous_version
 from sos_e2e.environment.pair import Side
 from sos_e2e.environment.previous_version import Release
@@ -169,22 +170,22 @@ def previous(paired: Pair, built: dict[str, str]) -> Release:
     return found
 
 
-def test_an_upgrade_from_the_previous_version_interrupts_nothing(paired: Pair, previous: Release, built: dict[str, str]) -> None:
+def test_an_upgrade_from_the_previous_version_interrupts_nothing(paired: Pair, previous: Release, published: Published) -> None:
     """Cluster b has the previous version and cluster a the present one; then b is upgraded during the load."""
     a, b = paired.sides
-    name = "cluster b upgraded from the previous version"
+    name, present = "cluster b upgraded from the previous version", published.images
     try:
-        release(b, "upgrade", previous.chart, previous.images, "--reset-values")
+        release(b, previous.chart, previous.images, "--reset-values")
         wait_for("agents of the previous version", lambda: agent_image(b) == previous.images["agent"], 180)
         ready(paired)
         for client, server in ((a, b), (b, a)):
             wait_for("acceleration between two versions", lambda ends=(client, server): is_accelerated(*ends), 60)
-        upgraded = Fault(strike=lambda _a, side: release(side, "upgrade", CHART, built, "--reset-values"))
+        upgraded = Fault(strike=lambda _a, side: release(side, CHART, present, "--reset-values"))
         survive(paired, name, upgraded)
-        wait_for("agents of this version", lambda: agent_image(b) == built["agent"], 180)
+        wait_for("agents of this version", lambda: agent_image(b) == present["agent"], 180)
     finally:
-        if agent_image(b) != built["agent"]:
-            release(b, "upgrade", CHART, built, "--reset-values")
+        if agent_image(b) != present["agent"]:
+            release(b, CHART, present, "--reset-values")
     recover(paired, name)
 
 

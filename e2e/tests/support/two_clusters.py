@@ -65,19 +65,29 @@ def is_accelerated(client: Side, server: Side, to: str = "") -> bool:
     return accepted(client) > before
 
 
-def install(side: Side, built: Mapping[str, str]) -> None:
-    release(side, "install", CHART, built, "--create-namespace")
-
-
-def release(side: Side, verb: str, chart: Path, built: Mapping[str, str], *more: str) -> None:
-    """Install or upgrade the release with these images, and wait until its pods are ready."""
+def release(side: Side, chart: Path, built: Mapping[str, str], *more: str) -> None:
+    """Upgrade the release to a chart with these images, and wait until its pods are ready."""
     overrides = []
     for part in ("operator", "controller", "agent"):
         repository, tag = built[part].rsplit(":", 1)
         for key, value in (("registry", ""), ("repository", repository), ("tag", tag)):
             overrides += ["--set", f"images.{part}.{key}={value}"]
     where = ("--namespace", workload.RELEASE_NAMESPACE, "--wait", "--timeout", "180s")
-    side.kube.helm(verb, "sos", str(chart), *where, *more, *overrides)
+    side.kube.helm("upgrade", "sos", str(chart), *where, *more, *overrides)
+
+
+def ordinary_pod(name: str, node: Mapping[str, str], image: str) -> dict[str, Any]:
+    """A pod of the cluster network with curl and a web server, on the node with these labels."""
+    main = {"name": "main", "image": image, "imagePullPolicy": "IfNotPresent", "command": ["sh", "-c", workload.SERVE]}
+    # Hosts use cubic by default, but a new namespace of this kernel may start with another algorithm.
+    cubic = {
+        "name": "default-congestion-control",
+        "image": image,
+        "command": ["sh", "-c", "ip route change $(ip route show default) congctl cubic"],
+        "securityContext": {"capabilities": {"add": ["NET_ADMIN"]}},
+    }
+    spec = {"nodeSelector": node, "terminationGracePeriodSeconds": 1, "initContainers": [cubic], "containers": [main]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec}
 
 
 def service(source: str, target: str) -> dict[str, Any]:

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 
 from sos_e2e.environment import cables, cluster
 from sos_e2e.environment.cables import Cable
+from sos_e2e.environment.registry import Registry
 from sos_e2e.kube import Kube
 from sos_e2e.run import run, say, wait_for
 from sos_e2e.settings import Settings
 
 NAMES = ("a", "b")
-PARTS = ("operator", "controller", "agent", "e2e-host")
 LINK = Cable(a=("a", "wan0"), b=("b", "wan0"), wan=cables.SLOW)
 
 
@@ -54,6 +54,9 @@ def _create(settings: Settings, name: str) -> Side:
         "nodes": [{"role": "control-plane"}, {"role": "worker", "labels": {"sos.network/site": name}}],
     }
     cluster.create_from(settings, config)
+    # The pages call the clusters a and b.
+    run("kubectl", "--kubeconfig", settings.kubeconfig, "config", "set-context", name, f"--cluster={settings.context}",
+        f"--user={settings.context}")  # fmt: skip
     worker, pods = wait_for("a worker with a pod network", lambda: _worker(settings), cluster.REGISTERED_S)
     networks = {"pods": pods, "network": _subnet(name), "services": _services(name)}
     return Side(name=name, settings=settings, kube=Kube(settings), worker=worker, **networks)
@@ -66,8 +69,8 @@ def _worker(settings: Settings) -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def created(settings: Settings, ref: dict[str, str]) -> Iterator[tuple[Side, Side]]:
-    """Create both clusters with the link between them and the project's images, and remove everything on exit."""
+def created(settings: Settings, registry: Registry, host_image: str) -> Iterator[tuple[Side, Side]]:
+    """Create both clusters with the link between them, a registry, and the image of the hosts; remove everything on exit."""
     own = [replace(settings, cluster=f"{settings.cluster}-{name}", out=settings.out / name) for name in NAMES]
     with contextlib.ExitStack() as undo:
         undo.enter_context(cluster.enough_watches(settings))
@@ -81,9 +84,9 @@ def created(settings: Settings, ref: dict[str, str]) -> Iterator[tuple[Side, Sid
         cables.route(LINK, {side.name: side.worker for side in sides})
         for here, there in ((a, b), (b, a)):
             _route_pods(here, there)
-            say(f"loading {len(PARTS)} images into cluster {here.name}")
-            refs = [ref[part] for part in PARTS]
-            run("kind", "load", "docker-image", "--name", here.settings.cluster, "--nodes", here.worker, *refs, timeout=600)
+            registry.join(cluster.names(here.settings))
+            say(f"loading the image of the host into cluster {here.name}")
+            run("kind", "load", "docker-image", "--name", here.settings.cluster, "--nodes", here.worker, host_image, timeout=600)
         yield a, b
 
 
