@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Builds kube-apiserver, kube-controller-manager, etcd, kubectl, helm, kind, kube-router and promtool from the Go module
-# proxy, so that tests get a real API server, garbage collector and evaluator of alerts, and e2e tests their tools, on
-# machines that can reach package registries but no container registry or download site.
+# Builds kube-apiserver, kube-controller-manager, etcd, kubectl, helm, kind, kube-router, promtool and gitops-state (Argo CD
+# and Flux, operator/tests/gitops/state) from the Go module proxy, so that tests get a real API server, garbage collector and
+# evaluator of alerts, and e2e tests their tools, on machines that can reach package registries but no container registry or
+# download site.
 #
-#   scripts/kube-tools.sh                 build all missing tools, without kube-router and promtool
+#   scripts/kube-tools.sh                 build all missing tools, without kube-router, promtool and gitops-state
 #   scripts/kube-tools.sh helm kubectl    build only these tools, if missing
 #   scripts/kube-tools.sh --where TOOL    print the path of TOOL (PATH first, then the cache); exit 1 if it is missing
 #   scripts/kube-tools.sh --help
@@ -21,12 +22,13 @@ readonly KIND_VERSION=v0.33.0
 readonly KUBE_ROUTER_VERSION=v2.1.0
 readonly PROMETHEUS_VERSION=v0.313.5 # the module of Prometheus 3.13
 readonly USUAL_TOOLS=(etcd kubectl kube-apiserver kube-controller-manager helm kind)
-readonly ALL_TOOLS=("${USUAL_TOOLS[@]}" kube-router promtool)
+readonly ALL_TOOLS=("${USUAL_TOOLS[@]}" kube-router promtool gitops-state)
 
 cache="${SOS_CACHE:-$HOME/.cache/sos}"
 bin="$cache/bin"
 # Versions are part of the path, so that a version change never mixes two builds.
 work="$cache/src/kube-tools"
+state="$(cd "$(dirname "${BASH_SOURCE[0]}")/../operator/tests/gitops/state" && pwd)"
 
 say() { printf 'kube-tools: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
@@ -76,6 +78,18 @@ build() {
   mv "$folder/$name.new" "$bin/$name"
 }
 
+# Builds the program of this repository, and removes the builds of its earlier sources (97 MB each).
+build_state() {
+  local name log="$work/gitops-state.log"
+  name="$(file_of gitops-state)"
+  mkdir -p "$bin"
+  say "building gitops-state ..."
+  CGO_ENABLED=0 go -C "$state" build -trimpath -ldflags "-s -w" -o "$work/$name.new" . >"$log" 2>&1 ||
+    { tail -n 20 "$log" >&2; die "gitops-state did not build; the whole output is in $log"; }
+  rm -f "$bin"/gitops-state-*
+  mv "$work/$name.new" "$bin/$name"
+}
+
 make_tool() {
   local helm_flags="-X helm.sh/helm/v3/internal/version.version=$HELM_VERSION"
   # Helm derives the Kubernetes version that it reports from these variables (used by `helm template` and kubeVersion checks).
@@ -92,13 +106,22 @@ make_tool() {
     promtool) # tests of rules need no service discovery; its clients of all clouds would take most of the build
       GOFLAGS="$GOFLAGS -tags=remove_all_sd" build promtool github.com/prometheus/prometheus "$PROMETHEUS_VERSION" \
         github.com/prometheus/prometheus/cmd/promtool "" ;;
+    gitops-state) build_state ;;
     kind) build kind sigs.k8s.io/kind "$KIND_VERSION" sigs.k8s.io/kind "" ;;
     *) die "unknown tool: $1 (known: ${ALL_TOOLS[*]})" ;;
   esac
 }
 
+# Name of a tool's file. That of gitops-state contains a hash of its sources: other sources are another program.
+file_of() {
+  [ "$1" = gitops-state ] || { printf '%s\n' "$1"; return; }
+  printf 'gitops-state-%s\n' "$(cat "$state"/*.go "$state"/go.{mod,sum} | sha256sum | cut -c1-12)"
+}
+
 where() {
-  command -v "$1" 2>/dev/null || { [ -x "$bin/$1" ] && printf '%s\n' "$bin/$1"; }
+  local name
+  name="$(file_of "$1")"
+  command -v "$name" 2>/dev/null || { [ -x "$bin/$name" ] && printf '%s\n' "$bin/$name"; }
 }
 
 main() {

@@ -2,7 +2,7 @@
 # Prepares a fresh Debian 12 machine for `make demo`, `make test` and ./lab, and prints each installation.
 #
 #   scripts/setup.sh lab     Debian packages, Python environment, the programs of a lab
-#   scripts/setup.sh test    as lab, and the tools of the test suites (an API server, helm, promtool)
+#   scripts/setup.sh test    as lab, and the tools of the test suites (an API server, helm, promtool, Argo CD's sync)
 #   scripts/setup.sh compiled    as lab, and the headers for compiling C modules for Python
 #   scripts/setup.sh kernel  as lab, and what `make test-kernel` needs for its virtual machine
 #   scripts/setup.sh --if-needed lab    as lab; does nothing if this source tree has been set up before
@@ -149,7 +149,7 @@ main() {
   if [ "$what" = test ]; then
     install_packages "${TEST_PACKAGES[@]}"
     # prints its own progress; silent if all tools exist
-    scripts/kube-tools.sh etcd kube-apiserver kube-controller-manager kubectl helm promtool
+    scripts/kube-tools.sh etcd kube-apiserver kube-controller-manager kubectl helm promtool gitops-state
   fi
   if [ "$what" = compiled ]; then python_headers; fi
   if [ "$what" = kernel ]; then install_packages "${KERNEL_PACKAGES[@]}"; fi
