@@ -13,11 +13,12 @@ from controller_fake import C1, E1, E2
 from controller_lab import MACS, SWITCHES, document
 from controller_views import AT_CLIENT, AT_INGRESS, CLIENT, SERVER, reverse, signed
 from controller_world import CLIENT_PORT, World, fake_port, syn_frame
-from sos_controller.core.commands import Command, Install
+from sos_controller.core.commands import Command, Install, PacketOut
 from sos_controller.core.events import PacketIn, PortChanged, Tick
+from sos_controller.core.openflow.flow_entries import Output, SetEthDst
 from sos_controller.core.openflow.pipeline import PORT_CONTROLLER, PORT_NORMAL, Kind, cookie_kind
 from sos_controller.core.plain.outcome import Outcome
-from sos_controller.core.sessions.mobility import ASK_S, ASK_TIMES, BATCH, FORGET_S, LINGER_S, SWEEP_S
+from sos_controller.core.sessions.mobility import ASK_S, ASK_TIMES, BATCH, FORGET_S, LINGER_S, MAX_RESENT, SWEEP_S
 from sos_controller.core.tables.sessions import Session
 from sos_controller.core.types import DatapathId, Location, PortNo, parse_mac
 from sos_controller.core.wire.order import OrderType
@@ -178,6 +179,39 @@ def test_segment_at_another_switch_reveals_a_move() -> None:
     assert places(world) == {E1, C1} and track(world, C1) == set()
     world.tick(LINGER_S + 4 * TICK_S)
     assert track(world, E1) == {CLIENT}
+
+
+def resent(world: World, frame: bytes) -> list[PacketOut]:
+    """Let the new switch copy a frame; return the packets that the controller sends from there."""
+    copied = PacketIn(*AT_NEW, world.engine.state.cookie(Kind.TRACK), frame)
+    return [c for c in world.do(copied) if isinstance(c, PacketOut) and c.in_port == NEW_PORT]
+
+
+def test_first_segments_at_the_new_switch_reach_the_agent() -> None:
+    """The switch has forwarded them to the server before the entries were placed; the controller sends their copies to the agent."""
+    world = up()
+    begun(world)
+    for _ in range(2):
+        (again,) = resent(world, segment())
+        assert (again.dpid, again.in_port, again.data) == (*AT_NEW, segment())
+        assert again.actions == (SetEthDst(world.agents["agent1"].mac), Output(PORT_NORMAL))
+    assert not any(resent(world, other) for other in (segment(SPORT + 1), segment()[:40], segment() + bytes(2000)))
+
+
+def test_first_segments_of_a_moved_server_reach_the_agent() -> None:
+    world = up("east")
+    announce(world, Location(E2, PortNo(3)), "server", SERVER)
+    begun(world)
+    (again,) = resent(world, reverse(SPORT, flags=0x10))
+    assert again.actions == (SetEthDst(world.agents["agent2"].mac), Output(PORT_NORMAL))
+
+
+def test_number_of_segments_sent_again_is_bounded() -> None:
+    world = up()
+    begun(world)
+    assert sum(len(resent(world, segment())) for _ in range(MAX_RESENT + 9)) == MAX_RESENT
+    world.tick(TICK_S)
+    assert resent(world, segment())
 
 
 def test_new_connection_at_another_switch_reveals_a_move() -> None:

@@ -92,7 +92,7 @@ class Engine:
         self._by_kind: dict[int, Callable[[Switch, events.PacketIn], None]] = {  # by the kind of the entry that punted a packet
             Kind.PUNT: lambda switch, event: self.setup.syn(switch, event.in_port, event.data),
             Kind.MEASURE: lambda switch, event: self.plan.passive_measurement.copied(switch, event.data),
-            Kind.TRACK: lambda _switch, event: self.forwarding.segment(Location(event.dpid, event.in_port), event.data),
+            Kind.TRACK: self._tracked,
             Kind.FRAGMENT: lambda _switch, event: self.mobility.end(self.plan.fragments.copied(event.dpid, event.data)),
             Kind.ICMP: lambda _switch, event: self.plan.icmp.copied(Location(event.dpid, event.in_port), event.data),
             Kind.BALANCE: lambda switch, event: self._punted_ipv4(self.balances.syn, switch, event),
@@ -122,6 +122,12 @@ class Engine:
         if not more:
             state.programmer.close(out)
         return out
+
+    def _tracked(self, _switch: Switch, event: events.PacketIn) -> None:
+        """Handle a copied segment of a host with sessions."""
+        location = Location(event.dpid, event.in_port)
+        self.forwarding.segment(location, event.data)
+        self.mobility.resend(location, event.data)
 
     def close(self) -> list[Command]:
         """Return the barriers that events with `more` have deferred."""

@@ -7,6 +7,9 @@ segment of the real host is copied to the controller and its entries are install
 
 A host detected where none of our entries matches its packets (at another site, behind an uplink) is looked up by ARP at its own site. If it
 does not answer, its sessions are reset at both ends: its packets would reach the peer host, whose connection has other sequence numbers.
+
+Segments that arrive at the new switch before the entries are forwarded to the peer host, which ignores them. Their copies at the controller
+are sent from the switch to the agent.
 """
 
 from __future__ import annotations
@@ -16,12 +19,14 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, NamedTuple
 
-from sos_controller.core.openflow.flow_entries import Action, FlowEntry, Match, Output, Placed, TellApart
+from sos_controller.core.commands import PacketOut
+from sos_controller.core.openflow.flow_entries import Action, FlowEntry, Goto, Match, Output, Placed, TellApart
 from sos_controller.core.openflow.pipeline import (
     ETH_IPV4,
     NOT_SYN,
     OWN_PORTS,
     PORT_CONTROLLER,
+    PORT_NORMAL,
     PRIORITY_REDIRECT,
     PRIORITY_TRACK,
     PROTO_TCP,
@@ -36,11 +41,16 @@ from sos_controller.core.sessions.redirect import Leg
 from sos_controller.core.sessions.server_lookup import ServerLookup
 from sos_controller.core.state import State
 from sos_controller.core.tables.sessions import FINAL, PENDING, Session
-from sos_controller.core.types import Address, DatapathId, Location
+from sos_controller.core.types import Address, DatapathId, FlowKey, Location
 from sos_controller.core.wire.order import OrderType
+from sos_controller.core.wire.packets import complete_checksum, parse_segment
 
 BATCH: Final = 128
 """Maximum number of sessions moved in one tick (25 ms): 1,000 take a quarter of a second, and no tick takes more than about 15 ms."""
+MAX_RESENT: Final = 256
+"""Maximum number of copied segments sent to agents in one tick; the hosts retransmit further segments."""
+MAX_RESENT_BYTES: Final = 1514
+"""Largest frame sent to an agent: larger frames, which await segmentation, lose the size of their segments on the way to the controller."""
 LINGER_S: Final = 2.0
 """Delay before entries at the old switch are removed: packets in flight through it, or from a host that moves back, still reach the
 agent."""
@@ -104,6 +114,7 @@ class Mobility:
         self._moving: dict[Address, HostSwitches] = {}
         self._asked: dict[Address, Asked] = {}
         self._server_lookup = ServerLookup(state)
+        self._resent = 0  # in this tick
         self._tracking = 0
         self._sweep_at = 0.0
 
@@ -130,8 +141,26 @@ class Mobility:
             if where is not None and self._state.sessions.has_host(address):
                 self._heard(address, where, location)
 
+    def resend(self, where: Location, data: bytes) -> None:
+        """Send a copied segment to the agent of its session, if its host is at this switch and the session has an entry there by now."""
+        segment = parse_segment(data) if len(data) <= MAX_RESENT_BYTES and self._resent < MAX_RESENT else None
+        if segment is None or not self._state.is_edge(where):
+            return
+        for key, ingress in ((reverse(segment.back), True), (segment.back, False)):
+            session = self._state.sessions.by_key(key)
+            if session is None or session.state in FINAL:
+                continue
+            host = self._where.get(session.client if ingress else session.server)
+            placed = session.ingress_entries if ingress else session.egress_entries
+            entry = next((entry for dpids, entry in placed if where.dpid in dpids and entry.match.in_port is None), None)
+            if entry is not None and host is not None and host.newest == where.dpid:
+                self._resent += 1
+                actions = tuple(Output(PORT_NORMAL) if isinstance(action, Goto) else action for action in entry.actions)
+                self._state.out.append(PacketOut(where.dpid, where.port_no, actions, complete_checksum(data)))
+
     def tick(self) -> None:
         """Continue moves, remove entries after LINGER_S, repeat lookups, forget hosts without sessions."""
+        self._resent = 0
         self._work()
         busy = {move.address for move in self._moves}
         for address in [address for address in self._moving if address not in busy]:
@@ -328,6 +357,11 @@ class Mobility:
         self._state.count("sessions", why.text)
         for agent in (session.ingress, session.egress):
             self._order_sender.send_to(agent, OrderType.ABORT, session.uuid)
+
+
+def reverse(key: FlowKey) -> FlowKey:
+    """Return the key of the flow in the other direction."""
+    return FlowKey(key[4:8] + key[:4] + key[10:] + key[8:10])
 
 
 def _sides(session: Session, address: Address) -> list[tuple[bool, list[Placed]]]:
