@@ -46,8 +46,8 @@ def kubeconfig(path: Path, *contexts: str) -> None:
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": "closed", "cluster": {"server": SERVER}}],
-        "users": [{"name": "nobody", "user": {"token": "none"}}],
-        "contexts": [{"name": name, "context": {"cluster": "closed", "user": "nobody"}} for name in contexts],
+        "users": [{"name": "reader", "user": {"token": "none"}}],
+        "contexts": [{"name": name, "context": {"cluster": "closed", "user": "reader"}} for name in contexts],
         "current-context": contexts[0],
     }
     path.write_text(yaml.safe_dump(config))
