@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -9,8 +10,8 @@ from typing import Any
 
 import pytest
 from operator_fixtures import OWN
-from operator_gitops import assessments, configure_argo_cd
-from operator_kube import Kube
+from operator_gitops import assessments, configure_argo_cd, health_script
+from operator_kube import ROOT, Kube
 from sos_operator.core.model.conditions import Status, Verdict, build_conditions
 
 FRESH, OLD = timedelta(minutes=1), timedelta(minutes=20)
@@ -111,3 +112,12 @@ def test_health_is_right(health: dict[tuple[str, str], dict[str, str]], kind: st
 
 def test_an_object_without_the_operator_says_so(health: dict[tuple[str, str], dict[str, str]]) -> None:
     assert {health[kind, "new"]["argoMessage"] for kind in SPECS} == {"Pending: Waiting for the operator"}
+
+
+def test_the_script_names_only_reasons_of_the_operator() -> None:
+    """A misspelt reason would never match."""
+    (script,) = health_script()["data"].values()
+    named = set(re.findall(r'(\w+) = "(?:Progressing|Degraded|Unknown)"', script)) - {"status"}
+    sources = [path.read_text() for package in ("operator", "compile") for path in (ROOT / package / "src").rglob("*.py")]
+    assert {"NodeFailed", "RollingOut", "NotObserved"} <= named
+    assert {reason for reason in named if not any(f'"{reason}"' in text for text in sources)} == set()

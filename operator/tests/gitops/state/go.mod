@@ -191,6 +191,7 @@ require (
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
+// The versions of argo-cd's own go.mod: its replace directives do not apply to importers. `go mod tidy` needs all of them.
 replace (
 	github.com/golang/protobuf => github.com/golang/protobuf v1.5.4
 	github.com/grpc-ecosystem/grpc-gateway => github.com/grpc-ecosystem/grpc-gateway v1.16.0
@@ -234,4 +235,5 @@ replace (
 	k8s.io/sample-controller => k8s.io/sample-controller v0.36.1
 )
 
+// argo-cd 3.5 contains this module without a version of its own. The commit of the main branch is of the time between 3.5 and 3.6.
 replace github.com/argoproj/argo-cd/gitops-engine => github.com/argoproj/argo-cd/gitops-engine v0.0.0-20260914071520-c9c369efcc5b
