@@ -67,8 +67,8 @@ test-kernel: setup-kernel ## scenarios on Debian's kernel and its Open vSwitch, 
 test-soak: setup-test ## the longest tests: an operator killed fifty times, an API server down for a minute, hosts silent for a quarter of an hour (root)
 	@$(python) scripts/test.py operator-long testbed-long
 
-e2e: setup ## tests on a kind cluster: images, chart, pods, faults (root; needs a container engine); SUITE=install|traffic|faults|upgrade|scale|external|overlay|soak|peers|release|uninstall: a single suite; SUITE=short: the minimum for each change, with fewer nodes; MINUTES=60: duration of the soak
-	@$(if $(MINUTES),SOS_E2E_SOAK_MINUTES=$(MINUTES)) $(python) -m pytest $(or $(e2e_$(or $(SUITE),whole)),$(error there is no SUITE $(SUITE): `make help` names them)) $(if $(KEEP),--keep-cluster)
+e2e: setup ## tests on a kind cluster: images, chart, pods, faults (root; needs a container engine); SUITE=install|traffic|faults|upgrade|scale|external|overlay|soak|peers|release|uninstall: a single suite; SUITE=short: the minimum for each change, with fewer nodes; CNI=kube-router: with this network plugin in place of kind's; KIND_NODE_IMAGE of another Kubernetes version; MINUTES=60: duration of the soak
+	@$(if $(CNI),SOS_E2E_CNI=$(CNI)) $(if $(MINUTES),SOS_E2E_SOAK_MINUTES=$(MINUTES)) $(python) -m pytest $(or $(e2e_$(or $(SUITE),whole)),$(error there is no SUITE $(SUITE): `make help` names them)) $(if $(KEEP),--keep-cluster)
 
 bench: setup bench-controller ## more paths than the demo, both directions, 1 Gbit/s; the controller compared with a learning switch; the operator; balances; sampling; handshakes; a port scan beside pings; results in out/bench (root)
 	@$(python) -m sos_testbed bench --out out/bench

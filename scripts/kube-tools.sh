@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Builds kube-apiserver, kube-controller-manager, etcd, kubectl, helm, kind, kube-router, promtool and gitops-state (Argo CD
-# and Flux, operator/tests/gitops/state) from the Go module proxy, so that tests get a real API server, garbage collector and
-# evaluator of alerts, and e2e tests their tools, on machines that can reach package registries but no container registry or
-# download site.
+# Builds kube-apiserver, kube-controller-manager, etcd, kubectl, helm, kind, kube-router, cni-bridge (the plugin `bridge`),
+# promtool and gitops-state (Argo CD and Flux, operator/tests/gitops/state) from the Go module proxy, so that tests get a real
+# API server, garbage collector and evaluator of alerts, and e2e tests their tools, on machines that can reach package
+# registries but no container registry or download site.
 #
-#   scripts/kube-tools.sh                 build all missing tools, without kube-router, promtool and gitops-state
+#   scripts/kube-tools.sh                 build all missing tools, without kube-router, cni-bridge, promtool and gitops-state
 #   scripts/kube-tools.sh helm kubectl    build only these tools, if missing
 #   scripts/kube-tools.sh --where TOOL    print the path of TOOL (PATH first, then the cache); exit 1 if it is missing
 #   scripts/kube-tools.sh --help
@@ -20,9 +20,10 @@ readonly ETCD_VERSION=v3.6.8
 readonly HELM_VERSION=v3.20.2
 readonly KIND_VERSION=v0.33.0
 readonly KUBE_ROUTER_VERSION=v2.1.0
+readonly CNI_PLUGINS_VERSION=v1.9.1 # of the plugins in kind's node images
 readonly PROMETHEUS_VERSION=v0.313.5 # the module of Prometheus 3.13
 readonly USUAL_TOOLS=(etcd kubectl kube-apiserver kube-controller-manager helm kind)
-readonly ALL_TOOLS=("${USUAL_TOOLS[@]}" kube-router promtool gitops-state)
+readonly ALL_TOOLS=("${USUAL_TOOLS[@]}" kube-router cni-bridge promtool gitops-state)
 
 cache="${SOS_CACHE:-$HOME/.cache/sos}"
 bin="$cache/bin"
@@ -103,6 +104,9 @@ make_tool() {
     kube-router)
       build kube-router github.com/cloudnativelabs/kube-router/v2 "$KUBE_ROUTER_VERSION" \
         github.com/cloudnativelabs/kube-router/v2/cmd/kube-router "" ;;
+    cni-bridge)
+      build cni-bridge github.com/containernetworking/plugins "$CNI_PLUGINS_VERSION" \
+        github.com/containernetworking/plugins/plugins/main/bridge "" ;;
     promtool) # tests of rules need no service discovery; its clients of all clouds would take most of the build
       GOFLAGS="$GOFLAGS -tags=remove_all_sd" build promtool github.com/prometheus/prometheus "$PROMETHEUS_VERSION" \
         github.com/prometheus/prometheus/cmd/promtool "" ;;

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
+NETWORK_PLUGINS = ("kube-router",)
+"""Network plugins that the suite can install in place of kind's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,6 +16,7 @@ class Settings:
 
     cluster: str  # name of the kind cluster; its kube-context is kind-<cluster>
     node_image: str | None  # None: kind's own default
+    network_plugin: str | None  # one of NETWORK_PLUGINS; None: kind's own
     multus_image: str
     ovs_cni_image: str
     load_cni_images: bool  # load images that only the local engine has; nodes pull published images themselves
@@ -44,6 +47,7 @@ def settings(*, keep: bool, small: bool, cluster: str | None) -> Settings:
     return Settings(
         cluster=cluster or f"sos-e2e-{secrets.token_hex(2)}",
         node_image=env.get("KIND_NODE_IMAGE"),
+        network_plugin=_network_plugin(env.get("SOS_E2E_CNI", "")),
         multus_image=env.get("MULTUS_IMAGE", "ghcr.io/k8snetworkplumbingwg/multus-cni:v4.2.0-thick"),
         ovs_cni_image=env.get("OVSCNI_IMAGE", "ghcr.io/k8snetworkplumbingwg/ovs-cni-plugin:v0.39.0"),
         load_cni_images="MULTUS_IMAGE" in env,
@@ -54,3 +58,9 @@ def settings(*, keep: bool, small: bool, cluster: str | None) -> Settings:
         previous=env.get("SOS_E2E_PREVIOUS"),
         soak_minutes=float(env.get("SOS_E2E_SOAK_MINUTES", "60")),
     )
+
+
+def _network_plugin(name: str) -> str | None:
+    if name and name not in NETWORK_PLUGINS:
+        raise ValueError(f"SOS_E2E_CNI={name}: the suite can install {', '.join(NETWORK_PLUGINS)}")
+    return name or None

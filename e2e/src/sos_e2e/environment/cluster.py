@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from sos_e2e.environment import network_plugin
 from sos_e2e.run import run, say, wait_for
 from sos_e2e.settings import Settings
 
@@ -74,13 +75,29 @@ def create(settings: Settings) -> dict[str, str]:
 
 
 def create_from(settings: Settings, config: dict[str, Any]) -> None:
-    """Create a kind cluster from its configuration, and wait for its control plane."""
+    """Create a kind cluster from its configuration, and wait for its control plane; with another network plugin, for all nodes."""
+    plugin = settings.network_plugin
+    if plugin:
+        config = network_plugin.without_default(config)
     path = settings.out / "kind.yaml"
     path.write_text(yaml.safe_dump(config))
     image = ("--image", settings.node_image) if settings.node_image else ()
+    wait = "0s" if plugin else "180s"  # no node is ready without a network plugin
     say(f"creating kind cluster {settings.cluster} with {len(config['nodes'])} nodes")
     run("kind", "create", "cluster", "--name", settings.cluster, "--config", path, "--kubeconfig", settings.kubeconfig,
-        "--wait", "180s", *image, timeout=600)  # fmt: skip
+        "--wait", wait, *image, timeout=600)  # fmt: skip
+    if plugin:
+        network_plugin.install(settings, config, names(settings))
+    _report_versions(settings)
+
+
+def _report_versions(settings: Settings) -> None:
+    """Print the versions of the cluster for the support matrix (scripts/support.py)."""
+    server = json.loads(run("kubectl", "--kubeconfig", settings.kubeconfig, "version", "-o", "json"))["serverVersion"]["gitVersion"]
+    kind = run("kind", "version").split()[1]
+    plugin = network_plugin.version(settings)
+    for name, version in (("kubernetes", server), ("kind", kind), ("network plugin", plugin)):
+        print(f"\nsupport: {name}={version}", flush=True)
 
 
 def _nodes_at(settings: Settings, places: Iterable[str]) -> dict[str, str]:

@@ -17,8 +17,11 @@ State = Mapping[str, frozenset[str]]  # kind of state -> its lines
 _LINK_LOCAL = re.compile(r"\bfe80::[0-9a-f]+:[0-9a-f:]+")  # with an interface identifier, unlike the prefix fe80::/64
 
 _LINK_KEYS = ("ifname", "mtu", "link_type", "address", "master", "promiscuity", "txqlen", "group")
-_A_PODS = re.compile(r"\bveth[0-9a-f]+")
-"""Names that network plugins give to the node's ends of pods' veth pairs. The suite's own cables have other names."""
+_A_PODS = re.compile(r"\b(veth[0-9a-f]+|kube-bridge\b)")
+"""Names that network plugins give to the node's ends of pods' veth pairs, and the bridge of these, whose addresses come and go with pods.
+
+The suite's own cables have other names.
+"""
 _OTHERS_CHAINS = re.compile(r"\b((KUBE|CNI)-|DOCKER_)")
 """Chains of kube-proxy, of network plugins and of the engine; the engine's DNS ports change when a node restarts."""
 _SYSCTLS = re.compile(r"^net\.(?!.*(_count|\.stat|random|\.drop_entry|\.flush|somaxconn|fib_notify))")
