@@ -62,6 +62,7 @@ def programs() -> dict[str, Path]:
 def documents(compiled: Compiled, part: str) -> Iterator[str]:
     """Compiled documents for nodes or agents."""
     found = compiled.nodes.values() if part == "node" else compiled.agents.values()
+    found = [{**each, "include": [compiled.parts[name] for name in each["include"]]} if "include" in each else each for each in found]
     return (json.dumps(document, ensure_ascii=False, separators=(",", ":")) for document in found)
 
 

@@ -136,6 +136,13 @@ def offloads() -> dict[str, bytes]:
     }
 
 
+def with_parts(files: dict[str, dict[str, object]]) -> bytes:
+    """Return a document with its parts in place of their hashes (spec/node-config.md clause 46)."""
+    (document,) = (content for name, content in files.items() if not name.startswith("part-"))
+    include = [files[f"part-{name.removeprefix('sha256:')}.json"] for name in document["include"]]
+    return json.dumps({**document, "include": include}).encode()
+
+
 def main() -> None:
     """Write all seeds."""
     for name, data in offloads().items():
@@ -176,6 +183,9 @@ def main() -> None:
         write("syn", name, data)
     for path in sorted((VECTORS / "config" / "node").glob("01-*edge1.json")):
         write("node_config", path.stem, path.read_bytes())
+    for kind, target in (("node", "node_config"), ("agent", "config")):
+        path = VECTORS / "config" / "parts" / kind / "clemson-1.json"
+        write(target, "with-parts", with_parts(json.loads(path.read_bytes())["files"]))
     for name, text in ANSWERS.items():
         write("answers", name, text.encode())
     write("probe", "request", b"\x00SOSPROB1\x01\x00\x03")

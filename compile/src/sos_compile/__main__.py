@@ -10,6 +10,7 @@ from pathlib import Path
 from sos_compile.admission.load import LoadError, load
 from sos_compile.admission.schema import NAME
 from sos_compile.compiler import compile_world
+from sos_compile.documents.parts import file_name
 from sos_compile.model.addresses import is_ipv4
 from sos_compile.model.world import Compiled, Json, Namespace, Node, Observed, Settings, World
 
@@ -93,6 +94,9 @@ def _write(compiled: Compiled, folder: Path) -> None:
     files: dict[str, Json] = {f"controller/{name}.json": doc for name, doc in compiled.controllers.items()}
     files |= {f"node/{name}.json": doc for name, doc in compiled.nodes.items()}
     files |= {f"agent/{pool}/{node}.json": doc for (pool, node), doc in compiled.agents.items()}
+    for name, document in list(files.items()):
+        folder_of = name.rpartition("/")[0]
+        files |= {f"{folder_of}/{file_name(part)}": compiled.parts[part] for part in document.get("include", ())}
     files["manifests.json"] = {"apiVersion": "v1", "kind": "List", "items": list(compiled.manifests)}
     for name, document in files.items():
         path = folder / name

@@ -12,11 +12,13 @@ import copy
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sos_compile.admission.load import load
 from sos_compile.compiler import compile_world
+from sos_compile.documents.parts import file_name
 from sos_compile.model import formats
 from sos_compile.model.world import Json, Namespace, Node, Observed, World
 
@@ -68,6 +70,7 @@ def build_vectors(root: Path = ROOT) -> dict[str, Json]:
         found |= {f"controller/{folder}.json": doc for doc in compiled.controllers.values()}
         found |= {f"node/{folder}-{node}.json": doc for node, doc in compiled.nodes.items()}
         found |= {f"agent/{folder}-{node}.json": doc for (_, node), doc in compiled.agents.items()}
+    found |= _divided(example_world("02-overlay", OVERLAY, root))
     good = {
         kind: found[f"{kind}/01-two-sites{suffix}.json"] for kind, suffix in (("controller", ""), ("node", "-edge1"), ("agent", "-edge1"))
     }
@@ -98,6 +101,19 @@ def build_vectors(root: Path = ROOT) -> dict[str, Json]:
     )
     found |= {f"bad/controller/{name}.json": _bad(balanced, path, edit, rehash=True) for name, path, edit in BAD_BALANCE}
     return {f"spec/vectors/config/{path}": document for path, document in sorted(found.items())}
+
+
+def _divided(world: World) -> dict[str, Json]:
+    """Return documents with parts: the files of a folder, and the document that they stand for."""
+    whole = compile_world(world)
+    split = compile_world(replace(world, settings=replace(world.settings, share_from_bytes=0)))
+    found = {}
+    agents, whole_agents = ({node: doc for (_, node), doc in each.agents.items()} for each in (split, whole))
+    for kind, short, full in (("node", split.nodes, whole.nodes), ("agent", agents, whole_agents)):
+        for node, document in sorted(short.items()):
+            files = {f"{node}.json": document} | {file_name(part): split.parts[part] for part in document["include"]}
+            found[f"parts/{kind}/{node}.json"] = {"files": files, "whole": full[node]}
+    return found
 
 
 def _edited(document: Json, edit: Callable[[Json], None], *, rehash: bool = True) -> Json:

@@ -11,8 +11,10 @@ from typing import TypeVar
 from sos_compile.admission.fault_isolation import Faults, isolate
 from sos_compile.admission.objects import Objects, candidates, collect
 from sos_compile.admission.verdicts import Verdicts
-from sos_compile.documents import agent_config, node_config
+from sos_compile.documents import agent_config
+from sos_compile.documents.agent_configs import build_agent_configs
 from sos_compile.documents.controller_config import build_controller_config, build_service
+from sos_compile.documents.node_configs import build_node_configs
 from sos_compile.documents.site_card import build_site_card
 from sos_compile.facts import build_facts
 from sos_compile.manifests.build import build_manifests, complain, held_children
@@ -48,6 +50,8 @@ class Draft:
     network: Network
     verdicts: Verdicts
     documents: Mapping[DocumentName, Json]
+    parts: Mapping[str, Json]
+    """Members that documents have in common, by hash (documents/parts.py)."""
     memo: Memo = field(repr=False)
 
     def hashes(self) -> dict[DocumentName, str]:
@@ -71,8 +75,8 @@ class Draft:
         manifests = build_manifests(
             self.network,
             {name: Source(doc, self.memo) for name, doc in controllers.items()},
-            {name: Source(doc, self.memo) for name, doc in nodes.items()},
-            {key: Source(doc, self.memo) for key, doc in agents.items()},
+            {name: Source(doc, self.memo, self.parts) for name, doc in nodes.items()},
+            {key: Source(doc, self.memo, self.parts) for key, doc in agents.items()},
             self.world.settings,
         )
         complain(self.network, manifests, verdicts)
@@ -92,6 +96,7 @@ class Draft:
             faults=tuple(sorted(verdicts.faults, key=lambda fault: fault.key)),
             cards=cards,
             machines=machines,
+            parts=self.parts,
         )
 
     def _cards(self, verdicts: Verdicts) -> dict[str, SiteCard]:
@@ -148,23 +153,33 @@ def _draft(world: World, memo: Memo, faults: Faults) -> Draft:
     for placed in (each for each in network.services if each.controller):
         verdicts.attempt(placed.service.origin, build_service, placed, network, memo)
     verdicts.settle()
-    return Draft(world, objects, network, verdicts, dict(_documents(network, world, memo)), memo)
+    parts: dict[str, Json] = {}
+    documents = {}
+    for name, document, of_document in _documents(network, world, memo):
+        documents[name] = document
+        parts |= of_document
+    return Draft(world, objects, network, verdicts, documents, parts, memo)
 
 
-def _documents(network: Network, world: World, memo: Memo) -> Iterator[tuple[DocumentName, Json]]:
+def _documents(network: Network, world: World, memo: Memo) -> Iterator[tuple[DocumentName, Json, dict[str, Json]]]:
+    """Yield each document with its name and parts."""
     for name in sorted(network.allocations.controllers):
         if name in network.controllers:
-            yield ("controller", name), build_controller_config(network, name, world.settings.generation, memo)
+            yield ("controller", name), build_controller_config(network, name, world.settings.generation, memo), {}
     bridged = [placed for placed in network.sites.values() if not placed.site.routed]
-    nodes = [(node.node.name, placed, node) for placed in bridged for node in placed.nodes]
-    for name, placed, node in sorted(nodes, key=lambda each: each[0]):
-        given = (network, placed, node, world.observed.endpoints, world.settings)
-        yield ("node", name), memo.documents.get(node_config.depends_on(*given), partial(node_config.build_node_config, *given))
-    agents = [((agent.pool, agent.node), placed, agent) for placed in network.sites.values() for agent in placed.agents]
-    for key, placed, agent in sorted(agents, key=lambda each: each[0]):
-        make = partial(agent_config.build_agent_config, network, placed, agent, world.settings)
-        yield ("agent", *key), memo.documents.get(agent_config.depends_on(network, placed, agent, world.settings), make)
+    for placed in bridged:
+        for node, document, parts in build_node_configs(network, placed, world.observed.endpoints, world.settings, memo):
+            yield ("node", node.node.name), document, parts
+    yield from _agent_documents(network, world, memo)
     machines = [(placed.site.peer, placed, placed.machine) for placed in network.sites.values() if placed.machine]
     for name, placed, agent in sorted(machines, key=lambda each: each[0]):
         make = partial(agent_config.build_agent_config, network, placed, agent, world.settings)
-        yield ("machine", name), memo.documents.get(agent_config.depends_on(network, placed, agent, world.settings), make)
+        yield ("machine", name), memo.documents.get(agent_config.depends_on(network, placed, agent, world.settings), make), {}
+
+
+def _agent_documents(network: Network, world: World, memo: Memo) -> Iterator[tuple[DocumentName, Json, dict[str, Json]]]:
+    for placed in network.sites.values():
+        for pool in sorted({agent.pool for agent in placed.agents}):
+            agents = sorted((agent for agent in placed.agents if agent.pool == pool), key=lambda agent: agent.node)
+            for agent, document, parts in build_agent_configs(network, placed, agents, world.settings, memo):
+                yield ("agent", agent.pool, agent.node), document, parts

@@ -8,6 +8,7 @@ import jsonschema
 import pytest
 from pydantic import ValidationError
 from sos_compile import artifacts
+from sos_compile.documents.parts import standalone
 from sos_compile.model.formats import content_hash
 
 VECTORS = artifacts.ROOT / "spec" / "vectors" / "config"
@@ -56,6 +57,15 @@ def schema(kind: str) -> Any:
 
 def test_committed_files_equal_generated_files() -> None:
     assert artifacts.stale() == {}, "run: python -m sos_compile.artifacts write"
+
+
+@pytest.mark.parametrize("path", sorted((VECTORS / "parts").rglob("*.json")), ids=lambda path: path.stem)
+def test_documents_with_parts_match_the_schema_as_a_whole(path: Path) -> None:
+    files = read(path)["files"]
+    document = files.pop(f"{path.stem}.json")
+    assert document["hash"] == content_hash(document)
+    whole = standalone(document, {content_hash(part): part for part in files.values()})
+    schema(path.parent.name).validate(whole)
 
 
 def test_stale_files_are_found(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from operator_kube import ROOT
 from operator_listing import custom, listing, parsed
+from sos_compile.documents.parts import file_name, standalone
 from sos_compile.model.formats import content_hash
 from sos_operator.core.desired.rollout import TURNS_ANNOTATION, Standing, decide, max_unavailable, plan_rollouts, urgent_pods, withhold
 from sos_operator.core.model.custom_resources import SosSite
 from sos_operator.core.model.remote.node_status import NodeAnswer
-from sos_operator.core.model.world import Seen
+from sos_operator.core.model.world import Seen, absent
 from sos_operator.core.status.report import report
 from sos_operator.core.status.situation import Situation
 
@@ -116,6 +119,17 @@ OBJECTS = tuple(item.obj for item in sos_compile.load([ROOT / "examples" / "02-o
 NODES = tuple(sos_compile.Node(f"clemson-{i}", {"sos.network/site": "clemson", "sos.network/wan": "a"}, f"172.18.0.{i}") for i in (1, 2, 3))
 
 
+@pytest.fixture(params=[262_144, 0], ids=["whole", "parts"])
+def share(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Compile the documents as usual, or with parts in files of their own (spec/node-config.md clause 46)."""
+    size: int = request.param
+    monkeypatch.setattr(sys.modules[__name__], "SHARE_FROM_BYTES", size)
+    return size
+
+
+SHARE_FROM_BYTES = 262_144
+
+
 def compiled(mtu: int, nodes: int = 3, generation: int = 1) -> tuple[tuple[dict[str, Any], ...], sos_compile.Compiled]:
     objects = []
     for number, obj in enumerate(OBJECTS):
@@ -125,7 +139,7 @@ def compiled(mtu: int, nodes: int = 3, generation: int = 1) -> tuple[tuple[dict[
             admitted["spec"]["network"]["mtu"] = mtu
         objects.append(admitted)
     world = sos_compile.World(objects=tuple(objects), nodes=NODES[:nodes], namespaces=(sos_compile.Namespace("default"),))
-    world = replace(world, settings=replace(world.settings, generation=generation))
+    world = replace(world, settings=replace(world.settings, generation=generation, share_from_bytes=SHARE_FROM_BYTES))
     return tuple(objects), sos_compile.compile_world(world)
 
 
@@ -139,6 +153,19 @@ def config_map(found: sos_compile.Compiled) -> dict[str, Any]:
     return next(m for m in found.manifests if (m["kind"], m["metadata"]["name"]) == ("ConfigMap", "sos-node-clemson"))
 
 
+def whole(document: Any, data: Mapping[str, str]) -> dict[str, Any]:
+    """A document of a ConfigMap's data with all its parts, each of which must be there."""
+    parts = {part: json.loads(data[file_name(part)]) for part in document.get("include", ())}
+    assert all(content_hash(content) == part for part, content in parts.items())
+    return standalone(document, parts)
+
+
+def tunnels(document: Any, data: Mapping[str, str]) -> int:
+    found = whole(document, data)
+    return len(found["tunnels"]) + max(0, len(found.get("mesh", {}).get("nodes", ())) - 1)
+
+
+@pytest.mark.usefixtures("share")
 def test_documents_and_states_during_a_rollout() -> None:
     objects, old = compiled(1400)
     _, new = compiled(1300)
@@ -167,6 +194,7 @@ def test_documents_and_states_during_a_rollout() -> None:
     assert "clemson-1: port wan0 is refused" in bridges.message
 
 
+@pytest.mark.usefixtures("share")
 def test_a_joining_node_does_not_wait() -> None:
     objects, old = compiled(1400, nodes=2)
     _, new = compiled(1400, nodes=3)
@@ -176,6 +204,7 @@ def test_a_joining_node_does_not_wait() -> None:
     assert not plan_rollouts(seen, new, answers)["clemson"].waiting
 
 
+@pytest.mark.usefixtures("share")
 def test_a_node_that_confirms_and_dies_does_not_delay_the_rollout() -> None:
     objects, old = compiled(1400)
     _, new = compiled(1300)
@@ -197,6 +226,7 @@ def test_a_node_that_confirms_and_dies_does_not_delay_the_rollout() -> None:
     assert pass_() == [1300, 1300, 1300]
 
 
+@pytest.mark.usefixtures("share")
 def test_a_tunnel_added_during_a_rollout_does_not_advance_it() -> None:
     objects, old = compiled(1400, nodes=2)
     _, new = compiled(1300, nodes=2)
@@ -270,6 +300,7 @@ def test_a_waiting_node_reports_its_own_failure_first() -> None:
     assert (state.state, state.message) == ("Failed", "wan0 is refused; its turn comes after clemson-1")
 
 
+@pytest.mark.usefixtures("share")
 def test_a_waiting_node_gets_new_tunnels() -> None:
     objects, old = compiled(1400, nodes=2)
     seen = listing(objects=objects, children=(config_map(old),), pods=tuple(pod(n.name) for n in NODES[:2]))
@@ -281,12 +312,13 @@ def test_a_waiting_node_gets_new_tunnels() -> None:
         result = withhold(found, seen, plan_rollouts(seen, found, answers))
         seen = replace(seen, children=parsed(config_map(result)))
         document = result.nodes["clemson-2"]
-        assert document == json.loads(config_map(result)["data"]["clemson-2.json"])
+        data = config_map(result)["data"]
+        assert document == json.loads(data["clemson-2.json"])
         assert document["hash"] == content_hash(document)
-        sos_compile.model.formats.NodeConfig.model_validate(document)
-        return document["generation"], document["bridge"]["mtu"], len(document["tunnels"])
+        sos_compile.model.formats.NodeConfig.model_validate(whole(document, data))
+        return document["generation"], document["bridge"]["mtu"], tunnels(document, data)
 
-    before = len(old.nodes["clemson-2"]["tunnels"])
+    before = tunnels(old.nodes["clemson-2"], config_map(old)["data"])
     assert handed(compiled(1300, nodes=2, generation=2)[1]) == (1, 1400, before)
     more = compiled(1300, nodes=3, generation=3)[1]
     assert handed(more) == (2, 1400, before + 1)
@@ -298,3 +330,27 @@ def test_a_waiting_node_gets_new_tunnels() -> None:
 
 def seen_hash(seen: Seen, name: str) -> str:
     return str(json.loads(seen.children[0].content["data"][f"{name}.json"])["hash"])
+
+
+def test_a_changed_site_setting_in_a_part_waits_and_another_nodes_address_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first part has the entries that follow from the site's settings, the second one those that name other nodes and agents."""
+    monkeypatch.setattr(sys.modules[__name__], "SHARE_FROM_BYTES", 0)
+    objects, old = compiled(1400)
+    seen = listing(objects=objects, children=(config_map(old),), pods=tuple(pod(n.name) for n in NODES))
+    answers = {f"pod-{n.name}": NodeAnswer(old.nodes[n.name]["hash"], "Ready", "br-sos", "as configured") for n in NODES}
+    for part, waiting in ((0, {"clemson-2", "clemson-3"}), (1, set())):
+        nodes = {}
+        for name, document in old.nodes.items():
+            include = list(document["include"])
+            include[part] = "sha256:" + "0" * 64
+            changed = {**document, "include": include, "generation": 2}
+            nodes[name] = {**changed, "hash": content_hash(changed)}
+        assert set(plan_rollouts(seen, replace(old, nodes=nodes), answers)["clemson"].waiting) == waiting
+
+
+def test_absent_documents_need_no_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "SHARE_FROM_BYTES", 0)
+    document = absent(compiled(1400)[1].nodes["clemson-1"])
+    assert not {"include", "number"} & set(document)
+    assert document["hash"] == content_hash(document)
+    sos_compile.model.formats.NodeConfig.model_validate(document)

@@ -1,39 +1,26 @@
 //! Configuration documents: strict parsing, errors with their JSON path, and the hash (spec/controller-config.md clause 2).
 
-use std::fmt::Write as _;
-
 use serde::de::DeserializeOwned;
-use serde_json::Value;
-use sha2::{Digest as _, Sha256};
+
+use crate::canonical::value_hash;
+use crate::parts;
+
+pub use crate::error::ConfigError;
 
 /// Maximum size of a document in bytes (node-config.md clauses 2 and 13).
 pub const MAX_DOCUMENT_BYTES: usize = 4 * 1024 * 1024;
 
-/// An error in a document: JSON path and description.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{path}: {message}")]
-pub struct ConfigError {
-    /// JSON path of the field; `.` for the document itself.
-    pub path: String,
-    /// The error.
-    pub message: String,
-}
-
-impl ConfigError {
-    /// Builds an error at a path; an empty path stands for the document.
-    pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
-        let path = Some(path.into()).filter(|path| !path.is_empty());
-        Self { path: path.unwrap_or_else(|| ".".to_owned()), message: message.into() }
-    }
-}
-
-/// Parses a document of at most [`MAX_DOCUMENT_BYTES`]. The type decides whether unknown fields are refused.
+/// Parses a document of at most [`MAX_DOCUMENT_BYTES`], its [`parts`] included. The type decides whether unknown fields are refused.
 ///
 /// # Errors
 /// The first error, with its JSON path.
 pub fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, ConfigError> {
     if text.len() > MAX_DOCUMENT_BYTES {
         return Err(ConfigError::new(".", format!("larger than {MAX_DOCUMENT_BYTES} bytes")));
+    }
+    if let Some(joined) = parts::join(text)? {
+        return serde_path_to_error::deserialize(joined.whole)
+            .map_err(|e| structural(&e.path().to_string(), e.inner().to_string()));
     }
     let mut reader = serde_json::Deserializer::from_slice(text);
     let document = serde_path_to_error::deserialize(&mut reader)
@@ -59,7 +46,7 @@ fn structural(path: &str, message: String) -> ConfigError {
 /// # Errors
 /// The text is not JSON, or its content has another hash.
 pub fn check_hash(text: &[u8], stated: &str) -> Result<(), ConfigError> {
-    let hash = document_hash(text).map_err(|e| ConfigError::new(".", e.to_string()))?;
+    let hash = document_hash(text)?;
     if hash == stated {
         Ok(())
     } else {
@@ -67,23 +54,15 @@ pub fn check_hash(text: &[u8], stated: &str) -> Result<(), ConfigError> {
     }
 }
 
-/// `sha256:` and the hash of a document without its `generation` and `hash`, in canonical form.
+/// `sha256:` and the hash of a document without its `generation` and `hash`, in canonical form. The hashes of parts stand for the parts.
 ///
 /// # Errors
-/// The text is not JSON.
-pub fn document_hash(text: &[u8]) -> Result<String, serde_json::Error> {
-    let mut document: Value = serde_json::from_slice(text)?;
-    if let Some(fields) = document.as_object_mut() {
-        fields.remove("generation");
-        fields.remove("hash");
+/// The text is not JSON, or its parts cannot be merged.
+pub fn document_hash(text: &[u8]) -> Result<String, ConfigError> {
+    if let Some(joined) = parts::join(text)? {
+        return Ok(value_hash(joined.own));
     }
-    // Sort explicitly: if another crate enables the feature `preserve_order` of serde_json, objects keep the order of the text.
-    document.sort_all_objects();
-    let mut hash = "sha256:".to_owned();
-    for byte in Sha256::digest(document.to_string().as_bytes()) {
-        write!(hash, "{byte:02x}").expect("writing to a String cannot fail");
-    }
-    Ok(hash)
+    serde_json::from_slice(text).map(value_hash).map_err(|e| ConfigError::new(".", e.to_string()))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::document::MAX_DOCUMENT_BYTES;
+use crate::parts;
 
 /// Path of a node's document: `path` itself, or `<node>.json` in it if `path` is a folder.
 #[must_use]
@@ -28,6 +29,31 @@ pub fn read_document(path: &Path) -> std::io::Result<Vec<u8>> {
 /// The file cannot be read.
 pub fn read_document_if_present(path: &Path) -> std::io::Result<Option<Vec<u8>>> {
     match read_document(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Reads a document with its parts, which are in the same folder ([`crate::parts`]).
+///
+/// # Errors
+/// The document itself cannot be read.
+pub fn read_with_parts(path: &Path) -> std::io::Result<Vec<u8>> {
+    // A kubelet replaces all files of a mounted ConfigMap by one symbolic link: read document and parts behind the same target.
+    let path = std::fs::canonicalize(path)?;
+    let text = read_document(&path)?;
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let read = |name: &str| read_document_if_present(&folder.join(name)).ok().flatten();
+    Ok(parts::fill(&text, read).unwrap_or(text))
+}
+
+/// As [`read_with_parts`]; `None` if there is no such document.
+///
+/// # Errors
+/// The document itself cannot be read.
+pub fn read_with_parts_if_present(path: &Path) -> std::io::Result<Option<Vec<u8>>> {
+    match read_with_parts(path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),

@@ -9,7 +9,10 @@ use std::net::IpAddr;
 use serde::Deserialize;
 use sos_daemon::document::{self, ConfigError};
 
+use self::mesh::{FlowGroup, Mesh};
 use crate::names::{ControllerTarget, DatapathId, DeviceName, FlowText};
+
+mod mesh;
 
 /// Document version that this program supports.
 pub const VERSION: &str = "v1alpha1";
@@ -206,6 +209,15 @@ pub struct NodeConfig {
     /// The port at which connections that must not be plain are reset; none if no service has `require`.
     #[serde(default)]
     pub reject_port: Option<RejectPort>,
+    /// The node's number, with parts only.
+    #[serde(default)]
+    pub number: Option<u16>,
+    /// Tunnels in their short form; [`NodeConfig::parse`] replaces them by `tunnels`.
+    #[serde(default)]
+    mesh: Option<Mesh>,
+    /// Base entries in their short form; [`NodeConfig::parse`] replaces them by `base_flows`.
+    #[serde(default)]
+    flow_groups: Vec<FlowGroup>,
 }
 
 impl NodeConfig {
@@ -214,7 +226,8 @@ impl NodeConfig {
     /// # Errors
     /// The document is too large, is not JSON, breaks the schema or a bound, or its hash does not match its content.
     pub fn parse(text: &[u8]) -> Result<Self, ConfigError> {
-        let config: Self = document::parse(text)?;
+        let mut config: Self = document::parse(text)?;
+        mesh::expand(&mut config)?;
         config.check()?;
         document::check_hash(text, &config.hash)?;
         Ok(config)

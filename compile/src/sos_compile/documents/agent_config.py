@@ -17,13 +17,15 @@ MAX_PEER_AGENTS = 1024
 EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - Prometheus scrapes the agents of a cluster
 
 
-def build_agent_config(network: Network, placed: PlacedSite, agent: AgentPlace, settings: Settings) -> Json:
+def build_agent_config(network: Network, placed: PlacedSite, agent: AgentPlace, settings: Settings, *, own: bool = False) -> Json:
     """Return the document of one agent. Agents of several pools share their node's addresses, so each slot has its own port for metrics.
 
     Nodes have a NetworkPolicy or a firewall of the cluster in front of that port; a machine has not, so its metrics are local.
+
+    `own`: without the services and peers that it has in common with the other agents of its pool (`common`).
     """
     pool, host = _pool(network, placed, agent), "127.0.0.1" if placed.machine else EVERY_ADDRESS
-    services = _services(network, placed)
+    services = _services(network, placed) if not own or _each_its_clients(placed) else []
     # Peers of services without a client on this node stay, so that streams are open when a pod starts.
     peers = sorted({_peer_of(placed, each) for each in services})
     served = [each for each in services if each.source != placed.site.name or each.clients_at(agent.node)]
@@ -40,7 +42,7 @@ def build_agent_config(network: Network, placed: PlacedSite, agent: AgentPlace, 
                 "rewrite": placed.site.rewrite,
             },
             **(_routed(placed, agent) if placed.site.routed else {"interface": _interface(placed, agent)}),
-            "peers": [_peer(placed, network.sites[name], len(agent.addresses)) for name in peers],
+            "peers": [] if own else [_peer(placed, network.sites[name], len(agent.addresses)) for name in peers],
             "services": [_service(placed, each, agent) for each in served],
             "shares": _shares(network, placed),
             "limits": {"sessions": pool.sessions, "memoryMiB": pool.memory_mib, "sessionMemoryMiB": pool.session_memory_mib},
@@ -51,21 +53,41 @@ def build_agent_config(network: Network, placed: PlacedSite, agent: AgentPlace, 
     return doc.encode(config)
 
 
+def common(placed: PlacedSite) -> frozenset[str]:
+    """Return the members that are the same for all agents of a pool at a site, and grow with the numbers of services and peers."""
+    return frozenset({"peers"} if _each_its_clients(placed) else {"peers", "services"})
+
+
+def _each_its_clients(placed: PlacedSite) -> bool:
+    """Return whether the services differ from agent to agent, because each agent serves the pods of its own node."""
+    return placed.site.intake is not None and placed.site.intake.type == "Pods"
+
+
 def depends_on(network: Network, placed: PlacedSite, agent: AgentPlace, settings: Settings) -> Hashable:
     """Return all inputs of an agent's document except its generation."""
     services = _services(network, placed)
     peers = [network.sites[name] for name in sorted({_peer_of(placed, each) for each in services})]
-    return (
-        (ByIdentity(_pool(network, placed, agent)), agent, _own_key(network, placed), placed.id, settings.ports.agents),
-        tuple(
-            (
-                *(ByIdentity(each.service), each.source, each.target, each.ports),
-                *(each.source_prefixes, each.clients_at(agent.node), each.target_prefixes, each.transport),
-            )
-            for each in services
-        ),
-        tuple(_peer_key(peer) for peer in peers),
-        network.shares.get(placed.site.name),
+    return (_agent_key(network, placed, agent, settings), _services_key(services, agent), tuple(_peer_key(peer) for peer in peers))
+
+
+def own_depends_on(network: Network, placed: PlacedSite, agent: AgentPlace, settings: Settings) -> Hashable:
+    """Return all inputs of an agent's own members (`build_agent_config` with `own`) except its generation."""
+    services = _services(network, placed) if _each_its_clients(placed) else []
+    return (_agent_key(network, placed, agent, settings), _services_key(services, agent))
+
+
+def _agent_key(network: Network, placed: PlacedSite, agent: AgentPlace, settings: Settings) -> Hashable:
+    shares = network.shares.get(placed.site.name)
+    return ByIdentity(_pool(network, placed, agent)), agent, _own_key(network, placed), placed.id, settings.ports.agents, shares
+
+
+def _services_key(services: list[PlacedService], agent: AgentPlace) -> Hashable:
+    return tuple(
+        (
+            *(ByIdentity(each.service), each.source, each.target, each.ports),
+            *(each.source_prefixes, each.clients_at(agent.node), each.target_prefixes, each.transport),
+        )
+        for each in services
     )
 
 

@@ -7,11 +7,12 @@ dropped unless they are on a labelled path.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
-from sos_compile.model.formats import BEACON_PORT, DISCOVERY_ADDRESS, ORDER_PORT, BaseFlow
+from sos_compile.model.formats import BEACON_PORT, DISCOVERY_ADDRESS, ORDER_PORT, BaseFlow, FlowGroup
 from sos_compile.model.network import REJECT_OFPORT
 
 REDIRECT = 0
@@ -34,6 +35,9 @@ REJECT_MAC = "02:53:4f:53:00:03"
 BARE_SYN = "tcp_flags=+syn-ack-rst-fin"
 ARP_PRIORITY = 20000
 NO_BASE_PRIORITY = 1000
+
+NAMES_OTHERS = re.compile(r"(?:in_port=(?!33\d{3}\b)\w+|(?:nw_src|nw_dst|arp_[st]pa)=[0-9./]+)")
+"""A port or an address in the match of an entry, except the node's own ports 33000 to 33999 (spec/node-config.md clauses 6 and 35)."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,14 @@ def build_base_flows(
         *(_flow(FORWARD, NO_BASE_PRIORITY, f"in_port={port}", "drop") for port in other),
         _flow(FORWARD, 0, "", "NORMAL"),
     ]
+
+
+def group_flows(flows: Iterable[BaseFlow]) -> list[FlowGroup]:
+    """Return entries in groups that differ in their matches only (spec/node-config.md clause 47)."""
+    groups: dict[tuple[int, int, str], list[str]] = {}
+    for flow in flows:
+        groups.setdefault((flow.table, flow.priority, flow.actions), []).append(flow.match)
+    return [FlowGroup(table=key[0], priority=key[1], actions=key[2], matches=matches) for key, matches in groups.items()]
 
 
 def _reject_flows(rejects: list[Rejects], agent_ports: list[int], agents: list[str]) -> Iterator[BaseFlow]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Mapping
 
-from sos_compile.documents.base_flows import Rejects, build_base_flows
+from sos_compile.documents.base_flows import NAMES_OTHERS, Rejects, build_base_flows, group_flows
 from sos_compile.model import formats as doc
 from sos_compile.model.memo import ByIdentity
 from sos_compile.model.network import (
@@ -45,56 +45,110 @@ def build_node_config(
     network: Network, placed: PlacedSite, node: NodePlace, endpoints: Mapping[str, tuple[str, ...]], settings: Settings
 ) -> Json:
     """Return the document of one node."""
-    site = placed.site
-    uplinks = [doc.UplinkPort(name=up.name, ofport=UPLINK_OFPORT + i, base=up.base) for i, up in enumerate(site.uplinks)]
     tunnels = _tunnels(network, placed, node, settings)
+    agents = [agent.host_port for agent in placed.agents if agent.node == node.node.name]
+    flows = _base_flows(network, placed, [port.ofport for port in tunnels], agents)
+    own = _own_members(network, placed, node, endpoints, settings)
+    return doc.encode(doc.NodeConfig.model_validate({**own, "tunnels": tunnels, "baseFlows": flows}))
+
+
+def build_own_config(
+    network: Network, placed: PlacedSite, node: NodePlace, endpoints: Mapping[str, tuple[str, ...]], settings: Settings
+) -> Json:
+    """Return the document of one node without the tunnels and base entries that are in the site's parts (`build_parts`), but with the
+    node's number, by which sos-node finds its own tunnels among those of the mesh."""
+    own = _own_members(network, placed, node, endpoints, settings)
+    return doc.encode(doc.NodeConfig.model_validate({**own, "tunnels": [], "baseFlows": [], "number": node.number}))
+
+
+def _own_members(
+    network: Network, placed: PlacedSite, node: NodePlace, endpoints: Mapping[str, tuple[str, ...]], settings: Settings
+) -> Json:
+    site = placed.site
     own_agents = [agent for agent in placed.agents if agent.node == node.node.name]
-    ports: list[doc.UplinkPort | doc.TunnelPort] = [*uplinks, *tunnels]
-    required = network.rejects.get(site.name, ())
-    flows = build_base_flows(
-        base_ports=[port.ofport for port in ports if port.base],
-        other_ports=[port.ofport for port in ports if not port.base],
-        agent_ports=[agent.host_port for agent in own_agents],
+    reject = doc.RejectPort(name=REJECT_PORT[0], peer=REJECT_PORT[1], ofport=REJECT_OFPORT) if network.rejects.get(site.name) else None
+    return {
+        "generation": settings.generation,
+        "node": node.node.name,
+        "site": site.name,
+        "siteID": placed.id,
+        "state": "Present",
+        "bridge": _bridge(site, node.dpid),
+        "uplinks": _uplinks(site),
+        "agentPorts": [
+            # sos-node does not create the ports that a CNI plugin creates: it finds them by the number that their network requests.
+            doc.AgentPort(name=agent.host_name, ofport=agent.host_port)
+            for agent in sorted(own_agents, key=lambda a: a.slot)
+            if network.pools[agent.pool].attach == "Host"
+        ],
+        "controllers": _controllers(network, site, endpoints),
+        "lan": _lan(site, node.node.name),
+        "bond": doc.Bond(mode=site.bond.mode, up_delay_seconds=site.bond.up_delay_s) if site.bond else None,
+        "rejectPort": reject,
+    }
+
+
+def build_parts(network: Network, placed: PlacedSite, settings: Settings) -> list[Json]:
+    """Return the parts of all documents of a site (spec/node-config.md clauses 46 and 47): the base entries that follow from the site's own
+    settings, then the mesh and the base entries that name other nodes and agents.
+
+    The guard of a port that a node does not have (its own tunnel, an agent of another node) matches no packet.
+    """
+    mesh = [other for other in network.mesh_of(placed)[:MESH_LIMIT] if other.node.address]
+    tunnels = [TUNNEL_OFPORT + other.number for other in mesh]
+    flows = _base_flows(network, placed, tunnels, sorted({agent.host_port for agent in placed.agents}))
+    named = [flow for flow in flows if NAMES_OTHERS.search(flow.match)]
+    nodes = {str(other.number): other.node.address for other in mesh}
+    joined = {"mesh": doc.Mesh(udp_port=settings.ports.tunnels, nodes=nodes).model_dump(mode="json", by_alias=True)} if mesh else {}
+    return [
+        {"baseFlows": [flow.model_dump(mode="json") for flow in flows if not NAMES_OTHERS.search(flow.match)]},
+        {**joined, "flowGroups": [group.model_dump(mode="json") for group in group_flows(named)]},
+    ]
+
+
+def entries_per_node(network: Network, placed: PlacedSite) -> int:
+    """Return about how many tunnels and base entries of each node's document name other nodes and agents."""
+    return 3 * len(network.mesh_of(placed)) + 2 * len(_agents_in_view(network, placed))
+
+
+def _uplinks(site: Site) -> list[doc.UplinkPort]:
+    return [doc.UplinkPort(name=up.name, ofport=UPLINK_OFPORT + i, base=up.base) for i, up in enumerate(site.uplinks)]
+
+
+def _base_flows(network: Network, placed: PlacedSite, tunnels: list[int], agent_ports: list[int]) -> list[doc.BaseFlow]:
+    uplinks = _uplinks(placed.site)
+    required = network.rejects.get(placed.site.name, ())
+    return build_base_flows(
+        base_ports=[*(port.ofport for port in uplinks if port.base), *tunnels],
+        other_ports=[port.ofport for port in uplinks if not port.base],
+        agent_ports=agent_ports,
         agent_addresses=[agent.address for agent in _agents_in_view(network, placed)],
         rejects=[Rejects(match, whole=each.service.setup == "Reactive") for each, matches in required for match in matches],
     )
-    config = doc.NodeConfig.model_validate(
-        {
-            "generation": settings.generation,
-            "node": node.node.name,
-            "site": site.name,
-            "siteID": placed.id,
-            "state": "Present",
-            "bridge": _bridge(site, node.dpid),
-            "uplinks": uplinks,
-            "tunnels": tunnels,
-            "agentPorts": [
-                # sos-node does not create the ports that a CNI plugin creates: it finds them by the number that their network requests.
-                doc.AgentPort(name=agent.host_name, ofport=agent.host_port)
-                for agent in sorted(own_agents, key=lambda a: a.slot)
-                if network.pools[agent.pool].attach == "Host"
-            ],
-            "controllers": _controllers(network, site, endpoints),
-            "baseFlows": flows,
-            "lan": _lan(site, node.node.name),
-            "bond": doc.Bond(mode=site.bond.mode, up_delay_seconds=site.bond.up_delay_s) if site.bond else None,
-            "rejectPort": doc.RejectPort(name=REJECT_PORT[0], peer=REJECT_PORT[1], ofport=REJECT_OFPORT) if required else None,
-        }
-    )
-    return doc.encode(config)
 
 
 def depends_on(
     network: Network, placed: PlacedSite, node: NodePlace, endpoints: Mapping[str, tuple[str, ...]], settings: Settings
 ) -> Hashable:
     """Return all inputs of a node's document except its generation."""
-    mesh = tuple((other.number, other.node.address) for other in network.mesh_of(placed))
-    own = (node.node.name, node.number, node.dpid, node.node.address)
-    agents = tuple(_agents_in_view(network, placed))
+    own = own_depends_on(network, placed, node, endpoints)
     attached = tuple(network.pools[agent.pool].attach for agent in placed.agents)
+    return (own, parts_depend_on(network, placed, settings), attached)
+
+
+def own_depends_on(network: Network, placed: PlacedSite, node: NodePlace, endpoints: Mapping[str, tuple[str, ...]]) -> Hashable:
+    """Return all inputs of a node's own members (`build_node_config` with `own`) except its generation."""
+    agents = tuple((agent, network.pools[agent.pool].attach) for agent in placed.agents if agent.node == node.node.name)
+    identity = (node.node.name, node.number, node.dpid, node.node.address)
     controllers = tuple(_controllers(network, placed.site, endpoints))
+    return (ByIdentity(placed.site), placed.id, identity, agents, controllers, bool(network.rejects.get(placed.site.name)))
+
+
+def parts_depend_on(network: Network, placed: PlacedSite, settings: Settings) -> Hashable:
+    """Return all inputs of a site's parts."""
+    mesh = tuple((other.number, other.node.address) for other in network.mesh_of(placed))
     required = tuple((matches, each.service.setup) for each, matches in network.rejects.get(placed.site.name, ()))
-    return (ByIdentity(placed.site), placed.id, own, mesh, agents, attached, controllers, required, settings.ports.tunnels)
+    return (ByIdentity(placed.site), mesh, tuple(_agents_in_view(network, placed)), required, settings.ports.tunnels)
 
 
 def rewrites(site: Site) -> bool:

@@ -80,7 +80,8 @@ def _what_is_large(network: Network, owner: Origin, manifest: Json) -> tuple[str
         controllers = [service.controller for service in network.services] + [balance.controller for balance in network.balances]
         remedy = "remove services, join some (prefixes and ports may be ranges), or give some to another SosController (spec.controller)"
         return f"its configuration, with {controllers.count(owner.name)} services,", remedy
-    return f"the configuration of its {len(manifest['data'])} nodes", "split the site into several with fewer nodes each"
+    nodes = sum(not name.startswith("part-") for name in manifest["data"])
+    return f"the configuration of its {nodes} nodes", "split the site into several with fewer nodes each"
 
 
 def held_children(keys: Iterable[ObjectKey], network: Network, prefix: str) -> tuple[tuple[str, str], ...]:

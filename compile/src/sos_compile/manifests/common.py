@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from sos_compile.admission.schema import API_VERSION
+from sos_compile.documents.parts import file_name
 from sos_compile.model.memo import Source
 from sos_compile.model.network import PlacedSite
 from sos_compile.model.resources import Origin
@@ -52,13 +53,15 @@ def build_metadata(settings: Settings, name: str, owner: Origin, labels: Mapping
 
 
 def build_config_map(metadata: Json, documents: Mapping[str, Source]) -> Json:
-    """Return a ConfigMap with one file per document, annotated with the start of a single document's hash, or with the number of documents.
+    """Return a ConfigMap with one file per document and per part of documents, annotated with the start of a single document's hash, or
+    with the number of documents.
 
     The pods' template must not contain the hash: every program detects new files by itself, and a restart would end sessions (agents) or
     forwarding (Open vSwitch in user space).
     """
     laid_out = len(documents) <= LAID_OUT_DOCUMENTS
     data = {name: document.text(laid_out=laid_out) for name, document in sorted(documents.items())}
+    data |= {file_name(part): text for document in documents.values() for part, text in document.parts.items()}
     hashes = ",".join(document.hash[7:23] for _, document in sorted(documents.items()))
     annotations = {HASH_ANNOTATION: hashes if len(documents) == 1 else f"{len(documents)} documents"}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {**metadata, "annotations": annotations}, "data": data}

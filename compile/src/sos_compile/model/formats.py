@@ -320,6 +320,25 @@ class BaseFlow(Model):
     actions: Annotated[str, Field(min_length=1, max_length=2048)]
 
 
+class FlowGroup(Model):
+    """Entries of the base table that differ in their matches only (clause 47)."""
+
+    table: Annotated[int, Field(ge=0, le=253)]
+    priority: Annotated[int, Field(ge=0, le=65535)]
+    matches: Annotated[list[Annotated[str, Field(max_length=2048)]], Field(min_length=1, max_length=16_384)]
+    actions: Annotated[str, Field(min_length=1, max_length=2048)]
+
+
+NodeNumber = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,3}$")]
+
+
+class Mesh(Model):
+    """Nodes with tunnels to one another, by number, with the node itself (clause 47)."""
+
+    udp_port: Port
+    nodes: Annotated[dict[NodeNumber, Address], Field(min_length=1, max_length=1025)]
+
+
 class NodeConfig(Document):
     """spec/node-config.md section 1."""
 
@@ -337,6 +356,10 @@ class NodeConfig(Document):
     lan: Annotated[list[LanPort], Field(max_length=64, exclude_if=lambda ports: not ports, json_schema_extra=OPTIONAL)] = []
     # omitted if there is none, likewise
     bond: Annotated[Bond | None, Field(exclude_if=lambda bond: bond is None, json_schema_extra=OPTIONAL)] = None
+    # with parts only (clauses 46 and 47)
+    number: Annotated[int | None, Field(ge=1, le=4095, exclude_if=lambda number: number is None, json_schema_extra=OPTIONAL)] = None
+    mesh: Annotated[Mesh | None, UNLESS_ABSENT] = None
+    flow_groups: Annotated[list[FlowGroup], Field(max_length=16_384, exclude_if=lambda groups: not groups, json_schema_extra=OPTIONAL)] = []
     # omitted if no service requires anything: programs that do not know the field refuse documents with it
     reject_port: Annotated[RejectPort | None, Field(exclude_if=lambda port: port is None, json_schema_extra=OPTIONAL)] = None
 

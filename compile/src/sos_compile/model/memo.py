@@ -6,7 +6,7 @@ A change to one service recompiles the whole cluster, with up to thousands of se
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -72,6 +72,7 @@ class Memo:
 
     judged: Cache[Admission] = field(default_factory=Cache)
     documents: Cache[Json] = field(default_factory=Cache)
+    parts: Cache[list[Json]] = field(default_factory=Cache)
     entries: Cache[ServiceEntry] = field(default_factory=Cache)
     texts: Cache[str] = field(default_factory=Cache)
     shadows: Cache[dict[ObjectKey, Shadow]] = field(default_factory=Cache)
@@ -83,6 +84,7 @@ class Memo:
         """Start a compilation."""
         self.judged.begin()
         self.documents.begin()
+        self.parts.begin()
         self.entries.begin()
         self.texts.begin()
         self.shadows.begin()
@@ -92,6 +94,10 @@ class Memo:
         """Return a document as a file's text; cached by its hash and generation."""
         key = (document["hash"], document["generation"], laid_out)
         return self.texts.get(key, lambda: encode(document, laid_out=laid_out))
+
+    def part(self, hash_: str, content: Json) -> str:
+        """Return a part of documents as a file's text; cached by its hash."""
+        return self.texts.get(("part", hash_), lambda: encode(content, laid_out=False))
 
 
 def encode(document: Json, *, laid_out: bool) -> str:
@@ -124,6 +130,12 @@ class Source:
 
     document: Json
     memo: Memo
+    all_parts: Mapping[str, Json] = field(default_factory=dict)
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """The texts of the document's parts, by hash."""
+        return {part: self.memo.part(part, self.all_parts[part]) for part in self.document.get("include", ())}
 
     @property
     def hash(self) -> str:

@@ -172,6 +172,9 @@ class Settings:
     node_priority: str = "system-node-critical"
     resources: DefaultResources = DefaultResources()
     load_modules: bool = False
+    share_from_bytes: int = 262_144
+    """Size from which the common members of a folder's documents are in files of their own (documents/parts.py): a quarter of what a
+    ConfigMap holds."""
     service_accounts: ServiceAccounts = ServiceAccounts()
     pod_security: Json = field(default_factory=non_root_security)
     """Security context of controllers' pods."""
@@ -353,6 +356,8 @@ class Compiled:
     """The site card for each accepted SosPeer of a cluster."""
     machines: Mapping[str, Json] = field(default_factory=dict)
     """The agent-config document for each accepted SosPeer of a machine."""
+    parts: Mapping[str, Json] = field(default_factory=dict)
+    """Members that documents of nodes and agents have in common, by hash (documents/parts.py)."""
 
     @cached_property
     def warnings(self) -> Mapping[ObjectKey, tuple[Problem, ...]]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from sos_compile import AgentAllocation, Allocations, LoadError, Namespace, Node, Observed, Settings, World, compile_world
 from sos_compile import load as load_files
+from sos_compile.documents.parts import standalone
 from sos_compile.keys import files_for_controller, files_for_site
 from sos_compile.model.problem import Reason
 from sos_compile.model.world import Claim, Json, Loaded
@@ -140,14 +141,15 @@ def compile_lab(
     if errors:
         raise LabError("\n".join(errors))
     manned = {place.key for place in topology.agents}
-    agents = {agent_key(*key): document for key, document in sorted(compiled.agents.items()) if agent_key(*key) in manned}
+    whole = {agent_key(*key): standalone(document, compiled.parts) for key, document in sorted(compiled.agents.items())}
+    agents = {key: document for key, document in whole.items() if key in manned}
     covered = set(compiled.nodes) | {str(document["node"]) for document in agents.values()}
     missing = sorted({node.name for node in nodes} - covered)
     if missing:
         raise LabError(f"no SosSite selects the nodes of {', '.join(missing)} (label sos.network/site)")
     return Documents(
         controllers={name: compiled.controllers[name] for name in endpoints},
-        nodes={name: compiled.nodes[name] for name in sorted(compiled.nodes)},
+        nodes={name: standalone(compiled.nodes[name], compiled.parts) for name in sorted(compiled.nodes)},
         agents=agents,
         allocations=compiled.allocations,
         warnings=tuple(problem.line() for problem in in_force),

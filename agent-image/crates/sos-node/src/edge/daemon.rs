@@ -155,7 +155,7 @@ impl Daemon {
         self.config_due = now + CONFIG_PERIOD;
         let path = files::document_path(&self.options.config, &self.options.node);
         let later = |error: std::io::Error| OfferError::Later(format!("{}: {error}", path.display()));
-        let Some(document) = files::read_document_if_present(&path).map_err(later)? else {
+        let Some(document) = files::read_with_parts_if_present(&path).map_err(later)? else {
             return Err(OfferError::Later(format!("{}: there is no such file", path.display())));
         };
         if self.seen.as_ref() == Some(&document) {

@@ -25,6 +25,76 @@ fn good_documents_are_accepted() {
     }
 }
 
+/// A document of a folder with parts, as the node process reads it.
+fn read_from_folder(vector: &Value) -> Vec<u8> {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, content) in vector["files"].as_object().unwrap() {
+        std::fs::write(folder.path().join(name), content.to_string()).unwrap();
+    }
+    let node = vector["whole"]["node"].as_str().unwrap();
+    sos_daemon::files::read_with_parts(&folder.path().join(format!("{node}.json"))).unwrap()
+}
+
+#[test]
+fn documents_with_parts_equal_those_without() {
+    for (path, bytes) in vectors("parts/node") {
+        let vector: Value = serde_json::from_slice(&bytes).unwrap();
+        let mut found = NodeConfig::parse(&read_from_folder(&vector))
+            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let mut whole = NodeConfig::parse(vector["whole"].to_string().as_bytes()).unwrap();
+        found.tunnels.sort_by_key(|tunnel| tunnel.ofport);
+        whole.tunnels.sort_by_key(|tunnel| tunnel.ofport);
+        assert!(!found.tunnels.is_empty());
+        // The parts are those of all nodes, so that they have guards of ports that this node does not have: no packet matches these.
+        for flow in &whole.base_flows {
+            assert!(found.base_flows.contains(flow), "{}: {flow:?}", path.display());
+        }
+        for flow in found.base_flows.iter().filter(|flow| !whole.base_flows.contains(flow)) {
+            assert!(flow.r#match.as_str().starts_with("in_port="), "{}: {flow:?}", path.display());
+        }
+        let entries = found.base_flows.len();
+        assert_eq!(
+            Target::new(found.clone()).unwrap().flows.len(),
+            entries,
+            "Open vSwitch understands each base entry"
+        );
+        found.hash.clone_from(&whole.hash);
+        found.number = None;
+        found.base_flows.clone_from(&whole.base_flows);
+        assert_eq!(found, whole, "{}", path.display());
+    }
+}
+
+#[test]
+fn meshes_out_of_bounds_are_refused() {
+    let many: Vec<_> = (0..=16_384).map(|i| format!("in_port={i}")).collect();
+    let group = json!({"table": 0, "priority": 1, "actions": "drop", "matches": many});
+    let nodes: serde_json::Map<_, _> = (1..=1_026).map(|i| (i.to_string(), json!("192.0.2.1"))).collect();
+    let cases = [
+        (json!({"udpPort": 14789, "nodes": {"1": "192.0.2.1"}}), json!(null), json!([]), "number"),
+        (json!({"udpPort": 14789, "nodes": {"1": "192.0.2.1"}}), json!(0), json!([]), "number"),
+        (json!({"udpPort": 14789, "nodes": {"4096": "192.0.2.1"}}), json!(1), json!([]), "mesh.nodes.4096"),
+        (
+            json!({"udpPort": 0, "nodes": {"1": "192.0.2.1", "2": "192.0.2.2"}}),
+            json!(1),
+            json!([]),
+            "tunnels[0].udpPort",
+        ),
+        (json!({"udpPort": 14789, "nodes": nodes}), json!(1), json!([]), "mesh.nodes"),
+        (json!(null), json!(1), json!([group]), "flowGroups"),
+    ];
+    for (mesh, number, groups, path) in cases {
+        let mut changed = document(|_| ());
+        for (name, value) in [("mesh", mesh), ("number", number), ("flowGroups", groups)] {
+            if !value.is_null() {
+                changed[name] = value;
+            }
+        }
+        changed["tunnels"] = json!([]);
+        assert_eq!(NodeConfig::parse(&sealed(changed)).unwrap_err().path, path);
+    }
+}
+
 #[test]
 fn bad_documents_name_the_path() {
     for (path, bytes) in vectors("bad/node") {

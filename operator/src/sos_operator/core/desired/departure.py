@@ -9,8 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import sos_compile
+from sos_compile.documents.parts import INCLUDE
 from sos_compile.manifests import naming
+from sos_compile.manifests.common import LAID_OUT_DOCUMENTS
 from sos_compile.model.formats import MAX_GENERATION
+from sos_compile.model.memo import encode
 
 from sos_operator.core.model.cluster_objects import ConfigMap, DaemonSet
 from sos_operator.core.model.custom_resources import SosSite
@@ -77,15 +80,19 @@ def documents(config_map: ConfigMap | None) -> dict[str, dict[str, Any]]:
     return found
 
 
-_SHAPE = {"node": str, "site": str, "state": str, "hash": str, "generation": int, "bridge": dict, "baseFlows": list, "tunnels": list}
+_SHAPE = {"node": str, "site": str, "state": str, "hash": str, "generation": int, "bridge": dict, "tunnels": list}
 
 
 def is_node_config(document: object) -> bool:
     """True if a document has the fields that this module reads: other clients may write into a ConfigMap."""
     if not isinstance(document, dict) or not all(isinstance(document.get(key), kind) for key, kind in _SHAPE.items()):
         return False
-    if not all(isinstance(item, dict) for key in ("baseFlows", "tunnels") for item in document[key]):
-        return False
+    # The base entries of a document with parts are in the parts.
+    listed = {"tunnels": dict, **({INCLUDE: str} if INCLUDE in document else {"baseFlows": dict})}
+    for key, kind in listed.items():
+        items = document.get(key)
+        if not isinstance(items, list) or not all(isinstance(item, kind) for item in items):
+            return False
     return bool(0 < document["generation"] <= MAX_GENERATION)
 
 
@@ -108,7 +115,8 @@ def rebuild_manifest(child: Resource) -> Object:
 
 def with_documents(config_map: Object, nodes: Mapping[str, Mapping[str, Any]]) -> Object:
     """Add these documents to a ConfigMap, one file per node."""
-    data = {f"{name}.json": json.dumps(doc, indent=2, sort_keys=True, ensure_ascii=False) + "\n" for name, doc in nodes.items()}
+    laid_out = len(nodes) <= LAID_OUT_DOCUMENTS
+    data = {f"{name}.json": encode(dict(doc), laid_out=laid_out) for name, doc in nodes.items()}
     return {**config_map, "data": {**config_map.get("data", {}), **data}}
 
 

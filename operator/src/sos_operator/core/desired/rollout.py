@@ -18,11 +18,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sos_compile
+from sos_compile.documents.base_flows import NAMES_OTHERS
+from sos_compile.documents.parts import INCLUDE
 from sos_compile.manifests import naming
 from sos_compile.model.formats import content_hash
+from sos_compile.model.memo import encode
 
 from sos_operator.core.desired.departure import is_node_config, read_json
 from sos_operator.core.desired.network_attachment import attached_by_nodes
+from sos_operator.core.desired.retained_children import with_files
 from sos_operator.core.model.cluster_objects import ConfigMap, Pod
 from sos_operator.core.model.custom_resources import DEFAULT_MAX_UNAVAILABLE, SosSite
 from sos_operator.core.model.kinds import CONFIG_MAP
@@ -37,8 +41,6 @@ KEPT_FOR_NETWORKS = "it keeps the document that attaches its agents until the cl
 # Number of waiting nodes whose status each pass queries, for each busy node of a site; also the minimum for a site with waiting nodes.
 ASKED_AHEAD = 4
 
-# A port or an address in the match of a base entry, except the node's own ports 33000 to 33999 (spec/node-config.md clauses 6 and 35).
-_NAMES_OTHERS = re.compile(r"(?:in_port=(?!33\d{3}\b)\w+|(?:nw_src|nw_dst|arp_[st]pa)=[0-9./]+)")
 _NUMBER = re.compile("[0-9]{1,4}")
 
 
@@ -164,12 +166,13 @@ OWN = ("version", "state", "siteID", "bridge", "uplinks", "bond", "lan", "contro
 
 
 def _own_flows(document: Mapping[str, Any]) -> list[Any]:
-    return [flow for flow in document.get("baseFlows") or [] if not _NAMES_OTHERS.search(str(flow.get("match")))]
+    return [flow for flow in document.get("baseFlows") or [] if not NAMES_OTHERS.search(str(flow.get("match")))]
 
 
 def _own(document: Mapping[str, Any]) -> dict[str, Any]:
-    """A node-config without the parts that follow from other nodes and agents."""
-    return {key: document.get(key) for key in OWN} | {"baseFlows": _own_flows(document)}
+    """A node-config without the parts that follow from other nodes and agents. Of a document with parts in files of their own, the first
+    one has the base entries that follow from the site's settings (spec/node-config.md clause 46)."""
+    return {key: document.get(key) for key in OWN} | {"baseFlows": _own_flows(document), INCLUDE: (document.get(INCLUDE) or [])[:1]}
 
 
 def _meanwhile(text: str, wanted: Mapping[str, Any]) -> str:
@@ -181,15 +184,24 @@ def _meanwhile(text: str, wanted: Mapping[str, Any]) -> str:
     """
     given = _document(text)
     generation = int(wanted["generation"]) - 1
-    if not _fit(_named(given), _named(wanted)) or int(given.get("generation") or 0) >= generation:
+    divided = INCLUDE in wanted
+    if (INCLUDE in given) != divided or not _fit(_named(given), _named(wanted)) or int(given.get("generation") or 0) >= generation:
         return text
-    others = [flow for flow in wanted["baseFlows"] if _NAMES_OTHERS.search(str(flow["match"]))]
     rest = {key: value for key, value in wanted.items() if key not in OWN}
-    blend = {**rest, **{key: given[key] for key in OWN if key in given}, "baseFlows": [*_own_flows(given), *others]}
+    blend = {**rest, **{key: given[key] for key in OWN if key in given}, **(_blend_parts if divided else _blend_flows)(given, wanted)}
     found = content_hash(blend)
     if found == given.get("hash"):
         return text
-    return json.dumps({**blend, "generation": generation, "hash": found}, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    return encode({**blend, "generation": generation, "hash": found}, laid_out=not divided)
+
+
+def _blend_flows(given: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    others = [flow for flow in wanted["baseFlows"] if NAMES_OTHERS.search(str(flow["match"]))]
+    return {"baseFlows": [*_own_flows(given), *others]}
+
+
+def _blend_parts(given: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    return {INCLUDE: [*given[INCLUDE][:1], *wanted[INCLUDE][1:]]}
 
 
 def _named(document: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
@@ -197,7 +209,7 @@ def _named(document: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
     found = {}
     for flow in document.get("baseFlows") or []:
         match, rest = str(flow.get("match")), [flow.get(key) for key in ("table", "priority", "actions")]
-        found[json.dumps([match, *rest[:2]])] = (_NAMES_OTHERS.sub("", match), *rest)
+        found[json.dumps([match, *rest[:2]])] = (NAMES_OTHERS.sub("", match), *rest)
     for tunnel in document.get("tunnels") or []:
         found[str(tunnel.get("name"))] = ("tunnel", tunnel.get("udpPort"), tunnel.get("base"))
     return found
@@ -255,18 +267,19 @@ def withhold(compiled: sos_compile.Compiled, seen: Seen, rollouts: Mapping[str, 
         kept[child] = {f"{node}.json": text for node, text in texts.items()}
         nodes |= {node: dict(_document(text)) for node, text in texts.items()}
         turns[child] = {node: nodes[node]["hash"] for node in sorted(rollout.busy)}
-    manifests = tuple(_handed(m, kept, turns) for m in compiled.manifests)
+    manifests = tuple(_handed(m, kept, turns, seen) for m in compiled.manifests)
     return replace(compiled, nodes=nodes, manifests=manifests)
 
 
-def _handed(manifest: Object, kept: Mapping[str, Mapping[str, str]], turns: Mapping[str, Mapping[str, str]]) -> Object:
+def _handed(manifest: Object, kept: Mapping[str, Mapping[str, str]], turns: Mapping[str, Mapping[str, str]], seen: Seen) -> Object:
     meta = manifest["metadata"]
     name = meta["name"]
     if manifest["kind"] != CONFIG_MAP.kind or not (kept.get(name) or turns.get(name)):
         return manifest
     if turns.get(name):
         meta = meta | {"annotations": {**(meta.get("annotations") or {}), TURNS_ANNOTATION: json.dumps(turns[name])}}
-    return {**manifest, "metadata": meta, "data": {**manifest["data"], **kept.get(name, {})}}
+    there = seen.child(ConfigMap, name)
+    return with_files({**manifest, "metadata": meta}, kept.get(name, {}), there.data if there else {})
 
 
 def urgent_pods(seen: Seen, rollouts: Mapping[str, Rollout]) -> frozenset[str]:

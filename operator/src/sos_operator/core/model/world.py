@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sos_compile
+from sos_compile.documents.parts import INCLUDE
 from sos_compile.manifests import naming
 from sos_compile.model.addresses import is_ipv4, is_ipv4_prefix
 from sos_compile.model.formats import content_hash
@@ -213,6 +214,9 @@ def parse_allocations(objects: Iterable[Resource]) -> sos_compile.Allocations:
 
 
 def absent(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the node-config that removes everything that the given document created (spec/node-config.md clause 1)."""
+    """Return the node-config that removes everything that the given document created (spec/node-config.md clause 1). The removal needs no
+    parts, which may be gone with the other nodes of the site."""
     gone = {**document, "state": "Absent"}
+    if INCLUDE in gone:
+        gone = {key: value for key, value in gone.items() if key not in (INCLUDE, "number")} | {"baseFlows": []}
     return {**gone, "hash": content_hash(gone)}

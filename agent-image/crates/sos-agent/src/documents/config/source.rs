@@ -58,7 +58,7 @@ pub fn judge(current: &AgentConfig, next: &AgentConfig) -> Verdict {
     current.restart_reason(next).map_or(Verdict::Take, Verdict::NeedsRestart)
 }
 
-/// Reads and parses one document.
+/// Reads and parses one document, with its parts.
 ///
 /// # Errors
 /// The file cannot be read, or is invalid or for another node.
@@ -68,7 +68,7 @@ pub fn load(path: &Path, node: &str) -> Result<AgentConfig, SourceError> {
 }
 
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, SourceError> {
-    files::read_document(path).map_err(|error| SourceError::Read { path: path.to_owned(), error })
+    files::read_with_parts(path).map_err(|error| SourceError::Read { path: path.to_owned(), error })
 }
 
 fn parse(path: &Path, text: &[u8], node: &str) -> Result<AgentConfig, SourceError> {

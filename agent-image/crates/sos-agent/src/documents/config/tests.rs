@@ -140,6 +140,23 @@ fn reads_the_golden_documents() {
 }
 
 #[test]
+fn documents_with_parts_equal_those_without() {
+    for (file, text) in vectors("parts/agent") {
+        let vector: Value = serde_json::from_slice(&text).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        for (name, content) in vector["files"].as_object().unwrap() {
+            std::fs::write(folder.path().join(name), content.to_string()).unwrap();
+        }
+        let node = vector["whole"]["node"].as_str().unwrap();
+        let bundle = sos_daemon::files::read_with_parts(&folder.path().join(format!("{node}.json"))).unwrap();
+        let found = AgentConfig::parse(&bundle).unwrap_or_else(|error| panic!("{file}: {error}"));
+        let whole = AgentConfig::parse(vector["whole"].to_string().as_bytes()).unwrap();
+        assert_ne!(found.hash, whole.hash);
+        assert_eq!(AgentConfig { hash: whole.hash.clone(), ..found }, whole, "{file}");
+    }
+}
+
+#[test]
 fn refuses_the_bad_documents_by_their_path() {
     for (file, text) in vectors("bad/agent") {
         let case: Value = serde_json::from_slice(&text).unwrap();
