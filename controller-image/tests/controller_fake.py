@@ -21,6 +21,7 @@ from sos_controller.core.openflow.flow_entries import (
     FlowEntry,
     ForgetPort,
     Goto,
+    LearnSource,
     Match,
     Output,
     Remember,
@@ -131,7 +132,7 @@ def rewritten(frame: bytes, action: Action) -> bytes:
         return frame[:36] + action.port.to_bytes(2, "big") + frame[38:]
     if isinstance(action, AnswerArp):
         return frame[6:12] + action.mac + frame[12:20] + b"\0\2" + action.mac + frame[38:42] + frame[22:32] + frame[42:]
-    assert isinstance(action, FinTimeout | ForgetPort), action
+    assert isinstance(action, FinTimeout | ForgetPort | LearnSource), action
     return frame
 
 

@@ -194,9 +194,9 @@ class Lab:
         traced = self.traced(switch, f"in_port={self.port(switch, 'p-' + host)},{flow}")
         return next(line for line in traced.splitlines() if line.startswith("Megaflow:"))
 
-    def traced(self, switch: str, packet: str) -> str:
-        """Return the switch's actions on a packet, step by step (ofproto/trace)."""
-        return self.ovs("ovs-appctl", f"--target={self.folder}/sw.ctl", "ofproto/trace", switch, packet)
+    def traced(self, switch: str, packet: str, *options: str) -> str:
+        """Return the switch's actions on a packet, step by step (ofproto/trace). With `-generate`, the switch also learns from it."""
+        return self.ovs("ovs-appctl", f"--target={self.folder}/sw.ctl", "ofproto/trace", switch, packet, *options)
 
     def ours(self, switch: str, kind: int | None = None) -> list[str]:
         """Return the controller's entries on a switch, optionally of one kind only."""

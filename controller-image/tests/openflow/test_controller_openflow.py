@@ -18,6 +18,7 @@ from sos_controller.core.openflow.flow_entries import (
     FlowEntry,
     ForgetPort,
     Goto,
+    LearnSource,
     Match,
     Output,
     Resubmit,
@@ -294,6 +295,22 @@ def test_tell_apart_equals_ryus_encoding_and_survives_a_round_trip(ports: Litera
     theirs += [parser.OFPActionSetField(reg0=1), parser.NXActionResubmitTable(in_port=0xFFF8, table_id=0)]
     assert ofp.encode_actions((TellApart(ports),)) == _serialized(theirs)
     assert ofp._parse_instructions(ofp.encode_instructions((TellApart(ports),))) == (TellApart(ports),)
+
+
+@given(rewriting)
+def test_learn_source_equals_ryus_encoding_and_survives_a_round_trip(others: list) -> None:
+    parser = ofproto_v1_3_parser
+    field = {"field": "eth_dst_nxm", "start": 0, "end": 48}
+    push, pop = (_serialized([action(**field)]) for action in (parser.NXActionStackPush, parser.NXActionStackPop))
+    between = [
+        parser.NXActionRegMove(src_field="eth_src_nxm", dst_field="eth_dst_nxm", n_bits=48),
+        parser.OFPActionOutput(ofproto_v1_3.OFPP_NORMAL, 0xFFFF),
+    ]
+    length = int.from_bytes(push[2:4], "big")  # Ryu leaves out padding that its own length includes
+    expected = push.ljust(length, b"\0") + _serialized(between) + pop.ljust(length, b"\0")
+    assert ofp.encode_actions((LearnSource(),)) == expected
+    actions = (LearnSource(), *others)
+    assert ofp._parse_instructions(ofp.encode_instructions(actions)) == actions
 
 
 @given(st.integers(0, 254), st.none() | st.integers(0, 2**32 - 1), st.none() | macs)

@@ -21,6 +21,7 @@ from sos_controller.core.openflow.flow_entries import (
     FlowEntry,
     ForgetPort,
     Goto,
+    LearnSource,
     Match,
     Output,
     SetEthDst,
@@ -39,6 +40,7 @@ from sos_controller.core.openflow.pipeline import (
     ETH_IPV4,
     FRAGMENT,
     PORT_IN_PORT,
+    PORT_LOCAL,
     PORT_NORMAL,
     PROTO_ICMP,
     PROTO_TCP,
@@ -152,6 +154,7 @@ def test_open_vswitch_reports_entries_as_they_were_added(net: Lab) -> None:
         FlowEntry(0, 15, msgspec.structs.replace(addressed, ip_proto=PROTO_ICMP, icmp_type=3), (Goto(1),), cookie),
         FlowEntry(0, 16, msgspec.structs.replace(addressed, ip_proto=PROTO_TCP, ip_frag=FRAGMENT), (Goto(1),), cookie),
         FlowEntry(0, 11, Match(eth_src=mac), (ForgetPort(), Output(PortNo(2))), cookie),
+        FlowEntry(0, 17, tcp, (LearnSource(), SetEthDst(mac), Output(PortNo(2))), cookie),
         FlowEntry(1, 10, Match(eth_dst=mac), (), cookie),
     ]
     with socket.socket(socket.AF_UNIX) as switch:
@@ -161,6 +164,28 @@ def test_open_vswitch_reports_entries_as_they_were_added(net: Lab) -> None:
         assert sorted(_entries(switch), key=order) == sorted(told, key=order)
         switch.sendall(b"".join(ofp.flow_mod(e, ofp.DELETE_STRICT, 0) for e in told) + ofp.flow_stats_request(5, cookie, 2**64 - 1))
         assert _entries(switch) == []
+
+
+def test_redirecting_entry_learns_the_port_of_the_sender(net: Lab) -> None:
+    """The switch forwards the agent's packets to the port where it has learned the host, which may move without an announcement."""
+    host, router, agent = (f"02:aa:00:00:00:0{i}" for i in (1, 2, 3))
+    ports = [net.port("core1", port) for port in ("core1-edge1", "core1-edge2")]
+    actions = (LearnSource(), SetEthDst(parse_mac(agent)), Output(PORT_LOCAL))
+    added = ofp.flow_mod(FlowEntry(0, 60000, Match(eth_src=parse_mac(host)), actions, 0x7E59), ofp.ADD, 0) + ofp.barrier_request(1)
+    with socket.socket(socket.AF_UNIX) as switch:
+        switch.settimeout(SLOW)
+        switch.connect(f"{net.folder}/core1.mgmt")
+        switch.sendall(ofp.PLAIN_HELLO + added)
+        _until(switch, ofp.BARRIER_REPLY)
+    try:
+        for port in ports:
+            sent = net.traced("core1", f"in_port={port},tcp,dl_src={host},dl_dst={router}", "-generate")
+            assert f"Final flow: tcp,in_port={port},vlan_tci=0x0000,dl_src={host},dl_dst={agent}" in sent
+            assert "Datapath actions: set(eth(dst=" in sent, "exactly one output"
+            learned = net.ovs("ovs-appctl", f"--target={net.folder}/sw.ctl", "fdb/show", "core1")
+            assert [line.split()[0] for line in learned.splitlines() if host in line] == [str(port)]
+    finally:
+        net.ovs("ovs-ofctl", "-OOpenFlow13", "del-flows", f"unix:{net.folder}/core1.mgmt", f"cookie={0x7E59}/-1")
 
 
 def test_labelled_path_connects_two_protected_ports(net: Lab) -> None:

@@ -6,6 +6,7 @@ Entries appear at the new switch first. Entries at the old switch stay until the
 from __future__ import annotations
 
 import struct
+import time
 from typing import Any
 
 import pytest
@@ -15,10 +16,10 @@ from controller_views import AT_CLIENT, AT_INGRESS, CLIENT, SERVER, reverse, sig
 from controller_world import CLIENT_PORT, World, fake_port, syn_frame
 from sos_controller.core.commands import Command, Install, PacketOut
 from sos_controller.core.events import PacketIn, PortChanged, Tick
-from sos_controller.core.openflow.flow_entries import Output, SetEthDst
+from sos_controller.core.openflow.flow_entries import LearnSource, Output, SetEthDst
 from sos_controller.core.openflow.pipeline import PORT_CONTROLLER, PORT_NORMAL, Kind, cookie_kind
 from sos_controller.core.plain.outcome import Outcome
-from sos_controller.core.sessions.mobility import ASK_S, ASK_TIMES, BATCH, FORGET_S, LINGER_S, MAX_RESENT, SWEEP_S
+from sos_controller.core.sessions.mobility import ASK_S, ASK_TIMES, BATCH, FORGET_S, LINGER_S, MAX_ANNOUNCED, MAX_RESENT, SWEEP_S
 from sos_controller.core.tables.sessions import Session
 from sos_controller.core.types import DatapathId, Location, PortNo, parse_mac
 from sos_controller.core.wire.order import OrderType
@@ -184,7 +185,44 @@ def test_segment_at_another_switch_reveals_a_move() -> None:
 def resent(world: World, frame: bytes) -> list[PacketOut]:
     """Let the new switch copy a frame; return the packets that the controller sends from there."""
     copied = PacketIn(*AT_NEW, world.engine.state.cookie(Kind.TRACK), frame)
-    return [c for c in world.do(copied) if isinstance(c, PacketOut) and c.in_port == NEW_PORT]
+    return [c for c in world.do(copied) if isinstance(c, PacketOut) and c.in_port == NEW_PORT and c.data[12:14] == b"\x08\x00"]
+
+
+def announced(sent: list[Command]) -> list[PacketOut]:
+    return [c for c in sent if isinstance(c, PacketOut) and c.data[12:14] == b"\x80\x35"]
+
+
+def test_switches_learn_the_place_of_a_moved_host_at_once() -> None:
+    """The agents' switches forward to the host by its MAC address, and the host's own packets may take other ways."""
+    world = up()
+    begun(world)
+    copied = PacketIn(*AT_NEW, world.engine.state.cookie(Kind.TRACK), segment())
+    (frame,) = announced(world.do(copied))
+    assert (frame.dpid, frame.in_port, frame.actions) == (*AT_NEW, (Output(PORT_NORMAL),))
+    assert frame.data[:12] == b"\xff" * 6 + segment()[6:12], "a broadcast from the host"
+    assert frame.data[28:32] == frame.data[38:42] == bytes(4), "no address: hosts ignore it"
+    assert not announced(world.do(copied)), "once"
+
+
+def test_number_of_announced_moves_is_bounded() -> None:
+    world = up()
+    begun(world)
+    sent = [frame for _ in range(MAX_ANNOUNCED) for at in (AT_NEW, AT_CLIENT) for frame in announced(announce(world, at))]
+    assert len(sent) == MAX_ANNOUNCED
+    world.tick(TICK_S)
+    assert announced(announce(world, AT_NEW))
+
+
+@pytest.mark.parametrize("rewrite", ["Transparent", "OpenFlow"])
+@pytest.mark.parametrize("forwarding", ["Node", "Controller"])
+def test_redirecting_entries_learn_the_port_of_the_host(rewrite: str, forwarding: str) -> None:
+    """An entry that outputs to the agent bypasses MAC learning, and a host may change its port without an announcement."""
+    world = up(rewrite=rewrite, forwarding=forwarding)
+    begun(world)
+    led = [e for dpid in (E1, E2) for e in world.network.entries(dpid) if cookie_kind(e.cookie) == Kind.REDIRECT]
+    direct = [e for e in led if any(isinstance(a, Output) for a in e.actions)]
+    assert len(direct) == 2
+    assert all(isinstance(e.actions[0], LearnSource) == (forwarding == "Node") for e in direct)
 
 
 def test_first_segments_at_the_new_switch_reach_the_agent() -> None:
@@ -281,6 +319,21 @@ def test_1000_sessions_move_within_a_second_in_bounded_batches() -> None:
     assert all(C1 in places(world, sport) for sport in (20_000, 20_500, 20_999))
     world.tick(LINGER_S + 1.0)
     assert not any(E1 in places(world, sport) for sport in (20_000, 20_500, 20_999))
+
+
+def test_moving_sessions_costs_less_than_half_of_setting_them_up() -> None:
+    """The batches of a move are as frequent as ticks. They take a second for 1,000 sessions only if the controller keeps up."""
+    world, began = up(), time.process_time()
+    for sport in range(20_000, 21_000):
+        world.syn(sport)
+    set_up = time.process_time() - began
+    announce(world, AT_NEW)
+    while world.engine.mobility._moves:
+        world.now += TICK_S
+        world.do(Tick(world.wall(world.now)))
+    moved = time.process_time() - began - set_up
+    assert C1 in places(world, 20_999)
+    assert moved < set_up / 2
 
 
 def test_sessions_of_a_host_that_moves_to_another_site_are_aborted() -> None:

@@ -12,6 +12,7 @@ from sos_controller.core.openflow.flow_entries import (
     FinTimeout,
     FlowEntry,
     Goto,
+    LearnSource,
     Match,
     Output,
     SetEthDst,
@@ -415,8 +416,8 @@ def _action(action: Any) -> str:
 
 
 def _set_field(action: Any) -> str:
-    if isinstance(action, DecTtl | TellApart):
-        return "dec_ttl" if isinstance(action, DecTtl) else "tell_apart"
+    if isinstance(action, DecTtl | TellApart | LearnSource):
+        return {DecTtl: "dec_ttl", TellApart: "tell_apart", LearnSource: "learn_source"}[type(action)]
     if isinstance(action, SetTcpSrc | SetTcpDst):
         return f"set_{'tcp_dst' if isinstance(action, SetTcpDst) else 'tcp_src'}:{action.port}"
     if isinstance(action, SetIpv4Src | SetIpv4Dst):

@@ -271,6 +271,11 @@ class State:
             return 0
         return config.discovery.redirect_port if ingress else client_port
 
+    def learns(self, dpid: DatapathId) -> bool:
+        """Return whether a datapath is an Open vSwitch that forwards by itself, to the ports where it has learned hosts."""
+        claim = self.claims.get(dpid)
+        return claim is not None and claim[1].forwarding == "Node"
+
     def is_edge(self, location: Location) -> bool:
         """Return whether hosts may be behind a port: no switch and no agent is there."""
         return not self.topology.is_inter_switch(location) and self.agents.at(location) is None

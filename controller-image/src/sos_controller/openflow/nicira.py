@@ -19,8 +19,10 @@ IP_FRAG_M: Final = 0x0001_3502
 REG0, REG1, REG2, REG3 = 0x0001_0004, 0x0001_0204, 0x0001_0404, 0x0001_0604
 
 _SET_FIELD, _RESUBMIT_TABLE, _SAME_PORT = 25, 14, 0xFFF8
+_STACK_PUSH, _STACK_POP = 27, 28
 _RESUBMIT = struct.Struct("!HHIHHB3x")
 _SET_REGISTER = struct.Struct("!HHII4x")
+_STACK = struct.Struct("!HHIHHIH6x")
 SET_REGISTER_BYTES: Final = 16
 RESUBMIT_BYTES: Final = 16
 
@@ -33,3 +35,13 @@ def resubmit(table: int) -> bytes:
 def set_register(register: int, value: int) -> bytes:
     """Return the action that sets a register (OFPAT_SET_FIELD)."""
     return _SET_REGISTER.pack(_SET_FIELD, SET_REGISTER_BYTES, register, value)
+
+
+def push(field: int) -> bytes:
+    """Return the action that pushes a field onto the switch's stack for this packet."""
+    return _STACK.pack(EXPERIMENTER, _STACK.size, NICIRA, _STACK_PUSH, 0, field, 8 * (field & 0xFF))
+
+
+def pop(field: int) -> bytes:
+    """Return the action that restores a field from the stack."""
+    return _STACK.pack(EXPERIMENTER, _STACK.size, NICIRA, _STACK_POP, 0, field, 8 * (field & 0xFF))

@@ -11,6 +11,7 @@ from sos_controller.core.openflow.flow_entries import (
     FinTimeout,
     ForgetPort,
     GiveTurn,
+    LearnSource,
     Output,
     Remember,
     RememberAnswers,
@@ -26,7 +27,7 @@ from sos_controller.core.openflow.flow_entries import (
     ToGroup,
 )
 from sos_controller.core.openflow.groups import ApplyGroups, Bucket, SelectGroup
-from sos_controller.core.openflow.pipeline import TABLE_REDIRECT
+from sos_controller.core.openflow.pipeline import PORT_NORMAL, TABLE_REDIRECT
 from sos_controller.core.types import Address, MacAddress
 from sos_controller.openflow import learn, nicira
 
@@ -94,6 +95,15 @@ _TELL_APART = {
 }
 """A `move` from a field makes the megaflow match all bits of the field; the target, register 1, is otherwise unused."""
 
+_LEARN_SOURCE = (
+    nicira.push(nicira.ETH_DST)
+    + _move(nicira.ETH_SRC, nicira.ETH_DST)
+    + _OUTPUT.pack(_ACTION_OUTPUT, 16, PORT_NORMAL, _WHOLE_PACKET)
+    + nicira.pop(nicira.ETH_DST)
+)
+"""NORMAL learns the source address, then drops the packet, because the address that it has just learned is also the destination: NORMAL
+never outputs to the ingress port."""
+
 
 def _arp_answer(mac: MacAddress) -> bytes:
     return _ARP_TURN + b"".join(_SET_ETH.pack(_ACTION_SET_FIELD, 16, field, mac) for field in (_OXM_ARP_SHA, _OXM_ETH_SRC))
@@ -113,6 +123,8 @@ def decode_leading(actions: bytes) -> tuple[Action | None, bytes]:
     for told, written in _TELL_APART.items():
         if actions.startswith(written):
             return told, actions[len(written) :]
+    if actions.startswith(_LEARN_SOURCE):
+        return LearnSource(), actions[len(_LEARN_SOURCE) :]
     placed = _decode_placed(actions)
     if placed[0] is not None:
         return placed
@@ -128,19 +140,21 @@ def encode_action(action: Action) -> bytes:
         return _TO_GROUP.pack(_ACTION_GROUP, 8, action.group_id)
     if isinstance(action, DecTtl):
         return _DEC_TTL
-    if isinstance(action, FinTimeout | AnswerArp | TellApart | ForgetPort | Resubmit):
+    if isinstance(action, FinTimeout | AnswerArp | TellApart | LearnSource | ForgetPort | Resubmit):
         return _encode_extension(action)
     if isinstance(action, TakeTurn | GiveTurn | Remember | RememberAnswers):
         return learn.encode(action)
     return _encode_set_field(action)
 
 
-def _encode_extension(action: FinTimeout | AnswerArp | TellApart | ForgetPort | Resubmit) -> bytes:
+def _encode_extension(action: FinTimeout | AnswerArp | TellApart | LearnSource | ForgetPort | Resubmit) -> bytes:
     """Encode an action that only Open vSwitch has."""
     if isinstance(action, FinTimeout):
         return _FIN.pack(nicira.EXPERIMENTER, 16, nicira.NICIRA, _FIN_TIMEOUT, action.idle_s, 0)
     if isinstance(action, ForgetPort):
         return _FORGET_PORT
+    if isinstance(action, LearnSource):
+        return _LEARN_SOURCE
     if isinstance(action, Resubmit):
         return _encode_resubmit(action)
     return _arp_answer(action.mac) if isinstance(action, AnswerArp) else _TELL_APART[action]

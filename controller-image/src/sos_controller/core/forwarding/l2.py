@@ -61,7 +61,7 @@ _EXACT: Final = 0xFFFFFFFF
 class Forwarding:
     """Hosts and the entries that reach them."""
 
-    def __init__(self, state: State, routing: Routing, heard: Callable[[Iterable[Address], Location], None]) -> None:
+    def __init__(self, state: State, routing: Routing, heard: Callable[[MacAddress, Iterable[Address], Location], None]) -> None:
         self._state, self._routing, self._heard = state, routing, heard
         self.relay = ArpRelay(state)
         self.ageing = HostAgeing(state)
@@ -95,7 +95,7 @@ class Forwarding:
                 self._place(("host", mac), mac, location)
         elif len(self._unsettled) < MAX_UNSETTLED:
             self._unsettled[mac, address] = location
-        self._heard(addresses, location)
+        self._heard(mac, addresses, location)
 
     def segment(self, location: Location, data: bytes) -> None:
         """Handle a segment of a host with sessions, copied by a switch other than the host's known switch."""

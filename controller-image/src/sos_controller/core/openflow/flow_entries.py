@@ -109,6 +109,12 @@ class TellApart(msgspec.Struct, frozen=True, gc=False, tag="apart"):
     """TCP ports to read: only the client's port, if the match determines whether the client is source or target."""
 
 
+class LearnSource(msgspec.Struct, frozen=True, gc=False, tag="learn_source"):
+    """Learn the port of the source MAC address as NORMAL does, without output: an entry that outputs to a port by itself bypasses MAC
+    learning, so the switch would keep forwarding to the former port of a host that has moved. Must be the entry's first action. Open
+    vSwitch only (ovs-actions(7), "push", "move")."""
+
+
 class ToGroup(msgspec.Struct, frozen=True, gc=False, tag="group"):
     """Send the packet to a group (`groups.SelectGroup`)."""
 
@@ -197,6 +203,7 @@ Action = (
     | DecTtl
     | AnswerArp
     | TellApart
+    | LearnSource
     | ToGroup
     | Resubmit
     | TakeTurn

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from sos_controller.core.commands import Apply
 from sos_controller.core.config import Site
-from sos_controller.core.openflow.flow_entries import Action, FlowEntry, Goto, Match, Output, SetEthDst
+from sos_controller.core.openflow.flow_entries import Action, FlowEntry, Goto, LearnSource, Match, Output, SetEthDst
 from sos_controller.core.openflow.pipeline import (
     ETH_IPV4,
     FRAGMENT,
@@ -201,7 +201,8 @@ class Fragments:
 
     def _entry(self, dpid: DatapathId, pair: Pair, agent: Agent) -> FlowEntry:
         towards, where, cookie = SetEthDst(agent.beacon.mac), agent.location, self._state.cookie(Kind.FRAGMENT)
-        actions: tuple[Action, ...] = (towards, Output(where.port_no) if dpid == where.dpid else Goto(TABLE_FORWARD))
+        here: tuple[Action, ...] = (LearnSource(), towards, Output(where.port_no))
+        actions = here if dpid == where.dpid else (towards, Goto(TABLE_FORWARD))
         return FlowEntry(TABLE_REDIRECT, shared(PRIORITY_REDIRECTED, cookie), _between(pair), actions, cookie)
 
     def _hush(self, dpid: DatapathId, pair: Pair) -> None:

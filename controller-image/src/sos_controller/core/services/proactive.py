@@ -21,7 +21,7 @@ from typing import NamedTuple
 from sos_controller.core.commands import ApplyGroup
 from sos_controller.core.config import Service
 from sos_controller.core.openflow import pipeline
-from sos_controller.core.openflow.flow_entries import Action, EntryKey, FlowEntry, Match, Resubmit, SetEthSrc, ToGroup
+from sos_controller.core.openflow.flow_entries import Action, EntryKey, FlowEntry, LearnSource, Match, Resubmit, SetEthSrc, ToGroup
 from sos_controller.core.openflow.pipeline import (
     BARE_SYN,
     PRIORITY_SERVICE,
@@ -236,7 +236,7 @@ class Proactive:
             target: Action = self._group(match)
             if spread and not is_syn:
                 target = Resubmit(TABLE_FROM_CLIENT if ingress else TABLE_FROM_SERVER)
-            actions: tuple[Action, ...] = (target,) if armed else (SetEthSrc(UNARMED_MAC), target)
+            actions: tuple[Action, ...] = (LearnSource(), target) if armed else (LearnSource(), SetEthSrc(UNARMED_MAC), target)
             made.append(FlowEntry(TABLE_REDIRECT, pipeline.shared(base, cookie), match, actions, cookie))
         return made
 

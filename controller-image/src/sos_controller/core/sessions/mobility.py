@@ -37,13 +37,13 @@ from sos_controller.core.openflow.pipeline import (
 from sos_controller.core.plain.outcome import Outcome
 from sos_controller.core.sessions import redirect
 from sos_controller.core.sessions.order_sender import OrderSender
-from sos_controller.core.sessions.redirect import Leg
+from sos_controller.core.sessions.routes import leg_of
 from sos_controller.core.sessions.server_lookup import ServerLookup
 from sos_controller.core.state import State
 from sos_controller.core.tables.sessions import FINAL, PENDING, Session
-from sos_controller.core.types import Address, DatapathId, FlowKey, Location
+from sos_controller.core.types import Address, DatapathId, FlowKey, Location, MacAddress
 from sos_controller.core.wire.order import OrderType
-from sos_controller.core.wire.packets import complete_checksum, parse_segment
+from sos_controller.core.wire.packets import build_presence, complete_checksum, parse_segment
 
 BATCH: Final = 128
 """Maximum number of sessions moved in one tick (25 ms): 1,000 take a quarter of a second, and no tick takes more than about 15 ms."""
@@ -51,6 +51,8 @@ MAX_RESENT: Final = 256
 """Maximum number of copied segments sent to agents in one tick; the hosts retransmit further segments."""
 MAX_RESENT_BYTES: Final = 1514
 """Largest frame sent to an agent: larger frames, which await segmentation, lose the size of their segments on the way to the controller."""
+MAX_ANNOUNCED: Final = 16
+"""Maximum number of moves announced in one tick. Switches learn further hosts' places from the hosts' own packets."""
 LINGER_S: Final = 2.0
 """Delay before entries at the old switch are removed: packets in flight through it, or from a host that moves back, still reach the
 agent."""
@@ -114,7 +116,7 @@ class Mobility:
         self._moving: dict[Address, HostSwitches] = {}
         self._asked: dict[Address, Asked] = {}
         self._server_lookup = ServerLookup(state)
-        self._resent = 0  # in this tick
+        self._resent = self._announced = 0  # in this tick
         self._tracking = 0
         self._sweep_at = 0.0
 
@@ -134,12 +136,16 @@ class Mobility:
             if session.adopted and dpid in session.datapaths():
                 self.begun(session)
 
-    def heard(self, addresses: Iterable[Address], location: Location) -> None:
-        """Record that packets of hosts with these addresses arrived at an edge port."""
+    def heard(self, mac: MacAddress, addresses: Iterable[Address], location: Location) -> None:
+        """Record that packets of a host with these addresses arrived at an edge port."""
+        moved = False
         for address in addresses:
             where = self._where.get(address)
             if where is not None and self._state.sessions.has_host(address):
-                self._heard(address, where, location)
+                moved |= self._heard(address, where, location)
+        if moved and self._announced < MAX_ANNOUNCED and self._state.learns(location.dpid):
+            self._announced += 1
+            self._state.out.append(PacketOut(*location, (Output(PORT_NORMAL),), build_presence(mac)))
 
     def resend(self, where: Location, data: bytes) -> None:
         """Send a copied segment to the agent of its session, if its host is at this switch and the session has an entry there by now."""
@@ -160,7 +166,7 @@ class Mobility:
 
     def tick(self) -> None:
         """Continue moves, remove entries after LINGER_S, repeat lookups, forget hosts without sessions."""
-        self._resent = 0
+        self._resent = self._announced = 0
         self._work()
         busy = {move.address for move in self._moves}
         for address in [address for address in self._moving if address not in busy]:
@@ -195,18 +201,20 @@ class Mobility:
             where.complete &= dpids
             self._track(address, where)
 
-    def _heard(self, address: Address, where: HostSwitches, location: Location) -> None:
+    def _heard(self, address: Address, where: HostSwitches, location: Location) -> bool:
+        """Record the place of a host with sessions. Return whether the host has moved there from another switch of its site."""
         state, dpid = self._state, location.dpid
         site, datapath = state.claims[dpid]
         if site.name != where.site or (datapath.forwarding == "Node" and location.port_no in OWN_PORTS):
             if address not in self._asked and len(self._asked) < MAX_ASKED:
                 self._asked[address] = Asked(state.now, 0)
-            return
+            return False
         self._asked.pop(address, None)
         if where.newest == dpid and dpid in where.complete:
-            return
+            return False
         before, where.newest, where.since = where.newest, dpid, state.now
-        if before not in (UNKNOWN, dpid):
+        moved = before not in (UNKNOWN, dpid)
+        if moved:
             self._moving[address] = where
             state.count("moves", "followed")
         if dpid not in where.complete:
@@ -215,6 +223,7 @@ class Mobility:
             self._track(address, where)
             self._moves.append(Move(address, location, deque(state.sessions.of_host(address))))
             self._work()
+        return moved
 
     # -- entries of sessions
 
@@ -246,7 +255,7 @@ class Mobility:
             if agent is None:  # the controller has restarted: the agent's beacon arrives soon, or its sessions end
                 self._moves.append(Move(move.address, move.where, deque((session,))))
                 continue
-            leg = Leg(agent, ingress, self._state.rewritten_port(agent_id, ingress, session.client_port))
+            leg = leg_of(self._state, agent, ingress, session.client_port)
             self._install(session, redirect.redirects(session.key, leg, move.where.dpid, self._cookie(session)), placed)
 
     def _install(self, session: Session, made: list[Placed], placed: list[Placed]) -> None:

@@ -17,6 +17,7 @@ from sos_controller.core.openflow.flow_entries import (
     Action,
     FlowEntry,
     Goto,
+    LearnSource,
     Match,
     Output,
     Placed,
@@ -37,11 +38,13 @@ _ENDS: Final = struct.Struct("!IIHH").unpack
 
 
 class Leg(NamedTuple):
-    """One agent's side of a flow: the client's (`ingress`) or the server's. `port`: the agent's port if its site rewrites, else 0."""
+    """One agent's side of a flow: the client's (`ingress`) or the server's. `port`: the agent's port if its site rewrites, else 0.
+    `learns`: the agent's switch is an Open vSwitch that forwards by itself, and learns where hosts are."""
 
     agent: Agent
     ingress: bool
     port: int
+    learns: bool = False
 
 
 class Adopted(NamedTuple):
@@ -116,7 +119,7 @@ def _redirects(key: FlowKey, leg: Leg, dpids: Collection[DatapathId], cookie: in
     elsewhere = tuple(dpid for dpid in dpids if dpid != location.dpid)
     placed: list[Placed] = []
     if location.dpid in dpids:
-        there = (towards, Output(location.port_no))
+        there: tuple[Action, ...] = (*_learn(leg), towards, Output(location.port_no))
         placed.append(((location.dpid,), FlowEntry(TABLE_REDIRECT, PRIORITY_REDIRECT, match, there, cookie)))
     if elsewhere:
         onwards = (towards, Goto(TABLE_FORWARD))
@@ -124,9 +127,15 @@ def _redirects(key: FlowKey, leg: Leg, dpids: Collection[DatapathId], cookie: in
     return placed
 
 
+def _learn(leg: Leg) -> tuple[Action, ...]:
+    """Return the action that makes the agent's switch learn a host's port, to which it forwards the agent's packets. A host may move
+    without an announcement."""
+    return (LearnSource(),) if leg.learns else ()
+
+
 def _arrive(key: FlowKey, leg: Leg, cookie: int) -> FlowEntry:
     """Rewrite the host's packets to the agent's addresses (thesis, table 2)."""
-    actions = (SetEthDst(leg.agent.beacon.mac), *arrival(leg))
+    actions: tuple[Action, ...] = (*_learn(leg), SetEthDst(leg.agent.beacon.mac), *arrival(leg))
     return FlowEntry(TABLE_REDIRECT, PRIORITY_REWRITE, _towards(key, leg.ingress), actions, cookie)
 
 

@@ -19,6 +19,7 @@ from sos_controller.core.services.plan import Plan
 from sos_controller.core.sessions import redirect
 from sos_controller.core.sessions.redirect import Leg
 from sos_controller.core.state import State
+from sos_controller.core.tables.agents import Agent
 from sos_controller.core.types import DatapathId, FlowKey
 from sos_controller.core.wire.packets import Syn
 
@@ -44,6 +45,11 @@ class Route(NamedTuple):
     in_order: bool
     """Only the egress agent's own bridge gets egress entries, so an order that is sent to the agent after them, over the same OpenFlow
     connection, arrives when they are installed. Set only with `confirms`."""
+
+
+def leg_of(state: State, agent: Agent, ingress: bool, client_port: int) -> Leg:
+    """Return an agent's side of a flow."""
+    return Leg(agent, ingress, state.rewritten_port(agent.agent_id, ingress, client_port), state.learns(agent.location.dpid))
 
 
 class Routes:
@@ -98,8 +104,7 @@ class Routes:
         ingress, egress = state.agents.get(chosen.ingress), state.agents.get(chosen.egress)
         if ingress is None or egress is None:
             return None
-        one = Leg(ingress, True, state.rewritten_port(ingress.agent_id, True, syn.client_port))
-        other = Leg(egress, False, state.rewritten_port(egress.agent_id, False, syn.client_port))
+        one, other = leg_of(state, ingress, True, syn.client_port), leg_of(state, egress, False, syn.client_port)
         return None if self._is_taken(syn.key, one) or self._is_taken(syn.key, other) else (one, other)
 
     def _is_taken(self, key: FlowKey, leg: Leg) -> bool:

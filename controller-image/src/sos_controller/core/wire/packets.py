@@ -15,7 +15,7 @@ from sos_controller.core.types import Address, FlowKey, MacAddress
 ETHERNET_BYTES: Final = 14
 ICMP_HEADER_BYTES: Final = 8
 BROADCAST: Final = MacAddress(b"\xff" * 6)
-ETH_VLAN: Final = 0x8100
+ETH_VLAN, ETH_RARP = 0x8100, 0x8035
 TCP_FLAGS_FIN_SYN_RST_ACK: Final = 0x17
 OPTION_END, OPTION_NOP = 0, 1
 SPECIAL_OPTIONS: Final = frozenset((19, 29, 30))
@@ -245,6 +245,12 @@ def build_arp_request(mac: MacAddress, sender: Address, target: Address) -> byte
     the request a probe: a host that takes the target's address at that time would see a conflict (RFC 5227, 2.1.1)."""
     addresses = (sender.to_bytes(4, "big"), bytes(6), target.to_bytes(4, "big"))
     return _ARP.pack(BROADCAST, mac, ETH_ARP, 1, ETH_IPV4, 6, 4, 1, mac, *addresses)
+
+
+def build_presence(mac: MacAddress) -> bytes:
+    """Return the broadcast frame by which switches learn where a host is, and which hosts ignore: a request of Reverse ARP (RFC 903), as
+    QEMU sends for a machine that has arrived."""
+    return _ARP.pack(BROADCAST, mac, ETH_RARP, 1, ETH_IPV4, 6, 4, 3, mac, bytes(4), mac, bytes(4))
 
 
 def build_acknowledgement(source: MacAddress, target: MacAddress, key: FlowKey, number: int) -> bytes:
