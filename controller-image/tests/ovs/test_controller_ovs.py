@@ -184,6 +184,14 @@ def test_redirecting_entry_learns_the_port_of_the_sender(net: Lab) -> None:
             assert "Datapath actions: set(eth(dst=" in sent, "exactly one output"
             learned = net.ovs("ovs-appctl", f"--target={net.folder}/sw.ctl", "fdb/show", "core1")
             assert [line.split()[0] for line in learned.splitlines() if host in line] == [str(port)]
+        (text,) = [found for found in net.flows("core1") if "cookie=0x7e59" in found]
+        restored = f"cookie=0x7e59,table=0,priority=60000,dl_src={host},vlan_tci=0/0x1fff actions={text.split('actions=')[1]}"
+        net.ovs("ovs-ofctl", "-OOpenFlow13", "add-flow", f"unix:{net.folder}/core1.mgmt", restored)
+        with socket.socket(socket.AF_UNIX) as switch:
+            switch.settimeout(SLOW)
+            switch.connect(f"{net.folder}/core1.mgmt")
+            switch.sendall(ofp.PLAIN_HELLO + ofp.flow_stats_request(5, 0x7E59, 2**64 - 1))
+            assert [entry.actions for entry in _entries(switch)] == [actions], "the entry is recognized if a node restores it from text"
     finally:
         net.ovs("ovs-ofctl", "-OOpenFlow13", "del-flows", f"unix:{net.folder}/core1.mgmt", f"cookie={0x7E59}/-1")
 

@@ -98,11 +98,12 @@ _TELL_APART = {
 _LEARN_SOURCE = (
     nicira.push(nicira.ETH_DST)
     + _move(nicira.ETH_SRC, nicira.ETH_DST)
-    + _OUTPUT.pack(_ACTION_OUTPUT, 16, PORT_NORMAL, _WHOLE_PACKET)
+    + _OUTPUT.pack(_ACTION_OUTPUT, 16, PORT_NORMAL, 0)
     + nicira.pop(nicira.ETH_DST)
 )
 """NORMAL learns the source address, then drops the packet, because the address that it has just learned is also the destination: NORMAL
-never outputs to the ingress port."""
+never outputs to the ingress port. The length 0 is that of an entry restored from text, as `sos-node` does after a restart of Open
+vSwitch."""
 
 
 def _arp_answer(mac: MacAddress) -> bytes:
