@@ -62,6 +62,7 @@ SITES: list[Row] = [
     ("interface with a slash", "SosSite", routed(intake={"type": "Routed", "interface": "a/b"}), "spec.intake.interface", "like"),
     ("long interface", "SosSite", routed(intake={"type": "Routed", "interface": "x" * 16}), "spec.intake.interface", "15 characters"),
     ("switches", "SosSite", {"datapaths": [{"dpid": "00000000000000ff"}]}, None, None),
+    ("declared links", "SosSite", {"datapaths": [{"dpid": "00000000000000ff", "linkPorts": ["Gi1/0/1", "eth1"]}]}, None, None),
     (
         "full",
         "SosSite",
@@ -213,6 +214,20 @@ SITES: list[Row] = [
         {"datapaths": [{"dpid": "00000000000000ff", "name": "Core 1"}]},
         "spec.datapaths[0].name",
         "lower-case letters",
+    ),
+    (
+        "port with a space",
+        "SosSite",
+        {"datapaths": [{"dpid": "00000000000000ff", "linkPorts": ["port 1"]}]},
+        "spec.datapaths[0].linkPorts[0]",
+        "without spaces",
+    ),
+    (
+        "port name of 16 characters",
+        "SosSite",
+        {"datapaths": [{"dpid": "00000000000000ff", "linkPorts": ["p" * 16]}]},
+        "spec.datapaths[0].linkPorts[0]",
+        "15",
     ),
     ("no datapaths", "SosSite", {"datapaths": []}, "spec.datapaths", "1"),
     ("wrong type", "SosSite", {**SELECT, "siteID": "yes"}, "spec.siteID", "integer"),

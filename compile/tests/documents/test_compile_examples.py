@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from sos_compile import Compiled, compile_world, load
 from sos_compile.artifacts import BALANCE, FIGURE8, OVERLAY, ROOT, example_world
+from worlds import nodes, site, world
 
 GOOD = {
     "01-two-sites": FIGURE8,
@@ -91,6 +92,24 @@ def test_controller_that_forwards_knows_the_ports_for_labelled_paths() -> None:
     assert told["core2"] == ["wan0", "wan1", "wan2", "wan3", "wan4"]
     assert (told["core1"], told["tor"]) == (None, None)
     assert set(labelled("more-nodes", "third-site").values()) == {None}, "absent, so that older controllers can read the file"
+
+
+def test_links_are_discovered_at_uplinks_and_at_declared_ports_of_external_switches() -> None:
+    def declared(*folders: str) -> dict[str, Any]:
+        sites = grown(THIRD_SITE, *folders).controllers["default"]["sites"]
+        return {entry["name"]: entry.get("linkPorts") for site in sites for entry in site["datapaths"]}
+
+    alone = declared("more-nodes", "third-site")
+    assert all(ports and all(port.startswith("wan") for port in ports) for ports in alone.values()), alone
+    assert declared("more-nodes", "third-site", "external-switch")["tor"] is None, "links of an external switch are discovered at all ports"
+    switch = site("far", "10.9.0.0/16", nodeSelector=None, datapaths=[{"dpid": "00000000000000ff", "linkPorts": ["eth2", "eth1"]}])
+    del switch["spec"]["nodeSelector"]
+    near = site("near", "10.8.0.0/16", network={"lan": [{"name": "eth5"}]}, base=1)
+    for others, ports in (((), ["wan0"]), ((switch,), ["eth5", "wan0"])):
+        (document,) = compile_world(world(near, *others, nodes=nodes(near=1))).controllers.values()
+        found = {entry["dpid"]: entry for each in document["sites"] for entry in each["datapaths"]}
+        assert next(entry["linkPorts"] for entry in found.values() if entry["forwarding"] == "Node") == ports
+    assert found["00000000000000ff"]["linkPorts"] == ["eth1", "eth2"]
 
 
 @pytest.mark.parametrize("name", BAD)

@@ -332,7 +332,8 @@ def test_manifests_of_an_object_that_becomes_invalid_are_held(given_world: World
 
 def test_oversized_config_map_is_a_problem() -> None:
     far = [site(f"s{i}", f"10.{i}.0.0/16") for i in range(2)]
-    made = world(*far, service("s", "s0", "s1", 80), nodes=nodes(s0=200, s1=1))
+    without_parts = Settings(share_from_bytes=10**9)
+    made = world(*far, service("s", "s0", "s1", 80), nodes=nodes(s0=200, s1=1), settings=without_parts)
     problems = compile_world(made).problems
     assert [(problem.name, str(problem.reason)) for problem in problems] == [("s0", "LimitExceeded")]
     assert "of its 200 nodes" in problems[0].message and "fewer nodes" in problems[0].remedy

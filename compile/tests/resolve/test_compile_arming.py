@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sos_compile import Compiled, Namespace, Node, ObjectKey, Pod, Reason, compile_world
+from sos_compile.documents.parts import standalone
 from sos_compile.model import classifier
 from sos_compile.model.classifier import MAX_REGIONS, Rule, TooLargeError, count, fitting
 from test_compile_routed import EAST, NODES, POOL, WEST
@@ -84,7 +85,8 @@ def test_a_service_that_does_not_fit_is_rejected_with_the_numbers() -> None:
     assert problem.remedy.startswith("name fewer or wider prefixes")
     facts = found.facts[ObjectKey("SosService", "a", f"s{FULL}")]
     assert (facts.accepted, facts.resolved) == (False, False)
-    sent = {service["id"] for document in found.agents.values() for service in document["services"]}
+    documents = [standalone(document, found.parts) for document in found.agents.values()]
+    sent = {service["id"] for document in documents for service in document["services"]}
     assert sent == {f"a/s{number}" for number in range(FULL)}
     assert {service["id"] for service in found.controllers["default"]["services"]} == sent
     assert compiled(*services[1:]).problems == (), "it fits after another service is deleted"

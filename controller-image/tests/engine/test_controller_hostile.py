@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import pytest
 from controller_fake import E1, E2
+from controller_lab import document, document_hash
 from controller_views import (
     AT_CLIENT,
     AT_SERVER,
 )
-from controller_world import World
-from sos_controller.core.events import DatapathDown, DatapathUp, PacketIn, PortChanged, Rejected
+from controller_world import World, encode
+from sos_controller.core.commands import PacketOut
+from sos_controller.core.events import ConfigChanged, DatapathDown, DatapathUp, PacketIn, PortChanged, Rejected
+from sos_controller.core.openflow.flow_entries import Output
 from sos_controller.core.state import MAX_PORTS
 from sos_controller.core.tables.agents import MAX_AGENTS, Agents
 from sos_controller.core.tables.sessions import Phase
 from sos_controller.core.types import AgentId, DatapathId, Port, PortNo, parse_address
 from sos_controller.core.wire.keys import KeyRing
 from sos_controller.core.wire.order import OrderType
+from sos_controller.files.config import parse
 
 
 @pytest.mark.parametrize(
@@ -126,3 +130,65 @@ def test_orders_from_host_ports_are_ignored(world: World, cut: int) -> None:
     held = [dict(agent.held) for agent in world.agents.values()]
     world.do(PacketIn(E1, PortNo(3), world.punt_cookie, frame))
     assert [agent.held for agent in world.agents.values()] == held and len(world.engine.state.sessions) == 0
+
+
+def declared() -> World:
+    """A world whose switches declare the ports that lead to other switches: not those of the hosts."""
+    made = document()
+    for site in made["sites"]:
+        for datapath in site["datapaths"]:
+            datapath["linkPorts"] = ["p1", "p2"]
+    world = World({**made, "hash": document_hash(made)})
+    world.converge()
+    return world
+
+
+def relay(world: World, seconds: float) -> None:
+    """Two hosts of different switches exchange all frames that they receive, so the probes of one port arrive at the other."""
+    for _ in range(int(seconds / 0.1)):
+        world.delivered.clear()
+        world.tick(0.1)
+        sent = [c for c in world.delivered if isinstance(c, PacketOut)]
+        for here, there in ((AT_CLIENT, AT_SERVER), (AT_SERVER, AT_CLIENT)):
+            for frame in [c.data for c in sent if c.dpid == here.dpid and Output(here.port_no) in c.actions]:
+                world.do(PacketIn(*there, 0, frame))
+
+
+def test_hosts_that_relay_probes_become_a_link_only_where_no_port_is_declared(world: World) -> None:
+    """The undeclared case shows that the attack works: the hosts would get all packets of a path."""
+    relay(world, 3)
+    assert world.engine.state.topology.is_inter_switch(AT_CLIENT)
+    guarded = declared()
+    links = guarded.engine.state.topology.links()
+    assert links and guarded.service() == "Programmed/Programmed"
+    relay(guarded, 3)
+    assert guarded.engine.state.topology.links() == links
+    assert not guarded.engine.state.topology.is_inter_switch(AT_CLIENT)
+    assert not guarded.engine.state.counters["probes", "undeclared"], "hosts never see a probe"
+    guarded.syn(40000)
+    assert len(guarded.engine.state.sessions) == 1
+
+
+def test_a_probe_of_another_port_at_a_hosts_port_is_counted_and_reported_once() -> None:
+    world = declared()
+    links = world.engine.state.topology.links()
+    for _ in range(3):
+        world.delivered.clear()
+        world.tick(1.1)
+        probe = next(c for c in world.delivered if isinstance(c, PacketOut) and c.data[12:14] == b"\x88\xcc" and c.dpid != E1)
+        world.do(PacketIn(*AT_CLIENT, 0, probe.data))
+    assert world.engine.state.topology.links() == links and not world.engine.state.topology.is_inter_switch(AT_CLIENT)
+    assert world.engine.state.counters["probes", "undeclared"] == 3
+    (said,) = [notice.data for notice in world.notices if notice.kind == "undeclared-link"]
+    assert (said["dpid"], said["port"]) == (f"{AT_CLIENT.dpid:016x}", f"p{AT_CLIENT.port_no}")
+
+
+def test_links_at_ports_that_are_no_longer_declared_expire() -> None:
+    world = declared()
+    made = document(generation=2)
+    for site in made["sites"]:
+        site["datapaths"][0]["linkPorts"] = []
+    world.do(ConfigChanged(parse(encode({**made, "hash": document_hash(made)}))))
+    world.tick(4.5)
+    assert not world.engine.state.topology.links()
+    assert world.service() != "Programmed/Programmed"

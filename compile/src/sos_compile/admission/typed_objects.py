@@ -81,6 +81,7 @@ def _site(origin: Origin, spec: Json) -> Site:
         lan=tuple(LanInterface(item["name"], item["node"]) for item in network.get("lan", [])),
         bond=Bond(wan["bond"]["mode"], wan["bond"]["upDelaySeconds"]) if "bond" in wan else None,
         plain_switches=frozenset(item["dpid"] for item in spec.get("datapaths", []) if item.get("tls") == "Disabled"),
+        link_ports={item["dpid"]: tuple(sorted(item["linkPorts"])) for item in spec.get("datapaths", []) if "linkPorts" in item},
     )
 
 

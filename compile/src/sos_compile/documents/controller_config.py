@@ -32,6 +32,8 @@ def _site(placed: PlacedSite, network: Network, *, among_switches: bool) -> doc.
     """Return a site's entry. `among_switches`: the controller forwards plain traffic at some switch, and must know the links without plain
     traffic."""
     site = placed.site
+    # Hosts behind a LAN port may be behind an external switch, whose links are discovered.
+    lan = {port.name for port in site.lan} if among_switches else set()
     labelled = [uplink.name for uplink in site.uplinks if not uplink.base] if among_switches else []
     meshed = {node.number for node in network.mesh_of(placed)[:MESH_LIMIT] if node.node.address}
     nodes = [
@@ -40,12 +42,19 @@ def _site(placed: PlacedSite, network: Network, *, among_switches: bool) -> doc.
             name=node.node.name,
             forwarding="Node",
             labelled_ports=labelled,
+            link_ports=sorted({uplink.name for uplink in site.uplinks} | lan),
             tunnel=node.number if node.number in meshed else 0,
         )
         for node in placed.nodes
     ]
     switches = [
-        doc.DatapathEntry(dpid=dpid, name=name, forwarding="Controller", tls="Disabled" if dpid in site.plain_switches else "Required")
+        doc.DatapathEntry(
+            dpid=dpid,
+            name=name,
+            forwarding="Controller",
+            tls="Disabled" if dpid in site.plain_switches else "Required",
+            link_ports=list(site.link_ports[dpid]) if dpid in site.link_ports else None,
+        )
         for dpid, name in site.switches
     ]
     return doc.SiteEntry(

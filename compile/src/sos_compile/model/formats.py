@@ -23,6 +23,7 @@ FIRST_STREAM_PORT = 10000
 STREAM_PORTS = 8  # one per path label (spec/node-config.md clause 9)
 
 Device = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,14}$")]
+PortName = Annotated[str, Field(pattern=r"^[!-~]{1,15}$")]
 Prefix = Annotated[str, Field(pattern=r"^[0-9]{1,3}(\.[0-9]{1,3}){3}/[0-9]{1,2}$")]
 Address = Annotated[str, Field(pattern=r"^[0-9]{1,3}(\.[0-9]{1,3}){3}$")]
 Mac = Annotated[str, Field(pattern=r"^[0-9a-f]{2}(:[0-9a-f]{2}){5}$")]
@@ -118,6 +119,10 @@ class DatapathEntry(Model):
     forwarding: Literal["Node", "Controller"]
     # omitted if empty or not needed: programs that do not know the field refuse documents with it
     labelled_ports: Annotated[list[Device], Field(max_length=32, exclude_if=lambda ports: not ports, json_schema_extra=OPTIONAL)] = []
+    # omitted if links are discovered at all ports, likewise
+    link_ports: Annotated[
+        list[PortName] | None, Field(max_length=160, exclude_if=lambda ports: ports is None, json_schema_extra=OPTIONAL)
+    ] = None
     # omitted if there are none, likewise
     tunnel: Annotated[int, Field(ge=0, le=4095, exclude_if=lambda number: not number, json_schema_extra=OPTIONAL)] = 0
     # omitted if Required, likewise

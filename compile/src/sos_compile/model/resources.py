@@ -126,6 +126,8 @@ class Site:
     bond: Bond | None = None
     plain_switches: frozenset[str] = frozenset()
     """Datapath ids of the external switches that may connect without TLS to a controller that requires it."""
+    link_ports: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Ports at which links are discovered, by the datapath id of an external switch; all ports of a switch that is not listed."""
 
     @property
     def name(self) -> str:

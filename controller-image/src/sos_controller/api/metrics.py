@@ -25,7 +25,10 @@ COUNTERS = {
     "icmp_errors": ("ICMP errors copied by switches, by action", "what"),
     "orders_sent": ("Orders sent, by type", "type"),
     "orders_dropped": ("Orders from agents dropped, by failed check", "reason"),
-    "probes": ("LLDP frames that are not valid probes of this controller, or arrived at a declared tunnel", "what"),
+    "probes": (
+        "LLDP frames that make no link: not a valid probe of this controller (foreign), at a declared tunnel, or at a port that may not lead to another switch (undeclared)",
+        "what",
+    ),
     "arp": ("ARP requests by action", "what"),
     "balanced": ("Connections assigned to an uplink by weighted round robin", "uplink"),
     "balance_left": ("First packets of balanced connections without an assigned uplink, by outcome", "outcome"),

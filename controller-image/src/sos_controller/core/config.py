@@ -7,11 +7,22 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from sos_controller.core.types import Address, AgentId, DatapathId, MacAddress, Prefix, parse_address, parse_mac, parse_prefix
+from sos_controller.core.types import (
+    Address,
+    AgentId,
+    DatapathId,
+    MacAddress,
+    Prefix,
+    parse_address,
+    parse_mac,
+    parse_prefix,
+    tunnel_number,
+)
 
 Name = Annotated[str, Meta(min_length=1, max_length=253)]
 ShortName = Annotated[str, Meta(min_length=1, max_length=63)]
 """Name that fits into the value of a Kubernetes label."""
+PortName = Annotated[str, Meta(pattern="^[!-~]{1,15}\\Z")]
 UplinkName = Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,14}\\Z")]
 Dpid = Annotated[str, Meta(pattern="^[0-9a-f]{16}\\Z")]
 PortNumber = Annotated[int, Meta(ge=1, le=65535)]
@@ -76,6 +87,8 @@ class Datapath(_Strict, frozen=True):
     forwarding: Literal["Node", "Controller"]
     labelled_ports: Annotated[list[UplinkName], Meta(max_length=32)] = []
     """Ports that carry labelled paths and no plain traffic."""
+    link_ports: Annotated[list[PortName], Meta(max_length=160)] | None = None
+    """Ports at which links are discovered, with ports of tunnels; None = all ports."""
     tunnel: Annotated[int, Meta(ge=0, le=4095)] = 0
     """Number in the names of other datapaths' tunnels to this one (`topology.tunnels`); 0 = there are none."""
     tls: Literal["Required", "Disabled"] = "Required"
@@ -85,6 +98,10 @@ class Datapath(_Strict, frozen=True):
     def number(self) -> DatapathId:
         """Return the id as a number."""
         return DatapathId(int(self.dpid, 16))
+
+    def may_link(self, port: str) -> bool:
+        """Return whether a port may lead to another datapath."""
+        return self.link_ports is None or port in self.link_ports or (self.tunnel > 0 and tunnel_number(port) > 0)
 
 
 class Agent(_Strict, frozen=True):

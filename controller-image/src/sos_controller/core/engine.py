@@ -175,6 +175,9 @@ class Engine:
         if seen is None:
             state.count("probes", "foreign")
             return
+        if not self.probing.is_declared(receiver):
+            self.probing.report_undeclared(receiver, seen.origin)
+            return
         was = state.topology.is_inter_switch(receiver)
         if state.topology.observe(seen.origin, receiver, state.now):
             if not was:

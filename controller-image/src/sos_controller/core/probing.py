@@ -1,5 +1,8 @@
 """Probing: probes out of the ports of claimed datapaths, except tunnels that switches watch, and the check of probes that arrive.
 
+Ports that cannot lead to another datapath (`Datapath.link_ports`) send no probes, and probes that arrive there make no link: a host can
+relay probes, but not become a link.
+
 An echo request follows a datapath's probes on the same connection. Its reply marks the place in the datapath's messages up to which they
 are older than the request, for two purposes:
 
@@ -17,7 +20,7 @@ from sos_controller.core.commands import Echo, PacketOut
 from sos_controller.core.openflow.flow_entries import Output
 from sos_controller.core.openflow.pipeline import PORT_CONTROLLER
 from sos_controller.core.state import State, Switch
-from sos_controller.core.types import Location
+from sos_controller.core.types import Location, format_dpid
 from sos_controller.core.wire import lldp
 from sos_controller.core.wire.lldp import Probe
 
@@ -30,6 +33,9 @@ MAX_PER_TICK: Final = 1_000
 """Number of probes after which the other datapaths wait for the next tick, 25 ms later: in a mesh of 200 switches, all probes of a round
 together would stop the controller for a quarter of a second."""
 
+MAX_REPORTED: Final = 1_024
+"""Maximum number of undeclared ports that are reported one by one; all are counted."""
+
 
 class Probing:
     """Sender and checker of probes."""
@@ -37,6 +43,8 @@ class Probing:
     def __init__(self, state: State) -> None:
         self._state = state
         self._round = 1
+        self._undeclared: set[Location] = set()
+        """Undeclared ports that have been reported."""
 
     def hurry(self) -> None:
         """Make probes of all datapaths due."""
@@ -50,6 +58,26 @@ class Probing:
             if sent >= MAX_PER_TICK:
                 return
             sent += self._send(switch)
+
+    def is_declared(self, location: Location) -> bool:
+        """Return whether a port may lead to another datapath."""
+        switch = self._state.switches.get(location.dpid)
+        if switch is None or switch.claim is None:
+            return False
+        port = switch.ports.get(location.port_no)
+        return port is not None and switch.claim.may_link(port.name)
+
+    def report_undeclared(self, receiver: Location, origin: Location) -> None:
+        """Report a probe at an undeclared port: wrong cabling, a missing declaration, or a host that relays probes of another port. Each
+        port is reported once."""
+        state = self._state
+        state.count("probes", "undeclared")
+        if receiver in self._undeclared or len(self._undeclared) >= MAX_REPORTED:
+            return
+        self._undeclared.add(receiver)
+        ports = state.switches[receiver.dpid].ports
+        name = ports[receiver.port_no].name if receiver.port_no in ports else str(receiver.port_no)
+        state.notice("undeclared-link", dpid=format_dpid(receiver.dpid), port=name, origin=f"{format_dpid(origin.dpid)}/{origin.port_no}")
 
     def answered(self, switch: Switch, marker_ms: int) -> None:
         """Handle the reply to an echo request."""
@@ -74,7 +102,9 @@ class Probing:
     def _send(self, switch: Switch) -> int:
         """Send the probes of a datapath; return their number."""
         state, now_ms = self._state, self._now_ms()
-        ports = switch.live_ports(state.topology.tunnel_ports(switch.dpid))
+        claim = switch.claim
+        live = switch.live_ports(state.topology.tunnel_ports(switch.dpid))
+        ports = [port for port in live if claim is not None and claim.may_link(port.name)]
         for port in ports:
             said = Probe(state.controller_id, Location(switch.dpid, port.port_no), now_ms)
             frame = lldp.encode(state.identity.probe_key, said, port.mac)

@@ -21,6 +21,8 @@ FlowKey = NewType("FlowKey", bytes)
 MAX_PORT_NO = 0xFFFFFF00
 """Higher port numbers are reserved (OpenFlow 1.3.5, 7.2.1)."""
 
+TUNNEL_PREFIX = "sosvx"
+
 MAPPED = bytes(10) + b"\xff\xff"
 """Prefix of an IPv4-mapped IPv6 address (RFC 4291, 2.5.5.2)."""
 _LENGTH = re.compile(r"/[0-9]{1,2}\Z")
@@ -105,6 +107,12 @@ def format_mac(mac: bytes) -> str:
 def format_dpid(dpid: int) -> str:
     """Return 16 hex digits, as everywhere in SOS."""
     return f"{dpid:016x}"
+
+
+def tunnel_number(port: str) -> int:
+    """Return the number in the name of a tunnel's port (spec/node-config.md clause 6), 0 for other ports."""
+    number = port[len(TUNNEL_PREFIX) :]
+    return int(number) if port.startswith(TUNNEL_PREFIX) and number.isascii() and number.isdigit() and len(number) <= 4 else 0
 
 
 def map_address(address: int) -> bytes:

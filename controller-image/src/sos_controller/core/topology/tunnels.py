@@ -12,18 +12,9 @@ does not exist, the tunnel is down, and nothing is sent there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
 
 from sos_controller.core.topology.links import Topology
-from sos_controller.core.types import DatapathId, Location, Port
-
-TUNNEL_PREFIX: Final = "sosvx"
-
-
-def tunnel_number(name: str) -> int:
-    """Return the number in a tunnel's name, 0 for other ports."""
-    number = name[len(TUNNEL_PREFIX) :]
-    return int(number) if name.startswith(TUNNEL_PREFIX) and number.isascii() and number.isdigit() and len(number) <= 4 else 0
+from sos_controller.core.types import DatapathId, Location, Port, tunnel_number
 
 
 class Tunnels:
