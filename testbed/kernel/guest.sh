@@ -19,10 +19,7 @@ main() {
   done
   echo "guest: Linux $(uname -r), $(nproc) processors, time factor $SOS_TIME_FACTOR"
   cd "$TOP" || return
-  for file in "$RESULTS"/group-*.arguments; do
-    mapfile -t arguments <"$file"
-    "$PYTHON" -m pytest "${arguments[@]}"
-  done
+  "$PYTHON" testbed/kernel/guest.py "$RESULTS"/group-*.arguments
 }
 
 main

@@ -1,6 +1,7 @@
 """`make test-kernel` without a virtual machine: choice of the kernel, its modules, the list of scenarios, the console, the verdict."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -9,10 +10,12 @@ from pathlib import Path
 import pytest
 from sos_kernel import boot, cli, debian, initramfs, machine, report, scenarios
 from sos_kernel.debian import KernelError
-from sos_kernel.machine import BOOTED, TCG, Machine
+from sos_kernel.machine import BOOTED, KVM, TCG, Machine
 
 TESTBED = Path(__file__).resolve().parents[1]
 SCENARIOS = TESTBED / "tests" / "scenarios"
+MACHINE = Machine(image=Path("/k/vmlinuz"), initial=Path("/o/initial.gz"), results=Path("/o"), processors=64)
+BROKEN = "\ndef test_broken():\n    assert not RAN\n    raise AssertionError\n"
 LISTED = scenarios.parse((TESTBED / "kernel" / "scenarios.txt").read_text(encoding="utf-8"))
 
 SHOWN = """Package: linux-image-amd64
@@ -44,11 +47,36 @@ def test_modules_are_inserted_after_those_they_need_and_once() -> None:
 
 
 def test_virtual_machine_reads_the_hosts_files_and_writes_only_the_results() -> None:
-    words = machine.command(Machine(image=Path("/k/vmlinuz"), initial=Path("/o/initial.gz"), results=Path("/o"), processors=64), TCG)
+    words = machine.command(MACHINE, TCG)
     shares = [word for word in words if word.startswith("local,")]
     assert [("path=/," in share, "readonly=on" in share) for share in shares] == [(True, True), (False, False)]
     assert words[words.index("-nic") + 1] == "none"
-    assert words[words.index("-smp") + 1] == str(machine.MAX_PROCESSORS)
+
+
+def test_clock_of_an_emulated_machine_follows_its_instructions_on_one_processor() -> None:
+    """With several processors, the clock would also run while one of them waits for its turn."""
+    emulated, virtual = machine.command(MACHINE, TCG), machine.command(MACHINE, KVM)
+    assert emulated[emulated.index("-icount") + 1].startswith("shift=0,")
+    assert emulated[emulated.index("-smp") + 1] == "1"
+    assert "clocksource=tsc" in emulated[emulated.index("-append") + 1]
+    assert "-icount" not in virtual and virtual[virtual.index("-smp") + 1] == str(KVM.processors)
+
+
+def test_groups_run_one_after_the_other_with_their_own_modules_state(tmp_path: Path) -> None:
+    """Two groups of one module, which counts its tests in a global: each group counts from one, and a failed group is reported."""
+    (tmp_path / "test_counted.py").write_text("RAN = []\n\ndef test_one():\n    RAN.append(1)\n    assert len(RAN) == 1\n" + BROKEN)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    statuses = []
+    for second in ("test_one", "test_broken"):
+        for number, test in enumerate(("test_one", second)):
+            words = ("-q", f"--junitxml={tmp_path}/{number}.xml", f"{tmp_path}/test_counted.py::{test}")
+            (tmp_path / f"group-{number}.arguments").write_text("".join(f"{word}\n" for word in words))
+        argv = (sys.executable, str(TESTBED / "kernel" / "guest.py"), *map(str, sorted(tmp_path.glob("group-*.arguments"))))
+        environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        statuses.append(subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, check=False).returncode)
+        counted = [report.parse((tmp_path / f"{number}.xml").read_text()) for number in (0, 1)]
+        assert [len(outcomes) for outcomes in counted] == [1, 1]
+    assert statuses == [0, 1]
 
 
 def test_settings_reach_the_guest_unchanged(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ TOP = Path(__file__).resolve().parents[3]
 HERE = TOP / "testbed" / "kernel"
 TESTS = "testbed/tests/scenarios"
 RESULTS = "/run/sos-kernel"  # folder of the results in the guest (init.sh)
-COLLECT_TIMEOUT_S = 120
+COLLECT_TIMEOUT_S = 300
 CONTROLLER = """
 from sos_controller.openflow import accept, framework
 from sos_controller import app, reload
@@ -129,7 +129,7 @@ def environment(accelerator: Accelerator) -> dict[str, str]:
     """Environment of the scenarios: that of this process as far as labs and tests read it, the datapath and the time factor."""
     kept = {name: value for name, value in os.environ.items() if name.startswith("SOS_BIN_") or name == "CARGO_TARGET_DIR"}
     fixed = {"TOP": str(TOP), "PYTHON": sys.executable, "SOS_DATAPATH": "System", "SOS_TIME_FACTOR": str(accelerator.time_factor)}
-    return {**kept, **fixed}
+    return {**kept, **fixed, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # hypothesis alone is a third of pytest's start
 
 
 def conclude(kernel: Kernel, choice: Choice, accelerator: Accelerator | None, ended: str, seconds: float) -> int:
