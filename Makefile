@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo quick-start quick-start-bridge test test-long test-compiled test-kernel test-soak e2e check lint fmt fuzz bench bench-controller bench-matrix bench-operator bench-relay bench-sessions bench-short bench-wan crds deb docs plugin release figures lab clean setup setup-test setup-compiled setup-kernel worlds
+.PHONY: help demo quick-start quick-start-bridge test test-long test-compiled test-kernel test-arm64 test-soak e2e check lint fmt fuzz bench bench-controller bench-matrix bench-operator bench-relay bench-sessions bench-short bench-wan crds deb docs plugin release figures lab clean setup setup-test setup-compiled setup-kernel setup-arm64 worlds
 
 # The folder operator/ must never shadow Python's module operator (CONTRIBUTING.md)
 export PYTHONSAFEPATH := 1
@@ -41,6 +41,9 @@ setup-compiled:
 setup-kernel:
 	@scripts/setup.sh --if-needed kernel
 
+setup-arm64:
+	@scripts/setup.sh --if-needed arm64
+
 demo: setup ## measure plain TCP and SOS on long paths, one and two in parallel: table, bars, out/demo.png, out/demo.json (root)
 	@$(python) -m sos_testbed demo --out out
 
@@ -63,6 +66,9 @@ test-compiled: setup-compiled ## the controller's tests with the controller comp
 
 test-kernel: setup-kernel ## scenarios on Debian's kernel and its Open vSwitch, in a virtual machine (KVM where it boots, else emulation): KERNEL=6.1|backports; ARGS='--only overlay' (testbed/kernel/README.md; root)
 	@$(python) testbed/kernel/run.py $(if $(KERNEL),--kernel $(KERNEL)) $(ARGS)
+
+test-arm64: setup-arm64 ## unit tests of the agent's crates built for arm64, in an emulated process (root for the set-up)
+	@$(python) scripts/test.py agent-image-arm64
 
 test-soak: setup-test ## the longest tests: an operator killed fifty times, an API server down for a minute, hosts silent for a quarter of an hour (root)
 	@$(python) scripts/test.py operator-long testbed-long

@@ -5,6 +5,7 @@
 #   scripts/setup.sh test    as lab, and the tools of the test suites (an API server, helm, promtool, Argo CD's sync)
 #   scripts/setup.sh compiled    as lab, and the headers for compiling C modules for Python
 #   scripts/setup.sh kernel  as lab, and what `make test-kernel` needs for its virtual machine
+#   scripts/setup.sh arm64   as lab, and what `make test-arm64` needs: compiler and libraries for arm64, and an emulator
 #   scripts/setup.sh --if-needed lab    as lab; does nothing if this source tree has been set up before
 #
 # Requires Python 3.11 or newer, Rust (cargo), Go (for `test` only) and apt. Safe to run again: existing installations are kept.
@@ -38,6 +39,12 @@ readonly KERNEL_PACKAGES=(
   busybox-static cpio kmod  # its initial file system
   debian-archive-keyring    # Debian's keys, which verify kernel packages
 )
+# Packages that build programs for arm64, and run them on other architectures.
+readonly ARM64_PACKAGES=(
+  gcc-aarch64-linux-gnu libc6-dev-arm64-cross  # linker, compiler for the C code of crates, C library
+  qemu-user                                    # emulation of a process
+)
+readonly ARM64_TARGET=aarch64-unknown-linux-gnu
 readonly UV_VERSION=0.13.8
 
 say() { printf 'setup: %s\n' "$*" >&2; }
@@ -123,6 +130,15 @@ build() {
   cargo build --release --locked -q --manifest-path testbed/linkemu/Cargo.toml
 }
 
+# Rust's standard library for arm64, of the toolchain in use.
+arm64_library() {
+  PATH="$PATH:$HOME/.cargo/bin"
+  if [ -d "$(rustc --print sysroot)/lib/rustlib/$ARM64_TARGET" ]; then return; fi
+  command -v rustup >/dev/null || die "no Rust library for $ARM64_TARGET, and no rustup to install it"
+  say "installing the Rust library for $ARM64_TARGET"
+  rustup -q target add "$ARM64_TARGET"
+}
+
 # Hash of the set-up's inputs: the lock files and all compiled sources.
 fingerprint() {
   {
@@ -137,7 +153,7 @@ main() {
   local if_needed=no
   if [ "${1:-}" = --if-needed ]; then if_needed=yes; shift; fi
   local what="${1:-lab}" print stamp
-  case "$what" in lab | test | compiled | kernel) ;; *) die "unknown: $what (lab, test, compiled or kernel)" ;; esac
+  case "$what" in lab | test | compiled | kernel | arm64) ;; *) die "unknown: $what (lab, test, compiled, kernel or arm64)" ;; esac
   stamp=".venv/.set-up"
   print="$(fingerprint)"
   if [ "$if_needed" = no ] || [ "$(cat "$stamp" 2>/dev/null)" != "$print" ]; then
@@ -153,6 +169,10 @@ main() {
   fi
   if [ "$what" = compiled ]; then python_headers; fi
   if [ "$what" = kernel ]; then install_packages "${KERNEL_PACKAGES[@]}"; fi
+  if [ "$what" = arm64 ]; then
+    install_packages "${ARM64_PACKAGES[@]}"
+    arm64_library
+  fi
 }
 
 main "$@"

@@ -2,9 +2,9 @@
 
 Suites run in parallel, and so do the files of suites that mostly wait: two on two cores, so that sockets, timers and switches are not
 delayed by seconds. Suites that run only by name: slow tests, and measuring tests, which need an idle machine (`make test-long`); tests that
-take minutes (`make test-soak`); the compiled controller (`make test-compiled`). A suite that cannot start, runs no test, or fails without a
-failed test counts as one failure. Each suite's output is stored in out/test/<suite>.log. Ctrl-C ends all running suites, labs and API
-servers.
+take minutes (`make test-soak`); the compiled controller (`make test-compiled`); crates for arm64 (`make test-arm64`). A suite that cannot
+start, runs no test, or fails without a failed test counts as one failure. Each suite's output is stored in out/test/<suite>.log. Ctrl-C
+ends all running suites, labs and API servers.
 
 SOS_REPEAT_FAILED=N repeats failed tests once, alone, after all suites: only in suites with at most N failures, and all of them must pass.
 Tests that pass alone are listed as unstable and counted as passed. CI on shared cores sets the variable; nightly runs do not.
@@ -34,6 +34,13 @@ SUITE_TIMEOUT_S = 2400
 GRACE_S = 60  # time for an interrupted suite to clean up
 AT_ONCE = max(1, min(3, os.cpu_count() or 1))  # parallel suites, and parallel files of a suite
 NICE = 10  # niceness of suites that compute, so that suites with sockets, timers and switches have precedence
+# Integration tests of agent-image without network namespaces, switches or thousands of emulated sessions
+ARM64_TESTS = ("card", "codec", "vectors", "core", "cards")
+ARM64_CASES = 32  # of a property, instead of 256: an emulated process takes ten times as long
+ARM64_SKIPPED = (
+    "netns::sock_diag",  # qemu's emulation of a process has no netlink sockets of this kind
+    "an_error_contains_the_message_of_the_program",  # it emulates vfork by fork, so a program that does not exist seems to start
+)
 # of the tests of sos-node, of the controller and of sos-agent
 _TESTS_NAMESPACE = re.compile(r"(sosn-\w+-[0-9a-f]{8}|c[0-9a-f]{6}-\w+|sa[0-9a-f]+-\w+)\b")
 _CARGO_RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed;", re.MULTILINE)
@@ -111,6 +118,18 @@ def cargo_suite(name: str, folder: str) -> Suite:
         return Suite(f"{name}-repeated", (*argv, "--", "--exact", *failed), count_cargo) if failed else None
 
     return Suite(name, argv, count_cargo, NICE, repeat)
+
+
+def arm64_suite() -> Suite:
+    """Suite of the agent's crates for arm64, run by qemu's emulation of a process: without the tests that build network namespaces or
+    switches, because the emulation has neither eBPF nor all messages of netlink."""
+    target, variables = "aarch64-unknown-linux-gnu", "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU"
+    programs = (f"{variables}_LINKER=aarch64-linux-gnu-gcc", f"{variables}_RUNNER=qemu-aarch64 -L /usr/aarch64-linux-gnu")
+    few = f"PROPTEST_CASES={ARM64_CASES}"
+    tests = tuple(word for name in ARM64_TESTS for word in ("--test", name))
+    cargo = ("cargo", "test", "--locked", "--no-fail-fast", "--workspace", "--manifest-path", "agent-image/Cargo.toml", "--target", target)
+    skipped = tuple(word for name in ARM64_SKIPPED for word in ("--skip", name))
+    return Suite("agent-image-arm64", ("env", few, *programs, *cargo, "--lib", "--bins", *tests, "--", *skipped), count_cargo, NICE)
 
 
 def count_junit(report: Path) -> Count:
@@ -327,6 +346,7 @@ def main() -> int:
         pytest_suite("operator", "-m", "long", name="operator-long"),
         pytest_suite("testbed", "-m", "long", name="testbed-long"),
         compiled_suite(),
+        arm64_suite(),
     ]
     names = [suite.name for suite in together + slow + alone]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
