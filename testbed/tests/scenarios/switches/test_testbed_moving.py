@@ -127,8 +127,8 @@ def set_up_cables(net: Lab) -> None:
         cables = [found for found in CABLES[host.name].values() if found[0] in {switch.name for switch in net.topology.switches}]
         ip(there, "link", "add", "br0", "address", mac(net, host.name, "eth0"), "type", "bridge", "stp_state", "0", "forward_delay", "0")
         ip(there, "link", "add", "carrier0", "type", "veth", "peer", "name", "carrier1")
-        for end in ("carrier0", "carrier1"):
-            ip(there, "link", "set", end, "up")
+        ip(there, "link", "set", "carrier1", "addrgenmode", "none", "arp", "off", "up")  # it would answer for the host, with its own MAC
+        ip(there, "link", "set", "carrier0", "up")
         ip(there, "link", "set", "carrier0", "master", "br0")
         ip(there, "link", "set", "eth0", "down")
         ip(there, "link", "set", "eth0", "name", cable(*first))
