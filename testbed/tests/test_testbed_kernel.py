@@ -119,6 +119,15 @@ def test_words_select_tests_and_groups() -> None:
         scenarios.select(groups, ("nothing",))
 
 
+def test_groups_are_divided_among_two_machines_about_evenly() -> None:
+    for count in (1, 2, 3):
+        lanes = scenarios.lanes(LISTED, count)
+        assert sorted(group.name for lane in lanes for group in lane) == sorted(group.name for group in LISTED)
+        sizes = [sum(len(group.tests) + scenarios.LAB for group in lane) for lane in lanes]
+        assert len(lanes) == count and max(sizes) - min(sizes) <= max(len(group.tests) + scenarios.LAB for group in LISTED)
+    assert len(scenarios.lanes(LISTED[:1], 2)) == 1, "no machine without tests"
+
+
 def junit(body: str) -> str:
     head = '<testcase classname="testbed.tests.scenarios.paths.test_testbed_datapath" name="test_a[80]" time="1.5">'
     return f'<?xml version="1.0"?><testsuites><testsuite name="pytest">{head}{body}</testcase></testsuite></testsuites>'

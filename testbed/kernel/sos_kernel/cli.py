@@ -10,8 +10,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from sos_kernel import boot, debian, initramfs, report, scenarios
 from sos_kernel.debian import Kernel, KernelError
@@ -23,6 +25,8 @@ HERE = TOP / "testbed" / "kernel"
 TESTS = "testbed/tests/scenarios"
 RESULTS = "/run/sos-kernel"  # folder of the results in the guest (init.sh)
 COLLECT_TIMEOUT_S = 300
+MACHINES = 2
+"""Virtual machines at once, if this machine has as many processors: an emulated one has one processor."""
 CONTROLLER = """
 from sos_controller.openflow import accept, framework
 from sos_controller import app, reload
@@ -42,6 +46,13 @@ class Choice:
     accelerator: str
     limit_s: float
     out: Path
+
+
+class Ended(NamedTuple):
+    """End of a virtual machine: the accelerator with which it ran to its end, or the reason why it did not."""
+
+    accelerator: Accelerator | None
+    why: str
 
 
 def say(line: str) -> None:
@@ -93,15 +104,27 @@ def test(name: str, choice: Choice) -> int:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     initial = initramfs.pack(kernel, folder, HERE / "guest.sh")
-    machine = Machine(image=kernel.image, initial=initial, results=folder, processors=os.cpu_count() or 1)
+    lanes = scenarios.lanes(choice.groups, min(MACHINES, os.cpu_count() or 1))
     say(f"kernel: {kernel.package} {kernel.version}, {sum(len(group.tests) for group in choice.groups)} entries of scenarios.txt")
+    with ThreadPoolExecutor(len(lanes)) as pool:
+        ended = list(pool.map(lambda number: drive(kernel, initial, lanes[number], folder_of(folder, number), choice), range(len(lanes))))
+    return conclude(kernel, folder, lanes, ended, time.monotonic() - began)
+
+
+def folder_of(folder: Path, number: int) -> Path:
+    """Folder that a virtual machine writes."""
+    return folder / f"machine-{number}"
+
+
+def drive(kernel: Kernel, initial: Path, groups: Sequence[Group], folder: Path, choice: Choice) -> Ended:
+    """Run groups in one virtual machine."""
+    folder.mkdir()
+    machine = Machine(image=kernel.image, initial=initial, results=folder, processors=max(1, (os.cpu_count() or 1) // MACHINES))
     try:
         tried = boot.accelerators(choice.accelerator)
-        accelerator = boot.run(machine, tried, choice.limit_s, lambda chosen: prepare(folder, choice.groups, chosen), say)
-        ended = ""
+        return Ended(boot.run(machine, tried, choice.limit_s, lambda chosen: prepare(folder, groups, chosen), say), "")
     except KernelError as error:
-        accelerator, ended = None, str(error)
-    return conclude(kernel, choice, accelerator, ended, time.monotonic() - began)
+        return Ended(None, str(error))
 
 
 def collect(groups: Sequence[Group]) -> None:
@@ -121,8 +144,13 @@ def prepare(folder: Path, groups: Sequence[Group], accelerator: Accelerator) -> 
     """Write the files that guest.sh reads."""
     (folder / "settings").write_text(settings(environment(accelerator)), encoding="utf-8")
     for number, group in enumerate(groups):
-        words = scenarios.arguments(group, TESTS, f"{RESULTS}/group-{number}.xml")
+        words = scenarios.arguments(group, TESTS, f"{RESULTS}/{report_of(number)}")
         (folder / f"group-{number}.arguments").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
+
+
+def report_of(number: int) -> str:
+    """File name of the report of a machine's group."""
+    return f"group-{number}.xml"
 
 
 def environment(accelerator: Accelerator) -> dict[str, str]:
@@ -132,14 +160,17 @@ def environment(accelerator: Accelerator) -> dict[str, str]:
     return {**kept, **fixed, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # hypothesis alone is a third of pytest's start
 
 
-def conclude(kernel: Kernel, choice: Choice, accelerator: Accelerator | None, ended: str, seconds: float) -> int:
+def conclude(kernel: Kernel, folder: Path, lanes: Sequence[Sequence[Group]], ended: Sequence[Ended], seconds: float) -> int:
     """Print the results and write them to `result.txt`; return the number of failures."""
-    folder = choice.out / kernel.root.parent.name
-    reports = {group.name: _read(folder / f"group-{number}.xml") for number, group in enumerate(choice.groups)}
-    recorded = any(RECORDS in test for group in choice.groups for test in group.tests)
-    verdict = report.judge(reports, recorded=recorded, ended=ended)
+    places = [
+        (group, folder_of(folder, number) / report_of(index)) for number, lane in enumerate(lanes) for index, group in enumerate(lane)
+    ]
+    recorded = any(RECORDS in test for group, _ in places for test in group.tests)
+    reports = {group.name: _read(place) for group, place in places}
+    verdict = report.judge(reports, recorded=recorded, ended="; ".join(each.why for each in ended if each.why))
     versions = {"kernel": kernel.release, "open vswitch": switch_version()}
-    machine = f"qemu, {accelerator.name}, time factor {accelerator.time_factor}" if accelerator else "none that booted and ended in time"
+    kinds = sorted({f"{each.accelerator.name}, time factor {each.accelerator.time_factor}" for each in ended if each.accelerator})
+    machine = f"{len(lanes)} of qemu, {' and '.join(kinds) or 'none of which booted and ended in time'}"
     used = os.times()  # unlike the duration, CPU time does not depend on other work of the machine
     duration = f"{seconds:.0f} s, with {used.children_user + used.children_system:.0f} s of CPU time"
     facts = {**versions, "package": f"{kernel.package} {kernel.version}", "machine": machine, "duration": duration}

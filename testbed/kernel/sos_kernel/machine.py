@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-MEMORY_MB = 4096  # two labs at once need 2 GB; changed files are in memory, too
+MEMORY_MB = 4096  # a lab needs 1 GB; changed files are in memory, too
 QUICK = "mitigations=off rcupdate.rcu_expedited=1"
 """Kernel parameters: no mitigations, for which emulation has no use, and short waits when interfaces and namespaces are deleted."""
 CLOCK = "tsc=reliable clocksource=tsc"

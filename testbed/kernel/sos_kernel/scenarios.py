@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from sos_kernel.debian import KernelError
 
 SEEDED = "seeded_fault.py"
+LAB = 3
+"""Tests that take as long as the construction of a group's lab."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,18 @@ def select(groups: Sequence[Group], words: Sequence[str]) -> tuple[Group, ...]:
     if not chosen:
         raise KernelError(f"no scenario matches {' or '.join(words)}; groups: {', '.join(group.name for group in groups)}")
     return tuple(chosen)
+
+
+def lanes(groups: Sequence[Group], count: int) -> list[list[Group]]:
+    """Divide groups into at most `count` lists that take about as long, the longest group first. A lab takes as long as some tests."""
+    found: list[list[Group]] = [[] for _ in range(min(count, len(groups)))]
+
+    def weight(lane: Sequence[Group]) -> int:
+        return sum(len(group.tests) + LAB for group in lane)
+
+    for group in sorted(groups, key=lambda group: -len(group.tests)):
+        min(found, key=weight).append(group)
+    return found
 
 
 def arguments(group: Group, folder: str, report: str) -> list[str]:
