@@ -229,6 +229,30 @@ SITES: list[Row] = [
         "spec.datapaths[0].linkPorts[0]",
         "15",
     ),
+    *(
+        (
+            f"agents' addresses {prefix}",
+            "SosSite",
+            {**SELECT, "network": {"agentAddresses": prefix}},
+            "spec.network.agentAddresses",
+            "agents cannot",
+        )
+        for prefix in ("127.0.0.0/8", "0.0.0.0/0", "224.0.0.0/24", "198.18.0.0/15")
+    ),
+    (
+        "agents' addresses of one host",
+        "SosSite",
+        {**SELECT, "network": {"agentAddresses": "10.0.0.1/24"}},
+        "spec.network.agentAddresses",
+        "host bits",
+    ),
+    (
+        "agents' addresses in IPv6",
+        "SosSite",
+        {**SELECT, "network": {"agentAddresses": "fd00::/64"}},
+        "spec.network.agentAddresses",
+        "only IPv4",
+    ),
     ("no datapaths", "SosSite", {"datapaths": []}, "spec.datapaths", "1"),
     ("wrong type", "SosSite", {**SELECT, "siteID": "yes"}, "spec.siteID", "integer"),
     ("unknown field", "SosSite", {**SELECT, "prefix": ["10.1.0.0/16"]}, "spec.prefix", "unknown field"),
