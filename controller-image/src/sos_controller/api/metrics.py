@@ -26,7 +26,8 @@ COUNTERS = {
     "orders_sent": ("Orders sent, by type", "type"),
     "orders_dropped": ("Orders from agents dropped, by failed check", "reason"),
     "probes": (
-        "LLDP frames that make no link: not a valid probe of this controller (foreign), at a declared tunnel, or at a port that may not lead to another switch (undeclared)",
+        "LLDP frames that make no link: not a valid probe of this controller (foreign), at a declared tunnel, "
+        "or at a port that may not lead to another switch (undeclared)",
         "what",
     ),
     "arp": ("ARP requests by action", "what"),
