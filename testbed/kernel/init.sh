@@ -13,13 +13,13 @@ nine=trans=virtio,version=9p2000.L,msize=512000
 mount -t 9p -o "$nine,ro,cache=loose" host /host
 mount -t tmpfs -o size=75% layer /layer
 mkdir -p /layer/changed /layer/work
-mount -t overlay -o lowerdir=/host,upperdir=/layer/changed,workdir=/layer/work root /root
-for each in proc sys dev; do mount --move "/$each" "/root/$each"; done
-mkdir -p /root/dev/pts /root/dev/shm
-mount -t devpts devpts /root/dev/pts
-mount -t tmpfs shm /root/dev/shm
-mount -t tmpfs -o size=75%,mode=755 run /root/run
-mkdir -p "/root/lib/modules/$RELEASE" /root/run/sos-kernel
-mount --bind "/host$MODULES" "/root/lib/modules/$RELEASE"
-mount -t 9p -o "$nine" results /root/run/sos-kernel
-exec switch_root /root /bin/bash "$GUEST"
+mount -t overlay -o lowerdir=/host,upperdir=/layer/changed,workdir=/layer/work root /newroot
+for each in proc sys dev; do mount --move "/$each" "/newroot/$each"; done
+mkdir -p /newroot/dev/pts /newroot/dev/shm
+mount -t devpts devpts /newroot/dev/pts
+mount -t tmpfs shm /newroot/dev/shm
+mount -t tmpfs -o size=75%,mode=755 run /newroot/run
+mkdir -p "/newroot/lib/modules/$RELEASE" /newroot/run/sos-kernel
+mount --bind "/host$MODULES" "/newroot/lib/modules/$RELEASE"
+mount -t 9p -o "$nine" results /newroot/run/sos-kernel
+exec switch_root /newroot /bin/bash "$GUEST"

@@ -41,6 +41,15 @@ def test_sources_of_a_kernel_are_signed_and_of_one_release(name: str) -> None:
         debian.sources("5.10")
 
 
+def test_packages_come_from_the_machines_own_mirrors(tmp_path: Path) -> None:
+    assert debian.mirrors(tmp_path) == debian.MIRRORS
+    (tmp_path / "sources.list.d").mkdir()
+    (tmp_path / "sources.list").write_text("# deb http://old.example/debian bookworm main\ndeb https://one.example/debian bookworm main\n")
+    (tmp_path / "sources.list.d" / "more.sources").write_text("Types: deb\nURIs: http://two.example/debian-security/\n")
+    assert debian.mirrors(tmp_path) == {"debian": "https://one.example/debian", "debian-security": "http://two.example/debian-security"}
+    assert "https://one.example/debian bookworm main" in debian.sources("6.1", tmp_path)
+
+
 def test_modules_are_inserted_after_those_they_need_and_once() -> None:
     listings = ["insmod /k/9pnet.ko \ninsmod /k/9p.ko cache=1\n", "builtin virtio_pci\n", "insmod /k/9pnet.ko\ninsmod /k/overlay.ko.xz\n"]
     assert [str(path) for path in initramfs.parse_order(listings)] == ["/k/9pnet.ko", "/k/9p.ko", "/k/overlay.ko.xz"]

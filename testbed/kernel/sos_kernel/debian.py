@@ -13,13 +13,16 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-MIRROR = "http://deb.debian.org"
+APT_SOURCES = Path("/etc/apt")
+MIRRORS = {"debian": "http://ftp.debian.org/debian", "debian-security": "http://security.debian.org/debian-security"}
+"""Debian's own servers by archive, for machines whose apt sources name none."""
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 SUITES = {
-    "6.1": (f"{MIRROR}/debian bookworm", f"{MIRROR}/debian-security bookworm-security"),
-    "backports": (f"{MIRROR}/debian bookworm-backports",),
+    "6.1": (("debian", "bookworm"), ("debian-security", "bookworm-security")),
+    "backports": (("debian", "bookworm-backports"),),
 }
-"""Sources by the name of a kernel: the kernel of Debian 12 (6.1), and the newest kernel of its backports."""
+"""Archives and suites by the name of a kernel: the kernel of Debian 12 (6.1), and the newest kernel of its backports."""
+_MIRROR = re.compile(r"https?://\S+/(debian|debian-security)/?(?=\s|$)")
 NEWEST = "linux-image-amd64"  # depends on the newest kernel of a suite
 APT_TIMEOUT_S = 300
 _DEPENDS = re.compile(r"^Depends: (linux-image-[^ ,]+)(?: \(= ([^)]+)\))?", re.MULTILINE)
@@ -62,11 +65,22 @@ def parse_depends(shown: str) -> tuple[str, str]:
     return found[1], found[2] or ""
 
 
-def sources(name: str) -> str:
+def mirrors(folder: Path = APT_SOURCES) -> dict[str, str]:
+    """URIs by archive: those of the machine's apt sources, else Debian's own servers."""
+    files = [folder / "sources.list", *sorted(folder.glob("sources.list.d/*.list")), *sorted(folder.glob("sources.list.d/*.sources"))]
+    found: dict[str, str] = {}
+    for line in (line for file in files if file.is_file() for line in file.read_text().splitlines() if not line.lstrip().startswith("#")):
+        for match in _MIRROR.finditer(line):
+            found.setdefault(match[1], match[0].rstrip("/"))
+    return MIRRORS | found
+
+
+def sources(name: str, folder: Path = APT_SOURCES) -> str:
     """Contents of sources.list; KernelError for an unknown name."""
     if name not in SUITES:
         raise KernelError(f"no kernel {name!r}; there are {', '.join(SUITES)}")
-    return "".join(f"deb [arch=amd64 signed-by={KEYRING}] {suite} main\n" for suite in SUITES[name])
+    uris = mirrors(folder)
+    return "".join(f"deb [arch=amd64 signed-by={KEYRING}] {uris[archive]} {suite} main\n" for archive, suite in SUITES[name])
 
 
 def fetch(name: str, cache: Path) -> Kernel:

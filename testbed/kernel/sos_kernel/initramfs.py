@@ -13,7 +13,7 @@ from sos_kernel.debian import Kernel, KernelError
 from sos_kernel.machine import settings
 
 MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay")
-FOLDERS = ("bin", "modules", "proc", "sys", "dev", "host", "layer", "root")
+FOLDERS = ("bin", "modules", "proc", "sys", "dev", "host", "layer", "newroot")
 _HERE = Path(__file__).resolve().parents[1]
 _TIMEOUT_S = 60
 
