@@ -37,7 +37,7 @@ def config_maps(compiled: Compiled, kind: str) -> list[Json]:
 
 
 def expand(document: Json) -> Json:
-    """What sos-node makes of a node-config with a mesh (spec/node-config.md clause 47)."""
+    """Return the node-config that sos-node derives from a document with a mesh (spec/node-config.md clause 47)."""
     mesh, own = document.get("mesh") or {"nodes": {}}, document.get("number")
     others = {int(number): address for number, address in mesh["nodes"].items() if int(number) != own}
     tunnels = [

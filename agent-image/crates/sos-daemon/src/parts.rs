@@ -12,7 +12,7 @@ use crate::error::ConfigError;
 pub const MAX_PARTS: usize = 4;
 /// The member that lists a document's parts.
 const INCLUDE: &str = "include";
-/// What a text with parts contains somewhere: other texts are not searched any further.
+/// Byte sequence that every document with parts contains, so that other documents are not parsed twice.
 const MARK: &[u8] = b"\"include\"";
 
 /// True if the text may have parts.
