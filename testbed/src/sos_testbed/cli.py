@@ -98,7 +98,7 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter per option
     path2_queue: Annotated[str | None, typer.Option(help="Queue of the second path.")] = None,
     example: Annotated[list[Path] | None, typer.Option(help="Folder or file with custom resources; repeat for more.")] = None,
     no_service: Annotated[bool, typer.Option("--no-service", help="Leave the example's SosServices out.")] = False,
-    name: Annotated[str | None, typer.Option(help="A name for the lab.")] = None,
+    name: Annotated[str | None, typer.Option("--lab", "--name", help="A name for the lab; the other commands take it as --lab.")] = None,
     datapath: Annotated[Datapath | None, typer.Option(help="Datapath of all switches instead of the declared one.")] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import typer
 from sos_testbed.cli import app, split_command
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -45,3 +46,10 @@ def test_other_commands_set_up_first(arguments: tuple[str, ...], tmp_path: Path)
 )
 def test_the_lab_may_be_named_after_the_host(words: list[str], expected: tuple[str | None, list[str]]) -> None:
     assert split_command(words) == expected
+
+
+def test_every_command_names_a_lab_by_the_same_option() -> None:
+    """Only measurements, which build labs of their own, have no `--lab`."""
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    without = {name for name, command in commands.items() if not any("--lab" in each.opts for each in command.params)}
+    assert without == {"demo", *(name for name in commands if name.startswith("bench"))}
