@@ -1,7 +1,7 @@
 """Validation rules of the CRDs, evaluated as the API server does (x-kubernetes-validations, Common Expression Language).
 
-A library implements the language; this module adds only the functions of Kubernetes' CEL environment that the rules use, over IP addresses
-and prefixes. Addresses and prefixes are represented as text, because rules can access nothing else.
+A library implements the language; this module adds only the functions of Kubernetes' CEL environment that the rules use, over IP addresses,
+prefixes and quantities. Addresses and prefixes are represented as text, because rules can access nothing else.
 """
 
 from __future__ import annotations
@@ -71,6 +71,14 @@ def _contains_cidr(outer: str, inner: str) -> bool:
     return networks[1].prefixlen >= networks[0].prefixlen and networks[1].network_address in networks[0]
 
 
+QUANTITY = re.compile(r"[+-]?([0-9]+([.][0-9]*)?|[.][0-9]+)([eE][+-]?[0-9]+|[numkMGTPE]|[KMGTPE]i)?")
+
+
+def _is_quantity(text: str) -> bool:
+    """Evaluate `isQuantity('500m')` (k8s.io/apimachinery/pkg/api/resource)."""
+    return QUANTITY.fullmatch(text) is not None
+
+
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "isCIDR": is_cidr,
     "cidr": _cidr,
@@ -79,5 +87,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "isIP": is_ip,
     "ip": _ip,
     "family": _family,
+    "isQuantity": _is_quantity,
 }
-"""Functions of the CIDR and IP libraries of Kubernetes 1.31 that the rules of crds/ use; a method's receiver is the first argument."""
+"""Functions of the CIDR, IP and quantity libraries of Kubernetes 1.31 that the rules of crds/ use; a method's receiver is the first argument."""
