@@ -1,5 +1,6 @@
-"""Kubernetes versions: what the nightly workflow runs, the chart accepts, and the pages state."""
+"""Kubernetes versions: those of the nightly workflow, of the chart, and of the pages agree."""
 
+import json
 import re
 
 import yaml
@@ -43,3 +44,12 @@ def test_the_installation_guide_names_the_versions_and_the_network_plugin() -> N
     assert f"on Kubernetes {', '.join(first)} and {last}" in requirements
     for plugin in {each["cni"] for each in nightly() if "cni" in each}:
         assert f"with {plugin}" in requirements
+
+
+def test_the_support_matrix_has_a_passed_short_suite_of_every_nightly_variant() -> None:
+    rows = json.loads((ROOT / "docs/figures/support.json").read_text(encoding="utf-8"))["rows"]
+    passed = [row["versions"] for row in rows if (row["what"], row["result"]) == ("short end-to-end suite", "passed")]
+    for minor in minors():
+        assert any(versions["kubernetes"].startswith(f"v{minor}.") for versions in passed), minor
+    for plugin in {each["cni"] for each in nightly() if "cni" in each}:
+        assert any(versions["network plugin"].startswith(plugin) for versions in passed), plugin
