@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from controller_fake import E1, E2
 from controller_lab import SWITCHES
 from controller_world import World
@@ -100,6 +102,8 @@ class EngineMachine(RuleBasedStateMachine):
     def counts_agree(self) -> None:
         sessions = self.world.engine.state.sessions
         assert sessions.pending == sum(s.state in PENDING for s in sessions)
+        assert sessions.pending_ports.used == Counter(s.opened_at for s in sessions if s.state in PENDING)
+        assert sessions.ports.used == Counter(s.opened_at for s in sessions) and sessions.ports.total == len(sessions)
         assert not any(s.state in FINAL for s in sessions)
         assert sum(sessions.pairs.values()) == len(sessions) == sum(sessions.by_service.values())
         assert not self.world.engine.state.counters["bugs", ""]

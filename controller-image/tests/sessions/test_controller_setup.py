@@ -171,10 +171,19 @@ def test_rejected_flow_mod_makes_the_connection_plain(world: World) -> None:
 
 
 def test_connections_above_the_session_limit_are_plain(world: World) -> None:
-    world.engine.state.sessions._limit = 5
+    world.engine.state.sessions._limit = 0
+    for sport in range(40000, 40003):
+        world.syn(sport)
+    assert len(world.engine.state.sessions) == 0 and len(released(world)) == 3
+    assert world.engine.state.counters["syns", "full"] == 3
+
+
+def test_connections_above_the_share_of_their_port_are_plain(world: World) -> None:
+    world.engine.state.sessions._limit = 6
     for sport in range(40000, 40008):
         world.syn(sport)
-    assert len(world.engine.state.sessions) == 5 and len(released(world)) == 3
+    assert len(world.engine.state.sessions) == 4 and len(released(world)) == 4
+    assert world.engine.state.counters["syns", "port-share"] == 4
 
 
 def test_agents_at_their_limit_are_not_chosen(world: World) -> None:

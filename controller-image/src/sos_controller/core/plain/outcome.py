@@ -26,6 +26,7 @@ class Outcome(StrEnum):
     UNPARSED = "unparsed"
     FULL = "full"
     SHARE = "share"
+    PORT_SHARE = "port-share"
     FRAGMENTS = "fragments"
     CLIENT_SILENT = "client-silent"
     SERVER_UNREACHABLE = "server-unreachable"
@@ -87,6 +88,7 @@ _REASONS: Final = {
     Outcome.UNPARSED: PlainReason.UNPARSED,
     Outcome.FULL: PlainReason.FULL,
     Outcome.SHARE: PlainReason.SHARE,
+    Outcome.PORT_SHARE: PlainReason.PORT_SHARE,
     Outcome.FRAGMENTS: PlainReason.FRAGMENTS,
     Outcome.CLIENT_SILENT: PlainReason.CLIENT_SILENT,
     Outcome.SERVER_UNREACHABLE: PlainReason.SERVER_UNREACHABLE,

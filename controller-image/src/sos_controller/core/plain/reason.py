@@ -47,6 +47,7 @@ class PlainReason(IntEnum):
     FRAGMENTS = 31
     TABLE_FULL = 32
     NOT_ENCRYPTED = 33
+    PORT_SHARE = 34
 
     @property
     def label(self) -> str:
@@ -84,6 +85,7 @@ WORDS: Final = {
     PlainReason.FRAGMENTS: "the hosts send fragments of TCP segments, and no single transparent agent serves them",
     PlainReason.TABLE_FULL: "the flow table of a datapath at one of the ends has no space for the connection's entries",
     PlainReason.NOT_ENCRYPTED: "spec.require of the service includes Encrypted, and the streams between its sites are not encrypted",
+    PlainReason.PORT_SHARE: "connections that entered at the same switch port have the port's share of sessions or set-ups",
     PlainReason.DECIDED: "an earlier SYN of the connection went plain for a reason that is no longer stored",
     PlainReason.SERVER_REFUSED: "the server or a firewall refused the connection, and the client receives the refusal directly",
     PlainReason.SERVER_SILENT: "the server did not answer the egress agent's SYN, so the client's SYN goes to it directly",

@@ -51,17 +51,19 @@ class Admission:
             return Outcome.LEAVING
         if service is None:
             return Outcome.NO_SERVICE
-        refused = self._no_room(service, syn) or state.plain_backoff.why(syn, location, service.to.site, state.now)
+        refused = self._no_room(service, location, syn) or state.plain_backoff.why(syn, location, service.to.site, state.now)
         if refused is not None and not (required and service.accept != "Early" and refused in _ASKED_AGAIN):
             return refused
         self._server_lookup.look_for(service.to.site, syn.server)
         return self._routes.choose(service, switch.dpid, syn)
 
-    def _no_room(self, service: Service, syn: Syn) -> Outcome | None:
-        """Return the reason why a service, or the two hosts, cannot have one more session; None if there is none."""
+    def _no_room(self, service: Service, location: Location, syn: Syn) -> Outcome | None:
+        """Return the reason why a service, a port, or the two hosts, cannot have one more session; None if there is none."""
         state = self._state
         if state.sessions.full or state.programmer.busy:
             return Outcome.FULL
+        if not state.sessions.allows(location):
+            return Outcome.PORT_SHARE
         if self._plan.fragments.is_plain(syn.client, syn.server):
             return Outcome.FRAGMENTS
         return None if state.shares.allows(service.id, state.sessions.by_group, self._plan.capacity) else Outcome.SHARE

@@ -176,7 +176,7 @@ class SetUp:
         if session.state not in PENDING:
             return
         session.advance(Trigger.GIVE_UP)
-        state.sessions.pending -= 1
+        state.sessions.settle(session)
         for dpids, entry in session.entries():
             state.programmer.remove(dpids, entry, state.out)
         for agent in (session.ingress, session.egress):
@@ -262,7 +262,7 @@ class SetUp:
 
     def _no_order(self, session: Session) -> Outcome:
         session.advance(Trigger.GIVE_UP)
-        self._state.sessions.pending -= 1
+        self._state.sessions.settle(session)
         self._state.forget_session(session, Outcome.NO_KEY.text)
         return Outcome.NO_KEY
 
@@ -277,7 +277,7 @@ class SetUp:
         if route.confirms:
             session.confirms, session.connect_at = True, math.inf
         state.sessions.add(session)
-        state.sessions.pending += 1
+        state.sessions.begin(session)
         session.advance(Trigger.ORDERED)
         route.ingress.agent.assigned += 1
         route.egress.agent.assigned += 1
@@ -340,7 +340,7 @@ class SetUp:
 
     def _activate(self, session: Session) -> None:
         state = self._state
-        state.sessions.pending -= 1
+        state.sessions.settle(session)
         state.count("sessions", "begun")
         state.plain_traffic.accelerated(session.service, state.now)
         agent = state.agents.get(session.ingress)

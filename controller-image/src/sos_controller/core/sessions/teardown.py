@@ -179,7 +179,7 @@ class Teardown:
             state.programmer.remove(dpids, entry, state.out)
         if session.state not in FINAL:
             if session.state in PENDING:
-                state.sessions.pending -= 1
+                state.sessions.settle(session)
                 session.advance(Trigger.GIVE_UP)
             else:
                 session.advance(Trigger.OVER)

@@ -18,6 +18,7 @@ from typing import Final
 from sos_controller.core.config import Transport
 from sos_controller.core.openflow.flow_entries import Placed
 from sos_controller.core.plain.outcome import Outcome
+from sos_controller.core.tables.port_shares import PortShares
 from sos_controller.core.types import Address, AgentId, DatapathId, FlowKey, Location, MacAddress
 from sos_controller.core.wire.order import Ended
 
@@ -114,6 +115,7 @@ class Session:
             "key",
             "labels",
             "mac",
+            "opened_at",
             "ingress",
         ),
         *(
@@ -142,7 +144,7 @@ class Session:
         self.key = key
         self.uuid = uuid
         self.number = int.from_bytes(uuid[-2:], "big")
-        self.dpid, self.in_port = location
+        self.dpid, self.in_port = self.opened_at = location  # opened_at: stays when the client moves, for the shares of ports
         self.created_at = now
         self.state = Phase.OBSERVED
         self.service = ""
@@ -230,7 +232,7 @@ class Sessions:
         self.by_service: Counter[str] = Counter()
         self.by_group: Counter[Group] = Counter()
         self._groups: Mapping[str, tuple[Group, ...]] = {}
-        self.pending = 0
+        self.ports, self.pending_ports = PortShares(), PortShares()
 
     def group(self, groups: Mapping[str, tuple[Group, ...]]) -> None:
         """Count sessions by the groups of their services from now on, including existing sessions."""
@@ -244,6 +246,23 @@ class Sessions:
 
     def __iter__(self) -> Iterator[Session]:
         return iter(list(self._by_key.values()))
+
+    @property
+    def pending(self) -> int:
+        """Return the number of sessions being set up."""
+        return self.pending_ports.total
+
+    def begin(self, session: Session) -> None:
+        """Count a session as being set up."""
+        self.pending_ports.take(session.opened_at)
+
+    def settle(self, session: Session) -> None:
+        """Count a session as set up or given up."""
+        self.pending_ports.free(session.opened_at)
+
+    def allows(self, port: Location) -> bool:
+        """Return whether the SYNs of a port may have one more session and set-up (docs/adr/0087)."""
+        return self.ports.allows(port, self._limit) and self.pending_ports.allows(port, self._pending_limit)
 
     @property
     def full(self) -> bool:
@@ -277,6 +296,7 @@ class Sessions:
     def add(self, session: Session) -> None:
         """Add a session whose agents are chosen."""
         self._by_key[session.key] = session
+        self.ports.take(session.opened_at)
         for host in (session.key[:4], session.key[4:8]):
             self._by_host.setdefault(host, {})[session.key] = session
         if session.is_nameless:
@@ -297,6 +317,7 @@ class Sessions:
         """Remove a session."""
         if self._by_key.get(session.key) is session:
             del self._by_key[session.key]
+            self.ports.free(session.opened_at)
             for host in {session.key[:4], session.key[4:8]}:
                 theirs = self._by_host[host]
                 del theirs[session.key]
