@@ -184,6 +184,9 @@ def test_connections_above_the_share_of_their_port_are_plain(world: World) -> No
         world.syn(sport)
     assert len(world.engine.state.sessions) == 4 and len(released(world)) == 4
     assert world.engine.state.counters["syns", "port-share"] == 4
+    frame = syn_frame(10 << 24 | 12, 10 << 24 | 139, 40000, 5001, mac="agent1")
+    world.do(PacketIn(world.west, PortNo(CLIENT_PORT + 20), world.punt_cookie, frame))
+    assert len(world.engine.state.sessions) == 5, "another port has places"
 
 
 def test_agents_at_their_limit_are_not_chosen(world: World) -> None:
