@@ -199,9 +199,9 @@ impl Session {
         }
     }
 
-    /// Maximum bytes by which the local host may be ahead of the far host's acknowledgement.
-    pub fn ahead_limit(&self) -> u64 {
-        self.sender.ahead_limit()
+    /// Receive window to offer to the local host, in bytes: small on slow paths, because it holds data ahead of the far host.
+    pub fn host_window(&self) -> u64 {
+        self.sender.host_window()
     }
 
     /// Rate of the far host in bytes per second, as far as known; used as [`SessionConfig::rate`] of the next session.

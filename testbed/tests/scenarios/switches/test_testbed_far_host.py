@@ -6,6 +6,7 @@ client -- edge1 ======= core1 ------- edge2 -- server
 """
 
 import json
+import statistics
 import subprocess
 from collections.abc import Iterator
 
@@ -85,15 +86,14 @@ def ask(net: Lab, port: int, server: str, client: str, *arguments: str) -> list[
 
 
 def test_read_ahead_of_an_upload_is_bounded(net: Lab) -> None:
-    """Check that at least one of six uploads stays within the bound for the path's round-trip time. The agents use their measured
-    round-trip time, which is longer on a busy machine. Without credit by delivery, each upload is megabytes ahead (ADR 0045)."""
+    """Check that the median of three uploads is within the bound for the path's round-trip time. The agents use their measured round-trip
+    time, which is longer on a busy machine. Without credit by delivery, each upload is megabytes ahead (ADR 0045)."""
     ahead: list[tuple[float, float]] = []
-    for _ in range(6):
+    for _ in range(3):
         plain, covered = (max(map(float, ask(net, port, "reads", UPLOAD, str(RATE_BPS / 8)))) for port in (PLAIN, COVERED))
         ahead.append((plain, covered))
-        if covered <= max(plain, 2 * PRODUCT + (1 << 20)):
-            return
-    pytest.fail(f"bytes ahead, plain and covered: {ahead}")
+    plain, covered = (statistics.median(each) for each in zip(*ahead, strict=True))
+    assert covered <= max(plain, 2 * PRODUCT + (1 << 20)), f"bytes ahead, plain and covered: {ahead}"
 
 
 @pytest.mark.slow

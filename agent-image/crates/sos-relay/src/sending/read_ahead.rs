@@ -12,15 +12,27 @@
 
 use std::time::{Duration, Instant};
 
-/// Part of the limit that does not depend on the delivery rate. The kernels' buffers of the host leg come in addition.
-const BASE: u64 = 512 << 10;
+/// Part of the limit that does not depend on the delivery rate. The kernels' buffers of the host leg come in addition: Linux enlarges the
+/// host's send buffer to about six times the offered window ([`ReadAhead::window`]) and never shrinks it.
+const BASE: u64 = 256 << 10;
+/// Lower bound of the limit: rates below it need no measurement.
+const MIN: u64 = 512 << 10;
+/// The window offered to the host is the part of the limit above [`BASE`] divided by `WINDOW_SHARE`, within these bounds. The minimum lets a
+/// host on the same LAN send without a pause between two polls of the agent. The maximum lets a host send at 20 Gbit/s between two ticks.
+const WINDOW_SHARE: u64 = 8;
+const MIN_WINDOW: u64 = 32 << 10;
+const MAX_WINDOW: u64 = 8 << 20;
 /// Number of bandwidth-delay products ahead.
 const PRODUCTS: f64 = 2.0;
 /// Added to the round trip in the product of rate and delay, because acknowledgements and tasks are delayed at both ends.
-const SLACK: Duration = Duration::from_millis(20);
+const SLACK: Duration = Duration::from_millis(50);
 /// Added to the round trip to give the span over which a rate is measured: in a shorter span, a burst after a gap would exceed the path's
 /// rate.
 const SPAN: Duration = Duration::from_millis(50);
+/// Minimum number of bytes of a span, unless [`MAX_SPAN`] has passed: on a slow path, acknowledgements that a busy machine delays arrive in
+/// bursts, which would count as a multiple of the path's rate in a shorter span. Faster paths have more bytes in the span anyway.
+const SPAN_BYTES: u64 = 512 << 10;
+const MAX_SPAN: Duration = Duration::from_secs(1);
 /// Number of recent spans whose fastest gives the rate.
 const SPANS: usize = 3;
 /// Lower bound of round trips, in seconds.
@@ -92,7 +104,12 @@ impl ReadAhead {
     pub(crate) fn limit(&self) -> u64 {
         let products = PRODUCTS * self.rate * (self.rtt + SLACK).as_secs_f64();
         let window = if self.has_measured() { 0.0 } else { self.path_window };
-        (BASE + products.max(window) as u64).min(self.max)
+        (BASE + products.max(window) as u64).max(MIN).min(self.max)
+    }
+
+    /// Receive window to offer to the host, because bytes in the kernel's receive buffer also count as ahead of the far host.
+    pub(crate) fn window(&self) -> u64 {
+        (self.limit().saturating_sub(BASE) / WINDOW_SHARE).clamp(MIN_WINDOW, MAX_WINDOW)
     }
 
     /// Number of further bytes that may be read from the host, after `read` bytes have been read.
@@ -107,15 +124,14 @@ impl ReadAhead {
 
     /// Notes that the far host has acknowledged everything before `taken`.
     pub(crate) fn handle_taken(&mut self, taken: u64, now: Instant) {
+        self.taken = self.taken.max(taken);
         let Some((since, before)) = self.since else {
-            self.taken = self.taken.max(taken);
             self.since = Some((now, self.taken));
             return;
         };
-        self.taken = self.taken.max(taken);
-        let span = now.saturating_duration_since(since);
-        if span >= self.rtt + SPAN {
-            self.note_rate((self.taken - before) as f64 / span.as_secs_f64());
+        let (span, bytes) = (now.saturating_duration_since(since), self.taken - before);
+        if span >= self.rtt + SPAN && (bytes >= SPAN_BYTES || span >= MAX_SPAN) {
+            self.note_rate(bytes as f64 / span.as_secs_f64());
             self.since = Some((now, self.taken));
         }
     }
@@ -150,6 +166,17 @@ mod tests {
     /// Runs a host with a backlog over a path of `rate` bytes per second and `rtt`, for `time`; returns the maximum bytes ahead, and the bytes
     /// delivered.
     fn upload(ahead: &mut ReadAhead, rate: f64, rtt: Duration, time: Duration) -> (u64, u64) {
+        upload_with_stalls(ahead, rate, rtt, time, 0)
+    }
+
+    /// As `upload`; no acknowledgement arrives in the first `stall` milliseconds of each second.
+    fn upload_with_stalls(
+        ahead: &mut ReadAhead,
+        rate: f64,
+        rtt: Duration,
+        time: Duration,
+        stall: u32,
+    ) -> (u64, u64) {
         let (start, mut read, mut most) = (Instant::now(), 0, 0);
         let mut under_way = std::collections::VecDeque::new();
         let mut arrived = 0.0;
@@ -159,7 +186,7 @@ mod tests {
             most = most.max(read - ahead.taken);
             arrived = f64::min(arrived + rate / 1e3, read as f64);
             under_way.push_back((now + rtt, arrived as u64));
-            while let Some((_, taken)) = under_way.pop_front_if(|(at, _)| *at <= now) {
+            while let Some((_, taken)) = under_way.pop_front_if(|(at, _)| *at <= now && ms % 1000 >= stall) {
                 ahead.handle_taken(taken, now);
             }
         }
@@ -174,6 +201,18 @@ mod tests {
             let mut ahead = new(MAX, 0.0, rtt);
             let (most, _) = upload(&mut ahead, rate, rtt, 10 * 1000 * MS);
             assert!(most <= 2 * product + (1 << 20), "{most} bytes ahead at {mbit} Mbit/s");
+        }
+    }
+
+    #[test]
+    fn bursts_of_acknowledgements_do_not_double_the_rate_of_a_slow_path() {
+        let (rate, rtt) = (5e6 / 8.0, 100 * MS);
+        for stall in [0, 100, 200, 400] {
+            let mut ahead = new(MAX, 0.0, rtt);
+            upload_with_stalls(&mut ahead, rate, rtt, 10_000 * MS, stall);
+            assert!(ahead.rate() < 2.0 * rate, "{} of the rate, stalls of {stall} ms", ahead.rate() / rate);
+            // The host's own send buffer grows to six times the window that it has seen.
+            assert!(ahead.limit() + 6 * ahead.window() < 1 << 20);
         }
     }
 
@@ -198,6 +237,13 @@ mod tests {
     }
 
     #[test]
+    fn the_offered_window_grows_with_the_limit() {
+        assert_eq!(new(MAX, 0.0, 100 * MS).window(), MIN_WINDOW);
+        assert_eq!(new(MAX, 100e6, 50 * MS).window(), 20_000_000 / 8);
+        assert_eq!(new(1 << 30, 1e9, 164 * MS).window(), MAX_WINDOW);
+    }
+
+    #[test]
     fn a_stopped_host_stops_read_ahead_and_a_slow_host_lowers_the_limit() {
         let mut ahead = new(MAX, 100e6, 20 * MS);
         let before = ahead.limit();
@@ -205,7 +251,7 @@ mod tests {
         assert_eq!(most, before);
         let mut ahead = new(MAX, 100e6, 20 * MS);
         upload(&mut ahead, 1e6, 20 * MS, 20_000 * MS);
-        assert!(ahead.limit() < BASE + (256 << 10), "{}", ahead.limit());
+        assert_eq!(ahead.limit(), MIN);
     }
 
     #[test]

@@ -171,8 +171,8 @@ impl Sender {
         self.ahead.set_streams(streams);
     }
 
-    pub(crate) fn ahead_limit(&self) -> u64 {
-        self.ahead.limit()
+    pub(crate) fn host_window(&self) -> u64 {
+        self.ahead.window()
     }
 
     pub(crate) fn delivery_rate(&self) -> f64 {

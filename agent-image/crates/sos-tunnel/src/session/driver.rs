@@ -262,7 +262,7 @@ impl Driver {
         if room == 0 {
             return false;
         }
-        host.fit_window(self.session.ahead_limit());
+        host.fit_window(self.session.host_window());
         // Bytes must be in memory to be compressed or encrypted.
         let passes = self.compression.is_none() && self.streams.iter().all(|s| s.kind == Kind::Plain);
         let pipes = passes.then(|| (&self.context.pipes, self.session.block()));

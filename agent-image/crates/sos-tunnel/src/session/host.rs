@@ -34,13 +34,6 @@ const LOOK_AGAIN_MAX: Duration = Duration::from_millis(500);
 const MIN_READ: usize = 4 << 10;
 const MIN_TICK_READ: usize = 32 << 10;
 
-/// The window offered to a host is the read-ahead limit divided by `WINDOW_SHARE`, within these bounds: bytes in the kernel's receive
-/// buffer also count as ahead of the far host. The minimum lets a host on the same LAN send without a pause between two polls of the agent.
-/// The maximum lets a host send at 20 Gbit/s between two ticks.
-const LEAST_WINDOW: u64 = 64 << 10;
-const MOST_WINDOW: u64 = 8 << 20;
-const WINDOW_SHARE: u64 = 8;
-
 /// Idle time after which the agent itself probes a host: Linux's default, and the minimum that RFC 9293 3.8.4 allows. A connection that survives
 /// an outage over plain TCP must survive it here too.
 pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(2 * 3600);
@@ -188,9 +181,8 @@ impl Host {
         leg_info(&self.socket).ok()
     }
 
-    /// Offers the host a window that fits its read-ahead limit. If the kernel refuses, its own tuning stays in force.
-    pub(crate) fn fit_window(&mut self, ahead: u64) {
-        let window = (ahead / WINDOW_SHARE).clamp(LEAST_WINDOW, MOST_WINDOW);
+    /// Offers the host this window, unless a similar one is in force. If the kernel refuses, its own tuning stays in force.
+    pub(crate) fn fit_window(&mut self, window: u64) {
         if window >= 2 * self.window || window <= self.window / 4 {
             self.window = window;
             let _ = set_window(&self.socket, u32::try_from(window).unwrap_or(u32::MAX));
