@@ -10,7 +10,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import FAILED, PROGRAMS, RATE_BPS, RTT_US, SETTLE_S, accepted, armed, eventually, explain, mend, say, with_service
+from conftest import FAILED, RATE_BPS, RTT_US, SETTLE_S, accepted, armed, eventually, explain, mend, say, with_service
+from crowds import Program, whole
 from sos_testbed.cli import dump_flows
 from sos_testbed.core.flows import parse_flows
 from sos_testbed.core.realise import BRIDGE, ovs
@@ -29,7 +29,6 @@ from sos_testbed.lifecycle import lab as labs
 from sos_testbed.lifecycle.lab import EXAMPLE, MORE_AGENTS, Lab, Options
 from sos_testbed.measurements import measure
 
-CROWD = PROGRAMS / "crowd.py"
 OPTIONS = Options(
     topology="pools",
     path1=PathOptions(rate_bps=RATE_BPS, rtt_us=RTT_US),
@@ -59,35 +58,13 @@ OPENING_S = 1.5
 REDIRECT, PATH = 3, 4  # kinds in a controller's cookies (spec/node-config.md clause 8)
 
 
-STARTED: list["Program"] = []
+STARTED: list[Program] = []
 
 
-class Program:
-    """A running crowd.py at a host."""
-
-    def __init__(self, net: Lab, host: str, *arguments: object) -> None:
-        argv = net.exec_argv(host, (sys.executable, str(CROWD), *map(str, arguments)))
-        self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        STARTED.append(self)
-
-    def said(self) -> Any:
-        """Next JSON line of the program's output."""
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, f"{self._process.args} has ended"
-        return json.loads(line)
-
-    def ask(self, word: str) -> Any:
-        """Send a command; return the program's answer."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{word}\n")
-        self._process.stdin.flush()
-        return self.said()
-
-    def close(self) -> None:
-        """Kill the program; a second call is harmless."""
-        self._process.kill()
-        self._process.wait()
+def start(net: Lab, host: str, *arguments: object) -> Program:
+    """Start a crowd.py at a host, which ends with the test."""
+    STARTED.append(Program(net, host, *arguments))
+    return STARTED[-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +77,9 @@ class Crowd:
     @classmethod
     def gather(cls, net: Lab, port: int, busy: int, idle: int) -> "Crowd":
         """Open the connections."""
-        program = Program(net, "client", "hold", measure.address(net, "server"), port, busy, idle)
-        said = program.said()
-        crowd = cls(program, tuple(said["ports"]))
-        crowd.whole(said)
+        program = start(net, "client", "hold", measure.address(net, "server"), port, busy, idle)
+        crowd = cls(program, tuple(program.first["ports"]))
+        crowd.whole(program.first)
         return crowd
 
     def check(self) -> float:
@@ -116,8 +92,7 @@ class Crowd:
 
     def whole(self, said: Any) -> float:
         """Check that no connection is broken; return the longest wait for an echo."""
-        assert (said["whole"], said["broken"], said["silent"]) == (len(self.ports), {}, 0), said
-        return float(said["pause_s"])
+        return whole(said, len(self.ports))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +118,7 @@ def shared() -> Iterator[Lab]:
 def everybody(shared: Lab) -> Iterator[Everybody]:
     """Fifty connections that stay open from before the first test until after the last test."""
     try:
-        assert Program(shared, "server", "serve", COVERED, OTHER, PLAIN).said() == {"ready": True}
+        start(shared, "server", "serve", COVERED, OTHER, PLAIN)
         eventually("an armed agent", lambda: armed(shared))
         taken = accepted(shared)
         held = Everybody(accelerated=Crowd.gather(shared, COVERED, BUSY, IDLE), plain=Crowd.gather(shared, PLAIN, BUSY, IDLE))
@@ -211,8 +186,7 @@ class Visits:
 @contextmanager
 def visiting(net: Lab, port: int) -> Iterator[Visits]:
     """Open new connections during the block; report them at the end of the block."""
-    program, visits = Program(net, "client", "knock", measure.address(net, "server"), port, GAP_S), Visits([])
-    assert program.said() == {"ready": True}
+    program, visits = start(net, "client", "knock", measure.address(net, "server"), port, GAP_S), Visits([])
     yield visits
     visits.told.extend(map(tuple, program.ask("end")["visits"]))
 

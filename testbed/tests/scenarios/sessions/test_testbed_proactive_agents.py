@@ -5,16 +5,12 @@ client -- edge1 ==(40 ms)== core1 -- edge2 -- server
          agents 1                    agents 2       one at each site, or three (examples/01-two-sites/more-agents)
 """
 
-import json
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import pytest
-from conftest import PROGRAMS, RATE_BPS, RTT_US, SETTLE_S, accepted, eventually, outcome, peer, say, sessions
+from conftest import RATE_BPS, RTT_US, SETTLE_S, accepted, eventually, outcome, peer, say, sessions
+from crowds import running, whole
 from flow_entries import entries, identities, to_controller
 from sos_testbed.core.topology import PathOptions
 from sos_testbed.lifecycle import declare, faults, northbound
@@ -22,7 +18,6 @@ from sos_testbed.lifecycle import lab as labs
 from sos_testbed.lifecycle.lab import MORE_AGENTS, PROACTIVE, Lab, Options
 from sos_testbed.measurements import measure
 
-CROWD = PROGRAMS / "crowd.py"
 OPTIONS = Options(
     topology="pools",
     path1=PathOptions(rate_bps=RATE_BPS, rtt_us=RTT_US),
@@ -38,40 +33,6 @@ RING = 17  # kind in a controller's cookies (spec/node-config.md clause 8)
 GAP_S = 0.1
 NEW_S = 30.0  # time after which agents use a new agent of the other site (spec/node-config.md clause 11)
 OUTAGE_S = 13.0  # exceeds all timers that expire without a controller (test_testbed_crowd.py)
-
-
-class Program:
-    """A running crowd.py at a host, which answers a command with one line of JSON."""
-
-    def __init__(self, net: Lab, host: str, *arguments: object) -> None:
-        argv = net.exec_argv(host, (sys.executable, str(CROWD), *map(str, arguments)))
-        self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.first = self._said()
-
-    def ask(self, word: str) -> Any:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{word}\n")
-        self._process.stdin.flush()
-        return self._said()
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-    def _said(self) -> Any:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, f"{self._process.args} has ended"
-        return json.loads(line)
-
-
-@contextmanager
-def running(net: Lab, host: str, *arguments: object) -> Iterator[Program]:
-    program = Program(net, host, *arguments)
-    try:
-        yield program
-    finally:
-        program.close()
 
 
 @pytest.fixture(scope="module")
@@ -126,12 +87,6 @@ def members(net: Lab, switch: str) -> set[str]:
     """Actions of the entries that map client ports to agents, one for each agent (table 6, spec/node-config.md clause 6)."""
     own = [entry for entry in entries(net, switch) if entry.cookie >> 24 & 0xFF == RING and entry.table == SLOTS]
     return {entry.actions for entry in own if entry.match.startswith("tcp")}
-
-
-def whole(said: Any, count: int) -> float:
-    """Check that no connection is broken; return the longest wait for an echo."""
-    assert (said["whole"], said["broken"], said["silent"]) == (count, {}, 0), said
-    return float(said["pause_s"])
 
 
 def test_three_agents_share_a_thousand_flows_evenly_without_packet_in_or_entry(net: Lab) -> None:
