@@ -89,4 +89,4 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "family": _family,
     "isQuantity": _is_quantity,
 }
-"""Functions of the CIDR, IP and quantity libraries of Kubernetes 1.31 that the rules of crds/ use; a method's receiver is the first argument."""
+"""Functions of the CIDR, IP and quantity libraries of Kubernetes 1.31 that the rules use; a method's receiver is the first argument."""
