@@ -26,7 +26,7 @@ NAVIGATION = {
     "Reference": ["docs/api-reference", "docs/performance", "CHANGELOG"],
     "Examples": ["examples/*/README"],
     "Internals": ["docs/architecture", "docs/finding-your-way", "spec/README", "spec/[a-qs-z]*", "docs/adr/README", "docs/adr/0*"],
-    "Benchmarks": ["bench/*/README", "testbed/linkemu/README", "controller-image/README"],
+    "Benchmarks and test networks": ["bench/*/README", "testbed/*/README", "controller-image/README"],
     "Project": ["CONTRIBUTING", "docs/style", "GOVERNANCE", "ROADMAP", "CODE_OF_CONDUCT", "SECURITY"],
 }
 """Captions and pages of the navigation; a page that is in no list fails the build."""
@@ -37,7 +37,7 @@ CHART = (TOP / "charts/sos/Chart.yaml").read_text(encoding="utf-8")
 version = release = next(line.partition(": ")[2] for line in CHART.splitlines() if line.startswith("version: "))
 extensions = ["myst_parser"]
 root_doc = "README"
-FOLDERS = ("charts/sos", "testbed/linkemu", "controller-image")
+FOLDERS = ("charts/sos", "testbed/linkemu", "testbed/kernel", "controller-image")
 include_patterns = [
     *("*.md", "docs/**.md", "spec/*.md", "examples/**.md", "bench/*/*.md"),
     *(f"{folder}/*.md" for folder in FOLDERS),
