@@ -8,7 +8,7 @@ from ipaddress import IPv4Address, IPv4Interface
 from pathlib import Path, PurePosixPath
 
 from sos_compile import Allocations
-from sos_compile.model.formats import content_hash
+from sos_compile.model.formats.shared import content_hash
 from sos_compile.model.world import Json
 from sos_testbed.core.topology import PathOptions, figure8
 from sos_testbed.lifecycle import declare

@@ -19,14 +19,17 @@ from typing import Any
 from sos_compile.admission.load import load
 from sos_compile.compiler import compile_world
 from sos_compile.documents.parts import file_name
-from sos_compile.model import formats
+from sos_compile.model.formats.agent import MAX_PODS, AgentConfig
+from sos_compile.model.formats.controller import ControllerConfig
+from sos_compile.model.formats.node import NodeConfig
+from sos_compile.model.formats.shared import Discovery, Document, content_hash
 from sos_compile.model.world import Json, Namespace, Node, Observed, World
 
 ROOT = Path(__file__).resolve().parents[3]
-SCHEMAS: dict[str, type[formats.Document]] = {
-    "controller-config": formats.ControllerConfig,
-    "node-config": formats.NodeConfig,
-    "agent-config": formats.AgentConfig,
+SCHEMAS: dict[str, type[Document]] = {
+    "controller-config": ControllerConfig,
+    "node-config": NodeConfig,
+    "agent-config": AgentConfig,
 }
 FIGURE8 = {"edge1": "west", "core1": "core1", "core2": "core2", "edge2": "east"}
 BALANCE = {"edge1": "home"}
@@ -90,14 +93,14 @@ def build_vectors(root: Path = ROOT) -> dict[str, Json]:
     found["node/bond.json"] = _edited(good["node"], _bonded)
     found["agent/routes.json"] = routes = _edited(good["agent"], _on_routes)
     found["agent/pods.json"] = pods = _edited(routes, _in_pods)
-    found["agent/selected-pods.json"] = selected = _edited(pods, _set("services", 0, "from", value=_spread(formats.MAX_PODS)))
+    found["agent/selected-pods.json"] = selected = _edited(pods, _set("services", 0, "from", value=_spread(MAX_PODS)))
     found["agent/encrypted-only.json"] = _edited(good["agent"], _encrypted_only)
     found["controller/labelled-ports.json"] = _edited(good["controller"], _amid_nodes)
     found |= {f"bad/{kind}/{name}.json": _bad(good[kind], path, edit, rehash=name != "wrong-hash") for kind, name, path, edit in BAD}
     found |= {f"bad/agent/{name}.json": _bad(routes, path, edit, rehash=True) for name, path, edit in BAD_ROUTES}
     found["bad/agent/pods-at-one-address.json"] = _bad(pods, "pods[1].address", lambda doc: doc["pods"].append(doc["pods"][0]), rehash=True)
     found["bad/agent/too-many-clients.json"] = _bad(
-        selected, "services[0].from", _set("services", 0, "from", value=_spread(formats.MAX_PODS + 1)), rehash=True
+        selected, "services[0].from", _set("services", 0, "from", value=_spread(MAX_PODS + 1)), rehash=True
     )
     found |= {f"bad/controller/{name}.json": _bad(balanced, path, edit, rehash=True) for name, path, edit in BAD_BALANCE}
     return {f"spec/vectors/config/{path}": document for path, document in sorted(found.items())}
@@ -120,7 +123,7 @@ def _edited(document: Json, edit: Callable[[Json], None], *, rehash: bool = True
     changed = copy.deepcopy(document)
     edit(changed)
     if rehash and "hash" in changed:
-        changed["hash"] = formats.content_hash(changed)
+        changed["hash"] = content_hash(changed)
     return changed
 
 
@@ -266,7 +269,7 @@ BAD: list[tuple[str, str, str, Callable[[Json], None]]] = [
 
 BAD_ROUTES: list[tuple[str, str, Callable[[Json], None]]] = [
     ("reactive-on-routes", "services[0].setup", _set("services", 0, "setup", value="Reactive")),
-    ("routes-with-discovery", "discovery", _set("discovery", value=formats.Discovery().model_dump(mode="json", by_alias=True))),
+    ("routes-with-discovery", "discovery", _set("discovery", value=Discovery().model_dump(mode="json", by_alias=True))),
     ("routes-without-intake", "intake", _drop("intake")),
     ("bad-virtual-address", "intake", _set("intake", "virtualAddress", value="10.0.0.1/24")),
     ("unknown-dial", "peers[0].dial", _set("peers", 0, "dial", value="Sometimes")),

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 from sos_compile import artifacts
 from sos_compile.documents.parts import standalone
-from sos_compile.model.formats import content_hash
+from sos_compile.model.formats.shared import content_hash
 
 VECTORS = artifacts.ROOT / "spec" / "vectors" / "config"
 KINDS = {"controller": "controller-config", "node": "node-config", "agent": "agent-config"}

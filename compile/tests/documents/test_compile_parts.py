@@ -13,7 +13,7 @@ from sos_compile import Compiled, Memo, Node, World, compile_world, draft
 from sos_compile.documents import parts
 from sos_compile.documents.node_config import vni
 from sos_compile.manifests.common import MAX_CONFIG_MAP_BYTES, config_map_bytes
-from sos_compile.model.formats import content_hash
+from sos_compile.model.formats.shared import content_hash
 from sos_compile.model.network import REJECT_OFPORT
 from sos_compile.model.world import Json
 from worlds import nodes, service, site, world, worlds

@@ -12,7 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sos_compile import Compiled, Memo, Node, ObjectKey, Observed, World, compile_world, draft
-from sos_compile.model.formats import AgentConfig, ControllerConfig, Document, NodeConfig, content_hash
+from sos_compile.model.formats.agent import AgentConfig
+from sos_compile.model.formats.controller import ControllerConfig
+from sos_compile.model.formats.node import NodeConfig
+from sos_compile.model.formats.shared import Document, content_hash
 from worlds import BAD_OBJECTS, ENDPOINT, nodes, obj, service, site, world, worlds
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sos_compile import Compiled, Namespace, ObjectKey, Pod, Reason
-from sos_compile.model.formats import MAX_PODS
+from sos_compile.model.formats.agent import MAX_PODS
 from sos_compile.model.resources import PodSelection
 from sos_compile.resolve.services.client_pods import Pods
 from test_compile_routed import EAST, POOL, SERVICE, WEST, compiled, problem, site, with_spec

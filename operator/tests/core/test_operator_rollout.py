@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 import sos_compile
+import sos_compile.model.formats.node
 from hypothesis import given
 from hypothesis import strategies as st
 from operator_kube import ROOT
 from operator_listing import custom, listing, parsed
 from sos_compile.documents.parts import file_name, standalone
-from sos_compile.model.formats import content_hash
+from sos_compile.model.formats.shared import content_hash
 from sos_operator.core.desired.rollout import TURNS_ANNOTATION, Standing, decide, max_unavailable, plan_rollouts, urgent_pods, withhold
 from sos_operator.core.model.custom_resources import SosSite
 from sos_operator.core.model.remote.node_status import NodeAnswer
@@ -315,7 +316,7 @@ def test_a_waiting_node_gets_new_tunnels() -> None:
         data = config_map(result)["data"]
         assert document == json.loads(data["clemson-2.json"])
         assert document["hash"] == content_hash(document)
-        sos_compile.model.formats.NodeConfig.model_validate(whole(document, data))
+        sos_compile.model.formats.node.NodeConfig.model_validate(whole(document, data))
         return document["generation"], document["bridge"]["mtu"], tunnels(document, data)
 
     before = tunnels(old.nodes["clemson-2"], config_map(old)["data"])
@@ -353,4 +354,4 @@ def test_absent_documents_need_no_parts(monkeypatch: pytest.MonkeyPatch) -> None
     document = absent(compiled(1400)[1].nodes["clemson-1"])
     assert not {"include", "number"} & set(document)
     assert document["hash"] == content_hash(document)
-    sos_compile.model.formats.NodeConfig.model_validate(document)
+    sos_compile.model.formats.node.NodeConfig.model_validate(document)

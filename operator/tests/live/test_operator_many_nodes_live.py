@@ -12,7 +12,7 @@ from operator_fixtures import becomes, children, populated
 from operator_kube import Kube
 from operator_run import NAMESPACE, Operator, eventually, operator_running
 from sos_compile.documents.parts import file_name, standalone
-from sos_compile.model.formats import content_hash
+from sos_compile.model.formats.shared import content_hash
 
 COUNT = 150
 MAP = "sos-node-many"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from sos_compile.documents.controller_config import build_ports, transport_values
-from sos_compile.model import formats as doc
+from sos_compile.model.formats import agent as doc
+from sos_compile.model.formats import shared
 from sos_compile.model.memo import ByIdentity
 from sos_compile.model.network import AgentPlace, Network, PlacedService, PlacedSite
 from sos_compile.model.resources import Pool
@@ -50,7 +51,7 @@ def build_agent_config(network: Network, placed: PlacedSite, agent: AgentPlace, 
             "drainSeconds": pool.drain_s,
         }
     )
-    return doc.encode(config)
+    return shared.encode(config)
 
 
 def common(placed: PlacedSite) -> frozenset[str]:
@@ -192,7 +193,7 @@ def _addresses(addresses: tuple[str, ...], paths: int) -> Json:
 
 def _peer_agent(peer: PlacedSite, agent: AgentPlace, paths: int) -> Json:
     if not peer.site.routed:
-        return {"id": agent.id, "node": agent.node, "address": str(agent.address), "firstStreamPort": doc.FIRST_STREAM_PORT}
+        return {"id": agent.id, "node": agent.node, "address": str(agent.address), "firstStreamPort": shared.FIRST_STREAM_PORT}
     row = {"id": agent.id, "node": agent.node, "address": str(agent.address), "firstStreamPort": agent.first_stream_port}
     return row | _addresses(tuple(map(str, agent.addresses)), paths) | {"prefixes": pods_of(peer, agent.node)}
 

@@ -7,7 +7,7 @@ from functools import partial
 
 from sos_compile.documents import parts
 from sos_compile.documents.agent_config import build_agent_config, common, depends_on, own_depends_on
-from sos_compile.model.formats import content_hash
+from sos_compile.model.formats.shared import content_hash
 from sos_compile.model.memo import Memo
 from sos_compile.model.network import AgentPlace, Network, PlacedSite
 from sos_compile.model.world import Json, Settings

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
-from sos_compile.model.formats import BEACON_PORT, DISCOVERY_ADDRESS, ORDER_PORT, BaseFlow, FlowGroup
+from sos_compile.model.formats.node import BaseFlow, FlowGroup
+from sos_compile.model.formats.shared import BEACON_PORT, DISCOVERY_ADDRESS, ORDER_PORT
 from sos_compile.model.network import REJECT_OFPORT
 
 REDIRECT = 0

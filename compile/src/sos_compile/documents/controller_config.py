@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from sos_compile.documents.node_config import MESH_LIMIT
-from sos_compile.model import formats as doc
 from sos_compile.model.addresses import address_text
+from sos_compile.model.formats import controller as doc
+from sos_compile.model.formats import shared
 from sos_compile.model.memo import ByIdentity, Memo
 from sos_compile.model.network import Network, PlacedBalance, PlacedService, PlacedSite
 from sos_compile.model.resources import Link, Transport
@@ -25,7 +26,7 @@ def build_controller_config(network: Network, name: str, generation: int, memo: 
         balances=[_balance(placed) for placed in network.balances if placed.controller == name],
         links=[_link(link) for link in network.links if link.a[0] in names and link.b[0] in names],
     )
-    return doc.encode(config)
+    return shared.encode(config)
 
 
 def _site(placed: PlacedSite, network: Network, *, among_switches: bool) -> doc.SiteEntry:
@@ -125,14 +126,14 @@ def _balance(placed: PlacedBalance) -> doc.BalanceEntry:
     )
 
 
-def build_ports(ranges: tuple[tuple[int, int], ...]) -> list[doc.PortRange]:
+def build_ports(ranges: tuple[tuple[int, int], ...]) -> list[shared.PortRange]:
     """Return port ranges in the documents' form."""
-    return [doc.PortRange(first=first, last=last) for first, last in ranges]
+    return [shared.PortRange(first=first, last=last) for first, last in ranges]
 
 
-def build_transport(transport: Transport) -> doc.Transport:
+def build_transport(transport: Transport) -> shared.Transport:
     """Return transport settings for a controller: encryption and compression concern the agents only."""
-    return doc.Transport.model_validate(transport_values(transport))
+    return shared.Transport.model_validate(transport_values(transport))
 
 
 def transport_values(transport: Transport) -> Json:

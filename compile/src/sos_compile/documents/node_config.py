@@ -6,7 +6,8 @@ import re
 from collections.abc import Hashable, Mapping
 
 from sos_compile.documents.base_flows import NAMES_OTHERS, Rejects, build_base_flows, group_flows
-from sos_compile.model import formats as doc
+from sos_compile.model.formats import node as doc
+from sos_compile.model.formats import shared
 from sos_compile.model.memo import ByIdentity
 from sos_compile.model.network import (
     AGENT_OFPORT,
@@ -49,7 +50,7 @@ def build_node_config(
     agents = [agent.host_port for agent in placed.agents if agent.node == node.node.name]
     flows = _base_flows(network, placed, [port.ofport for port in tunnels], agents)
     own = _own_members(network, placed, node, endpoints, settings)
-    return doc.encode(doc.NodeConfig.model_validate({**own, "tunnels": tunnels, "baseFlows": flows}))
+    return shared.encode(doc.NodeConfig.model_validate({**own, "tunnels": tunnels, "baseFlows": flows}))
 
 
 def build_own_config(
@@ -58,7 +59,7 @@ def build_own_config(
     """Return the document of one node without the tunnels and base entries that are in the site's parts (`build_parts`), but with the
     node's number, by which sos-node finds its own tunnels among those of the mesh."""
     own = _own_members(network, placed, node, endpoints, settings)
-    return doc.encode(doc.NodeConfig.model_validate({**own, "tunnels": [], "baseFlows": [], "number": node.number}))
+    return shared.encode(doc.NodeConfig.model_validate({**own, "tunnels": [], "baseFlows": [], "number": node.number}))
 
 
 def _own_members(

@@ -15,7 +15,7 @@ from sos_compile.documents.node_config import (
     own_depends_on,
     parts_depend_on,
 )
-from sos_compile.model.formats import content_hash
+from sos_compile.model.formats.shared import content_hash
 from sos_compile.model.memo import Memo
 from sos_compile.model.network import Network, NodePlace, PlacedSite
 from sos_compile.model.world import Json, Settings

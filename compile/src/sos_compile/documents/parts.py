@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 
-from sos_compile.model.formats import content_hash
+from sos_compile.model.formats.shared import content_hash
 from sos_compile.model.world import Json, Settings
 
 INCLUDE = "include"

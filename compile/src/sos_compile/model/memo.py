@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from sos_compile.model.formats import ServiceEntry
+from sos_compile.model.formats.controller import ServiceEntry
 from sos_compile.model.problem import Problem
 from sos_compile.model.resources import Parsed
 from sos_compile.model.world import Fault, Json, ObjectKey, Shadow

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from ipaddress import IPv4Address, IPv4Network
 
-from sos_compile.model.formats import FIRST_STREAM_PORT, STREAM_PORTS
+from sos_compile.model.formats.shared import FIRST_STREAM_PORT, STREAM_PORTS
 from sos_compile.model.resources import Controller, Link, Peer, Pool, Service, Site, SitePair, Transport, Uplink
 from sos_compile.model.site_card import CardAgent
 from sos_compile.model.world import Allocations, Node, ObjectKey, Shadow

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sos_compile.model.formats import FIRST_STREAM_PORT, STREAM_PORTS
+from sos_compile.model.formats.shared import FIRST_STREAM_PORT, STREAM_PORTS
 from sos_compile.model.network import MAX_SLOTS
 from sos_compile.model.site_card import CARD_PORT
 from sos_compile.model.world import Ports

@@ -8,7 +8,7 @@ from ipaddress import IPv4Address, IPv4Network, collapse_addresses
 
 from sos_compile.admission.verdicts import Verdicts
 from sos_compile.model.addresses import is_ipv4
-from sos_compile.model.formats import MAX_PODS
+from sos_compile.model.formats.agent import MAX_PODS
 from sos_compile.model.label_selectors import selects
 from sos_compile.model.network import ClientPods, PlacedSite
 from sos_compile.model.problem import Reason

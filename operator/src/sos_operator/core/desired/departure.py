@@ -12,7 +12,7 @@ import sos_compile
 from sos_compile.documents.parts import INCLUDE
 from sos_compile.manifests import naming
 from sos_compile.manifests.common import LAID_OUT_DOCUMENTS
-from sos_compile.model.formats import MAX_GENERATION
+from sos_compile.model.formats.shared import MAX_GENERATION
 from sos_compile.model.memo import encode
 
 from sos_operator.core.model.cluster_objects import ConfigMap, DaemonSet

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import sos_compile
 from sos_compile.manifests import naming
-from sos_compile.model.formats import MAX_GENERATION
+from sos_compile.model.formats.shared import MAX_GENERATION
 
 from sos_operator.core.model.cluster_objects import ConfigMap
 from sos_operator.core.model.kinds import CONFIG_MAP

@@ -21,7 +21,7 @@ import sos_compile
 from sos_compile.documents.base_flows import NAMES_OTHERS
 from sos_compile.documents.parts import INCLUDE
 from sos_compile.manifests import naming
-from sos_compile.model.formats import content_hash
+from sos_compile.model.formats.shared import content_hash
 from sos_compile.model.memo import encode
 
 from sos_operator.core.desired.departure import is_node_config, read_json

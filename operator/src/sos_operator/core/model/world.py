@@ -10,7 +10,7 @@ import sos_compile
 from sos_compile.documents.parts import INCLUDE
 from sos_compile.manifests import naming
 from sos_compile.model.addresses import is_ipv4, is_ipv4_prefix
-from sos_compile.model.formats import content_hash
+from sos_compile.model.formats.shared import content_hash
 from sos_compile.model.memo import ByIdentity
 from sos_compile.model.site_card import SiteCard
 
