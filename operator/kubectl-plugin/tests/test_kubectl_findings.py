@@ -17,7 +17,7 @@ from sos_kubectl.base.source import SourceError
 from sos_kubectl.diagnose import checks, gather, links, render
 from sos_kubectl.diagnose.facts import AgentView, Asked, Facts, Pair, Server
 from sos_kubectl.diagnose.findings import ORDER, REMEDIES, Finding, in_order
-from sos_kubectl.targets import ports, traffic
+from sos_kubectl.targets import traffic
 from sos_kubectl.targets.traffic import Way
 from sos_kubectl.targets.transfer import End, Mtu, Transfer
 
@@ -455,36 +455,6 @@ def test_every_finding_has_an_entry_in_the_docs_and_every_entry_a_finding() -> N
     assert all("Look: " in body and "Remedy: " in body for body in bodies)
     headings = re.findall(r"^### (\w+)$", page, flags=re.MULTILINE)
     assert set(re.findall(r"\]\(#(\w+)\)", page)) <= {heading.lower() for heading in headings}
-
-
-# -- ports
-
-
-ranges = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)).map(lambda ends: (min(ends), max(ends))), max_size=5)
-
-
-@given(ranges, ranges)
-def test_subtract_returns_exactly_the_remaining_ports(some: list[tuple[int, int]], others: list[tuple[int, int]]) -> None:
-    def ports_in(found: list[tuple[int, int]]) -> set[int]:
-        return {port for first, last in found for port in range(first, last + 1)}
-
-    assert ports_in(ports.subtract(some, others)) == ports_in(some) - ports_in(others)
-
-
-def test_a_plain_port_belongs_to_no_service_and_a_through_port_to_the_service() -> None:
-    earlier = {**CONFIG["services"][0], "id": "default/first", "ports": [{"first": 5500, "last": 65535}]}
-    config = {
-        **CONFIG,
-        "services": [earlier, {**CONFIG["services"][0], "ports": [{"first": 22, "last": 22}, {"first": 5000, "last": 5999}]}],
-    }
-    ends = ("10.0.0.11", "10.0.0.139")
-    assert ports.of_service(config["services"][1], config, *ends) == [(5000, 5499), (22, 22)]
-    taken = {port for first, last in ports.beside(config, *ends) for port in (first, last)}
-    assert all(not ((5000 <= port <= 65535) or port == 22) for port in taken)
-    back = ports.beside(config, *reversed(ends))
-    assert back == list(ports.BESIDE), "the service does not cover connections that the server opens"
-    everything = {**CONFIG, "services": [{**CONFIG["services"][0], "ports": [{"first": 1, "last": 65535}]}]}
-    assert ports.beside(everything, *ends) == []
 
 
 @pytest.mark.parametrize(("up", "down"), list(product((GOOD, STALLED), repeat=2)))
