@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Part of the limit that does not depend on the delivery rate. The kernels' buffers of the host leg come in addition: Linux enlarges the
 /// host's send buffer to about six times the offered window ([`ReadAhead::window`]) and never shrinks it.
 const BASE: u64 = 256 << 10;
-/// Lower bound of the limit: rates below it need no measurement.
+/// Lower bound of the limit, for sessions whose rate is not known yet and for slow paths.
 const MIN: u64 = 512 << 10;
 /// The window offered to the host is the part of the limit above [`BASE`] divided by `WINDOW_SHARE`, within these bounds. The minimum lets a
 /// host on the same LAN send without a pause between two polls of the agent. The maximum lets a host send at 20 Gbit/s between two ticks.
