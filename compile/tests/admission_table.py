@@ -34,6 +34,7 @@ OTHERS: list[Row] = [
         "spec.limits",
         "lower sessionMemoryMiB",
     ),
+    ("negative quantity", "SosAgent", {"resources": {"requests": {"memory": "-256Mi"}}}, "spec.resources.requests.memory", "like 500m"),
     ("odd quantity", "SosAgent", {"resources": {"limits": {"cpu": "lots"}}}, "spec.resources.limits.cpu", None),
     ("image with a space", "SosAgent", {"image": "a b"}, "spec.image", None),
     ("site behind NAT", "SosSite", routed(wan={"type": "Routed", "inbound": "Blocked"}), None, None),

@@ -31,7 +31,7 @@ SEED = int(os.environ.get("SOS_KILLS_SEED", "0")) or secrets.randbits(32)
 COVERED = 5010
 BUSY, IDLE = 10, 20
 GAP_S = 0.01  # between two new connections
-WORKS_S = (0.0, 4.0)  # time for which a controller works before it is killed: from the middle of its start to after its first audit
+WORKS_S = (0.0, 4.0)  # time from the first set-up of a controller to its end; sessions that it has found are not all judged by then
 EPOCH = 0xFF << 16  # byte of a controller's start in its cookies (spec/node-config.md clause 8)
 OPTIONS = Options(
     path1=PathOptions(rate_bps=RATE_BPS, rtt_us=RTT_US),
