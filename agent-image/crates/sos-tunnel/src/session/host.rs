@@ -72,8 +72,9 @@ pub(crate) struct Host {
     /// `buffer` belongs to the pool of read buffers.
     pooled: bool,
     ended: bool,
-    /// Maximum window offered to the host.
+    /// Maximum window offered to the host, and the minimum of this value once it is known.
     window: u64,
+    least_window: Option<u64>,
     batching: BatchedRead,
     /// Start of the ticks, common to the process.
     epoch: Instant,
@@ -100,6 +101,7 @@ impl Host {
             pooled: false,
             ended: false,
             window: 0,
+            least_window: None,
             batching: BatchedRead::default(),
             epoch,
             tick_at: None,
@@ -181,8 +183,9 @@ impl Host {
         leg_info(&self.socket).ok()
     }
 
-    /// Offers the host this window, unless a similar one is in force. If the kernel refuses, its own tuning stays in force.
+    /// Offers the host this window or the minimum, unless a similar one is in force. If the kernel refuses, its own tuning stays in force.
     pub(crate) fn fit_window(&mut self, window: u64) {
+        let window = window.max(*self.least_window.get_or_insert_with(|| least_window(&self.socket)));
         if window >= 2 * self.window || window <= self.window / 4 {
             self.window = window;
             let _ = set_window(&self.socket, u32::try_from(window).unwrap_or(u32::MAX));
@@ -347,6 +350,12 @@ impl Host {
     }
 }
 
+/// Minimum window of a host in bytes: two segments. A host holds back a segment that does not fit into the window until a timer expires
+/// (RFC 9293 3.8.6.2.1), and the segments of a pod's loopback device have 64 KiB.
+fn least_window(socket: &TcpStream) -> u64 {
+    leg_info(socket).map_or(0, |info| 2 * u64::from(info.segment))
+}
+
 #[cfg(test)]
 #[allow(clippy::disallowed_methods)]
 mod tests {
@@ -473,6 +482,15 @@ mod tests {
             let more = poll_fn(|cx| host.poll_read(cx, Instant::now(), 1 << 20, shelves.places()));
             read += tokio::time::timeout(10 * Duration::from_secs(1), more).await.unwrap().unwrap().len();
         }
+    }
+
+    #[tokio::test]
+    async fn the_offered_window_has_space_for_two_segments() {
+        let (_near, mut host) = pair(Instant::now()).await;
+        host.fit_window(1000);
+        assert!(host.window > 2 * 60_000, "{}, over loopback", host.window);
+        host.fit_window(1 << 20);
+        assert_eq!(host.window, 1 << 20);
     }
 
     #[tokio::test]

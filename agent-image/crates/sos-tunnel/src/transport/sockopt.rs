@@ -256,6 +256,8 @@ pub(crate) struct LegInfo {
     pub(crate) segments: u32,
     pub(crate) data_segments: u32,
     pub(crate) acknowledged: u32,
+    /// Maximum bytes of a segment that the host may send.
+    pub(crate) segment: u32,
 }
 
 impl LegInfo {
@@ -283,6 +285,7 @@ pub(crate) fn leg_info(socket: &impl AsFd) -> io::Result<LegInfo> {
         segments: field(140),
         data_segments: field(152),
         acknowledged: field(if cfg!(target_endian = "little") { 120 } else { 124 }),
+        segment: field(84),
     })
 }
 
